@@ -1,22 +1,49 @@
 """Settings: frozen dataclasses whose fields know their RocketMQ key, unit and range.
 
+A part of the program declares its settings as one frozen dataclass. Every field is made by
+`setting` and has a docstring on the lines below it; the key is RocketMQ's, or the field's name in
+camelCase where RocketMQ has no such setting. Values come as text (from a file, the command line,
+the environment or a request) and are parsed by the field's type:
+
+    bool               ``true`` or ``false``, in any case
+    int, float         a number in its range
+    str                as it stands, without blanks around it
+    Path               the same, with ``~`` for the home directory
+    tuple[str, ...]    parts between semicolons, blank ones left out
+    X | None           no text at all means None
+
 Source: ours; the keys are those of RocketMQ's properties files.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+import re
+import types
+import typing
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from cometmq.model.errors import ConfigError
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 def setting(
-    default: Any,
+    default: Any = dataclasses.MISSING,
     *,
     key: str | None = None,
     unit: str = "",
     low: float | None = None,
     high: float | None = None,
     choices: tuple[str, ...] | None = None,
+    factory: Callable[[], Any] | None = None,
+    environment: str | None = None,
+    remote: bool = False,
+    secret: bool = False,
 ) -> Any:
     """Declare a field of a settings dataclass.
 
@@ -26,6 +53,188 @@ def setting(
         unit: of the value, for help texts: ``ms``, ``bytes``, ``%``.
         low, high: the inclusive range of a number.
         choices: the allowed texts.
+        factory: makes the default where it depends on the machine, such as its host name.
+        environment: the environment variable that sets it when file and command line do not.
+        remote: whether a request may change it while the server runs. Never say so of a path,
+            a command or the name of code.
+        secret: never show the value, neither in a print nor in an answer.
     """
-    facts = {"key": key, "unit": unit, "low": low, "high": high, "choices": choices}
+    facts = {
+        "key": key,
+        "unit": unit,
+        "low": low,
+        "high": high,
+        "choices": choices,
+        "environment": environment,
+        "remote": remote,
+        "secret": secret,
+    }
+    if factory is not None:
+        return dataclasses.field(default_factory=factory, metadata=facts)
     return dataclasses.field(default=default, metadata=facts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """What is known of one field: its names, its type, its limits."""
+
+    name: str
+    """The field's name in Python."""
+    key: str
+    """Its name in properties files."""
+    kind: Any
+    """Its type, None taken out of a union."""
+    optional: bool
+    """Whether it may be None."""
+    unit: str
+    low: float | None
+    high: float | None
+    choices: tuple[str, ...] | None
+    environment: str | None
+    remote: bool
+    secret: bool
+    depends_on_machine: bool
+    """Whether the default differs from machine to machine."""
+    default: Callable[[], Any]
+    """Makes the default."""
+
+    def parse(self, text: str) -> Any:
+        """Return the value that ``text`` stands for.
+
+        Raises:
+            ConfigError: it is of the wrong kind or out of range; says what was expected.
+        """
+        text = text.strip()
+        if self.optional and not text:
+            return None
+        value = _PARSERS[self.kind](text)
+        if value is None or not self._allows(value):
+            met = "(hidden)" if self.secret else text
+            raise ConfigError(f"{self.key}={met}: expected {self.expectation}")
+        return value
+
+    def render(self, value: Any) -> str:
+        """Return the text that `parse` turns into ``value``."""
+        if value is None:
+            return ""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ";".join(value)
+        return str(value)
+
+    @property
+    def expectation(self) -> str:
+        """What a value must be, in words."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        words = _WORDS[self.kind]
+        if self.low is not None and self.high is not None:
+            words += f" from {self.low} to {self.high}"
+        elif self.low is not None:
+            words += f" of at least {self.low}"
+        elif self.high is not None:
+            words += f" of at most {self.high}"
+        return f"{words} ({self.unit})" if self.unit else words
+
+    def _allows(self, value: Any) -> bool:
+        if self.choices:
+            return value in self.choices
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return (self.low is None or value >= self.low) and (
+                self.high is None or value <= self.high
+            )
+        return True
+
+
+@functools.cache
+def describe(settings: type) -> tuple[Setting, ...]:
+    """Return what is known of every field of a settings dataclass, in the order of declaration.
+
+    Raises:
+        TypeError: a field was not made by `setting`, or has a type that no text stands for.
+    """
+    hints = typing.get_type_hints(settings)
+    return tuple(_described(field, hints[field.name]) for field in dataclasses.fields(settings))
+
+
+def _described(field: dataclasses.Field[Any], hint: Any) -> Setting:
+    kind, optional = _without_none(hint)
+    if "remote" not in field.metadata or kind not in _PARSERS:
+        raise TypeError(f"{field.name}: {hint} is not a setting of a known type")
+    return Setting(
+        name=field.name,
+        key=field.metadata["key"] or camel_case(field.name),
+        kind=kind,
+        optional=optional,
+        depends_on_machine=field.default_factory is not dataclasses.MISSING,
+        default=_default_of(field),
+        **{name: field.metadata[name] for name in _PLAIN_FACTS},
+    )
+
+
+_PLAIN_FACTS = ("unit", "low", "high", "choices", "environment", "remote", "secret")
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Callable[[], Any]:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory
+    if field.default is dataclasses.MISSING:
+        raise TypeError(f"{field.name}: a setting needs a default")
+    return lambda: field.default
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return hint, False
+    others = [part for part in typing.get_args(hint) if part is not type(None)]
+    return (others[0] if len(others) == 1 else hint), len(others) < len(typing.get_args(hint))
+
+
+def camel_case(name: str) -> str:
+    """Return ``flush_interval_ms`` as ``flushIntervalMs``."""
+    first, *others = name.split("_")
+    return first + "".join(part.capitalize() for part in others)
+
+
+def _parse_bool(text: str) -> bool | None:
+    return {"true": True, "false": False}.get(text.lower())
+
+
+def _parse_int(text: str) -> int | None:
+    return int(text) if _INTEGER.fullmatch(text) else None
+
+
+def _parse_float(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _parse_list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(";") if part.strip())
+
+
+def _parse_path(text: str) -> Path | None:
+    return Path(text).expanduser() if text and "\0" not in text else None
+
+
+_LIST = tuple[str, ...]
+_PARSERS: dict[Any, Callable[[str], Any]] = {
+    bool: _parse_bool,
+    int: _parse_int,
+    float: _parse_float,
+    str: str,
+    Path: _parse_path,
+    _LIST: _parse_list,
+}
+_WORDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    Path: "a path",
+    _LIST: "parts between semicolons",
+}

@@ -1,0 +1,260 @@
+"""The effective settings of one process, where each value came from, and changes while it runs.
+
+Values are looked for in this order: command line, configuration file, environment, default. One
+file feeds several settings classes; a key that two of them claim sets both. A key that RocketMQ
+has and no class claims is kept for one warning; any other unknown key stops the start.
+
+Source: ours; the order is that of RocketMQ's start-up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cometmq.model.errors import ConfigError
+from cometmq.system import java_properties
+from cometmq.system.rocketmq_keys import PROTECTED_KEYS
+from cometmq.system.settings import Setting, describe
+
+T = TypeVar("T")
+
+DEFAULT = "default"
+"""The origin of a value that nothing set."""
+COMMAND_LINE = "command line"
+"""The origin of a value from the command line."""
+
+_FILE_BYTES_MAX = 1024 * 1024
+_SUGGESTIONS_MAX = 2
+_HIDDEN = "********"
+
+
+class ProtectedSettingError(ConfigError):
+    """The setting exists, and no request may change it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Value:
+    """The text of one setting and where it came from (``broker.conf:12``, `COMMAND_LINE`, …)."""
+
+    text: str
+    origin: str
+
+
+class Configuration:
+    """The settings of one process: one instance of each class, replaced as a whole by a change.
+
+    Args:
+        kinds: the settings classes.
+        values: key → what was found; keys no class claims must have been taken out before.
+        unused: keys that RocketMQ has and no class claims.
+
+    Raises:
+        ConfigError: a value is of the wrong kind or out of range; names every such value.
+    """
+
+    def __init__(
+        self,
+        kinds: Iterable[type],
+        values: Mapping[str, Value] | None = None,
+        unused: Mapping[str, Value] | None = None,
+    ) -> None:
+        self._kinds = tuple(kinds)
+        self._values = dict(values or {})
+        self.unused: Mapping[str, Value] = dict(unused or {})
+        self._settings = _instances(self._kinds, self._values)
+        self.changes = 0
+        """How often `change` changed something."""
+
+    def __getitem__(self, kind: type[T]) -> T:
+        """Return the settings of one class as they are now."""
+        settings: T = self._settings[kind]
+        return settings
+
+    def view(self, kind: type[T]) -> Callable[[], T]:
+        """Return a function that gives the settings of one class as they are when it is called."""
+        return lambda: self[kind]
+
+    def origin(self, key: str) -> str:
+        """Return where the value of ``key`` came from."""
+        value = self._values.get(key)
+        return DEFAULT if value is None else value.origin
+
+    def properties(self) -> dict[str, str]:
+        """Return the effective value of every key as text, in alphabetical order.
+
+        Of secrets it says only whether they are set.
+        """
+        texts = {
+            setting.key: _shown(setting, getattr(self._settings[kind], setting.name))
+            for kind in self._kinds
+            for setting in describe(kind)
+        }
+        return dict(sorted(texts.items()))
+
+    def render(self) -> str:
+        """Return the effective settings as properties text."""
+        return java_properties.render(self.properties())
+
+    def render_with_origins(self) -> str:
+        """Return the effective settings as properties text, each below a comment on its origin."""
+        return "".join(
+            f"# {self.origin(key)}\n{java_properties.render({key: text})}"
+            for key, text in self.properties().items()
+        )
+
+    def warning(self) -> str | None:
+        """Return one sentence on the keys we know and do not act on; None when there are none."""
+        if not self.unused:
+            return None
+        keys = ", ".join(f"{key} ({value.origin})" for key, value in sorted(self.unused.items()))
+        return f"settings of RocketMQ that have no effect here: {keys}"
+
+    def set(self, values: Mapping[str, str], origin: str) -> None:
+        """Set values from within the program, such as the port a server was really given.
+
+        Raises:
+            ConfigError: a key is unknown or a value is out of range; nothing was changed.
+        """
+        known = {setting.key for kind in self._kinds for setting in describe(kind)}
+        if unknown := sorted(values.keys() - known):
+            raise ConfigError(f"no such setting: {', '.join(unknown)}")
+        found = self._values | {key: Value(text, origin) for key, text in values.items()}
+        self._settings = _instances(self._kinds, found)
+        self._values = found
+
+    def change(self, values: Mapping[str, str], origin: str) -> dict[str, str]:
+        """Apply a remote request to change settings: all of it, or nothing.
+
+        Only settings declared ``remote`` can be changed. Keys that are no settings of ours are
+        left out, as RocketMQ does.
+
+        Args:
+            values: key → text.
+            origin: who asked, for `origin`.
+
+        Returns:
+            The keys and values that were applied.
+
+        Raises:
+            ProtectedSettingError: a key must not be changed by a request.
+            ConfigError: a value is of the wrong kind or out of range.
+        """
+        allowed: dict[str, bool] = {}
+        for setting in (setting for kind in self._kinds for setting in describe(kind)):
+            allowed[setting.key] = setting.remote and allowed.get(setting.key, True)
+        refused = [key for key in values if key in PROTECTED_KEYS or not allowed.get(key, True)]
+        if refused:
+            raise ProtectedSettingError(f"no request may change {', '.join(sorted(refused))}")
+        applied = {key: text for key, text in values.items() if key in allowed}
+        if applied:
+            self.set(applied, origin)
+            self.changes += 1
+        return applied
+
+
+def load(
+    kinds: Iterable[type],
+    *,
+    known_keys: frozenset[str],
+    file: Path | None = None,
+    command_line: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Configuration:
+    """Read the settings of one process.
+
+    Args:
+        kinds: the settings classes that the file feeds.
+        known_keys: the keys of RocketMQ's own file of this sort (`rocketmq_keys`).
+        file: a properties file of at most 1 MiB; None for none.
+        command_line: key → text, as given by the user.
+        environment: the process's environment variables.
+
+    Raises:
+        ConfigError: the file cannot be read, a key is unknown (names the nearest known ones), or
+            a value is of the wrong kind or out of range.
+    """
+    kinds = tuple(kinds)
+    ours = {setting.key for kind in kinds for setting in describe(kind)}
+    found = _from_environment(kinds, environment or {})
+    found |= _from_file(file) if file is not None else {}
+    found |= {key: Value(text, COMMAND_LINE) for key, text in (command_line or {}).items()}
+    _refuse_unknown(found, ours | known_keys)
+    return Configuration(
+        kinds,
+        values={key: value for key, value in found.items() if key in ours},
+        unused={key: value for key, value in found.items() if key not in ours},
+    )
+
+
+def _shown(setting: Setting, value: Any) -> str:
+    text = setting.render(value)
+    return _HIDDEN if setting.secret and text else text
+
+
+def _from_environment(kinds: Iterable[type], variables: Mapping[str, str]) -> dict[str, Value]:
+    return {
+        setting.key: Value(variables[setting.environment], f"environment {setting.environment}")
+        for kind in kinds
+        for setting in describe(kind)
+        if setting.environment is not None and setting.environment in variables
+    }
+
+
+def _from_file(path: Path) -> dict[str, Value]:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_FILE_BYTES_MAX + 1)
+        if len(data) > _FILE_BYTES_MAX:
+            raise ConfigError(f"{path} is larger than {_FILE_BYTES_MAX} bytes")
+        entries = java_properties.parse(java_properties.decode(data))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the configuration file {path}: {error}") from error
+    return {entry.key: Value(entry.value, f"{path}:{entry.line}") for entry in entries}
+
+
+def _refuse_unknown(found: Mapping[str, Value], known: set[str] | frozenset[str]) -> None:
+    unknown = [key for key in found if key not in known]
+    if unknown:
+        raise ConfigError("\n".join(_unknown(key, found[key].origin, known) for key in unknown))
+
+
+def _unknown(key: str, origin: str, known: Iterable[str]) -> str:
+    by_lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(key.lower(), by_lower, n=_SUGGESTIONS_MAX, cutoff=0.7)
+    hint = f"; did you mean {' or '.join(by_lower[name] for name in near)}?" if near else ""
+    return f"{origin}: there is no setting {key!r}{hint}"
+
+
+def _instances(kinds: Iterable[type], values: Mapping[str, Value]) -> dict[type, Any]:
+    problems: list[str] = []
+    instances = {kind: _instance(kind, values, problems) for kind in kinds}
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(problems)))
+    return instances
+
+
+def _instance(kind: type, values: Mapping[str, Value], problems: list[str]) -> Any:
+    """Build one settings object; what is wrong with its values goes into ``problems``."""
+    arguments: dict[str, Any] = {}
+    for setting in describe(kind):
+        if setting.key in values:
+            arguments[setting.name] = _parsed(setting, values[setting.key], problems)
+    if problems:
+        return None
+    try:
+        return kind(**arguments)
+    except ConfigError as error:
+        problems.append(str(error))
+        return None
+
+
+def _parsed(setting: Setting, value: Value, problems: list[str]) -> Any:
+    try:
+        return setting.parse(value.text)
+    except ConfigError as error:
+        problems.append(f"{value.origin}: {error}")
+        return None

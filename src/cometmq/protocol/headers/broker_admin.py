@@ -1,0 +1,121 @@
+"""Headers of managing a broker itself: configuration, figures, access lists, replication.
+
+Source: GetBrokerConfigResponseHeader, ViewBrokerStatsDataRequestHeader and relatives,
+RocketMQ 4.9 and 5.3.
+"""
+
+from msgspec import field
+
+from cometmq.protocol.headers.base import Header, Int32, Int64
+
+
+class GetBrokerConfigResponse(Header, kw_only=True):
+    """The answer to GET_BROKER_CONFIG (26)."""
+
+    version: str
+    """The data version of the configuration, as JSON."""
+
+
+class ViewBrokerStatsDataRequest(Header, kw_only=True):
+    """VIEW_BROKER_STATS_DATA (315)."""
+
+    stats_name: str
+    stats_key: str
+
+
+class SetCommitlogReadModeRequest(Header, kw_only=True):
+    """SET_COMMITLOG_READ_MODE (2004)."""
+
+    read_ahead_mode: Int32 = field(name="READ_AHEAD_MODE")
+
+
+class UpdateAndCreateAclConfigRequest(Header, kw_only=True):
+    """UPDATE_AND_CREATE_ACL_CONFIG (50), 4.5.2 to 5.3.2."""
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    """Permissions by topic, such as ``T=PUB|SUB``, joined by commas."""
+    group_perms: str | None = None
+
+
+class DeleteAclConfigRequest(Header, kw_only=True):
+    """DELETE_ACL_CONFIG (51), 4.5.2 to 5.3.2."""
+
+    access_key: str
+
+
+class GetBrokerClusterAclInfoResponse(Header, kw_only=True):
+    """The answer to GET_BROKER_CLUSTER_ACL_INFO (52)."""
+
+    version: str
+    all_acl_file_version: str | None = None
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+
+
+class UpdateGlobalWhiteAddrsConfigRequest(Header, kw_only=True):
+    """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53), 4.5.2 to 5.3.2."""
+
+    global_white_addrs: str
+    acl_file_full_path: str | None = None
+
+
+class ExchangeBrokerHaInfoRequest(Header, kw_only=True):
+    """EXCHANGE_BROKER_HA_INFO (906); without any field it only asks."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: Int64 | None = None
+    master_address: str | None = None
+
+
+class ExchangeBrokerHaInfoResponse(Header, kw_only=True):
+    """The answer to EXCHANGE_BROKER_HA_INFO."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: Int64 | None = None
+    master_address: str | None = None
+
+
+class ResetMasterFlushOffsetRequest(Header, kw_only=True):
+    """RESET_MASTER_FLUSH_OFFSET (908)."""
+
+    master_flush_offset: Int64
+
+
+class NotifyBrokerRoleChangedRequest(Header, kw_only=True):
+    """NOTIFY_BROKER_ROLE_CHANGED (1008)."""
+
+    master_address: str | None = None
+    master_epoch: Int32 | None = None
+    sync_state_set_epoch: Int32 | None = None
+    master_broker_id: Int64 | None = None
+
+
+class NotifyMinBrokerIdChangeRequest(Header, kw_only=True):
+    """NOTIFY_MIN_BROKER_ID_CHANGE (905)."""
+
+    min_broker_id: Int64 | None = None
+    broker_name: str | None = None
+    min_broker_addr: str | None = None
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None
+
+
+class AddBrokerRequest(Header, kw_only=True):
+    """ADD_BROKER (902), to a container of brokers."""
+
+    config_path: str | None = None
+
+
+class RemoveBrokerRequest(Header, kw_only=True):
+    """REMOVE_BROKER (903), to a container of brokers."""
+
+    broker_name: str
+    broker_cluster_name: str
+    broker_id: Int64

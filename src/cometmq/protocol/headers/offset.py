@@ -1,0 +1,120 @@
+"""Headers about offsets: what a group has consumed and what a queue holds.
+
+Source: QueryConsumerOffsetRequestHeader, GetMaxOffsetRequestHeader and relatives, RocketMQ 5.3.
+"""
+
+from cometmq.protocol.headers.base import Header, Int32, Int64, TopicHeader
+
+
+class QueryConsumerOffsetRequest(TopicHeader, kw_only=True):
+    """QUERY_CONSUMER_OFFSET (14): where does this group stand in this queue?"""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    set_zero_if_not_found: bool | None = None
+
+
+class QueryConsumerOffsetResponse(Header, kw_only=True):
+    """The answer to QUERY_CONSUMER_OFFSET."""
+
+    offset: Int64
+
+
+class UpdateConsumerOffsetRequest(TopicHeader, kw_only=True):
+    """UPDATE_CONSUMER_OFFSET (15): this group has consumed this far."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: Int64
+
+
+class SearchOffsetByTimestampRequest(TopicHeader, kw_only=True):
+    """SEARCH_OFFSET_BY_TIMESTAMP (29)."""
+
+    topic: str
+    queue_id: Int32
+    timestamp: Int64
+    boundary_type: str | None = None
+    """``UPPER`` in any case for the upper bound; anything else means the lower."""
+
+
+class SearchOffsetByTimestampResponse(Header, kw_only=True):
+    """The answer to SEARCH_OFFSET_BY_TIMESTAMP."""
+
+    offset: Int64
+
+
+class GetMaxOffsetRequest(TopicHeader, kw_only=True):
+    """GET_MAX_OFFSET (30)."""
+
+    topic: str
+    queue_id: Int32
+    committed: bool | None = None
+
+
+class GetMaxOffsetResponse(Header, kw_only=True):
+    """The answer to GET_MAX_OFFSET."""
+
+    offset: Int64
+
+
+class GetMinOffsetRequest(TopicHeader, kw_only=True):
+    """GET_MIN_OFFSET (31)."""
+
+    topic: str
+    queue_id: Int32
+
+
+class GetMinOffsetResponse(Header, kw_only=True):
+    """The answer to GET_MIN_OFFSET."""
+
+    offset: Int64
+
+
+class GetEarliestMsgStoretimeRequest(TopicHeader, kw_only=True):
+    """GET_EARLIEST_MSG_STORETIME (32)."""
+
+    topic: str
+    queue_id: Int32
+
+
+class GetEarliestMsgStoretimeResponse(Header, kw_only=True):
+    """The answer to GET_EARLIEST_MSG_STORETIME."""
+
+    timestamp: Int64
+
+
+class QueryCorrectionOffsetRequest(TopicHeader, kw_only=True):
+    """QUERY_CORRECTION_OFFSET (308)."""
+
+    topic: str
+    compare_group: str
+    filter_groups: str | None = None
+    """Names of groups, joined by commas."""
+
+
+class CloneGroupOffsetRequest(Header, kw_only=True):
+    """CLONE_GROUP_OFFSET (314): let one group stand where another stands."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+    bname: str | None = None
+    ns: str | None = None
+    nsd: bool | None = None
+    oway: bool | None = None
+
+
+class InvokeBrokerToResetOffsetRequest(TopicHeader, kw_only=True):
+    """INVOKE_BROKER_TO_RESET_OFFSET (222) and RESET_CONSUMER_CLIENT_OFFSET (220)."""
+
+    topic: str
+    group: str
+    timestamp: Int64
+    """Milliseconds; -1 for the end of the queue."""
+    is_force: bool = False
+    queue_id: Int32 | None = None
+    offset: Int64 | None = None

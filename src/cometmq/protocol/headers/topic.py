@@ -1,0 +1,80 @@
+"""Headers of managing topics on a broker.
+
+Source: CreateTopicRequestHeader, DeleteTopicRequestHeader and relatives, RocketMQ 4.9 and 5.3.
+"""
+
+from cometmq.protocol.headers.base import Header, Int32, Int64, TopicHeader
+
+
+class UpdateAndCreateTopicRequest(TopicHeader, kw_only=True):
+    """UPDATE_AND_CREATE_TOPIC (17) and UPDATE_AND_CREATE_STATIC_TOPIC (513)."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_filter_type: str
+    topic_sys_flag: Int32 | None = None
+    order: bool = False
+    attributes: str | None = None
+    """Changes to the topic's attributes: ``+key=value,-key``."""
+    force: bool | None = None
+
+
+class UpdateAndCreateTopicListRequest(TopicHeader, kw_only=True):
+    """UPDATE_AND_CREATE_TOPIC_LIST (18): no fields of its own."""
+
+
+class DeleteTopicInBrokerRequest(TopicHeader, kw_only=True):
+    """DELETE_TOPIC_IN_BROKER (215)."""
+
+    topic: str
+
+
+class GetTopicConfigRequest(TopicHeader, kw_only=True):
+    """GET_TOPIC_CONFIG (351)."""
+
+    topic: str
+
+
+class GetTopicStatsInfoRequest(TopicHeader, kw_only=True):
+    """GET_TOPIC_STATS_INFO (202)."""
+
+    topic: str
+
+
+class QueryTopicConsumeByWhoRequest(TopicHeader, kw_only=True):
+    """QUERY_TOPIC_CONSUME_BY_WHO (300)."""
+
+    topic: str
+
+
+class QueryConsumeTimeSpanRequest(TopicHeader, kw_only=True):
+    """QUERY_CONSUME_TIME_SPAN (303)."""
+
+    topic: str
+    group: str
+
+
+class QueryConsumeQueueRequest(TopicHeader, kw_only=True):
+    """QUERY_CONSUME_QUEUE (321)."""
+
+    topic: str | None = None
+    queue_id: Int32 = 0
+    index: Int64 = 0
+    count: Int32 = 0
+    consumer_group: str | None = None
+
+
+class CheckRocksdbCqWriteProgressRequest(Header, kw_only=True):
+    """CHECK_ROCKSDB_CQ_WRITE_PROGRESS (354)."""
+
+    topic: str | None = None
+    check_store_time: Int64 = 0
+
+
+class ExportRocksdbConfigToJsonRequest(Header, kw_only=True):
+    """EXPORT_ROCKSDB_CONFIG_TO_JSON (355)."""
+
+    config_type: str

@@ -1,1 +1,32 @@
-"""To be described."""
+"""Remoting: asyncio carries commands between peers, in both directions over one connection."""
+
+from cometmq.remoting.client import RemotingClient
+from cometmq.remoting.config import RemotingSettings, TlsSettings
+from cometmq.remoting.connection import Connection
+from cometmq.remoting.errors import (
+    CallTimeoutError,
+    ConnectError,
+    ConnectionLostError,
+    TooManyCallsError,
+    check,
+)
+from cometmq.remoting.exchange import Processor, Request, Response
+from cometmq.remoting.server import RemotingServer
+from cometmq.remoting.tasks import Supervisor
+
+__all__ = [
+    "RemotingServer",
+    "RemotingClient",
+    "Connection",
+    "Request",
+    "Response",
+    "Processor",
+    "Supervisor",
+    "RemotingSettings",
+    "TlsSettings",
+    "check",
+    "ConnectError",
+    "CallTimeoutError",
+    "ConnectionLostError",
+    "TooManyCallsError",
+]

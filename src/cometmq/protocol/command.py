@@ -1,0 +1,385 @@
+"""Commands: what a frame says, whichever of the two header encodings it uses.
+
+    JSON header   := {"code", "flag", "opaque", "version", "language", "remark"?, "extFields"?}
+    binary header := code:i16 | language:u8 | version:i16 | opaque:i32 | flag:i32
+                     | remark:text32 | fields:bytes32      fields := (key:text16 | value:text32)*
+
+A command is a request, or with flag bit 0 a response; bit 1 marks a request that wants no answer.
+The fields of its typed header stay undecoded until somebody asks for them.
+
+Source: RemotingCommand and RocketMQSerializable, RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct, error
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from cometmq.model.errors import ProtocolError
+from cometmq.protocol import fastjson
+from cometmq.protocol.codes import LanguageCode
+from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER, Frame, frame_prefix
+from cometmq.protocol.headers.base import Header, decode_fields, encode_fields
+
+RESPONSE_FLAG: Final = 1
+ONEWAY_FLAG: Final = 2
+OUR_LANGUAGE: Final = LanguageCode.PYTHON
+OUR_VERSION: Final = 479
+"""RocketMQ's number of the release whose protocol we speak: 5.3.3."""
+
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
+INT16_MAX = 2**15 - 1
+
+_FIXED = Struct(">hBhii")
+_KEY_BYTES = Struct(">H")
+_VALUE_BYTES = Struct(">i")
+_NO_FIELDS = msgspec.Raw(b"")
+
+H = TypeVar("H", bound=Header)
+
+
+class HeaderError(ProtocolError):
+    """A frame was whole but its header cannot be read."""
+
+
+class _JsonHeader(msgspec.Struct, gc=False):
+    code: int = 0
+    flag: int = 0
+    opaque: int | None = None
+    version: int = 0
+    language: str | int | None = "JAVA"
+    remark: str | None = None
+    extFields: msgspec.Raw = _NO_FIELDS  # noqa: N815 (the wire's own name)
+
+
+_decode_json_header = msgspec.json.Decoder(_JsonHeader).decode
+_decode_raw_fields = msgspec.json.Decoder(dict[str, str]).decode
+_encode_text = msgspec.json.Encoder().encode
+_typed_decoders: dict[type[Header], Any] = {}
+
+
+class Command:
+    """One request or response."""
+
+    __slots__ = (
+        "_fields",
+        "_raw_fields",
+        "body",
+        "code",
+        "flag",
+        "language",
+        "opaque",
+        "remark",
+        "serialization",
+        "version",
+    )
+
+    def __init__(
+        self,
+        code: int,
+        *,
+        opaque: int = 0,
+        flag: int = 0,
+        version: int = OUR_VERSION,
+        language: str | None = OUR_LANGUAGE.name,
+        remark: str | None = None,
+        fields: dict[str, str] | None = None,
+        body: bytes = b"",
+        serialization: int = JSON_HEADER,
+    ) -> None:
+        self.code = code
+        self.flag = flag
+        self.opaque = opaque
+        self.version = version
+        self.language = language
+        self.remark = remark
+        self.body = body
+        self.serialization = serialization
+        self._fields = fields
+        self._raw_fields: bytes | msgspec.Raw = b""
+
+    @property
+    def is_response(self) -> bool:
+        """Whether this answers a request; bit 0 decides even when the oneway bit is set too."""
+        return bool(self.flag & RESPONSE_FLAG)
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether the sender waits for no answer."""
+        return bool(self.flag & ONEWAY_FLAG)
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether the header carried a map of fields at all, be it empty."""
+        return self._fields is not None or bool(self._raw_fields)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """All header fields as text, whatever JSON type they travelled as; nulls are left out."""
+        if self._fields is None:
+            self._fields = _read_raw_fields(self._raw_fields) if self._raw_fields else {}
+        return self._fields
+
+    def header(self, kind: type[H]) -> H:
+        """The fields as the typed header ``kind``.
+
+        Raises:
+            ResponseError: a required field is missing or a number cannot be read (code 1).
+        """
+        raw = self._raw_fields
+        if raw:
+            decoder = _typed_decoders.get(kind)
+            if decoder is None:
+                decoder = _typed_decoders[kind] = msgspec.json.Decoder(kind, strict=False).decode
+            try:
+                header: H = decoder(raw)
+            except msgspec.MsgspecError:
+                pass
+            else:
+                return header
+        return decode_fields(kind, self.fields)
+
+    def __repr__(self) -> str:
+        kind = "response" if self.is_response else "request"
+        return f"<{kind} code={self.code} opaque={self.opaque} remark={self.remark!r}>"
+
+
+def decode_command(frame: Frame) -> Command:
+    """Read the header of a frame.
+
+    Raises:
+        HeaderError: it cannot be read; the connection cannot go on.
+    """
+    if frame.encoding == JSON_HEADER:
+        return _decode_json(frame.header, frame.body)
+    return _decode_binary(frame.header, frame.body)
+
+
+def _decode_json(data: bytes, body: bytes) -> Command:
+    try:
+        header = _decode_json_header(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        header = _decode_odd_json(data)
+    command = Command.__new__(Command)
+    command.code = header.code
+    command.flag = header.flag
+    command.opaque = header.opaque or 0
+    command.version = header.version
+    language = header.language
+    command.language = language if isinstance(language, str) else _language_name(language)
+    command.remark = header.remark
+    command.body = body
+    command.serialization = JSON_HEADER
+    command._fields = None
+    command._raw_fields = header.extFields
+    if not (INT32_MIN <= command.opaque <= INT32_MAX and INT32_MIN <= command.code <= INT32_MAX):
+        raise HeaderError(f"code {command.code}, opaque {command.opaque}: not 32-bit numbers")
+    return command
+
+
+def _decode_odd_json(data: bytes) -> _JsonHeader:
+    """Read what fastjson reads and standard JSON parsers refuse."""
+    try:
+        found = fastjson.loads(data)
+    except ValueError as problem:
+        raise HeaderError(f"a header of {len(data)} bytes that is not JSON: {problem}") from None
+    if not isinstance(found, dict):
+        raise HeaderError(f"a header that is JSON but no object: {type(found).__name__}")
+    known = {str(key).lower(): value for key, value in found.items()}
+    try:
+        fields = known.get("extfields")
+        return _JsonHeader(
+            code=int(known.get("code") or 0),
+            flag=int(known.get("flag") or 0),
+            opaque=int(known.get("opaque") or 0),
+            version=int(known.get("version") or 0),
+            language=known.get("language", "JAVA"),
+            remark=None if known.get("remark") is None else str(known["remark"]),
+            extFields=_NO_FIELDS if fields is None else msgspec.Raw(_encode_text(fields)),
+        )
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as problem:
+        raise HeaderError(f"a header with a member of the wrong kind: {problem}") from None
+
+
+def _language_name(number: int | None) -> str | None:
+    if number is None:
+        return None
+    try:
+        return LanguageCode(number).name
+    except ValueError:
+        raise HeaderError(f"language number {number}, where 0 to 13 are known") from None
+
+
+def _read_raw_fields(raw: bytes | msgspec.Raw) -> dict[str, str]:
+    try:
+        fields: dict[str, str] = _decode_raw_fields(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        found = fastjson.loads(bytes(raw))
+        if not isinstance(found, dict):
+            return {}
+        fields = {str(key): _as_text(value) for key, value in found.items() if value is not None}
+    return fields
+
+
+def _as_text(value: Any) -> str:
+    """A header value as the text Java would make of it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    return str(_encode_text(value), "utf-8")
+
+
+def _decode_binary(data: bytes, body: bytes) -> Command:
+    try:
+        code, language, version, opaque, flag = _FIXED.unpack_from(data)
+        remark, at = _text32(data, _FIXED.size)
+        fields_bytes, at = _checked_length(data, at)
+        fields = _binary_fields(data, at, at + fields_bytes) if fields_bytes else None
+    except (error, UnicodeDecodeError) as problem:
+        raise HeaderError(f"a binary header of {len(data)} bytes: {problem}") from None
+    try:
+        name: str | None = LanguageCode(language).name
+    except ValueError:
+        name = None
+    return Command(
+        code,
+        opaque=opaque,
+        flag=flag,
+        version=version,
+        language=name,
+        remark=remark or None,
+        fields=fields,
+        body=body,
+        serialization=BINARY_HEADER,
+    )
+
+
+def _checked_length(data: bytes, at: int) -> tuple[int, int]:
+    """A 32-bit length at ``at`` and the position after it; the length fits into what is there."""
+    (size,) = _VALUE_BYTES.unpack_from(data, at)
+    if not 0 <= size <= len(data) - at - 4:
+        raise HeaderError(f"a length of {size} at byte {at} of a header of {len(data)} bytes")
+    return size, at + 4
+
+
+def _text32(data: bytes, at: int) -> tuple[str, int]:
+    size, start = _checked_length(data, at)
+    return data[start : start + size].decode(), start + size
+
+
+def _binary_fields(data: bytes, at: int, end: int) -> dict[str, str]:
+    """The map of fields; a value of no bytes is null in Java and left out here."""
+    fields: dict[str, str] = {}
+    while at < end:
+        (key_bytes,) = _KEY_BYTES.unpack_from(data, at)
+        key_end = at + 2 + key_bytes
+        if key_end > end:
+            raise HeaderError(f"a key of {key_bytes} bytes at byte {at} runs past byte {end}")
+        value, value_end = _text32(data, key_end)
+        if value_end > end:
+            raise HeaderError(f"a value at byte {key_end} runs past the fields' end at {end}")
+        if value:
+            fields[data[at + 2 : key_end].decode()] = value
+        at = value_end
+    return fields
+
+
+def encode_head(
+    code: int,
+    *,
+    opaque: int,
+    flag: int = 0,
+    fields: Mapping[str, str] | None = None,
+    remark: str | None = None,
+    serialization: int = JSON_HEADER,
+    version: int = OUR_VERSION,
+    language: LanguageCode = OUR_LANGUAGE,
+    body_bytes: int = 0,
+) -> bytes:
+    """Everything of a frame that goes before its body: lengths and header.
+
+    A code that does not fit into the binary header's 16 bits travels as JSON.
+    """
+    if serialization == BINARY_HEADER and -INT16_MAX <= code <= INT16_MAX:
+        header = _encode_binary(code, opaque, flag, fields, remark, version, language)
+        return frame_prefix(BINARY_HEADER, len(header), body_bytes) + header
+    known: dict[str, Any] = {"code": code}
+    if fields is not None:
+        known["extFields"] = fields
+    known["flag"] = flag
+    known["language"] = language.name
+    known["opaque"] = opaque
+    if remark is not None:
+        known["remark"] = remark
+    known["serializeTypeCurrentRPC"] = "JSON"
+    known["version"] = version
+    header = _encode_text(known)
+    return frame_prefix(JSON_HEADER, len(header), body_bytes) + header
+
+
+def encode_command(command: Command) -> bytes:
+    """One whole frame."""
+    head = encode_head(
+        command.code,
+        opaque=command.opaque,
+        flag=command.flag,
+        fields=command.fields if command.has_fields else None,
+        remark=command.remark,
+        serialization=command.serialization,
+        version=command.version,
+        language=_language_code(command.language),
+        body_bytes=len(command.body),
+    )
+    return head + command.body
+
+
+def request(
+    code: int,
+    header: Header | None = None,
+    body: bytes = b"",
+    *,
+    opaque: int = 0,
+    oneway: bool = False,
+    fields: Mapping[str, str] | None = None,
+) -> Command:
+    """A request of ours: the typed header's fields, and ``fields`` beside them."""
+    every = encode_fields(header) if header is not None else None
+    if fields:
+        every = {**(every or {}), **fields}
+    flag = ONEWAY_FLAG if oneway else 0
+    return Command(int(code), opaque=opaque, flag=flag, fields=every, body=body)
+
+
+def _language_code(name: str | None) -> LanguageCode:
+    return LanguageCode.__members__.get(name or "", LanguageCode.OTHER)
+
+
+def _encode_binary(
+    code: int,
+    opaque: int,
+    flag: int,
+    fields: Mapping[str, str] | None,
+    remark: str | None,
+    version: int,
+    language: LanguageCode,
+) -> bytes:
+    text = (remark or "").encode()
+    pairs = b"".join(
+        _KEY_BYTES.pack(len(key)) + key + _VALUE_BYTES.pack(len(value)) + value
+        for key, value in ((k.encode(), v.encode()) for k, v in (fields or {}).items())
+    )
+    return b"".join(
+        (
+            _FIXED.pack(code, language, version, opaque, flag),
+            _VALUE_BYTES.pack(len(text)),
+            text,
+            _VALUE_BYTES.pack(len(pairs)),
+            pairs,
+        )
+    )

@@ -1,0 +1,175 @@
+"""The asyncio client: connections by address, opened when first needed.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers.base import Header
+from cometmq.remoting.config import RemotingSettings
+from cometmq.remoting.connection import Connection
+from cometmq.remoting.errors import ConnectError
+from cometmq.remoting.exchange import Processor
+from cometmq.remoting.tasks import Supervisor
+
+CONNECT_S = 3.0
+
+
+class RemotingClient:
+    """Calls peers by ``host:port``; one connection for each address.
+
+    Args:
+        settings: limits of every connection.
+        processors: answers to what the peers ask us.
+        tls: the context of TLS connections, None for plain ones.
+        name: for logs and tasks.
+    """
+
+    def __init__(
+        self,
+        settings: RemotingSettings | None = None,
+        *,
+        processors: Mapping[int, Processor] | None = None,
+        tls: ssl.SSLContext | None = None,
+        name: str = "client",
+    ) -> None:
+        self._settings = settings or RemotingSettings()
+        self._processors = processors or {}
+        self._tls = tls
+        self._connections: dict[str, Connection] = {}
+        self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._supervisor = Supervisor(name)
+        self._closed = False
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float,
+        fields: Mapping[str, str] | None = None,
+    ) -> Command:
+        """Send a request and wait for its answer, whatever its code.
+
+        Raises:
+            ConnectError: the address does not answer; nothing was sent.
+            CallTimeoutError: no answer came in time.
+            ConnectionLostError: the connection broke before the answer.
+
+        Cancelling stops the waiting; a request already sent stays sent.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        connection = await self.connection(address, timeout=min(timeout, CONNECT_S))
+        left = max(deadline - loop.time(), 0.001)
+        return await connection.call(code, header, body, timeout=left, fields=fields)
+
+    async def oneway(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        fields: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send a request that gets no answer.
+
+        Raises:
+            ConnectError: the address does not answer.
+        """
+        connection = await self.connection(address)
+        connection.oneway(code, header, body, fields=fields)
+
+    async def connection(self, address: str, *, timeout: float = CONNECT_S) -> Connection:
+        """The open connection to ``address``, made now if there is none.
+
+        Raises:
+            ConnectError: it cannot be made within ``timeout`` seconds.
+        """
+        found = self._connections.get(address)
+        if found is not None and not found.closed:
+            return found
+        if self._closed:
+            raise ConnectError(f"cannot connect to {address}: this client is closed")
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = self._supervisor.spawn(self._open(address), f"connect-{address}", awaited=True)
+            self._opening[address] = opening
+            opening.add_done_callback(lambda task: self._opened(address, task))
+        try:
+            return await asyncio.wait_for(asyncio.shield(opening), timeout)
+        except TimeoutError:
+            raise ConnectError(f"cannot connect to {address} within {timeout:g} s") from None
+
+    def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
+        self._opening.pop(address, None)
+        if not task.cancelled():
+            task.exception()
+
+    async def _open(self, address: str) -> Connection:
+        host, port = split_address(address)
+        loop = asyncio.get_running_loop()
+        options: dict[str, Any] = {"ssl": self._tls} if self._tls else {}
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                _, connection = await loop.create_connection(
+                    self._connection, host, port, **options
+                )
+        except (OSError, TimeoutError) as problem:
+            reason = str(problem) or "no answer"
+            raise ConnectError(f"cannot connect to {address}: {reason}") from None
+        self._connections[address] = connection
+        return connection
+
+    def _connection(self) -> Connection:
+        return Connection(
+            self._processors,
+            settings=self._settings,
+            supervisor=self._supervisor,
+            on_close=self._forget,
+        )
+
+    def _forget(self, connection: Connection) -> None:
+        for address, known in list(self._connections.items()):
+            if known is connection:
+                del self._connections[address]
+
+    def disconnect(self, address: str) -> None:
+        """Close the connection to ``address``, if there is one."""
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+    async def close(self) -> None:
+        """Close all connections; waiting calls end with ConnectionLostError."""
+        self._closed = True
+        connections = list(self._connections.values())
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            try:
+                await asyncio.wait_for(connection.wait_closed(), 1.0)
+            except TimeoutError:
+                connection.abort()
+        await self._supervisor.cancel()
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Take ``host:port`` apart.
+
+    Raises:
+        ConnectError: it is not of this form.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConnectError(f"not an address of the form host:port: {address!r}")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,60 @@
+"""Settings of remoting: limits of connections, and TLS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cometmq.protocol.frame import FRAME_BYTES_MAX
+from cometmq.system.settings import setting
+
+
+@dataclass(frozen=True)
+class RemotingSettings:
+    """Limits that every connection keeps, whoever opened it."""
+
+    frame_bytes_max: int = setting(
+        FRAME_BYTES_MAX, key="com.rocketmq.remoting.frameMaxLength", unit="bytes", low=1024
+    )
+    """The largest frame taken from a peer, its length field included."""
+
+    idle_s: int = setting(120, key="serverChannelMaxIdleTimeSeconds", unit="s", low=1)
+    """A connection on which nothing moved for this long is closed."""
+
+    backlog: int = setting(1024, key="serverSocketBacklog", low=1)
+    """Connections the kernel holds until they are accepted."""
+
+    write_buffer_bytes_max: int = setting(1024 * 1024, unit="bytes", low=1024)
+    """Unsent answers of one connection; above this it is not read until the peer catches up."""
+
+    calls_in_flight_max: int = setting(65535, low=1)
+    """Requests of ours that may wait for answers on one connection."""
+
+
+@dataclass(frozen=True)
+class TlsSettings:
+    """How a server treats a connection whose first byte begins a TLS handshake."""
+
+    mode: str = setting(
+        "permissive", key="tls.server.mode", choices=("disabled", "permissive", "enforcing")
+    )
+    """``permissive`` takes TLS and plain connections, ``enforcing`` only TLS, ``disabled`` none."""
+
+    self_signed: bool = setting(True, key="tls.test.mode.enable")
+    """Without a certificate of its own the server makes one for itself at the first handshake."""
+
+    certificate: str = setting("", key="tls.server.certPath")
+    """File of the server's certificate chain, PEM."""
+
+    key: str = setting("", key="tls.server.keyPath")
+    """File of the certificate's private key, PEM."""
+
+    key_password: str = setting("", key="tls.server.keyPassword", secret=True)
+    """Password of the private key."""
+
+    trusted: str = setting("", key="tls.server.trustCertPath")
+    """File of the authorities that clients' certificates are checked against, PEM."""
+
+    client_certificate: str = setting(
+        "none", key="tls.server.need.client.auth", choices=("none", "optional", "require")
+    )
+    """Whether clients must show a certificate."""

@@ -1,0 +1,349 @@
+"""One TCP connection: bytes in, commands to their processors, answers out, in both directions.
+
+All frames of one read are handled before anything is written, so that their answers leave in one
+write. A connection whose peer does not take its answers is not read any further until it does.
+
+Source: ours; the flags and the opaque numbers are those of RemotingCommand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from cometmq.model.errors import CometError, ProtocolError, ResponseError
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command, decode_command, encode_head, request
+from cometmq.protocol.frame import PREFIX_BYTES, cut_frame, frame_size
+from cometmq.protocol.headers.base import Header
+from cometmq.remoting.config import RemotingSettings
+from cometmq.remoting.errors import ConnectionLostError
+from cometmq.remoting.exchange import Processor, Request, Response, Slice
+from cometmq.remoting.inflight import Inflight
+from cometmq.remoting.tasks import Supervisor
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 256 * 1024
+PARTIAL_BYTES_MIN = 64 * 1024
+JOIN_BYTES_MAX = 64 * 1024
+"""Answers up to this size are copied into one piece, larger ones are written as slices."""
+
+_shared_buffer = bytearray(READ_BYTES)
+_shared_view = memoryview(_shared_buffer)
+"""All connections read into this: each read is handled before the next one begins."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The two ways between us and one peer."""
+
+    def __init__(
+        self,
+        processors: Mapping[int, Processor],
+        *,
+        settings: RemotingSettings,
+        supervisor: Supervisor,
+        on_open: Callable[[Connection], None] | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+        unknown: Processor | None = None,
+    ) -> None:
+        self._processors = processors
+        self._unknown = unknown or refuse_unknown
+        self._settings = settings
+        self._supervisor = supervisor
+        self._on_open = on_open
+        self._on_close = on_close
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._inflight = Inflight(self._loop, settings.calls_in_flight_max)
+        self._frame_bytes_max = settings.frame_bytes_max
+        self._partial: bytearray | None = None
+        self._partial_view: memoryview | None = None
+        self._filled = 0
+        self._out: list[Slice] = []
+        self._out_bytes = 0
+        self._reading = False
+        self._flush_scheduled = False
+        self._paused = False
+        self._closed = self._loop.create_future()
+        self.peer: tuple[str, int] = ("", 0)
+        self.peer_text = ""
+        self.peer_bytes = b""
+        self.language: str | None = None
+        self.version = 0
+        self.last_active_s = self._loop.time()
+        self.attributes: dict[str, Any] = {}
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is open: note who is there."""
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self._transport = transport  # type: ignore[assignment]
+        self._set_peer(transport.get_extra_info("peername"))
+        high = self._settings.write_buffer_bytes_max
+        self._transport.set_write_buffer_limits(high=high)  # type: ignore[union-attr]
+        if self._on_open is not None:
+            self._on_open(self)
+
+    def _set_peer(self, name: Any) -> None:
+        if not name:
+            return
+        host, port = name[0], name[1]
+        self.peer = (host, port)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.peer_text = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.peer_bytes = socket.inet_pton(family, host.split("%")[0]) + port.to_bytes(4, "big")
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._transport is None or self._transport.is_closing()
+
+    def close(self) -> None:
+        """Close once what was written has left."""
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once, losing what was not sent yet."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Return once the connection is closed."""
+        await asyncio.shield(self._closed)
+
+    def eof_received(self) -> bool:
+        """The peer sends no more: close our side too."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone: end the calls that wait for answers."""
+        self._transport = None
+        self._out.clear()
+        self._drop_partial()
+        reason = f": {exc}" if exc is not None else ""
+        self._inflight.fail_all(ConnectionLostError(f"{self.peer_text} closed{reason}"))
+        if not self._closed.done():
+            self._closed.set_result(None)
+        if self._on_close is not None:
+            self._on_close(self)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go: behind the frame that has begun, or into the shared buffer."""
+        if self._partial_view is None:
+            return _shared_view
+        return self._partial_view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle the whole frames that have arrived and keep the rest."""
+        self.last_active_s = self._loop.time()
+        if self._partial is None:
+            self._consume(_shared_buffer, nbytes)
+        else:
+            self._filled += nbytes
+            self._consume(self._partial, self._filled)
+
+    def _consume(self, data: bytearray, end: int) -> None:
+        self._reading = True
+        try:
+            start = self._handle_frames(data, end)
+        except ProtocolError as problem:
+            log.warning("closed a connection: malformed input peer=%s: %s", self.peer_text, problem)
+            self._drop_partial()
+            self.close()
+            return
+        finally:
+            self._reading = False
+            self._flush()
+        self._keep(data, start, end)
+
+    def _handle_frames(self, data: bytearray, end: int) -> int:
+        """Handle frame after frame; returns where the first one begins that must wait."""
+        start = 0
+        while end - start >= PREFIX_BYTES and not self._paused:
+            size = frame_size(data, start, self._frame_bytes_max)
+            if end - start < size:
+                break
+            self._receive(decode_command(cut_frame(data, start, size)))
+            start += size
+            if self._out_bytes > self._settings.write_buffer_bytes_max:
+                self._flush()
+        return start
+
+    def _keep(self, data: bytearray, start: int, end: int) -> None:
+        """Keep an unfinished frame in a buffer of its own that grows as the frame arrives."""
+        rest = end - start
+        if rest == 0 or self._transport is None:
+            self._drop_partial()
+            return
+        capacity = max(PARTIAL_BYTES_MIN, 2 * rest) if start or data is _shared_buffer else 0
+        if data is self._partial and start == 0:
+            if rest < len(data):
+                return
+            capacity = 2 * rest
+        partial = bytearray(capacity)
+        partial[:rest] = memoryview(data)[start:end]
+        self._partial, self._partial_view, self._filled = partial, memoryview(partial), rest
+
+    def _drop_partial(self) -> None:
+        self._partial, self._partial_view, self._filled = None, None, 0
+
+    def _receive(self, command: Command) -> None:
+        if command.is_response:
+            if not self._inflight.answer(command):
+                log.debug("dropped an answer nobody waits for peer=%s %r", self.peer_text, command)
+            return
+        self.language, self.version = command.language, command.version
+        self._process(Request(command, self))
+
+    # --- processing ---------------------------------------------------------------------------
+
+    def _process(self, incoming: Request) -> None:
+        processor = self._processors.get(incoming.code, self._unknown)
+        try:
+            result = processor(incoming)
+        except Exception as problem:
+            result = failure(incoming, problem)
+        if result is None:
+            return
+        if isinstance(result, Response):
+            incoming.reply(result)
+        else:
+            self._supervisor.spawn(self._finish(incoming, result), f"request-{incoming.code}")
+
+    async def _finish(self, incoming: Request, result: Awaitable[Response | None]) -> None:
+        try:
+            response = await result
+        except Exception as problem:
+            response = failure(incoming, problem)
+        if response is not None:
+            incoming.reply(response)
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def write(self, head: Slice, slices: Sequence[Slice] = ()) -> None:
+        """Send a frame's head and the slices of its body; it leaves together with others."""
+        if self._transport is None:
+            return
+        self._out.append(head)
+        self._out_bytes += len(head)
+        for part in slices:
+            self._out.append(part)
+            self._out_bytes += len(part)
+        if not self._reading and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_later)
+
+    def _flush_later(self) -> None:
+        self._flush_scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        out = self._out
+        if not out or self._transport is None:
+            return
+        self._out, size, self._out_bytes = [], self._out_bytes, 0
+        self.last_active_s = self._loop.time()
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif size <= JOIN_BYTES_MAX or len(out) > 4 * size // JOIN_BYTES_MAX + 64:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
+
+    def pause_writing(self) -> None:
+        """The peer does not take its answers: read no further requests of it."""
+        self._paused = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The peer has caught up: handle what had arrived, then read on."""
+        self._paused = False
+        if self._partial is not None:
+            self._consume(self._partial, self._filled)
+        if self._transport is not None and not self._paused and not self.closed:
+            self._transport.resume_reading()
+
+    # --- calling ------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float,
+        fields: Mapping[str, str] | None = None,
+    ) -> Command:
+        """Send a request and wait for its answer, whatever its code.
+
+        Args:
+            code: the request code.
+            header: its typed header.
+            body: its body.
+            timeout: seconds to wait.
+            fields: further header fields.
+
+        Raises:
+            CallTimeoutError: no answer came in time.
+            ConnectionLostError: the connection was or became closed.
+            TooManyCallsError: the table of waiting calls is full; nothing was sent.
+
+        Cancelling stops the waiting; the request stays sent.
+        """
+        if self.closed:
+            raise ConnectionLostError(f"{self.peer_text} is closed")
+        opaque, future = self._inflight.open(timeout)
+        self._send(request(code, header, body, opaque=opaque, fields=fields))
+        try:
+            return await future
+        finally:
+            self._inflight.forget(opaque)
+
+    def oneway(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        fields: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send a request that gets no answer; lost silently when the connection is closed."""
+        opaque = self._inflight.next_opaque()
+        self._send(request(code, header, body, opaque=opaque, oneway=True, fields=fields))
+
+    def _send(self, command: Command) -> None:
+        head = encode_head(
+            command.code,
+            opaque=command.opaque,
+            flag=command.flag,
+            fields=command.fields if command.has_fields else None,
+            body_bytes=len(command.body),
+        )
+        self.write(head, (command.body,) if command.body else ())
+
+
+def refuse_unknown(incoming: Request) -> Response:
+    """The answer to a code without a processor; it says whether we know the code at all."""
+    remark = f" request type {incoming.code} not supported"
+    if incoming.code in RequestCode._value2member_map_:
+        remark += f": {RequestCode(incoming.code).name} is known but not served yet"
+    return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+
+def failure(incoming: Request, problem: Exception) -> Response:
+    """Turn whatever a processor raised into the answer that says so."""
+    if isinstance(problem, ResponseError):
+        return Response(problem.code, problem.remark)
+    if not isinstance(problem, CometError):
+        log.error("a request failed code=%s", incoming.code, exc_info=problem)
+    return Response(ResponseCode.SYSTEM_ERROR, f"{type(problem).__name__}: {problem}")

@@ -1,0 +1,134 @@
+"""What processors see of remoting: a request came in, a response goes out.
+
+Source: ours; the codes of refused and failed requests are RocketMQ's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from cometmq.protocol.command import RESPONSE_FLAG, Command, encode_head
+from cometmq.protocol.frame import JSON_HEADER
+from cometmq.protocol.headers.base import Header, encode_fields
+
+if TYPE_CHECKING:
+    from cometmq.remoting.connection import Connection
+
+H = TypeVar("H", bound=Header)
+Slice = bytes | memoryview
+
+
+class Response:
+    """An answer that has not been encoded yet.
+
+    Args:
+        code: 0 for success.
+        remark: a text for people, or None.
+        header: the typed header; its fields travel as text.
+        body: bytes, or slices that follow each other on the wire.
+        fields: further header fields beside those of ``header``.
+    """
+
+    __slots__ = ("body", "code", "fields", "header", "remark")
+
+    def __init__(
+        self,
+        code: int = 0,
+        remark: str | None = None,
+        *,
+        header: Header | None = None,
+        body: bytes | Sequence[Slice] = b"",
+        fields: Mapping[str, str] | None = None,
+    ) -> None:
+        self.code = code
+        self.remark = remark
+        self.header = header
+        self.body = body
+        self.fields = fields
+
+    def all_fields(self) -> Mapping[str, str] | None:
+        """The header's fields and the further ones; None when there is no header at all."""
+        if self.header is None:
+            return self.fields
+        fields = encode_fields(self.header)
+        if self.fields:
+            fields.update(self.fields)
+        return fields
+
+    def __repr__(self) -> str:
+        return f"<Response code={int(self.code)} remark={self.remark!r}>"
+
+
+class Request:
+    """One request and the way back to whoever sent it."""
+
+    __slots__ = ("answered", "body", "code", "command", "connection", "oneway")
+
+    def __init__(self, command: Command, connection: Connection) -> None:
+        self.command = command
+        self.code = command.code
+        self.body = command.body
+        self.connection = connection
+        self.oneway = command.is_oneway
+        self.answered = False
+
+    def header(self, kind: type[H]) -> H:
+        """The typed header.
+
+        Raises:
+            ResponseError: a required field is missing or unreadable.
+        """
+        return self.command.header(kind)
+
+    def reply(self, response: Response) -> None:
+        """Send the answer, in the request's own serialization, once; a oneway request gets none."""
+        if self.answered:
+            raise AssertionError(f"a second answer to {self.command!r}: {response!r}")
+        self.answered = True
+        if self.oneway:
+            return
+        body = response.body
+        slices: Sequence[Slice] = (body,) if isinstance(body, bytes) else body
+        body_bytes = len(body) if isinstance(body, bytes) else sum(map(len, slices))
+        head = encode_head(
+            int(response.code),
+            opaque=self.command.opaque,
+            flag=RESPONSE_FLAG,
+            fields=response.all_fields(),
+            remark=response.remark,
+            serialization=self.command.serialization,
+            body_bytes=body_bytes,
+        )
+        self.connection.write(head, slices if body_bytes else ())
+
+    def reply_success(self, fields_json: bytes) -> None:
+        """Send a success whose fields are JSON already; what answers of sends are made of."""
+        self.answered = True
+        if not self.oneway:
+            self.connection.write(_success(self.command, fields_json), ())
+
+
+Processor = Callable[[Request], Response | None | Awaitable[Response | None]]
+"""Answers a request: at once, as an awaitable, or with None when it replies later or never.
+
+It raises ResponseError to refuse; any other exception becomes code 1 with its name and text.
+"""
+
+_SUCCESS_START = b'{"code":0,"extFields":'
+
+
+def _success(command: Command, fields_json: bytes) -> bytes:
+    if command.serialization != JSON_HEADER:
+        raise AssertionError("JSON fields for a binary answer")
+    header = b'%b%b,"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON",' % (
+        _SUCCESS_START,
+        fields_json,
+        command.opaque,
+    )
+    header += b'"version":479}'
+    return b"%b%b%b" % (
+        (4 + len(header)).to_bytes(4, "big"),
+        len(header).to_bytes(4, "big"),
+        header,
+    )

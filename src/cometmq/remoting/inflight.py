@@ -1,0 +1,81 @@
+"""Requests that wait for their answers, found again by their opaque numbers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from cometmq.protocol.command import INT32_MAX, Command
+from cometmq.remoting.errors import CallTimeoutError, TooManyCallsError
+
+SWEEP_S = 0.05
+
+
+class Inflight:
+    """The table of one connection's outgoing requests.
+
+    One timer serves all deadlines: it looks every 50 ms while anything waits, so a call may end
+    that much after its time.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, calls_max: int) -> None:
+        self._loop = loop
+        self._calls_max = calls_max
+        self._waiting: dict[int, tuple[asyncio.Future[Command], float, float]] = {}
+        self._last_opaque = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def open(self, timeout: float) -> tuple[int, asyncio.Future[Command]]:
+        """A new opaque number, and the future that its answer will fulfil.
+
+        Raises:
+            TooManyCallsError: the table is full.
+        """
+        if len(self._waiting) >= self._calls_max:
+            raise TooManyCallsError(f"{len(self._waiting)} requests wait for answers already")
+        opaque = self.next_opaque()
+        future: asyncio.Future[Command] = self._loop.create_future()
+        self._waiting[opaque] = (future, self._loop.time() + timeout, timeout)
+        if self._timer is None:
+            self._timer = self._loop.call_later(min(SWEEP_S, timeout), self._sweep)
+        return opaque, future
+
+    def next_opaque(self) -> int:
+        """A number no waiting request has."""
+        while True:
+            self._last_opaque = self._last_opaque % INT32_MAX + 1
+            if self._last_opaque not in self._waiting:
+                return self._last_opaque
+
+    def answer(self, answer: Command) -> bool:
+        """Hand the answer to whoever waits for it; False when nobody does (any more)."""
+        found = self._waiting.pop(answer.opaque, None)
+        if found is None or found[0].done():
+            return False
+        found[0].set_result(answer)
+        return True
+
+    def forget(self, opaque: int) -> None:
+        """Stop waiting: a late answer will be dropped."""
+        self._waiting.pop(opaque, None)
+
+    def fail_all(self, problem: Exception) -> None:
+        """End every waiting call with the same error."""
+        waiting, self._waiting = self._waiting, {}
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for future, _, _ in waiting.values():
+            if not future.done():
+                future.set_exception(problem)
+
+    def _sweep(self) -> None:
+        now = self._loop.time()
+        late = [opaque for opaque, (_, deadline, _) in self._waiting.items() if deadline <= now]
+        for opaque in late:
+            future, _, timeout = self._waiting.pop(opaque)
+            if not future.done():
+                future.set_exception(CallTimeoutError(f"no answer within {timeout:g} s"))
+        self._timer = self._loop.call_later(SWEEP_S, self._sweep) if self._waiting else None

@@ -1,0 +1,235 @@
+"""The asyncio server: accepts connections, plain and TLS on one port, and hands them on.
+
+The first byte tells TLS from a plain frame; it is looked at before a transport exists, so that
+nothing of the handshake is lost.
+
+Source: ours; the modes are RocketMQ's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cometmq.model.errors import ConfigError
+from cometmq.remoting.config import RemotingSettings, TlsSettings
+from cometmq.remoting.connection import Connection
+from cometmq.remoting.exchange import Processor
+from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tls import HANDSHAKE_BYTE, server_context
+
+log = logging.getLogger(__name__)
+
+ACCEPT_PAUSE_S = 1.0
+ACCEPTS_PER_TURN = 64
+HANDSHAKE_S = 30.0
+
+
+class RemotingServer:
+    """One listening port.
+
+    Args:
+        processors: request code to processor.
+        settings: limits of every connection.
+        tls: how to treat TLS.
+        unknown: answers codes without a processor; by default with code 3.
+        name: for logs and tasks.
+        on_close: called with every connection that ends.
+    """
+
+    def __init__(
+        self,
+        processors: Mapping[int, Processor],
+        *,
+        settings: RemotingSettings | None = None,
+        tls: TlsSettings | None = None,
+        unknown: Processor | None = None,
+        name: str = "server",
+        on_close: Callable[[Connection], None] | None = None,
+    ) -> None:
+        self._processors = processors
+        self._settings = settings or RemotingSettings()
+        self._tls = tls or TlsSettings(mode="disabled")
+        self._unknown = unknown
+        self._name = name
+        self._on_close = on_close
+        self._connections: set[Connection] = set()
+        self._supervisor = Supervisor(name)
+        self._socket: socket.socket | None = None
+        self._context: ssl.SSLContext | None = None
+        self._stopping = False
+
+    @property
+    def port(self) -> int:
+        """The real port, known once started."""
+        assert self._socket is not None
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+        return len(self._connections)
+
+    async def start(self, host: str, port: int) -> None:
+        """Bind and accept.
+
+        Raises:
+            ConfigError: the address cannot be bound, or the TLS files cannot be used.
+        """
+        if self._tls.mode != "disabled" and self._tls.certificate:
+            self._context = server_context(self._tls)
+        self._socket = _listen(host, port, self._settings.backlog)
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
+        self._supervisor.every(max(self._settings.idle_s / 4, 0.25), self._close_idle, "idle")
+
+    async def stop(self, grace_s: float = 3.0) -> None:
+        """Accept no more, let running requests answer for ``grace_s`` seconds, then close."""
+        self.stop_accepting()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + grace_s
+        for connection in list(self._connections):
+            connection.close()
+        waits = [connection.wait_closed() for connection in self._connections]
+        if waits:
+            tasks = [asyncio.ensure_future(wait) for wait in waits]
+            _, late = await asyncio.wait(tasks, timeout=max(deadline - loop.time(), 0.0))
+            for task in late:
+                task.cancel()
+        for connection in list(self._connections):
+            connection.abort()
+        await self._supervisor.cancel()
+        if self._socket is not None:
+            self._socket.close()
+
+    def stop_accepting(self) -> None:
+        """Take no new connections; the open ones go on."""
+        if not self._stopping and self._socket is not None:
+            self._stopping = True
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+
+    # --- accepting ----------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        assert self._socket is not None
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                accepted, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as problem:
+                self._pause_accepting(problem)
+                return
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._supervisor.spawn(self._open(accepted), "open")
+
+    def _pause_accepting(self, problem: OSError) -> None:
+        """Out of file descriptors or memory: the kernel holds new peers for a moment."""
+        if problem.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            log.error("accepting failed server=%s: %s", self._name, problem)
+            return
+        log.error("cannot accept for now server=%s: %s", self._name, problem)
+        assert self._socket is not None
+        loop, listening = asyncio.get_running_loop(), self._socket
+        loop.remove_reader(listening.fileno())
+        loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting)
+
+    def _resume_accepting(self) -> None:
+        if not self._stopping and self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
+
+    async def _open(self, accepted: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            context = await self._context_for(accepted)
+            await loop.connect_accepted_socket(
+                self._connection,
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=HANDSHAKE_S if context else None,
+            )
+        except (OSError, TimeoutError, ConfigError, _RefusedError) as problem:
+            accepted.close()
+            if not isinstance(problem, ConnectionError):
+                log.warning("refused a connection server=%s: %s", self._name, problem)
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+
+    async def _context_for(self, accepted: socket.socket) -> ssl.SSLContext | None:
+        if self._tls.mode == "disabled":
+            return None
+        first = await _first_byte(accepted, self._settings.idle_s)
+        if first != HANDSHAKE_BYTE:
+            if self._tls.mode == "enforcing" and first is not None:
+                raise _RefusedError("a plain connection, where only TLS is allowed")
+            return None
+        if self._context is None:
+            self._context = server_context(self._tls)
+        return self._context
+
+    def _connection(self) -> Connection:
+        return Connection(
+            self._processors,
+            settings=self._settings,
+            supervisor=self._supervisor,
+            on_open=self._connections.add,
+            on_close=self._closed,
+            unknown=self._unknown,
+        )
+
+    def _closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if self._on_close is not None:
+            self._on_close(connection)
+
+    def _close_idle(self) -> None:
+        oldest = asyncio.get_running_loop().time() - self._settings.idle_s
+        for connection in [c for c in self._connections if c.last_active_s < oldest]:
+            log.info("closed an idle connection peer=%s", connection.peer_text)
+            connection.close()
+
+
+class _RefusedError(Exception):
+    """A connection that the TLS mode does not allow."""
+
+
+def _listen(host: str, port: int, backlog: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setblocking(False)
+        listening.bind((host, port))
+        listening.listen(backlog)
+    except OSError as problem:
+        listening.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {problem.strerror}") from None
+    return listening
+
+
+async def _first_byte(accepted: socket.socket, timeout: float) -> int | None:
+    """Look at the first byte without taking it; None when the peer closed instead."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = accepted.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        readable: asyncio.Future[Any] = loop.create_future()
+        loop.add_reader(accepted.fileno(), _set_once, readable)
+        try:
+            await asyncio.wait_for(readable, timeout)
+        finally:
+            loop.remove_reader(accepted.fileno())
+        found = accepted.recv(1, socket.MSG_PEEK)
+    return found[0] if found else None
+
+
+def _set_once(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_result(None)

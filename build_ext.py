@@ -1,43 +1,104 @@
 """Compiles the hot modules; the list below is the whole of it.
 
 Each module is an ordinary typed Python file with a ``.pxd`` beside it. Where no C compiler works
-the build goes on without it and the same files run interpreted.
+the build goes on without it and the same files run interpreted. ``python build_ext.py`` compiles
+in place, next to the sources, which is what an editable install uses.
 """
 
 import os
+import sys
 from pathlib import Path
 
-from setuptools import Extension
+from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
 
-COMPILED: tuple[str, ...] = ()
-"""Modules worth compiling: those that run once or more for every message."""
+COMPILED: dict[str, str] = {}
+"""Modules worth compiling, and why each one is: it runs once or more for every message."""
+
+ROOT = Path(__file__).resolve().parent
+DIRECTIVES = {"language_level": "3", "binding": True, "embedsignature": True}
 
 
 class BuildExt(build_ext):
-    """Cythonizes the list, unless ``COMETMQ_BUILD=interpreted`` asks for none."""
+    """Turns the modules into C just before compiling; without Cython there are none."""
 
-    def finalize_options(self) -> None:
-        """Turn the list into extension modules before setuptools looks at it."""
-        self.distribution.ext_modules = [] if _interpreted() else _extensions()
-        super().finalize_options()
+    def run(self) -> None:
+        """Build every module that a compiler can be found for."""
+        try:
+            from Cython.Build import cythonize
+        except ImportError:
+            print("build: Cython is not installed", file=sys.stderr)
+            return
+        translated = cythonize(
+            self.extensions,
+            compiler_directives=DIRECTIVES,
+            build_dir="build/cython",
+            include_path=["src"],
+        )
+        sources = {module.name: module.sources for module in translated}
+        for module in self.extensions:
+            module.sources = sources[module.name]
+        super().run()
 
 
-def _interpreted() -> bool:
-    return os.environ.get("COMETMQ_BUILD") == "interpreted"
-
-
-def _extensions() -> list[Extension]:
-    from Cython.Build import cythonize
-
-    modules = [
+def extensions() -> list[Extension]:
+    """The modules of the list; none where ``COMETMQ_BUILD=interpreted`` asks for that."""
+    if os.environ.get("COMETMQ_BUILD") == "interpreted":
+        return []
+    return [
         Extension(
             name,
-            [str(Path("src", *name.split(".")).with_suffix(".py"))],
+            [str(_source(name).relative_to(ROOT))],
             extra_compile_args=["-O2", "-g0"],
             optional=True,
         )
         for name in COMPILED
     ]
-    directives = {"language_level": "3", "binding": True, "embedsignature": True}
-    return cythonize(modules, compiler_directives=directives, build_dir="build/cython")
+
+
+def is_compiled() -> bool:
+    """Whether every module of the list has a compiled file as new as its sources."""
+    return all(map(_is_compiled, COMPILED))
+
+
+def main() -> int:
+    """Compile in place what has changed, and say which build the sources have now."""
+    os.chdir(ROOT)
+    _remove_outdated()
+    modules = extensions()
+    if modules:
+        command = BuildExt(
+            Distribution({"name": "cometmq", "package_dir": {"": "src"}, "ext_modules": modules})
+        )
+        command.inplace = True
+        command.parallel = os.cpu_count()
+        command.ensure_finalized()
+        command.run()
+    missing = [module.name for module in modules if not _is_compiled(module.name)]
+    print(f"build: {len(modules) - len(missing)} of {len(COMPILED)} hot modules are compiled")
+    for name in missing:
+        print(f"build: {name} stays interpreted; is a C compiler installed?", file=sys.stderr)
+    return 0
+
+
+def _remove_outdated() -> None:
+    """Remove compiled files that no longer match their source, or are no longer on the list."""
+    current = {_source(name): _is_compiled(name) for name in COMPILED}
+    for library in ROOT.glob("src/**/*.so"):
+        if not current.get(library.with_name(library.name.split(".")[0] + ".py")):
+            library.unlink()
+
+
+def _source(name: str) -> Path:
+    return ROOT.joinpath("src", *name.split(".")).with_suffix(".py")
+
+
+def _is_compiled(name: str) -> bool:
+    source = _source(name)
+    newest = max(path.stat().st_mtime for path in (source, source.with_suffix(".pxd")))
+    libraries = source.parent.glob(f"{source.stem}.*.so")
+    return any(path.stat().st_mtime >= newest for path in libraries)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

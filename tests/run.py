@@ -1,0 +1,163 @@
+"""Runs every kind of test, one after the other, and closes with one line that counts them all.
+
+``python tests/run.py`` runs all stages; names of stages choose some of them. Each stage is a
+process of its own, so that the compiled and the interpreted build never meet in one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "build" / "test-results"
+sys.path.insert(0, str(ROOT))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One kind of test on one build."""
+
+    name: str
+    build: str
+    paths: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+    runner: tuple[str, ...] = ("-m", "pytest")
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} ({self.build})"
+
+    @property
+    def report(self) -> Path:
+        return RESULTS / f"{self.name}-{self.build}.xml"
+
+    def command(self) -> list[str]:
+        return [
+            sys.executable,
+            *self.runner,
+            *self.paths,
+            *self.arguments,
+            "-q",
+            f"--junitxml={self.report}",
+        ]
+
+    def has_tests(self) -> bool:
+        return any(any((ROOT / path).rglob("test_*.py")) for path in self.paths)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a stage counted."""
+
+    stage: Stage
+    passed: int
+    failed: int
+    skipped: int
+    seconds: float
+
+
+CONFORMANCE = ("tests/conformance_run/run.py",)
+
+STAGES = (
+    Stage("unit", "compiled", ("tests/unit", "tests/golden")),
+    Stage("unit", "interpreted", ("tests/unit", "tests/golden")),
+    Stage("integration", "compiled", ("tests/integration",)),
+    Stage("faults", "compiled", ("tests/faults",)),
+    Stage("conformance", "compiled", ("tests/conformance",), runner=CONFORMANCE),
+    Stage("conformance", "interpreted", ("tests/conformance",), runner=CONFORMANCE),
+    Stage("interop", "compiled", ("tests/interop",)),
+)
+
+
+def main() -> int:
+    """Run the chosen stages; the exit status is 0 only when some tests ran and none failed."""
+    stages = list(_chosen())
+    shutil.rmtree(RESULTS, ignore_errors=True)
+    RESULTS.mkdir(parents=True)
+    outcomes = [_run(stage) for stage in stages]
+    for outcome in outcomes:
+        print(
+            f"{outcome.stage.title:<28} {outcome.passed:>6} passed {outcome.failed:>4} failed "
+            f"{outcome.skipped:>4} skipped {outcome.seconds:>7.1f} s"
+        )
+    passed = sum(outcome.passed for outcome in outcomes)
+    failed = sum(outcome.failed for outcome in outcomes)
+    skipped = sum(outcome.skipped for outcome in outcomes)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 0 if passed and not failed else 1
+
+
+def _chosen() -> Iterator[Stage]:
+    names = sorted({stage.name for stage in STAGES})
+    parser = argparse.ArgumentParser(description="Run every kind of test.")
+    parser.add_argument("stage", nargs="*", help=f"one of: {', '.join(names)}; default: all")
+    parser.add_argument("--build", choices=("compiled", "interpreted"), help="only this build")
+    asked = parser.parse_args()
+    unknown = set(asked.stage) - set(names)
+    if unknown:
+        parser.error(f"no such stage: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    has_compiler = _has_compiled_build()
+    for stage in STAGES:
+        if asked.stage and stage.name not in asked.stage:
+            continue
+        if asked.build and stage.build != asked.build:
+            continue
+        if not stage.has_tests():
+            continue
+        if stage.build == "compiled" and not has_compiler:
+            if any(s.name == stage.name and s.build == "interpreted" for s in STAGES):
+                continue
+            stage = Stage(stage.name, "interpreted", stage.paths, stage.arguments, stage.runner)
+        yield stage
+
+
+def _has_compiled_build() -> bool:
+    """Whether there is a compiled build to test: a compiler worked, or nothing needs one."""
+    import build_ext
+
+    if build_ext.is_compiled() or os.environ.get("CI") or shutil.which(os.environ.get("CC", "cc")):
+        return True  # where a compiler exists, a build that did not come out is a failure
+    print("no C compiler here: only the interpreted build is tested", flush=True)
+    return False
+
+
+def _run(stage: Stage) -> Outcome:
+    print(f"=== {stage.title}", flush=True)
+    environment = {**os.environ, "COMETMQ_EXPECT_BUILD": stage.build}
+    environment.pop("COMETMQ_BUILD", None)
+    if stage.build == "interpreted":
+        environment["COMETMQ_BUILD"] = "interpreted"
+    began = time.monotonic()
+    status = subprocess.run(stage.command(), cwd=ROOT, env=environment, check=False).returncode
+    return _outcome(stage, status, time.monotonic() - began)
+
+
+def _outcome(stage: Stage, status: int, seconds: float) -> Outcome:
+    """Count a stage by its report; one that broke off counts as a failure even without any."""
+    passed = failed = skipped = 0
+    if stage.report.exists():
+        for suite in ET.parse(stage.report).getroot().iter("testsuite"):
+            counts = {key: int(suite.get(key, 0)) for key in _COUNTED}
+            failed += counts["failures"] + counts["errors"]
+            skipped += counts["skipped"]
+            passed += counts["tests"] - sum(counts[key] for key in _COUNTED[1:])
+    if status and not failed:
+        print(f"{stage.title} ended with status {status}", flush=True)
+        failed = 1
+    return Outcome(stage, passed, failed, skipped, seconds)
+
+
+_COUNTED = ("tests", "failures", "errors", "skipped")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

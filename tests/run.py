@@ -133,6 +133,7 @@ def _has_compiled_build() -> bool:
 def _run(stage: Stage) -> Outcome:
     print(f"=== {stage.title}", flush=True)
     environment = {**os.environ, "COMETMQ_EXPECT_BUILD": stage.build}
+    environment["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
     environment.pop("COMETMQ_BUILD", None)
     if stage.build == "interpreted":
         environment["COMETMQ_BUILD"] = "interpreted"

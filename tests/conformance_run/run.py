@@ -1,6 +1,6 @@
 """Runs the wire conformance suite against a fresh ``cometmq standalone`` process.
 
-The suite knows nothing of the server; this file starts one with the settings the suite asks for
+``python tests/run.py conformance`` calls it. The suite knows nothing of the server; this file starts one with the settings the suite asks for
 and small files, checks which build the process really runs, and hands pytest the address.
 """
 
@@ -13,15 +13,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-
-TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TESTS.parent), str(TESTS), str(TESTS / "conformance_run")]
-
 from exceptions import FILES
 from exceptions import TESTS as EXPECTED_FAILURES
 
 from support import build
 from support.server import Standalone, standalone
+
+TESTS = Path(__file__).resolve().parent.parent
 
 SETTINGS = {
     "enablePropertyFilter": "true",

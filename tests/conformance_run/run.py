@@ -1,7 +1,8 @@
 """Runs the wire conformance suite against a fresh ``cometmq standalone`` process.
 
-``python tests/run.py conformance`` calls it. The suite knows nothing of the server; this file starts one with the settings the suite asks for
-and small files, checks which build the process really runs, and hands pytest the address.
+``python tests/run.py conformance`` calls it. The suite knows nothing of the server; this file
+starts one with the settings the suite asks for and small files, checks which build the process
+really runs, and hands pytest the address.
 """
 
 from __future__ import annotations

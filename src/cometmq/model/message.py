@@ -1,0 +1,142 @@
+"""The message: as an application sends it, and as a consumer gets it.
+
+Source: Message and MessageExt, RocketMQ 5.3.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cometmq.model import property_names as names
+from cometmq.model.errors import InvalidMessageError
+from cometmq.model.offsets import LogOffset, QueueOffset
+from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import retry_topic
+
+
+@dataclass(slots=True)
+class Message:
+    """A message to be sent.
+
+    Example: ``Message(topic="orders", body=b"42", tags="paid", keys=["order-42"])``
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    """The one tag that consumers filter by; None for no tag."""
+    keys: Iterable[str] = ()
+    """Keys by which the message can be looked up; none may hold a blank."""
+    flag: int = 0
+    """A number of the application's own, 32 bits, stored with the message."""
+    properties: dict[str, str] = field(default_factory=dict)
+    """Further properties of the application's own."""
+    delay_level: int = 0
+    """0 to deliver at once, else the number of a delay level of the broker."""
+    wait_store: bool = True
+    """Whether the answer waits until the broker has flushed and replicated as it is set to."""
+
+    def all_properties(self) -> dict[str, str]:
+        """Return every property as it goes into the record, tags and keys included.
+
+        Raises:
+            InvalidMessageError: a key or property cannot be carried.
+        """
+        properties = dict(self.properties)
+        for name, value in properties.items():
+            _check_property(name, value)
+        properties[names.WAIT] = "true" if self.wait_store else "false"
+        if self.tags:
+            properties[names.TAGS] = _checked(names.TAGS, self.tags)
+        if keys := self._joined_keys():
+            properties[names.KEYS] = _checked(names.KEYS, keys)
+        if self.delay_level:
+            properties[names.DELAY] = str(self.delay_level)
+        return properties
+
+    def _joined_keys(self) -> str:
+        keys = [self.keys] if isinstance(self.keys, str) else list(self.keys)
+        if any(not key.strip() for key in keys):
+            raise InvalidMessageError("a key is blank")
+        return names.KEY_SEPARATOR.join(keys)
+
+
+def _check_property(name: str, value: str) -> None:
+    if not name.strip() or not value.strip():
+        raise InvalidMessageError(f"property {name!r} is {value!r}: both must have some text")
+    _checked(name, name + value)
+
+
+def _checked(name: str, text: str) -> str:
+    """Refuse the two characters that separate properties in a record."""
+    if "\x01" in text or "\x02" in text:
+        raise InvalidMessageError(f"property {name!r} holds one of the characters 0x01 and 0x02")
+    return text
+
+
+@dataclass(slots=True)
+class StoredMessage:
+    """A message as a broker keeps it."""
+
+    topic: str
+    body: bytes
+    """The application's bytes, decompressed if the sender compressed them."""
+    properties: dict[str, str]
+    queue_id: int
+    queue_offset: QueueOffset
+    log_offset: LogOffset
+    flag: int
+    sys_flag: int
+    """Bits of :class:`cometmq.model.flags.SysFlag`; COMPRESSED is gone if the body was inflated."""
+    born_time_ms: int
+    born_host: str
+    """``ip:port`` of the sender."""
+    store_time_ms: int
+    store_host: str
+    """``ip:port`` of the broker."""
+    reconsume_times: int
+    prepared_offset: int
+    body_crc: int
+    """CRC-32 of the body as stored, without its top bit."""
+    size_bytes: int
+    """Bytes of the whole record."""
+    offset_message_id: str
+    """The id that tells a broker where the record is."""
+    broker_name: str = ""
+    """Set by a consumer, which knows whom it asked."""
+
+    @property
+    def tags(self) -> str | None:
+        """The message's tag, or None."""
+        return self.properties.get(names.TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys by which the message can be looked up."""
+        return self.properties.get(names.KEYS, "").split()
+
+    @property
+    def unique_id(self) -> str | None:
+        """The id its sender gave it."""
+        return self.properties.get(names.UNIQ_KEY)
+
+    @property
+    def message_id(self) -> str:
+        """The id its sender gave it, or else the one of its place."""
+        return self.unique_id or self.offset_message_id
+
+    @property
+    def delay_level(self) -> int:
+        """The delay level it was sent with; 0 for none or an unreadable one."""
+        level = self.properties.get(names.DELAY, "")
+        return int(level) if level.isdecimal() else 0
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue it was read from."""
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+    def real_topic(self, group: str) -> str:
+        """Return the topic it was first sent to, even while it is delivered again."""
+        if self.topic == retry_topic(group):
+            return self.properties.get(names.RETRY_TOPIC, self.topic)
+        return self.topic

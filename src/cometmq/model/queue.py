@@ -1,0 +1,20 @@
+"""The queue: a topic's share on one broker, named by topic, broker and number.
+
+Source: MessageQueue, RocketMQ 5.3.
+"""
+
+import msgspec
+
+
+class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel"):
+    """One queue of a topic; ordered by topic, then broker, then number.
+
+    Also a member of many JSON bodies, and the key of some maps in them.
+    """
+
+    topic: str = ""
+    broker_name: str = ""
+    queue_id: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.broker_name}:{self.queue_id}"

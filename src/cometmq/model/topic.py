@@ -1,0 +1,163 @@
+"""The topic: its settings, its permissions, the names with a meaning and the rules for names.
+
+Source: TopicConfig, PermName, TopicValidator, MixAll, Validators and NamespaceUtil, RocketMQ 5.3.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+from cometmq.model.errors import InvalidNameError
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+LMQ_PREFIX: Final = "%LMQ%"
+SYSTEM_PREFIX: Final = "rmq_sys_"
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+
+TEMPLATE_TOPIC: Final = "TBW102"
+DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+TRANSACTION_GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+SYNC_BROKER_MEMBER_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        TEMPLATE_TOPIC,
+        DELAY_TOPIC,
+        BENCHMARK_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        TRACE_TOPIC,
+        TRANSACTION_GIVEN_UP_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        CHECKPOINT_TOPIC,
+    }
+)
+"""Topics every broker has for itself."""
+
+SEND_FORBIDDEN_TOPICS: Final = frozenset(
+    {
+        DELAY_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        TRANSACTION_GIVEN_UP_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+"""System topics that no client may send to."""
+
+TOPIC_CHARS_MAX: Final = 127
+GROUP_CHARS_MAX: Final = 255
+
+_ALLOWED: Final = "^[%|a-zA-Z0-9_-]+$"
+_ILLEGAL = re.compile("[^%|a-zA-Z0-9_-]")
+
+
+class Perm:
+    """What may be done with a topic's queues: a sum of these bits."""
+
+    INHERIT: Final = 1
+    WRITE: Final = 2
+    READ: Final = 4
+    PRIORITY: Final = 8
+
+
+def perm_text(perm: int) -> str:
+    """Show permissions as RocketMQ does, such as ``RW-``."""
+    return "".join(
+        letter if perm & bit else "-"
+        for letter, bit in (("R", Perm.READ), ("W", Perm.WRITE), ("X", Perm.INHERIT))
+    )
+
+
+class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
+    """The settings of one topic on one broker."""
+
+    topic_name: str = ""
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = Perm.READ | Perm.WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = {}
+
+    @property
+    def readable(self) -> bool:
+        """Whether consumers may read."""
+        return bool(self.perm & Perm.READ)
+
+    @property
+    def writable(self) -> bool:
+        """Whether producers may write."""
+        return bool(self.perm & Perm.WRITE)
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic where a group's messages wait to be delivered again."""
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """Return the topic where a group's undeliverable messages end."""
+    return DLQ_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    """Return the topic of a cluster through which replies travel."""
+    return cluster + REPLY_SUFFIX
+
+
+def is_system_topic(name: str) -> bool:
+    """Whether a topic is one of the broker's own, by its name alone."""
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
+
+
+def is_send_forbidden(name: str) -> bool:
+    """Whether clients may not send to this topic."""
+    return name in SEND_FORBIDDEN_TOPICS
+
+
+def check_topic_name(name: str) -> None:
+    """Check the name of a topic.
+
+    Raises:
+        InvalidNameError: it is blank, too long or has characters that are not allowed; the text is
+            the one RocketMQ's brokers answer.
+    """
+    if not name.strip():
+        raise InvalidNameError("The specified topic is blank.")
+    if _ILLEGAL.search(name):
+        raise InvalidNameError(
+            "The specified topic contains illegal characters, allowing only " + _ALLOWED
+        )
+    if len(name) > TOPIC_CHARS_MAX:
+        raise InvalidNameError("The specified topic is longer than topic max length.")
+
+
+def check_group_name(name: str) -> None:
+    """Check the name of a producer or consumer group.
+
+    Raises:
+        InvalidNameError: it is blank, too long or has characters that are not allowed; the text is
+            the one RocketMQ's clients show.
+    """
+    if not name.strip():
+        raise InvalidNameError("the specified group is blank")
+    if len(name) > GROUP_CHARS_MAX:
+        raise InvalidNameError("the specified group is longer than group max length 255.")
+    if _ILLEGAL.search(name):
+        raise InvalidNameError(
+            f"the specified group[{name}] contains illegal characters, allowing only {_ALLOWED}"
+        )

@@ -1,0 +1,171 @@
+import com.alibaba.fastjson.JSONObject;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.RequestCallback;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** Every way the client has to send, one producer per group. */
+final class Producers {
+    private static final long WAIT_SECONDS = 15;
+
+    private final String namesrv;
+    private final Map<String, DefaultMQProducer> started = new HashMap<>();
+
+    Producers(String namesrv) {
+        this.namesrv = namesrv;
+    }
+
+    Object send(JSONObject command) throws Exception {
+        DefaultMQProducer producer = producer(command.getString("group"));
+        List<Message> messages = Messages.of(command);
+        if ("batch".equals(command.getString("style"))) {
+            return Arrays.asList(Messages.result(producer.send(messages)));
+        }
+        List<Object> results = new ArrayList<>();
+        for (Message message : messages) {
+            results.add(sendOne(producer, command, message));
+        }
+        return results;
+    }
+
+    private Object sendOne(DefaultMQProducer producer, JSONObject command, Message message)
+            throws Exception {
+        switch (command.getString("style")) {
+            case "sync":
+                return Messages.result(producer.send(message));
+            case "async":
+                return Messages.result(sendAsync(producer, message));
+            case "oneway":
+                producer.sendOneway(message);
+                return null;
+            case "ordered":
+                return Messages.result(producer.send(
+                    message, new SelectMessageQueueByHash(), command.getString("shard")));
+            default:
+                throw new IllegalArgumentException("unknown style " + command);
+        }
+    }
+
+    private static SendResult sendAsync(DefaultMQProducer producer, Message message)
+            throws Exception {
+        CompletableFuture<SendResult> done = new CompletableFuture<>();
+        producer.send(message, new SendCallback() {
+            @Override
+            public void onSuccess(SendResult result) {
+                done.complete(result);
+            }
+
+            @Override
+            public void onException(Throwable error) {
+                done.completeExceptionally(error);
+            }
+        });
+        return done.get(WAIT_SECONDS, TimeUnit.SECONDS);
+    }
+
+    /** Half messages whose body says what becomes of them: commit, rollback or ask (then commit). */
+    Object transaction(JSONObject command) throws Exception {
+        String group = command.getString("group");
+        TransactionMQProducer producer = (TransactionMQProducer) started.get(group);
+        if (producer == null) {
+            producer = new TransactionMQProducer(group);
+            producer.setTransactionListener(new ByBody());
+            start(producer);
+        }
+        List<Object> results = new ArrayList<>();
+        for (Message message : Messages.of(command)) {
+            results.add(Messages.result(producer.sendMessageInTransaction(message, null)));
+        }
+        return results;
+    }
+
+    private static final class ByBody implements TransactionListener {
+        @Override
+        public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+            String body = new String(message.getBody());
+            if (body.startsWith("commit")) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+            return body.startsWith("rollback")
+                ? LocalTransactionState.ROLLBACK_MESSAGE : LocalTransactionState.UNKNOW;
+        }
+
+        @Override
+        public LocalTransactionState checkLocalTransaction(MessageExt message) {
+            return LocalTransactionState.COMMIT_MESSAGE;
+        }
+    }
+
+    /** Asks and waits for the reply. The callback may come once with null before the reply does. */
+    Object request(JSONObject command) throws Exception {
+        CompletableFuture<Message> reply = new CompletableFuture<>();
+        DefaultMQProducer producer = producer(command.getString("group"));
+        producer.request(Messages.of(command).get(0), new RequestCallback() {
+            @Override
+            public void onSuccess(Message message) {
+                if (message != null) {
+                    reply.complete(message);
+                }
+            }
+
+            @Override
+            public void onException(Throwable error) {
+                reply.completeExceptionally(error);
+            }
+        }, TimeUnit.SECONDS.toMillis(WAIT_SECONDS));
+        return new String(reply.get(WAIT_SECONDS, TimeUnit.SECONDS).getBody());
+    }
+
+    /** Messages by key, or the one message of an id. */
+    Object query(JSONObject command) throws Exception {
+        DefaultMQProducer producer = producer(command.getString("group"));
+        String topic = command.getString("topic");
+        List<Object> found = new ArrayList<>();
+        if (command.containsKey("message_id")) {
+            found.add(Messages.received(
+                producer.viewMessage(topic, command.getString("message_id"))));
+            return found;
+        }
+        long now = System.currentTimeMillis();
+        for (MessageExt message : producer.queryMessage(
+                topic, command.getString("key"), 32, now - 3_600_000L, now + 60_000L)
+                .getMessageList()) {
+            found.add(Messages.received(message));
+        }
+        return found;
+    }
+
+    private DefaultMQProducer producer(String group) throws Exception {
+        DefaultMQProducer producer = started.get(group);
+        return producer != null ? producer : start(new DefaultMQProducer(group));
+    }
+
+    private DefaultMQProducer start(DefaultMQProducer producer) throws Exception {
+        producer.setNamesrvAddr(namesrv);
+        producer.setVipChannelEnabled(false);
+        producer.setPollNameServerInterval(1000);
+        producer.setHeartbeatBrokerInterval(1000);
+        producer.setSendMsgTimeout(8000);
+        producer.setCompressMsgBodyOverHowmuch(4096);
+        producer.start();
+        started.put(producer.getProducerGroup(), producer);
+        return producer;
+    }
+
+    void close() {
+        started.values().forEach(DefaultMQProducer::shutdown);
+    }
+}

@@ -1,0 +1,186 @@
+"""Finds or installs what the tests against real RocketMQ programs need.
+
+Everything lands below one cache folder (``COMETMQ_TOOLS_CACHE``, default ``~/.cache/cometmq-tests``),
+so that a second run needs no network. Each function returns the path of a thing that is ready to
+use, and is safe to call from several test processes at once.
+
+Where a tool of the system is missing (a JDK, Maven, Go, Node.js), a developer's run skips the test;
+with ``CI`` set in the environment the tool is installed through apt, and failing that, the test fails.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+CACHE = Path(
+    os.environ.get("COMETMQ_TOOLS_CACHE", Path.home() / ".cache" / "cometmq-tests")
+).expanduser()
+ON_CI = bool(os.environ.get("CI"))
+
+CPP_CLIENT = "rocketmq==0.4.4"
+DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
+INSTALL_SECONDS_MAX = 600
+
+PACKAGES = {
+    "java": "openjdk-17-jdk-headless",
+    "javac": "openjdk-17-jdk-headless",
+    "mvn": "maven",
+    "go": "golang-go",
+    "node": "nodejs",
+    "npm": "npm",
+}
+"""The Debian package each command comes from."""
+
+
+class ToolchainError(Exception):
+    """A tool could not be installed; the text carries the end of its own output."""
+
+
+def command(name: str) -> str:
+    """The path of a system command; installs it on CI, skips the test elsewhere."""
+    found = shutil.which(name)
+    if found is None and ON_CI:
+        _apt_install(PACKAGES[name])
+        found = shutil.which(name)
+        if found is None:
+            raise ToolchainError(f"{PACKAGES[name]} is installed, but gives no command {name}")
+    if found is None:
+        pytest.skip(f"needs {name} (package {PACKAGES[name]}), which is not installed")
+    return found
+
+
+def rocketmq_jars(profile: str, version: str) -> str:
+    """The class path of the official jars: profile ``client`` or ``servers`` of java/pom.xml."""
+    folder = CACHE / f"{profile}-{version}"
+    with _built_once(folder) as build:
+        if build:
+            _run(
+                [
+                    command("mvn"), "-q", "-B", "-f", str(HERE / "java" / "pom.xml"),
+                    "-P", profile, f"-Drocketmq.version={version}",
+                    f"{DEPENDENCY_PLUGIN}:copy-dependencies",
+                    f"-DoutputDirectory={build}", "-DincludeScope=runtime",
+                ]
+            )  # fmt: skip
+    return f"{folder}/*"
+
+
+def java_classes(program: str, jars: str) -> str:
+    """The class path of ``java/<program>/*.java``, compiled against ``jars`` (which it includes)."""
+    sources = sorted((HERE / "java" / program).glob("*.java"))
+    folder = CACHE / f"classes-{program}-{_fingerprint(sources, jars)}"
+    with _built_once(folder) as build:
+        if build:
+            names = [str(path) for path in sources]
+            _run([command("javac"), "-nowarn", "-proc:none", "-cp", jars, "-d", str(build), *names])
+    return f"{folder}:{jars}"
+
+
+def go_client() -> Path:
+    """The program of go/, built with the official Go client."""
+    sources = [HERE / "go" / name for name in ("go.mod", "go.sum", "main.go")]
+    folder = CACHE / f"go-{_fingerprint(sources)}"
+    with _built_once(folder) as build:
+        if build:
+            _run([command("go"), "build", "-o", str(build / "client"), "."], cwd=HERE / "go")
+    return folder / "client"
+
+
+def node_client() -> Path:
+    """A folder that holds node/client.js and the npm packages it needs."""
+    sources = [HERE / "node" / n for n in ("package.json", "package-lock.json", "client.js")]
+    folder = CACHE / f"node-{_fingerprint(sources)}"
+    with _built_once(folder) as build:
+        if build:
+            for source in sources:
+                shutil.copy(source, build)
+            _run([command("npm"), "ci", "--no-audit", "--no-fund"], cwd=build)
+    return folder
+
+
+def cpp_python() -> Path:
+    """A Python that has the wrapper of the C++ client, in an environment of its own."""
+    tag = f"{sys.version_info.major}.{sys.version_info.minor}"
+    folder = CACHE / f"cpp-{CPP_CLIENT.rpartition('=')[2]}-py{tag}"
+    with _built_once(folder) as build:
+        if build:
+            _run([sys.executable, "-m", "venv", str(build)])
+            _run([str(build / "bin" / "python"), "-m", "pip", "install", "-q", CPP_CLIENT])
+    return folder / "bin" / "python"
+
+
+@contextmanager
+def _built_once(folder: Path) -> Iterator[Path | None]:
+    """Give a folder to fill, or None if it is there already; it counts only when filled whole."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    done = folder / ".complete"
+    with (CACHE / f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if done.exists():
+            yield None
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        yield folder
+        done.touch()
+
+
+def _fingerprint(sources: list[Path], *extra: str) -> str:
+    digest = hashlib.sha256()
+    for part in (*(path.read_bytes() for path in sources), *(text.encode() for text in extra)):
+        digest.update(part)
+    return digest.hexdigest()[:12]
+
+
+@functools.cache
+def _apt_install(package: str) -> None:
+    prefix = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    quiet: dict[str, str] = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    _run([*prefix, "apt-get", "-q", "update"], env=quiet)
+    _run([*prefix, "apt-get", "-q", "-y", "install", "--no-install-recommends", package], env=quiet)
+
+
+def _run(
+    arguments: list[str], *, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> None:
+    done = subprocess.run(
+        arguments,
+        cwd=cwd,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=INSTALL_SECONDS_MAX,
+        check=False,
+    )
+    if done.returncode:
+        raise ToolchainError(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stdout[-3000:]}")
+
+
+def main() -> None:
+    """Install everything at once: ``python tests/interop/toolchain.py``."""
+    steps: list[Callable[[], object]] = [
+        *(functools.partial(rocketmq_jars, "client", version) for version in ("4.9.8", "5.3.3")),
+        *(functools.partial(rocketmq_jars, "servers", version) for version in ("4.9.7", "5.3.3")),
+        go_client,
+        node_client,
+        cpp_python,
+    ]
+    for step in steps:
+        print("ready", step())
+
+
+if __name__ == "__main__":
+    main()

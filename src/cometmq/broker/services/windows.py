@@ -1,0 +1,140 @@
+"""Counters whose recent past is known: samples for the last minute, hour and day.
+
+A :class:`Cell` only counts; samples of all cells are taken together, so that the times of the
+samples are kept once::
+
+    window   a sample every   samples kept   reaches back
+    MINUTE   10 s             7              1 minute
+    HOUR     10 min           7              1 hour
+    DAY      1 h              25             1 day
+
+What happened in a window is the newest sample minus the oldest one. A cell starts with a sample
+of zero at the instant before its first real one, so nothing that it counted is lost.
+
+Source: StatsItem, RocketMQ 5.3 (periods and lengths); the shared times are ours.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+MINUTE: Final = 0
+HOUR: Final = 1
+DAY: Final = 2
+PERIODS_MS: Final = (10_000, 600_000, 3_600_000)
+SAMPLES: Final = (7, 7, 25)
+
+_EARLY_MS_MAX: Final = 5_000
+"""A sample this much early is in time: a timer rarely fires on the millisecond."""
+
+Sample = tuple[int, int, int]
+_ZERO: Final[Sample] = (0, 0, 0)
+
+
+class Cell:
+    """One counter. Whoever counts adds to its three numbers; nobody takes away."""
+
+    __slots__ = ("_windows", "calls", "idle_hours", "messages", "size_bytes")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.messages = 0
+        self.size_bytes = 0
+        self.idle_hours = 0
+        """Hourly samples in a row that brought nothing new."""
+        self._windows: list[deque[Sample]] = [deque(maxlen=count) for count in SAMPLES]
+
+    def add(self, messages: int, size_bytes: int = 0, calls: int = 1) -> None:
+        """Count ``calls`` events that together brought so many messages and bytes."""
+        self.calls += calls
+        self.messages += messages
+        self.size_bytes += size_bytes
+
+    def sample(self, window: int) -> None:
+        """Remember how far the counter has come."""
+        samples = self._windows[window]
+        if not samples:
+            samples.append(_ZERO)
+        now = (self.calls, self.messages, self.size_bytes)
+        # An idle cell repeats its last tuple: a sample then costs one reference.
+        samples.append(samples[-1] if samples[-1] == now else now)
+        if window == DAY:
+            self.idle_hours = self.idle_hours + 1 if samples[-1] == samples[-2] else 0
+
+    def change(self, window: int) -> tuple[Sample, int]:
+        """What the window saw, and how many samples it holds."""
+        samples = self._windows[window]
+        if not samples:
+            return _ZERO, 0
+        first, last = samples[0], samples[-1]
+        return (last[0] - first[0], last[1] - first[1], last[2] - first[2]), len(samples)
+
+
+class WindowSum(NamedTuple):
+    """What some cells counted within one window."""
+
+    calls: int
+    messages: int
+    size_bytes: int
+    span_ms: int
+
+    def per_second(self, amount: int) -> float:
+        """``amount`` spread over the window; 0 while there is no second sample."""
+        return amount * 1000 / self.span_ms if self.span_ms > 0 else 0.0
+
+    def per_call(self, amount: int) -> float:
+        """``amount`` spread over the calls."""
+        return amount / self.calls if self.calls else 0.0
+
+
+class SampledCells:
+    """All cells, and the times of their samples.
+
+    Args:
+        now_ms: wall time of the start, from which the first samples count.
+    """
+
+    def __init__(self, now_ms: int) -> None:
+        self._cells: set[Cell] = set()
+        self._times: list[deque[int]] = [deque([now_ms], maxlen=count) for count in SAMPLES]
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def new(self) -> Cell:
+        """Return a cell that is sampled from now on."""
+        cell = Cell()
+        self._cells.add(cell)
+        return cell
+
+    def drop(self, cell: Cell) -> None:
+        """Sample this cell no more."""
+        self._cells.discard(cell)
+
+    def sample(self, now_ms: int) -> None:
+        """Take every sample that is due at ``now_ms``."""
+        for window, period_ms in enumerate(PERIODS_MS):
+            times = self._times[window]
+            if now_ms - times[-1] >= period_ms - _EARLY_MS_MAX or now_ms < times[-1]:
+                times.append(now_ms)
+                for cell in self._cells:
+                    cell.sample(window)
+
+    def sum(self, window: int, cells: Iterable[Cell]) -> WindowSum:
+        """Add up what the given cells counted in one window."""
+        calls = messages = size_bytes = samples_max = 0
+        for cell in cells:
+            change, samples = cell.change(window)
+            calls += change[0]
+            messages += change[1]
+            size_bytes += change[2]
+            samples_max = max(samples_max, samples)
+        return WindowSum(calls, messages, size_bytes, self._span_ms(window, samples_max))
+
+    def _span_ms(self, window: int, samples: int) -> int:
+        times = self._times[window]
+        if samples < 2 or len(times) < 2:
+            return 0
+        return max(0, times[-1] - times[-min(samples, len(times))])

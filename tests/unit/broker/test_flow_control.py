@@ -1,0 +1,107 @@
+"""When sends are refused because the store cannot keep up."""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.broker.services.flow_control import LOOK_INTERVAL_S, FlowControl, FlowLimits
+from cometmq.model.errors import ResponseError
+from cometmq.system.clock import ManualClock
+
+LIMITS = FlowLimits(waiting_max=10, append_ms_max=1000, lag_ms_max=200)
+
+
+class World:
+    """Flow control with everything it watches."""
+
+    def __init__(self, limits: FlowLimits = LIMITS) -> None:
+        self.clock = ManualClock()
+        self.limits = limits
+        self.waiting = 0
+        self.flow = FlowControl(lambda: self.limits, waiting=lambda: self.waiting, clock=self.clock)
+
+    def look(self, late_ms: int = 0) -> ResponseError | None:
+        self.clock.advance(round(LOOK_INTERVAL_S * 1000) + late_ms)
+        self.flow.look()
+        return self.flow.refusal()
+
+
+def refused(refusal: ResponseError | None) -> str:
+    assert refusal is not None
+    assert refusal.code == 2
+    return refusal.remark
+
+
+def test_nothing_is_refused_when_all_is_well() -> None:
+    world = World()
+
+    assert world.flow.refusal() is None
+    assert world.look() is None
+
+
+def test_sends_are_refused_when_too_many_wait_for_the_disk() -> None:
+    world = World()
+    world.waiting = 9
+    assert world.flow.refusal() is None
+
+    world.waiting = 10
+    assert refused(world.flow.refusal()) == (
+        "[OVERLOAD]system busy, start flow control for a while"
+    )
+
+    world.waiting = 9
+    assert world.flow.refusal() is None
+
+
+def test_a_stuck_append_refuses_until_the_next_looks() -> None:
+    world = World()
+    world.waiting = 3
+    world.flow.append_took(1500)
+
+    assert refused(world.flow.refusal()) == (
+        "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while,"
+        " period in queue: 1500ms, size of queue: 3"
+    )
+    assert world.look() is not None
+    assert world.look() is None
+
+
+def test_a_slow_append_within_the_limit_refuses_nothing() -> None:
+    world = World()
+    world.flow.append_took(1000)
+
+    assert world.flow.refusal() is None
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_a_short_pause_of_the_machine_refuses_nothing(looks: int) -> None:
+    world = World()
+
+    assert [world.look(late_ms=5000) for _ in range(looks)] == [None] * looks
+
+
+def test_a_loop_that_stays_late_refuses_until_it_is_in_time() -> None:
+    world = World()
+    for _ in range(2):
+        world.look(late_ms=300)
+
+    assert refused(world.look(late_ms=300)).startswith(
+        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 300ms"
+    )
+    assert world.look() is None
+
+
+def test_slowness_refuses_nothing_when_switched_off() -> None:
+    world = World(FlowLimits(waiting_max=10, append_ms_max=1000, lag_ms_max=200, enabled=False))
+    world.flow.append_took(60_000)
+
+    assert [world.look(late_ms=5000) for _ in range(5)] == [None] * 5
+
+
+def test_changed_limits_hold_from_the_next_look() -> None:
+    world = World()
+    world.limits = FlowLimits(waiting_max=1, append_ms_max=1000, lag_ms_max=200)
+    world.waiting = 1
+    assert world.flow.refusal() is None
+
+    assert refused(world.look()).startswith("[OVERLOAD]")

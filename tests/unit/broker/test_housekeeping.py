@@ -1,0 +1,233 @@
+"""Jobs by the clock: turns, failures, the thread, and the pace of flushing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+import pytest
+
+from cometmq.broker.services.housekeeping import (
+    Flusher,
+    FlushPace,
+    Housekeeping,
+    Job,
+    every,
+)
+from cometmq.system.clock import ManualClock
+
+
+class Turns:
+    """Counts turns and lets a test await them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.threads: set[int] = set()
+        self._loop = asyncio.get_running_loop()
+        self._three = asyncio.Event()
+
+    def turn(self) -> None:
+        self.count += 1
+        self.threads.add(threading.get_ident())
+        if self.count >= 3:
+            self._loop.call_soon_threadsafe(self._three.set)
+
+    def failing_turn(self) -> None:
+        self.turn()
+        raise ValueError("no luck")
+
+    async def three(self) -> None:
+        async with asyncio.timeout(10):
+            await self._three.wait()
+
+
+async def run(job: Job, turns: Turns) -> None:
+    housekeeping = Housekeeping([job])
+    housekeeping.start()
+    await turns.three()
+    await housekeeping.stop()
+
+
+async def test_quick_jobs_run_in_the_loop() -> None:
+    turns = Turns()
+    await run(every(0.001, turns.turn, "count"), turns)
+
+    assert turns.threads == {threading.get_ident()}
+
+
+async def test_blocking_jobs_run_in_one_other_thread() -> None:
+    turns = Turns()
+    await run(Job("count", lambda: 0.001, turns.turn, blocking=True), turns)
+
+    assert len(turns.threads) == 1
+    assert threading.get_ident() not in turns.threads
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_failed_turn_is_logged_and_the_next_one_comes(
+    blocking: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    turns = Turns()
+    await run(Job("count", lambda: 0.001, turns.failing_turn, blocking=blocking), turns)
+
+    assert "a job failed and goes on job=count" in caplog.text
+    assert "no luck" in caplog.text
+
+
+async def test_no_turn_starts_after_the_stop() -> None:
+    turns = Turns()
+    await run(every(0.001, turns.turn, "count"), turns)
+    count = turns.count
+    await asyncio.sleep(0.02)
+
+    assert turns.count == count
+
+
+class Reports(logging.Handler):
+    """Lets a test await the first report of the housekeeping."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self.first.done():
+            self.first.set_result(record.getMessage())
+
+
+async def test_a_slow_turn_is_reported_and_not_started_twice() -> None:
+    started, release, running = asyncio.Event(), threading.Event(), []
+    loop = asyncio.get_running_loop()
+
+    def slow() -> None:
+        running.append(1)
+        loop.call_soon_threadsafe(started.set)
+        release.wait(10)
+
+    job = Job("slow", lambda: 0.001, slow, blocking=True, limit_s=0.01)
+    reports = Reports()
+    housekeeping_log = logging.getLogger("cometmq.broker.services.housekeeping")
+    housekeeping_log.addHandler(reports)
+    housekeeping = Housekeeping([job])
+    housekeeping.start()
+    async with asyncio.timeout(10):
+        await started.wait()
+        report = await reports.first
+    housekeeping_log.removeHandler(reports)
+    count = len(running)
+    release.set()
+    await housekeeping.stop()
+
+    assert report == "a job takes too long job=slow limit_s=0.01"
+    assert count == 1
+
+
+async def test_stop_waits_for_the_turn_in_the_thread() -> None:
+    started, release = asyncio.Event(), threading.Event()
+    loop, ended = asyncio.get_running_loop(), []
+
+    def turn() -> None:
+        loop.call_soon_threadsafe(started.set)
+        release.wait(10)
+        ended.append(True)
+
+    housekeeping = Housekeeping([Job("slow", lambda: 0.0, turn, blocking=True)])
+    housekeeping.start()
+    async with asyncio.timeout(10):
+        await started.wait()
+    stopping = asyncio.ensure_future(housekeeping.stop())
+    release.set()
+    await stopping
+
+    assert ended == [True]
+
+
+async def test_the_interval_is_asked_anew_each_time() -> None:
+    turns, intervals = Turns(), iter([0.0, 0.001, 0.0, 60.0, 60.0])
+    await run(Job("count", lambda: next(intervals), turns.turn), turns)
+
+    assert turns.count == 3
+
+
+class RecordingDisk:
+    """A store that only notes what it was told to bring to the disk."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, int]] = []
+
+    def flush(self, least_pages: int = 0) -> None:
+        self.done.append(("log", least_pages))
+
+    def flush_queues(self, least_pages: int = 0) -> None:
+        self.done.append(("queues", least_pages))
+
+    def write_checkpoint(self) -> None:
+        self.done.append(("checkpoint", 0))
+
+
+@pytest.fixture
+def disk() -> RecordingDisk:
+    return RecordingDisk()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def flusher(disk: RecordingDisk, clock: ManualClock) -> Flusher:
+    return Flusher(disk, FlushPace, clock=clock)
+
+
+def test_the_log_is_flushed_thoroughly_every_ten_seconds(
+    flusher: Flusher, disk: RecordingDisk, clock: ManualClock
+) -> None:
+    for elapsed_ms in (500, 9_000, 500, 500, 9_500):
+        clock.advance(elapsed_ms)
+        flusher.flush_log()
+
+    assert disk.done == [("log", 4), ("log", 4), ("log", 0), ("log", 4), ("log", 0)]
+
+
+def test_the_checkpoint_follows_a_thorough_flush_of_the_queues(
+    flusher: Flusher, disk: RecordingDisk, clock: ManualClock
+) -> None:
+    for elapsed_ms in (1000, 58_999, 1, 1000):
+        clock.advance(elapsed_ms)
+        flusher.flush_queues()
+
+    assert disk.done == [
+        ("queues", 2),
+        ("queues", 2),
+        ("queues", 0),
+        ("checkpoint", 0),
+        ("queues", 2),
+    ]
+
+
+def test_a_failed_thorough_flush_is_due_again(clock: ManualClock) -> None:
+    class FailingOnce(RecordingDisk):
+        def flush_queues(self, least_pages: int = 0) -> None:
+            super().flush_queues(least_pages)
+            if len(self.done) == 1:
+                raise OSError("disk")
+
+    disk = FailingOnce()
+    flusher = Flusher(disk, FlushPace, clock=clock)
+    clock.advance(60_000)
+    with pytest.raises(OSError, match="disk"):
+        flusher.flush_queues()
+    flusher.flush_queues()
+
+    assert disk.done == [("queues", 0), ("queues", 0), ("checkpoint", 0)]
+
+
+def test_intervals_follow_the_settings(disk: RecordingDisk, clock: ManualClock) -> None:
+    pace = FlushPace(log_interval_ms=600)
+    log, queues = Flusher(disk, lambda: pace, clock=clock).jobs()
+
+    assert (log.interval_s(), queues.interval_s()) == (0.6, 1.0)
+    assert log.blocking
+    assert queues.blocking

@@ -1,7 +1,8 @@
 """The names of RocketMQ's configuration keys: those of release 4.9.8 and of release 5.3.3.
 
 A key that stands here and that no settings class claims is one we know and do not act on; a key
-that stands nowhere is a mistake. Source: the setters of RocketMQ's configuration classes.
+that stands nowhere is a mistake. Source: the setters of RocketMQ's configuration
+classes and the settings that its brokers print.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ _BROKER = _names(
     filterServerNums filterSupportRetry flushConsumerOffsetHistoryInterval
     flushConsumerOffsetInterval forceRegister forwardTimeout globalColdReadThreshold
     heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity highSpeedMode inBrokerContainer
-    initPopOffsetByCheckMsgInMem isolateLogEnable listenPort litePullMessageEnable
-    litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
-    loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
-    loadBalanceThreadPoolQueueCapacity lockInStrictMode longPollingEnable maxDelayTime
-    maxErrorRateOfBloomFilter maxPopPollingSize maxStatsIdleTimeInMinutes messageStorePlugIn
-    metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
-    metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader
-    metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
-    metricsPromExporterHost metricsPromExporterPort msgTraceTopicName namesrvAddr
-    notifyConsumerIdsChangedEnable popCkMaxBufferSize popCkOffsetMaxQueueSize
-    popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
+    initPopOffsetByCheckMsgInMem isBrokerContainer isInBrokerContainer isScanAvailableNameSrv
+    isolateLogEnable listenPort litePullMessageEnable litePullMessageThreadPoolNums
+    litePullThreadPoolQueueCapacity loadBalancePollNameServerInterval
+    loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity lockInStrictMode
+    longPollingEnable maxDelayTime maxErrorRateOfBloomFilter maxPopPollingSize
+    maxStatsIdleTimeInMinutes messageStorePlugIn metricGrpcExporterIntervalInMills
+    metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExporterType
+    metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel
+    metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort
+    msgTraceTopicName namesrvAddr notifyConsumerIdsChangedEnable popCkMaxBufferSize
+    popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
     popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog
     popFromRetryProbability popInflightMessageThreshold popLongPollingForceNotifyInterval
     popPollingMapSize popPollingSize popResponseReturnActualRetryTopic popReviveMaxAttemptTimes
@@ -106,14 +107,14 @@ _STORE = _names(
     flushIntervalCommitLog flushIntervalConsumeQueue flushLeastPagesWhenWarmMapedFile
     forceVerifyPropCRC haFlowControlEnable haHousekeepingInterval haListenPort haMasterAddress
     haMaxGapNotInSync haMaxTimeSlaveNotCatchup haSendHeartbeatInterval haSlaveFallbehindMax
-    haTransferBatchSize inSyncReplicas logicQueueForceSwapMapInterval logicQueueSwapMapInterval
-    logicQueueSwapMapReserveFileNum logicalDiskSpaceCleanForciblyThreshold
-    mappedFileSizeCommitLog mappedFileSizeConsumeQueue mappedFileSizeConsumeQueueExt
-    mappedFileSizeTimerLog mappedFileSwapEnable mapperFileSizeBatchConsumeQueue
-    maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan
-    maxFilterMessageSize maxHaTransferByteInSecond maxHashSlotNum maxIndexNum
-    maxLmqConsumeQueueNum maxMessageSize maxMsgsNumBatch maxOffsetMapSize
-    maxRecoveryCommitlogFiles maxSlaveResendLength maxTopicLength
+    haTransferBatchSize inSyncReplicas isEnableBatchPush logicQueueForceSwapMapInterval
+    logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
+    logicalDiskSpaceCleanForciblyThreshold mappedFileSizeCommitLog mappedFileSizeConsumeQueue
+    mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable
+    mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum
+    maxChecksumRange maxConsumeQueueScan maxFilterMessageSize maxHaTransferByteInSecond
+    maxHashSlotNum maxIndexNum maxLmqConsumeQueueNum maxMessageSize maxMsgsNumBatch
+    maxOffsetMapSize maxRecoveryCommitlogFiles maxSlaveResendLength maxTopicLength
     maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory
     maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory memTableFlushIntervalMs
     messageDelayLevel messageIndexEnable messageIndexSafe minInSyncReplicas offsetCheckInSlave
@@ -127,15 +128,15 @@ _STORE = _names(
     searchBcqByCacheEnable slaveTimeout spinLockCollisionRetreatOptimalDegree
     statRocksDBCQIntervalSec storePathBrokerIdentity storePathCommitLog
     storePathDLedgerCommitLog storePathEpochFile storePathRootDir storeType syncFlushTimeout
-    syncFromLastFile syncMasterFlushOffsetWhenStartup timerColdDataCheckIntervalMs
-    timerCongestNumEachSlot timerEnableCheckMetrics timerEnableRetryUntilSuccess
-    timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec
-    timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs
-    timerPutMessageThreadNum timerRollWindowSlot timerSkipUnknownError timerStopEnqueue
-    timerWheelEnable topicQueueLockNum totalReplicas transientStorePoolEnable
-    transientStorePoolSize travelCqFileNumWhenGetMessage useABSLock
-    useReentrantLockWhenPutMessage wakeCommitWhenPutMessage wakeFlushWhenPutMessage
-    warmMapedFileEnable
+    syncFromLastFile syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen
+    timerColdDataCheckIntervalMs timerCongestNumEachSlot timerEnableCheckMetrics
+    timerEnableDisruptor timerEnableRetryUntilSuccess timerFlushIntervalMs
+    timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec timerMetricSmallThreshold
+    timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum timerRollWindowSlot
+    timerSkipUnknownError timerStopDequeue timerStopEnqueue timerWarmEnable timerWheelEnable
+    topicQueueLockNum totalReplicas transientStorePoolEnable transientStorePoolSize
+    travelCqFileNumWhenGetMessage useABSLock useReentrantLockWhenPutMessage
+    wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable
     """
 )
 """Keys of its store."""

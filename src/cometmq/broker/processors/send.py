@@ -1,0 +1,190 @@
+"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): store what a producer sends.
+
+Intake decides, the store keeps, and the answer leaves at once or, with synchronous flush, when the
+bytes are on disk.
+
+Source: SendMessageProcessor, RocketMQ 5.3 (codes, remarks, the answer's header).
+"""
+
+from __future__ import annotations
+
+import json
+
+from cometmq.broker.services.flow_control import FlowControl
+from cometmq.broker.services.group_commit import GroupCommit
+from cometmq.broker.services.intake import Intake, SendHeader
+from cometmq.broker.services.stats import BrokerStats
+from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
+from cometmq.model.flags import SysFlag
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.frame import JSON_HEADER
+from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
+from cometmq.remoting import Request, Response
+from cometmq.store import MessageStore
+
+
+class SendMessage:
+    """Stores messages.
+
+    Args:
+        store: keeps them.
+        intake: says where they go.
+        flow: says when to refuse them.
+        stats: counts them.
+        commit: tells when they are on disk; None where nobody waits for that.
+        store_host: our address as records carry it, 8 or 20 bytes.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        intake: Intake,
+        flow: FlowControl,
+        stats: BrokerStats,
+        *,
+        commit: GroupCommit | None,
+        store_host: bytes,
+    ) -> None:
+        self._store = store
+        self._intake = intake
+        self._flow = flow
+        self._stats = stats
+        self._commit = commit
+        self._store_host = store_host
+        self._id_prefix = store_host.hex().upper()
+        self._host_flag = SysFlag.STORE_HOST_V6 if len(store_host) > 8 else 0
+        self.change_region(intake)
+
+    def change_region(self, intake: Intake) -> None:
+        """Tell producers of another region or trace switch from now on."""
+        trace = "true" if intake.rules.trace_on else "false"
+        self._trace_fields = {"MSG_REGION": intake.rules.region, "TRACE_ON": trace}
+        self._fields_format = (
+            '{"MSG_REGION":"%s","TRACE_ON":"%s","msgId":"%%s%%016X",'
+            '"queueId":"%%d","queueOffset":"%%d"}'
+        ) % (intake.rules.region.replace("%", "%%"), trace)
+
+    def handle(self, request: Request) -> Response | None:
+        """Answer one send.
+
+        Raises:
+            ResponseError: the message was refused and is not stored.
+        """
+        header: SendHeader = request.header(
+            SendMessageRequest if request.code == RequestCode.SEND_MESSAGE else SendMessageV2Request
+        )
+        try:
+            refusal = self._flow.refusal()
+            if refusal is not None:
+                raise refusal
+            if header.batch:
+                self._store_batch(request, header)
+            else:
+                self._store_one(request, header)
+        except ResponseError as refused:
+            return self._refused(refused.code, refused.remark)
+        except InvalidMessageError as problem:
+            return self._refused(ResponseCode.MESSAGE_ILLEGAL, str(problem))
+        except StoreError as problem:
+            self._stats.put_failed()
+            return self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem))
+        return None
+
+    def _refused(self, code: int, remark: str) -> Response:
+        return Response(code, remark, fields=self._trace_fields)
+
+    def _store_one(self, request: Request, header: SendHeader) -> None:
+        connection = request.connection
+        placement = self._intake.place(header, request.body, connection)
+        host = connection.peer_bytes
+        stored = self._store.append(
+            placement.topic,
+            placement.queue_id,
+            request.body,
+            placement.properties,
+            flag=header.flag,
+            sys_flag=self._sys_flag(header, host),
+            born_time_ms=header.born_timestamp,
+            born_host=host,
+            store_host=self._store_host,
+            reconsume_times=header.reconsume_times or 0,
+        )
+        self._stats.put(placement.topic, placement.queue_id, 1, stored.size_bytes)
+        fields = self._fields_format % (
+            self._id_prefix,
+            stored.log_offset,
+            placement.asked_queue_id,
+            stored.queue_offset,
+        )
+        end = stored.log_offset + stored.size_bytes
+        if self._commit is None:
+            self._succeed(request, fields)
+        else:
+            self._answer_when_synced(request, header, fields, end)
+
+    def _sys_flag(self, header: SendHeader, born_host: bytes) -> int:
+        flag = header.sys_flag & ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+        return flag | self._host_flag | (SysFlag.BORN_HOST_V6 if len(born_host) > 8 else 0)
+
+    def _store_batch(self, request: Request, header: SendHeader) -> None:
+        connection = request.connection
+        placement = self._intake.place_batch(header, request.body, connection)
+        host = connection.peer_bytes
+        stored = self._store.append_batch(
+            placement.topic,
+            placement.queue_id,
+            request.body,
+            placement.properties,
+            sys_flag=self._sys_flag(header, host),
+            born_time_ms=header.born_timestamp,
+            born_host=host,
+            store_host=self._store_host,
+            reconsume_times=header.reconsume_times or 0,
+        )
+        count = len(stored.log_offsets)
+        self._stats.put(placement.topic, placement.queue_id, count, stored.size_bytes)
+        prefix = self._id_prefix
+        ids = ",".join([f"{prefix}{log_offset:016X}" for log_offset in stored.log_offsets])
+        fields = (
+            f'{{"MSG_REGION":"{self._trace_fields["MSG_REGION"]}",'
+            f'"TRACE_ON":"{self._trace_fields["TRACE_ON"]}","msgId":"{ids}",'
+            f'"queueId":"{placement.asked_queue_id}","queueOffset":"{stored.queue_offset}"}}'
+        )
+        if self._commit is None:
+            self._succeed(request, fields)
+        else:
+            self._answer_when_synced(request, header, fields, stored.log_offset_end)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def _answer_when_synced(
+        self, request: Request, header: SendHeader, fields: str, end: int
+    ) -> None:
+        assert self._commit is not None
+        if "WAIT\x01false" in (header.properties or ""):
+            self._commit.kick()
+            self._succeed(request, fields)
+            return
+        self._flow.wait_began()
+
+        def told(synced: bool, error: StoreError | None) -> None:
+            self._flow.wait_ended()
+            if synced:
+                self._succeed(request, fields)
+            elif error is not None:
+                remark = f"stored, but not on disk, and nothing further will be: {error}"
+                request.reply(self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark))
+            else:
+                self._answer(request, ResponseCode.FLUSH_DISK_TIMEOUT, fields)
+
+        self._commit.wait(end, told)
+
+    def _succeed(self, request: Request, fields: str) -> None:
+        if request.command.serialization == JSON_HEADER:
+            request.reply_success(fields.encode())
+        else:
+            self._answer(request, ResponseCode.SUCCESS, fields)
+
+    def _answer(self, request: Request, code: int, fields: str) -> None:
+        """The long way, for answers that are no success or not in JSON."""
+        request.reply(Response(code, fields=json.loads(fields)))

@@ -1,0 +1,154 @@
+"""Group commit: sends wait until their bytes are on disk, and one fdatasync serves all of them.
+
+While one sync runs, further sends gather; they share the next one. The syncing is done by a thread
+of its own, off the event loop. After a failed sync nothing is acknowledged any more: every waiting
+send is told why, and the store refuses further ones.
+
+Source: ours; codes and the time limit are those of RocketMQ's GroupCommitService.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol
+
+from cometmq.model.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+
+class SyncedStore(Protocol):
+    """What group commit needs of the store."""
+
+    def flush(self, least_pages: int = 0) -> int:
+        """Sync and return the log offset up to which all bytes are on disk."""
+
+
+Outcome = Callable[[bool, StoreError | None], None]
+"""Told once: whether the bytes are on disk, and the error that made it impossible."""
+
+
+class GroupCommit:
+    """Acknowledges sends once their bytes are on disk.
+
+    Args:
+        store: what to sync.
+        timeout_s: a send that waited this long is told that its bytes may not be on disk.
+    """
+
+    def __init__(self, store: SyncedStore, *, timeout_s: float = 5.0) -> None:
+        self._store = store
+        self._timeout_s = timeout_s
+        self._waiting: list[tuple[int, float, Outcome]] = []
+        self._syncing: list[tuple[int, float, Outcome]] = []
+        self._scheduled = False
+        self._running = False
+        self._wanted: SimpleQueue[bool] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._overdue: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._syncing)
+
+    def start(self) -> None:
+        """Start the syncing thread; the running loop is where outcomes are told."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="cometmq-sync", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Let the waiting sends have their sync, then end the thread."""
+        assert self._loop is not None
+        deadline = self._loop.time() + self._timeout_s
+        while len(self) and self._loop.time() < deadline:
+            turn = self._loop.create_future()
+            self.wait(0, lambda _synced, _error: turn.done() or turn.set_result(None))
+            await turn
+        if self._overdue is not None:
+            self._overdue.cancel()
+        self._wanted.put(False)
+        if self._thread is not None:
+            await self._loop.run_in_executor(None, self._thread.join, self._timeout_s)
+
+    def oldest_age_s(self) -> float:
+        """For how long the oldest waiting send has waited."""
+        oldest = self._syncing or self._waiting
+        if not oldest or self._loop is None:
+            return 0.0
+        return self._loop.time() - (oldest[0][1] - self._timeout_s)
+
+    def wait(self, log_offset_end: int, told: Outcome) -> None:
+        """Tell ``told`` once all bytes before ``log_offset_end`` are on disk, or that they aren't."""
+        loop = self._loop
+        assert loop is not None
+        self._waiting.append((log_offset_end, loop.time() + self._timeout_s, told))
+        if not self._scheduled and not self._running:
+            self._scheduled = True
+            loop.call_soon(self._begin)
+
+    def kick(self) -> None:
+        """Have a sync for messages whose senders do not wait for it."""
+        self.wait(0, _nobody)
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        self._running = True
+        self._syncing, self._waiting = self._waiting, self._syncing
+        if self._overdue is None:
+            self._watch()
+        self._wanted.put(True)
+
+    def _run(self) -> None:
+        """The thread: one sync for each request of the loop."""
+        assert self._loop is not None
+        while self._wanted.get():
+            flushed, error = 0, None
+            try:
+                flushed = self._store.flush()
+            except StoreError as problem:
+                error = problem
+            except OSError as problem:
+                error = StoreError(f"the sync failed: {problem}")
+            try:
+                self._loop.call_soon_threadsafe(self._end, flushed, error)
+            except RuntimeError:
+                return
+
+    def _end(self, flushed: int, error: StoreError | None) -> None:
+        self._running = False
+        done, self._syncing = self._syncing, []
+        if self._waiting:
+            self._begin()
+        if error is not None:
+            log.error("a sync failed, nothing is acknowledged any more: %s", error)
+        for log_offset_end, _, told in done:
+            told(error is None and flushed >= log_offset_end, error)
+
+    def _watch(self) -> None:
+        """Once a second: tell the sends that have waited for too long."""
+        assert self._loop is not None
+        now = self._loop.time()
+        self._syncing = self._without_overdue(self._syncing, now)
+        self._waiting = self._without_overdue(self._waiting, now)
+        more = self._running or self._waiting
+        self._overdue = self._loop.call_later(1.0, self._watch) if more else None
+
+    @staticmethod
+    def _without_overdue(
+        sends: list[tuple[int, float, Outcome]], now: float
+    ) -> list[tuple[int, float, Outcome]]:
+        if not sends or sends[0][1] > now:
+            return sends
+        for _, deadline, told in sends:
+            if deadline <= now:
+                told(False, None)
+        return [send for send in sends if send[1] > now]
+
+
+def _nobody(_synced: bool, _error: StoreError | None) -> None:
+    """The outcome of a sync that no send waits for."""

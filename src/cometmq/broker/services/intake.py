@@ -1,0 +1,314 @@
+"""Intake: where a producer's message goes and what the broker writes into its properties.
+
+All checks of a send happen here, in RocketMQ's order, before anything is stored. The result says
+topic, queue and properties of what is to be stored: mostly those of the request, but a message
+that asks for a delay is parked, and a retry that was tried too often becomes a dead letter.
+
+Source: AbstractSendMessageProcessor.msgCheck, SendMessageProcessor and HookUtils, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from cometmq.broker.services.delay_levels import DelayLevels
+from cometmq.model import property_names
+from cometmq.model.errors import InvalidNameError, ResponseError
+from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.topic import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SEND_FORBIDDEN_TOPICS,
+    TOPIC_CHARS_MAX,
+    TopicConfig,
+    check_topic_name,
+    dlq_topic,
+)
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
+from cometmq.protocol.properties import decode_properties, encode_properties
+from cometmq.remoting import Connection
+
+VERSION_WITH_MAX_RECONSUME: Final = 121
+"""From 3.4.9 on clients say how often a message of theirs may be retried."""
+
+PROPERTIES_BYTES_MAX: Final = 32767
+SendHeader = SendMessageRequest | SendMessageV2Request
+
+_UNUSUAL: Final = (
+    "DELAY\x01",
+    "TRAN_MSG\x01",
+    "TIMER_D",
+    "CLUSTER\x01",
+    "TRACE_ON\x01",
+    "POP_CK\x01",
+)
+"""Texts in properties that send a message the long way; a look-alike only costs some time."""
+
+_TIMERS: Final = (
+    property_names.TIMER_DELAY_SEC,
+    property_names.TIMER_DELAY_MS,
+    property_names.TIMER_DELIVER_MS,
+)
+
+
+class Topics(Protocol):
+    """What intake needs of the topic table."""
+
+    def get(self, name: str) -> TopicConfig | None:
+        """The topic's settings."""
+
+    def create_on_send(
+        self, name: str, template: str, queues: int, *, unit_mode: bool, producer: str
+    ) -> TopicConfig | None:
+        """Create a topic from a template that allows it."""
+
+    def create_internal(self, name: str, queues: int, *, sys_flag: int = 0) -> TopicConfig:
+        """Create a retry or dead-letter topic, or return the one there is."""
+
+
+class Groups(Protocol):
+    """What intake needs of the group table."""
+
+    def get_or_create(self, name: str) -> SubscriptionGroupConfig | None:
+        """The group's settings, made now where that is allowed."""
+
+
+@dataclass(frozen=True)
+class IntakeRules:
+    """What the broker is set to accept, and what it adds."""
+
+    broker_ip: str
+    cluster: str
+    region: str
+    trace_on: bool
+    broker_writable: bool = True
+    accept_from_ms: int = 0
+    body_bytes_max: int = 4 * 1024 * 1024
+
+
+class Placement(NamedTuple):
+    """What is to be stored, and where."""
+
+    topic: str
+    queue_id: int
+    properties: bytes
+    asked_queue_id: int
+    """The queue the answer names: that of the request, even for a parked message."""
+
+
+class Intake:
+    """Checks and places messages.
+
+    Args:
+        rules: gives the rules as they are now; they may change while the broker runs.
+        topics, groups: the tables.
+        levels: the delay levels.
+        holds_locks: whether a group holds queue locks, that is, consumes in order.
+        new_unique_key: makes a unique key for a message whose client sent none.
+        queue_chance: picks one of so many queues.
+    """
+
+    def __init__(
+        self,
+        rules: IntakeRules,
+        topics: Topics,
+        groups: Groups,
+        levels: DelayLevels,
+        *,
+        holds_locks: Callable[[str], bool],
+        new_unique_key: Callable[[], str],
+        queue_chance: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._levels = levels
+        self._holds_locks = holds_locks
+        self._new_unique_key = new_unique_key
+        self._queue_chance = queue_chance
+        self.change(rules)
+
+    def change(self, rules: IntakeRules) -> None:
+        """Use other rules from now on."""
+        self.rules = rules
+        trace = "true" if rules.trace_on else "false"
+        self._stamps = {
+            property_names.CLUSTER: rules.cluster,
+            property_names.MSG_REGION: rules.region,
+            property_names.TRACE_ON: trace,
+        }
+        self._suffix = encode_properties(self._stamps)
+
+    def place(self, header: SendHeader, body: bytes, connection: Connection) -> Placement:
+        """Decide where a single message goes.
+
+        Raises:
+            ResponseError: it may not be stored; nothing was.
+        """
+        config = self._checked_topic(header, connection)
+        queue_id = self._checked_queue(header, config, connection)
+        text = header.properties or ""
+        if header.topic.startswith(RETRY_PREFIX) or any(part in text for part in _UNUSUAL):
+            placement = self._place_unusual(header, config, queue_id, connection)
+        else:
+            placement = Placement(header.topic, queue_id, self._stamped(text), queue_id)
+        self._check_size(body, placement.properties)
+        return placement
+
+    def place_batch(self, header: SendHeader, body: bytes, connection: Connection) -> Placement:
+        """Decide where the messages of a batch go; the properties are those each one gains.
+
+        Raises:
+            ResponseError: it may not be stored; nothing was.
+        """
+        config = self._checked_topic(header, connection)
+        queue_id = self._checked_queue(header, config, connection)
+        if len(header.topic) > TOPIC_CHARS_MAX:
+            raise _illegal(f"message topic length too long {len(header.topic)}")
+        if header.topic.startswith(RETRY_PREFIX):
+            raise _illegal(f"batch request does not support retry group {header.topic}")
+        properties = decode_properties(header.properties or "")
+        self._refuse_what_waits(properties)
+        if self._levels.level_of(properties):
+            raise _illegal("a batch cannot be delayed")
+        properties.update(self._stamps)
+        placement = Placement(header.topic, queue_id, encode_properties(properties), queue_id)
+        self._check_size(body, placement.properties)
+        return placement
+
+    # --- checks -------------------------------------------------------------------------------
+
+    def _checked_topic(self, header: SendHeader, connection: Connection) -> TopicConfig:
+        topic = header.topic
+        config = self._topics.get(topic)
+        if config is None or not self.rules.broker_writable:
+            config = self._unusual_topic(header, config, connection)
+        if topic in SEND_FORBIDDEN_TOPICS:
+            raise ResponseError(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
+            )
+        return config
+
+    def _unusual_topic(
+        self, header: SendHeader, config: TopicConfig | None, connection: Connection
+    ) -> TopicConfig:
+        if not self.rules.broker_writable and config is not None and config.order:
+            raise self._forbidden("sending message")
+        if config is not None:
+            return config
+        topic = header.topic
+        try:
+            check_topic_name(topic)
+        except InvalidNameError as problem:
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, str(problem)) from None
+        if topic in SEND_FORBIDDEN_TOPICS:
+            raise ResponseError(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
+            )
+        config = self._topics.create_on_send(
+            topic,
+            header.default_topic,
+            header.default_topic_queue_nums,
+            unit_mode=bool(header.unit_mode),
+            producer=connection.peer_text,
+        )
+        if config is None and topic.startswith(RETRY_PREFIX):
+            config = self._topics.create_internal(topic, 1)
+        if config is None:
+            raise ResponseError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
+            )
+        return config
+
+    def _checked_queue(
+        self, header: SendHeader, config: TopicConfig, connection: Connection
+    ) -> int:
+        queue_id = header.queue_id
+        if queue_id < 0:
+            return self._queue_chance(max(config.write_queue_nums, 1))
+        if queue_id >= max(config.write_queue_nums, config.read_queue_nums):
+            raise ResponseError(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{queue_id}] is illegal, {config} Producer:"
+                f" {connection.peer_text}",
+            )
+        return queue_id
+
+    def _check_size(self, body: bytes, properties: bytes) -> None:
+        limit = self.rules.body_bytes_max
+        if 0 < len(body) <= limit and len(properties) <= PROPERTIES_BYTES_MAX:
+            return
+        raise _illegal(
+            "the message is illegal, maybe msg body or properties length not matched. msg body"
+            f" length limit {limit}B, msg properties length limit 32KB. Met a body of"
+            f" {len(body)}B and properties of {len(properties)}B."
+        )
+
+    def _forbidden(self, what: str) -> ResponseError:
+        return ResponseError(
+            ResponseCode.NO_PERMISSION, f"the broker[{self.rules.broker_ip}] {what} is forbidden"
+        )
+
+    # --- properties ---------------------------------------------------------------------------
+
+    def _stamped(self, text: str) -> bytes:
+        """The properties with the broker's own behind them; a unique key where there was none."""
+        if text and not text.endswith("\x02"):
+            text += "\x02"
+        if "UNIQ_KEY\x01" not in text:
+            text += f"UNIQ_KEY\x01{self._new_unique_key()}\x02"
+        return text.encode() + self._suffix
+
+    def _place_unusual(
+        self, header: SendHeader, config: TopicConfig, queue_id: int, connection: Connection
+    ) -> Placement:
+        properties = decode_properties(header.properties or "")
+        topic, target = header.topic, queue_id
+        if topic.startswith(RETRY_PREFIX):
+            topic, target = self._retried(header, queue_id, connection.version)
+        self._refuse_what_waits(properties)
+        properties.pop(property_names.POP_CK, None)
+        if not properties.get(property_names.UNIQ_KEY):
+            properties[property_names.UNIQ_KEY] = self._new_unique_key()
+        if topic.startswith(DLQ_PREFIX) and topic != header.topic:
+            properties.pop(property_names.DELAY, None)
+        properties.update(self._stamps)
+        parked = self._levels.park(topic, target, properties)
+        if parked is not None:
+            topic, target, properties = parked
+        return Placement(topic, target, encode_properties(properties), queue_id)
+
+    def _retried(self, header: SendHeader, queue_id: int, version: int) -> tuple[str, int]:
+        """Where a consumer's own retry goes: back to its group, or to the dead letters."""
+        group_name = header.topic[len(RETRY_PREFIX) :]
+        group = self._groups.get_or_create(group_name)
+        if group is None:
+            raise ResponseError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {group_name}",
+            )
+        most = group.retry_max_times
+        if header.max_reconsume_times is not None and version >= VERSION_WITH_MAX_RECONSUME:
+            most = header.max_reconsume_times
+        times = header.reconsume_times or 0
+        if times > most or self._holds_locks(group_name):
+            dead = self._topics.create_internal(dlq_topic(group_name), 1)
+            return dead.topic_name, self._queue_chance(max(dead.write_queue_nums, 1))
+        return header.topic, queue_id
+
+    def _refuse_what_waits(self, properties: dict[str, str]) -> None:
+        """Refuse half messages and timer messages rather than deliver them at once."""
+        if properties.get(property_names.TRAN_MSG, "").lower() == "true":
+            raise self._forbidden("sending transaction message")
+        if self._levels.level_of(properties) == 0 and any(name in properties for name in _TIMERS):
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR,
+                "accurate timer message is not enabled, timerWheelEnable is false",
+            )
+
+
+def _illegal(remark: str) -> ResponseError:
+    return ResponseError(ResponseCode.MESSAGE_ILLEGAL, remark)

@@ -1,0 +1,351 @@
+"""Remoting over loopback: frames in any pieces, both directions, limits, TLS, and broken peers."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from cometmq.model.errors import ResponseError
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command, decode_command, encode_command
+from cometmq.protocol.frame import BINARY_HEADER, FrameDecoder
+from cometmq.protocol.headers import GetRouteInfoByTopicRequest
+from cometmq.remoting import (
+    CallTimeoutError,
+    ConnectError,
+    Connection,
+    ConnectionLostError,
+    RemotingClient,
+    RemotingServer,
+    RemotingSettings,
+    Request,
+    Response,
+    TlsSettings,
+    TooManyCallsError,
+    check,
+)
+from cometmq.remoting.tls import client_context
+
+ECHO, FAIL, REFUSE, HOLD, ASK_BACK, LARGE = 9001, 9002, 9003, 9004, 9005, 9006
+
+
+class Peer:
+    """A server with a few processors, and what it has seen."""
+
+    def __init__(self, settings: RemotingSettings, tls: TlsSettings | None) -> None:
+        self.held: list[Request] = []
+        self.closed: list[Connection] = []
+        self.seen: list[Command] = []
+        self.server = RemotingServer(
+            {
+                ECHO: self.echo,
+                FAIL: self.fail,
+                REFUSE: self.refuse,
+                HOLD: self.held.append,
+                ASK_BACK: self.ask_back,
+                LARGE: lambda request: Response(body=[bytes(1 << 20)] * 8),
+            },
+            settings=settings,
+            tls=tls,
+            on_close=self.closed.append,
+        )
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+    def echo(self, request: Request) -> Response:
+        self.seen.append(request.command)
+        return Response(body=request.body, fields=request.command.fields)
+
+    def fail(self, request: Request) -> Response:
+        raise RuntimeError("out of luck")
+
+    def refuse(self, request: Request) -> Response:
+        raise ResponseError(17, "no such topic")
+
+    async def ask_back(self, request: Request) -> Response:
+        answer = await request.connection.call(ECHO, body=b"who are you?", timeout=2)
+        return Response(body=answer.body)
+
+
+MakePeer = Callable[..., Awaitable[Peer]]
+
+
+@pytest.fixture
+async def make_peer() -> AsyncIterator[MakePeer]:
+    peers: list[Peer] = []
+
+    async def make(*, tls: TlsSettings | None = None, **limits: int) -> Peer:
+        peer = Peer(RemotingSettings(**limits), tls)
+        await peer.server.start("127.0.0.1", 0)
+        peers.append(peer)
+        return peer
+
+    yield make
+    for peer in peers:
+        await peer.server.stop(1.0)
+
+
+@pytest.fixture
+async def peer(make_peer: MakePeer) -> Peer:
+    return await make_peer()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[RemotingClient]:
+    client = RemotingClient()
+    yield client
+    await client.close()
+
+
+async def read_command(reader: asyncio.StreamReader) -> Command:
+    decoder = FrameDecoder()
+    while (frame := decoder.next_frame()) is None:
+        data = await asyncio.wait_for(reader.read(65536), 5)
+        assert data, "the server closed the connection"
+        decoder.receive(data)
+    return decode_command(frame)
+
+
+async def test_an_answer_carries_fields_and_body(peer: Peer, client: RemotingClient) -> None:
+    header = GetRouteInfoByTopicRequest(topic="orders")
+    answer = await client.call(peer.address, ECHO, header, b"body", timeout=2)
+    assert check(answer).fields == {"topic": "orders"}
+    assert answer.body == b"body"
+
+
+async def test_a_frame_may_arrive_byte_by_byte(peer: Peer) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.port)
+    data = encode_command(Command(ECHO, opaque=7, body=b"slow"))
+    for at in range(len(data)):
+        writer.write(data[at : at + 1])
+        await writer.drain()
+    answer = await read_command(reader)
+    assert (answer.opaque, answer.body) == (7, b"slow")
+    writer.close()
+
+
+async def test_many_frames_in_one_write_are_all_answered(
+    peer: Peer, client: RemotingClient
+) -> None:
+    calls = (
+        client.call(peer.address, ECHO, body=b"%d" % n * 1000, timeout=10) for n in range(1000)
+    )
+    answers = await asyncio.gather(*calls)
+    assert [answer.body for answer in answers] == [b"%d" % n * 1000 for n in range(1000)]
+
+
+async def test_a_frame_larger_than_the_read_buffer_arrives_whole(
+    peer: Peer, client: RemotingClient
+) -> None:
+    body = bytes(range(256)) * 4 * 1024 * 15
+    answer = await client.call(peer.address, ECHO, body=body, timeout=10)
+    assert answer.body == body
+
+
+async def test_a_binary_request_gets_a_binary_answer(peer: Peer) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.port)
+    command = Command(ECHO, opaque=9, fields={"k": "v"}, serialization=BINARY_HEADER)
+    writer.write(encode_command(command))
+    answer = await read_command(reader)
+    assert (answer.serialization, answer.fields) == (BINARY_HEADER, {"k": "v"})
+    writer.close()
+
+
+async def test_an_exception_becomes_code_1_with_its_text(
+    peer: Peer, client: RemotingClient
+) -> None:
+    answer = await client.call(peer.address, FAIL, timeout=2)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "RuntimeError: out of luck" in (answer.remark or "")
+
+
+async def test_a_refusal_keeps_its_code_and_remark(peer: Peer, client: RemotingClient) -> None:
+    answer = await client.call(peer.address, REFUSE, timeout=2)
+    with pytest.raises(ResponseError) as refused:
+        check(answer)
+    assert (refused.value.code, refused.value.remark) == (17, "no such topic")
+
+
+async def test_an_unknown_code_gets_3_and_a_known_one_says_that_it_is_not_served(
+    peer: Peer, client: RemotingClient
+) -> None:
+    unknown = await client.call(peer.address, 31999, timeout=2)
+    known = await client.call(peer.address, RequestCode.POP_MESSAGE, timeout=2)
+    assert (unknown.code, known.code) == (3, 3)
+    assert unknown.remark == " request type 31999 not supported"
+    assert "POP_MESSAGE is known but not served yet" in (known.remark or "")
+
+
+async def test_a_waiting_request_does_not_hold_up_its_connection(
+    peer: Peer, client: RemotingClient
+) -> None:
+    waiting = asyncio.create_task(client.call(peer.address, HOLD, timeout=5))
+    assert (await client.call(peer.address, ECHO, body=b"1", timeout=2)).body == b"1"
+    peer.held[0].reply(Response(body=b"late"))
+    assert (await waiting).body == b"late"
+
+
+async def test_the_server_can_call_the_client(peer: Peer) -> None:
+    def answer(request: Request) -> Response:
+        return Response(body=request.body + b" a client")
+
+    client = RemotingClient(processors={ECHO: answer})
+    answered = await client.call(peer.address, ASK_BACK, timeout=5)
+    assert answered.body == b"who are you? a client"
+    await client.close()
+
+
+async def test_a_oneway_request_gets_no_answer(peer: Peer, client: RemotingClient) -> None:
+    connection = await client.connection(peer.address)
+    connection.oneway(ECHO, body=b"one")
+    connection.oneway(FAIL)
+    connection.oneway(31999)
+    answer = await connection.call(ECHO, body=b"two", timeout=2)
+    assert answer.body == b"two"
+    assert [command.body for command in peer.seen] == [b"one", b"two"]
+
+
+async def test_a_call_ends_at_its_timeout_and_the_connection_goes_on(
+    peer: Peer, client: RemotingClient
+) -> None:
+    with pytest.raises(CallTimeoutError):
+        await client.call(peer.address, HOLD, timeout=0.1)
+    peer.held[0].reply(Response(body=b"too late"))
+    assert (await client.call(peer.address, ECHO, body=b"x", timeout=2)).body == b"x"
+
+
+async def test_cancelling_a_call_leaves_the_connection_usable(
+    peer: Peer, client: RemotingClient
+) -> None:
+    call = asyncio.create_task(client.call(peer.address, HOLD, timeout=5))
+    assert (await client.call(peer.address, ECHO, body=b"1", timeout=2)).body == b"1"
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    peer.held[0].reply(Response(body=b"nobody"))
+    assert (await client.call(peer.address, ECHO, body=b"2", timeout=2)).body == b"2"
+
+
+async def test_waiting_calls_fail_at_once_when_the_connection_breaks(
+    peer: Peer, client: RemotingClient
+) -> None:
+    call = asyncio.create_task(client.call(peer.address, HOLD, timeout=60))
+    assert (await client.call(peer.address, ECHO, timeout=2)).code == 0
+    peer.held[0].connection.abort()
+    with pytest.raises(ConnectionLostError):
+        await asyncio.wait_for(call, 2)
+    assert (await client.call(peer.address, ECHO, body=b"again", timeout=2)).body == b"again"
+
+
+async def test_connecting_to_a_closed_port_fails_clearly(client: RemotingClient) -> None:
+    with pytest.raises(ConnectError, match="127.0.0.1:1"):
+        await client.call("127.0.0.1:1", ECHO, timeout=2)
+
+
+async def test_calls_in_flight_are_bounded(peer: Peer) -> None:
+    client = RemotingClient(RemotingSettings(calls_in_flight_max=1))
+    first = asyncio.create_task(client.call(peer.address, HOLD, timeout=5))
+    connection = await client.connection(peer.address)
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyCallsError):
+        await connection.call(ECHO, timeout=1)
+    first.cancel()
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x7f\xff\xff\xff\x00\x00\x00\x04abcd",
+        b"\x00\x00\x00\x08\x00\x00\x00\xffabcd",
+        b"\x00\x00\x00\x08\x05\x00\x00\x04abcd",
+        b"\x00\x00\x00\x08\x00\x00\x00\x04abcd",
+        b"\x00\x00\x00\x08\x01\x00\x00\x04abcd",
+    ],
+    ids=["frame too long", "header too long", "encoding 5", "not JSON", "binary too short"],
+)
+async def test_malformed_input_closes_that_connection_only(
+    data: bytes, peer: Peer, client: RemotingClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    healthy = await client.connection(peer.address)
+    reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.port)
+    with caplog.at_level(logging.WARNING):
+        writer.write(data)
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+    assert (await healthy.call(ECHO, body=b"fine", timeout=2)).body == b"fine"
+    writer.close()
+
+
+async def test_a_peer_that_does_not_read_is_not_read_either(make_peer: MakePeer) -> None:
+    peer = await make_peer(write_buffer_bytes_max=64 * 1024)
+    reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.port, limit=1024)
+    asked = 200
+    requests = [encode_command(Command(LARGE, opaque=n + 1)) for n in range(asked)]
+    writer.write(b"".join(requests))
+    connection = next(iter(peer.server._connections), None)
+    while connection is None or not connection._paused:
+        await asyncio.sleep(0)
+        connection = next(iter(peer.server._connections), None)
+    assert connection._transport.get_write_buffer_size() <= 2 * (8 << 20)
+    decoder, answered = FrameDecoder(), set()
+    while len(answered) < asked:
+        decoder.receive(await asyncio.wait_for(reader.read(1 << 20), 5))
+        while (frame := decoder.next_frame()) is not None:
+            answered.add(decode_command(frame).opaque)
+    writer.close()
+
+
+async def test_an_idle_connection_is_closed(make_peer: MakePeer) -> None:
+    peer = await make_peer(idle_s=1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.port)
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert len(peer.closed) == 1
+    writer.close()
+
+
+async def test_tls_and_plain_share_a_port_when_permissive(make_peer: MakePeer) -> None:
+    peer = await make_peer(tls=TlsSettings(mode="permissive"))
+    plain, secret = RemotingClient(), RemotingClient(tls=client_context())
+    body = bytes(300_000)
+    assert (await plain.call(peer.address, ECHO, body=b"plain", timeout=5)).body == b"plain"
+    assert (await secret.call(peer.address, ECHO, body=body, timeout=5)).body == body
+    await plain.close()
+    await secret.close()
+
+
+async def test_a_plain_connection_is_refused_when_tls_is_enforced(make_peer: MakePeer) -> None:
+    peer = await make_peer(tls=TlsSettings(mode="enforcing"))
+    plain, secret = RemotingClient(), RemotingClient(tls=client_context())
+    with pytest.raises(ConnectionLostError):
+        await plain.call(peer.address, ECHO, timeout=5)
+    assert (await secret.call(peer.address, ECHO, body=b"s", timeout=5)).body == b"s"
+    await plain.close()
+    await secret.close()
+
+
+async def test_a_handshake_is_refused_when_tls_is_disabled(make_peer: MakePeer) -> None:
+    peer = await make_peer(tls=TlsSettings(mode="disabled"))
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await asyncio.open_connection("127.0.0.1", peer.server.port, ssl=client_context())
+
+
+async def test_stopping_lets_answers_leave_and_then_closes(peer: Peer) -> None:
+    client = RemotingClient()
+    answers = [
+        asyncio.create_task(client.call(peer.address, ECHO, body=b"%d" % n, timeout=5))
+        for n in range(100)
+    ]
+    while len(peer.seen) < 100:
+        await asyncio.sleep(0)
+    await peer.server.stop(2.0)
+    assert [answer.body for answer in await asyncio.gather(*answers)] == [
+        b"%d" % n for n in range(100)
+    ]
+    with pytest.raises(ConnectError):
+        await client.call(peer.address, ECHO, timeout=1)
+    await client.close()

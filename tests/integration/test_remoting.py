@@ -11,7 +11,7 @@ from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command, decode_command, encode_command
 from cometmq.protocol.frame import BINARY_HEADER, FrameDecoder
-from cometmq.protocol.headers import GetRouteInfoByTopicRequest
+from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.remoting import (
     CallTimeoutError,
     ConnectError,
@@ -111,7 +111,7 @@ async def read_command(reader: asyncio.StreamReader) -> Command:
 
 
 async def test_an_answer_carries_fields_and_body(peer: Peer, client: RemotingClient) -> None:
-    header = GetRouteInfoByTopicRequest(topic="orders")
+    header = GetRouteinfoByTopicRequest(topic="orders")
     answer = await client.call(peer.address, ECHO, header, b"body", timeout=2)
     assert check(answer).fields == {"topic": "orders"}
     assert answer.body == b"body"

@@ -102,7 +102,9 @@ class RemotingClient:
             raise ConnectError(f"cannot connect to {address}: this client is closed")
         opening = self._opening.get(address)
         if opening is None:
-            opening = self._supervisor.spawn(self._open(address), f"connect-{address}", awaited=True)
+            opening = self._supervisor.spawn(
+                self._open(address), f"connect-{address}", awaited=True
+            )
             self._opening[address] = opening
             opening.add_done_callback(lambda task: self._opened(address, task))
         try:

@@ -61,15 +61,15 @@ class RemotingServer:
         self._connections: set[Connection] = set()
         self._supervisor = Supervisor(name)
         self._socket: socket.socket | None = None
+        self._port = 0
         self._context: ssl.SSLContext | None = None
         self._stopping = False
 
     @property
     def port(self) -> int:
         """The real port, known once started."""
-        assert self._socket is not None
-        port: int = self._socket.getsockname()[1]
-        return port
+        assert self._port, "not started"
+        return self._port
 
     @property
     def connections(self) -> int:
@@ -85,6 +85,7 @@ class RemotingServer:
         if self._tls.mode != "disabled" and self._tls.certificate:
             self._context = server_context(self._tls)
         self._socket = _listen(host, port, self._settings.backlog)
+        self._port = self._socket.getsockname()[1]
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
         self._supervisor.every(max(self._settings.idle_s / 4, 0.25), self._close_idle, "idle")
 
@@ -104,14 +105,13 @@ class RemotingServer:
         for connection in list(self._connections):
             connection.abort()
         await self._supervisor.cancel()
-        if self._socket is not None:
-            self._socket.close()
 
     def stop_accepting(self) -> None:
         """Take no new connections; the open ones go on."""
         if not self._stopping and self._socket is not None:
             self._stopping = True
             asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            self._socket.close()
 
     # --- accepting ----------------------------------------------------------------------------
 

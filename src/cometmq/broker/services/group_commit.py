@@ -10,6 +10,7 @@ Source: ours; codes and the time limit are those of RocketMQ's GroupCommitServic
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -67,7 +68,7 @@ class GroupCommit:
         deadline = self._loop.time() + self._timeout_s
         while len(self) and self._loop.time() < deadline:
             turn = self._loop.create_future()
-            self.wait(0, lambda _synced, _error: turn.done() or turn.set_result(None))
+            self.wait(0, functools.partial(_wake, turn))
             await turn
         if self._overdue is not None:
             self._overdue.cancel()
@@ -83,7 +84,7 @@ class GroupCommit:
         return self._loop.time() - (oldest[0][1] - self._timeout_s)
 
     def wait(self, log_offset_end: int, told: Outcome) -> None:
-        """Tell ``told`` once all bytes before ``log_offset_end`` are on disk, or that they aren't."""
+        """Tell ``told`` whether all bytes before ``log_offset_end`` are on disk, once known."""
         loop = self._loop
         assert loop is not None
         self._waiting.append((log_offset_end, loop.time() + self._timeout_s, told))
@@ -148,6 +149,12 @@ class GroupCommit:
             if deadline <= now:
                 told(False, None)
         return [send for send in sends if send[1] > now]
+
+
+def _wake(turn: asyncio.Future[None], _synced: bool, _error: StoreError | None) -> None:
+    """The outcome that ends the wait of :meth:`GroupCommit.stop`."""
+    if not turn.done():
+        turn.set_result(None)
 
 
 def _nobody(_synced: bool, _error: StoreError | None) -> None:

@@ -1,0 +1,104 @@
+"""The JSON files beside the messages: topics.json, subscriptionGroup.json and their like.
+
+    file   := a JSON object, indented by tabs, one member a line, members in the order of names
+    number := a key that is a number may stand without quotes, as RocketMQ writes it; we quote it
+
+A file is replaced as a whole: the new text goes to ``X.tmp``, the old one to ``X.bak``, then
+``X.tmp`` becomes ``X``; each step is on the disk before the next. Where ``X`` is missing, empty or
+broken, ``X.bak`` is read.
+
+Source: ConfigManager and MixAll.string2File, RocketMQ 4.9; the syncs are ours.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cometmq.model.errors import StoreError
+from cometmq.protocol import fastjson
+from cometmq.system.files import Files, load_with_backup, save_with_backup
+
+
+class JsonFile:
+    """One such file.
+
+    Args:
+        path: of the file itself.
+        files: the way to the disk.
+    """
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self.path = path
+        self._files = files
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the object the file holds, or None when neither it nor its backup has any.
+
+        Raises:
+            StoreError: there is content and none of it can be read; names the file.
+        """
+        try:
+            return load_with_backup(self._files, self.path, _parsed)
+        except (OSError, ValueError) as problem:
+            raise StoreError(f"cannot read {self.path}: {problem}") from problem
+
+    def save(self, content: Any) -> None:
+        """Replace the file by ``content``: an object of text, numbers, lists and structs.
+
+        Raises:
+            StoreError: the disk refused; the file is as it was.
+        """
+        try:
+            save_with_backup(self._files, self.path, pretty(content))
+        except OSError as problem:
+            raise StoreError(f"cannot write {self.path}: {problem}") from problem
+
+
+def pretty(content: Any) -> bytes:
+    """Return ``content`` as indented JSON; members that are None are left out."""
+    plain = msgspec.to_builtins(content, str_keys=True, order="sorted")
+    parts: list[str] = []
+    _write(plain, "\n", parts)
+    return "".join(parts).encode()
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    try:
+        value = fastjson.loads(data)
+    except fastjson.FastJsonError as problem:
+        raise ValueError(str(problem)) from problem
+    if not isinstance(value, dict):
+        raise ValueError(f"met {str(value)[:40]!r}, expected a JSON object")
+    return value
+
+
+def _write(value: Any, indent: str, parts: list[str]) -> None:
+    """Append the text of ``value``; ``indent`` is what begins a line at its depth."""
+    if isinstance(value, dict):
+        _write_object(value, indent, parts)
+    elif isinstance(value, list):
+        _write_list(value, indent, parts)
+    else:
+        parts.append(msgspec.json.encode(value).decode())
+
+
+def _write_object(members: dict[str, Any], indent: str, parts: list[str]) -> None:
+    separator = "{"
+    for name, value in members.items():
+        if value is not None:
+            parts.append(f"{separator}{indent}\t{msgspec.json.encode(name).decode()}:")
+            _write(value, indent + "\t", parts)
+            separator = ","
+    parts.append("{}" if separator == "{" else indent + "}")
+
+
+def _write_list(values: list[Any], indent: str, parts: list[str]) -> None:
+    separator = "["
+    for value in values:
+        parts.append(separator)
+        _write(value, indent, parts)
+        separator = ","
+    parts.append("]" if values else "[]")

@@ -17,8 +17,11 @@ class World:
     def __init__(self, limits: FlowLimits = LIMITS) -> None:
         self.clock = ManualClock()
         self.limits = limits
-        self.waiting = 0
-        self.flow = FlowControl(lambda: self.limits, waiting=lambda: self.waiting, clock=self.clock)
+        self.flow = FlowControl(lambda: self.limits, clock=self.clock)
+
+    def wait(self, sends: int) -> None:
+        for _ in range(sends):
+            self.flow.wait_began()
 
     def look(self, late_ms: int = 0) -> ResponseError | None:
         self.clock.advance(round(LOOK_INTERVAL_S * 1000) + late_ms)
@@ -41,21 +44,21 @@ def test_nothing_is_refused_when_all_is_well() -> None:
 
 def test_sends_are_refused_when_too_many_wait_for_the_disk() -> None:
     world = World()
-    world.waiting = 9
+    world.wait(9)
     assert world.flow.refusal() is None
 
-    world.waiting = 10
+    world.wait(1)
     assert refused(world.flow.refusal()) == (
         "[OVERLOAD]system busy, start flow control for a while"
     )
 
-    world.waiting = 9
+    world.flow.wait_ended()
     assert world.flow.refusal() is None
 
 
 def test_a_stuck_append_refuses_until_the_next_looks() -> None:
     world = World()
-    world.waiting = 3
+    world.wait(3)
     world.flow.append_took(1500)
 
     assert refused(world.flow.refusal()) == (
@@ -101,7 +104,7 @@ def test_slowness_refuses_nothing_when_switched_off() -> None:
 def test_changed_limits_hold_from_the_next_look() -> None:
     world = World()
     world.limits = FlowLimits(waiting_max=1, append_ms_max=1000, lag_ms_max=200)
-    world.waiting = 1
+    world.wait(1)
     assert world.flow.refusal() is None
 
     assert refused(world.look()).startswith("[OVERLOAD]")

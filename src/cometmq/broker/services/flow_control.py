@@ -56,27 +56,33 @@ class FlowControl:
 
     Args:
         limits: gives the limits as they are now; they may change while the broker runs.
-        waiting: counts the sends that are stored and wait for the disk or a replica.
         clock: measures how late the loop is.
     """
 
-    def __init__(
-        self, limits: Callable[[], FlowLimits], *, waiting: Callable[[], int], clock: Clock
-    ) -> None:
+    def __init__(self, limits: Callable[[], FlowLimits], *, clock: Clock) -> None:
         self._read_limits = limits
-        self._waiting = waiting
         self._limits = limits()
         self._clock = clock
         self._looked_s = clock.monotonic()
         self._late_looks = 0
         self._slow: ResponseError | None = None
         self._slowest_ms = 0
+        self.waiting = 0
+        """Sends that are stored and wait for the disk or a replica."""
 
     def refusal(self) -> ResponseError | None:
         """Why a send must be refused now, or None; asked once for each send."""
-        if self._slow is None and self._waiting() < self._limits.waiting_max:
+        if self._slow is None and self.waiting < self._limits.waiting_max:
             return None
         return self._slow or _overload()
+
+    def wait_began(self) -> None:
+        """A send is stored and waits for the disk or a replica."""
+        self.waiting += 1
+
+    def wait_ended(self) -> None:
+        """A send that waited was answered."""
+        self.waiting -= 1
 
     def append_took(self, took_ms: int) -> None:
         """An append ended; report only those that took noticeably long."""
@@ -105,17 +111,17 @@ class FlowControl:
                 "sends are refused for now reason=%s period_ms=%d waiting=%d",
                 reason,
                 period_ms,
-                self._waiting(),
+                self.waiting,
             )
         self._slow = ResponseError(
             ResponseCode.SYSTEM_BUSY,
             f"[{reason}]broker busy, start flow control for a while,"
-            f" period in queue: {period_ms}ms, size of queue: {self._waiting()}",
+            f" period in queue: {period_ms}ms, size of queue: {self.waiting}",
         )
 
     def _accept(self) -> None:
         if self._slow is not None:
-            log.info("sends are accepted again waiting=%d", self._waiting())
+            log.info("sends are accepted again waiting=%d", self.waiting)
         self._slow = None
 
 

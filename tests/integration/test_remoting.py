@@ -242,7 +242,7 @@ async def test_waiting_calls_fail_at_once_when_the_connection_breaks(
 
 
 async def test_connecting_to_a_closed_port_fails_clearly(client: RemotingClient) -> None:
-    with pytest.raises(ConnectError, match="127.0.0.1:1"):
+    with pytest.raises(ConnectError, match=r"127\.0\.0\.1:1"):
         await client.call("127.0.0.1:1", ECHO, timeout=2)
 
 

@@ -109,7 +109,7 @@ class Request:
             self.connection.write(_success(self.command, fields_json), ())
 
 
-Processor = Callable[[Request], Response | None | Awaitable[Response | None]]
+Processor = Callable[[Request], Response | Awaitable[Response | None] | None]
 """Answers a request: at once, as an awaitable, or with None when it replies later or never.
 
 It raises ResponseError to refuse; any other exception becomes code 1 with its name and text.

@@ -21,8 +21,21 @@ import msgspec
 from cometmq.model.errors import ProtocolError
 from cometmq.protocol import fastjson
 from cometmq.protocol.codes import LanguageCode
-from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER, Frame, frame_prefix
-from cometmq.protocol.headers.base import Header, decode_fields, encode_fields
+from cometmq.protocol.frame import (
+    BINARY_HEADER,
+    JSON_HEADER,
+    PREFIX_BYTES,
+    TWO_U32,
+    Frame,
+    frame_prefix,
+)
+from cometmq.protocol.headers import (
+    Header,
+    PullMessageRequest,
+    SendMessageV2Request,
+    decode_fields,
+    encode_fields,
+)
 
 RESPONSE_FLAG: Final = 1
 ONEWAY_FLAG: Final = 2
@@ -55,7 +68,33 @@ class _JsonHeader(msgspec.Struct, gc=False):
     extFields: msgspec.Raw = _NO_FIELDS  # noqa: N815 (the wire's own name)
 
 
+class _TypedHeader(msgspec.Struct, gc=False):
+    """A JSON header whose fields are read as a typed header at once."""
+
+    code: int
+    flag: int = 0
+    opaque: int = 0
+    version: int = 0
+    language: str | int | None = "JAVA"
+    remark: str | None = None
+
+
+class _SendHeader(_TypedHeader, gc=False):
+    extFields: SendMessageV2Request | None = None  # noqa: N815
+
+
+class _PullHeader(_TypedHeader, gc=False):
+    extFields: PullMessageRequest | None = None  # noqa: N815
+
+
 _decode_json_header = msgspec.json.Decoder(_JsonHeader).decode
+_decode_send_header = msgspec.json.Decoder(_SendHeader, strict=False).decode
+_decode_at_once: dict[bytes, Any] = {
+    b'{"code":310,': _decode_send_header,
+    b'{"code":320,': _decode_send_header,
+    b'{"code":11,"': msgspec.json.Decoder(_PullHeader, strict=False).decode,
+}
+"""Most headers begin with their code; those of the busiest ones are read in one pass."""
 _decode_raw_fields = msgspec.json.Decoder(dict[str, str]).decode
 _encode_text = msgspec.json.Encoder().encode
 _typed_decoders: dict[type[Header], Any] = {}
@@ -67,6 +106,7 @@ class Command:
     __slots__ = (
         "_fields",
         "_raw_fields",
+        "_typed",
         "body",
         "code",
         "flag",
@@ -100,6 +140,8 @@ class Command:
         self.serialization = serialization
         self._fields = fields
         self._raw_fields: bytes | msgspec.Raw = b""
+        """The fields as they came; the whole header where they were read as a typed one."""
+        self._typed: Header | None = None
 
     @property
     def is_response(self) -> bool:
@@ -114,13 +156,16 @@ class Command:
     @property
     def has_fields(self) -> bool:
         """Whether the header carried a map of fields at all, be it empty."""
-        return self._fields is not None or bool(self._raw_fields)
+        return self._typed is not None or self._fields is not None or bool(self._raw_fields)
 
     @property
     def fields(self) -> dict[str, str]:
         """All header fields as text, whatever JSON type they travelled as; nulls are left out."""
         if self._fields is None:
-            self._fields = _read_raw_fields(self._raw_fields) if self._raw_fields else {}
+            raw = self._raw_fields
+            if self._typed is not None:
+                raw = _read_json_header(bytes(raw)).extFields
+            self._fields = _read_raw_fields(raw) if raw else {}
         return self._fields
 
     def header(self, kind: type[H]) -> H:
@@ -129,8 +174,11 @@ class Command:
         Raises:
             ResponseError: a required field is missing or a number cannot be read (code 1).
         """
+        typed = self._typed
+        if typed is not None and type(typed) is kind:
+            return typed
         raw = self._raw_fields
-        if raw:
+        if raw and typed is None:
             decoder = _typed_decoders.get(kind)
             if decoder is None:
                 decoder = _typed_decoders[kind] = msgspec.json.Decoder(kind, strict=False).decode
@@ -158,26 +206,54 @@ def decode_command(frame: Frame) -> Command:
     return _decode_binary(frame.header, frame.body)
 
 
+def command_at(data: bytes | bytearray | memoryview, start: int, size: int) -> Command:
+    """Read the command whose whole frame of ``size`` bytes begins at ``start``.
+
+    Raises:
+        HeaderError: its header cannot be read; the connection cannot go on.
+    """
+    _, word = TWO_U32.unpack_from(data, start)
+    header_start = start + PREFIX_BYTES
+    header_end = header_start + (word & 0xFFFFFF)
+    header, body = bytes(data[header_start:header_end]), bytes(data[header_end : start + size])
+    return _decode_json(header, body) if word >> 24 == JSON_HEADER else _decode_binary(header, body)
+
+
 def _decode_json(data: bytes, body: bytes) -> Command:
-    try:
-        header = _decode_json_header(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        header = _decode_odd_json(data)
     command = Command.__new__(Command)
-    command.code = header.code
-    command.flag = header.flag
-    command.opaque = header.opaque or 0
-    command.version = header.version
-    language = header.language
-    command.language = language if isinstance(language, str) else _language_name(language)
-    command.remark = header.remark
     command.body = body
     command.serialization = JSON_HEADER
     command._fields = None
-    command._raw_fields = header.extFields
-    if not (INT32_MIN <= command.opaque <= INT32_MAX and INT32_MIN <= command.code <= INT32_MAX):
-        raise HeaderError(f"code {command.code}, opaque {command.opaque}: not 32-bit numbers")
+    decode = _decode_at_once.get(data[:12])
+    header: Any = None
+    if decode is not None:
+        try:
+            header = decode(data)
+            command._typed = typed = header.extFields
+            command._raw_fields = data if typed is not None else b""
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            header = None
+    if header is None:
+        header = _read_json_header(data)
+        command._typed = None
+        command._raw_fields = header.extFields
+    command.code = code = header.code
+    command.flag = header.flag
+    command.opaque = opaque = header.opaque or 0
+    command.version = header.version
+    language = header.language
+    command.language = language if type(language) is str else _language_name(language)
+    command.remark = header.remark
+    if not (INT32_MIN <= opaque <= INT32_MAX and INT32_MIN <= code <= INT32_MAX):
+        raise HeaderError(f"code {code}, opaque {opaque}: not 32-bit numbers")
     return command
+
+
+def _read_json_header(data: bytes) -> _JsonHeader:
+    try:
+        return _decode_json_header(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _decode_odd_json(data)
 
 
 def _decode_odd_json(data: bytes) -> _JsonHeader:

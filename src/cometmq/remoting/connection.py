@@ -16,8 +16,8 @@ from typing import Any
 
 from cometmq.model.errors import CometError, ProtocolError, ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.command import Command, decode_command, encode_head, request
-from cometmq.protocol.frame import PREFIX_BYTES, cut_frame, frame_size
+from cometmq.protocol.command import Command, command_at, encode_head, request
+from cometmq.protocol.frame import PREFIX_BYTES, frame_size
 from cometmq.protocol.headers.base import Header
 from cometmq.remoting.config import RemotingSettings
 from cometmq.remoting.errors import ConnectionLostError
@@ -172,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
             size = frame_size(data, start, self._frame_bytes_max)
             if end - start < size:
                 break
-            self._receive(decode_command(cut_frame(data, start, size)))
+            self._receive(command_at(data, start, size))
             start += size
             if self._out_bytes > self._settings.write_buffer_bytes_max:
                 self._flush()

@@ -1,0 +1,77 @@
+"""What all JSON bodies share: how they are read and written.
+
+A body that is plain JSON of the expected shape is read in one step; anything else goes the long
+way through the dialect of :mod:`cometmq.protocol.fastjson`.
+
+Source: RemotingSerializable, RocketMQ 5.3.
+"""
+
+from typing import Any, ClassVar, Self
+
+import msgspec
+
+from cometmq.model.errors import ResponseError
+from cometmq.protocol import fastjson
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.lenient import read_struct
+
+
+class InvalidBodyError(ResponseError):
+    """A body is not what its command calls for; as an answer it is code 1."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ResponseCode.SYSTEM_ERROR, text)
+
+
+class Part(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """The base of what bodies consist of."""
+
+
+class Body(Part, kw_only=True, forbid_unknown_fields=True):
+    """The base of every JSON body."""
+
+    bare_keys: ClassVar[bool] = False
+    """Whether RocketMQ writes this body with keys that are numbers or objects without quotes."""
+
+    def encode(self) -> bytes:
+        """Write the body as RocketMQ does."""
+        return fastjson.dumps_odd(self) if self.bare_keys else fastjson.dumps(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a body from strict JSON or from the dialect.
+
+        Raises:
+            InvalidBodyError: the body is empty, malformed or of another shape.
+        """
+        decoder = _decoder(cls)
+        if decoder is not None and not fastjson.has_references(data):
+            try:
+                decoded: Self = decoder.decode(data)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                pass
+            else:
+                return decoded
+        return cls._decode_leniently(data)
+
+    @classmethod
+    def _decode_leniently(cls, data: bytes) -> Self:
+        if not data:
+            raise InvalidBodyError(f"a {cls.__name__} is expected, but the body is empty")
+        try:
+            return read_struct(fastjson.loads(bytes(data)), cls)
+        except fastjson.FastJsonError as error:
+            raise InvalidBodyError(f"{cls.__name__}: {error}") from None
+
+
+_DECODERS: dict[type[Body], msgspec.json.Decoder[Any] | None] = {}
+
+
+def _decoder(cls: type[Body]) -> msgspec.json.Decoder[Any] | None:
+    """Return the fast decoder of a body; there is none if some map has objects for keys."""
+    if cls not in _DECODERS:
+        try:
+            _DECODERS[cls] = msgspec.json.Decoder(cls, strict=False)
+        except TypeError:
+            _DECODERS[cls] = None
+    return _DECODERS[cls]

@@ -1,0 +1,163 @@
+"""What a broker hands to a name server when it registers: as JSON, or deflated.
+
+deflated := zlib of
+    length:i32 data version as JSON
+    count:i32 { length:i32 "name readQueues writeQueues perm filterType [attributes as JSON]" }
+    length:i32 list of filter servers as JSON
+    [ count:i32 { length:i32 mapping as JSON } ]          only from version 5.0.0 on
+
+Order and flags of topics are lost in the deflated form. Source: RegisterBrokerBody, RocketMQ 5.3.
+"""
+
+import struct
+import zlib
+
+import msgspec
+from msgspec import field
+
+from cometmq.model.errors import CometError
+from cometmq.model.topic import TopicConfig
+from cometmq.protocol import fastjson
+from cometmq.protocol.bodies.base import Body, InvalidBodyError
+from cometmq.protocol.bodies.common import DataVersion
+from cometmq.protocol.bodies.route import TopicQueueMappingInfo
+from cometmq.protocol.bodies.topic import TopicConfigSerializeWrapper
+from cometmq.protocol.lenient import read_struct
+from cometmq.protocol.version import MAPPING_VERSION_MIN
+
+INFLATED_BYTES_MAX = 64 * 1024 * 1024
+_I32 = struct.Struct(">i")
+_ZLIB_FIRST_BYTE = 0x78
+_LEVEL = 9
+_TOPIC_WORDS = 5
+
+
+class RegisterBrokerBody(Body, kw_only=True):
+    """REGISTER_BROKER (103)."""
+
+    topic_config_serialize_wrapper: TopicConfigSerializeWrapper = field(
+        default_factory=TopicConfigSerializeWrapper
+    )
+    filter_server_list: list[str] = field(default_factory=list)
+
+    def encode(self) -> bytes:
+        """Write the body as JSON; maps of static topics have bare keys."""
+        return fastjson.dumps_odd(self)
+
+    def encode_deflated(self, version: int) -> bytes:
+        """Write the body in the deflated form that a broker of ``version`` sends."""
+        return zlib.compress(b"".join(self._deflated_parts(version)), _LEVEL)
+
+    def _deflated_parts(self, version: int) -> list[bytes]:
+        wrapper = self.topic_config_serialize_wrapper
+        with_mappings = version >= MAPPING_VERSION_MIN
+        topics = wrapper.topic_config_table.values()
+        parts = [*_sized(wrapper.data_version.encode()), _I32.pack(len(topics))]
+        for topic in topics:
+            parts += _sized(_topic_words(topic, with_mappings).encode())
+        parts += _sized(fastjson.dumps(self.filter_server_list))
+        if with_mappings:
+            mappings = (wrapper.topic_queue_mapping_info_map or {}).values()
+            parts.append(_I32.pack(len(mappings)))
+            for mapping in mappings:
+                parts += _sized(fastjson.dumps_odd(mapping))
+        return parts
+
+
+def decode_register_body(data: bytes, version: int) -> RegisterBrokerBody:
+    """Read a registration from either form.
+
+    The first byte tells the form: brokers of 5.x announce a deflated body as a plain one.
+
+    Raises:
+        InvalidBodyError: the body is of neither form, cut short, or too large once inflated.
+    """
+    if data[:1] != bytes([_ZLIB_FIRST_BYTE]):
+        return RegisterBrokerBody.decode(data)
+    reader = _Reader(_inflated(data))
+    try:
+        return _read_body(reader, version)
+    except (CometError, ValueError, struct.error, msgspec.MsgspecError) as error:
+        raise InvalidBodyError(f"a deflated registration: {error}") from None
+
+
+def _read_body(reader: "_Reader", version: int) -> RegisterBrokerBody:
+    data_version = DataVersion.decode(reader.sized())
+    topics = [_topic(str(reader.sized(), "utf-8")) for _ in range(reader.count())]
+    filter_servers = fastjson.loads(reader.sized())
+    mappings: dict[str, TopicQueueMappingInfo] | None = None
+    if version >= MAPPING_VERSION_MIN:
+        infos = [
+            read_struct(fastjson.loads(reader.sized()), TopicQueueMappingInfo)
+            for _ in range(reader.count())
+        ]
+        mappings = {info.topic: info for info in infos}
+    return RegisterBrokerBody(
+        topic_config_serialize_wrapper=TopicConfigSerializeWrapper(
+            data_version=data_version,
+            topic_config_table={topic.topic_name: topic for topic in topics},
+            topic_queue_mapping_info_map=mappings,
+        ),
+        filter_server_list=[str(server) for server in filter_servers or ()],
+    )
+
+
+class _Reader:
+    """Reads counted pieces from inflated bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._pos = 0
+
+    def count(self) -> int:
+        (count,) = _I32.unpack_from(self._data, self._pos)
+        self._pos += _I32.size
+        if not 0 <= count <= (len(self._data) - self._pos) // _I32.size:
+            raise ValueError(f"a count of {count} with {len(self._data) - self._pos} bytes left")
+        return int(count)
+
+    def sized(self) -> bytes:
+        (length,) = _I32.unpack_from(self._data, self._pos)
+        start = self._pos + _I32.size
+        if not 0 <= length <= len(self._data) - start:
+            raise ValueError(f"a piece of {length} bytes with {len(self._data) - start} left")
+        self._pos = start + length
+        return self._data[start : self._pos]
+
+
+def _inflated(data: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(data, INFLATED_BYTES_MAX)
+    except zlib.error as error:
+        raise InvalidBodyError(f"a deflated registration: {error}") from None
+    if not inflater.eof:
+        raise InvalidBodyError(
+            f"a deflated registration is cut short or exceeds {INFLATED_BYTES_MAX} bytes"
+        )
+    return plain
+
+
+def _sized(data: bytes) -> list[bytes]:
+    return [_I32.pack(len(data)), data]
+
+
+def _topic_words(topic: TopicConfig, with_attributes: bool) -> str:
+    words = f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums} {topic.perm}"
+    attributes = f" {fastjson.dumps(topic.attributes).decode()}" if with_attributes else ""
+    return f"{words} {topic.topic_filter_type}{attributes}"
+
+
+def _topic(text: str) -> TopicConfig:
+    words = text.split(" ", _TOPIC_WORDS)
+    if len(words) < _TOPIC_WORDS:
+        raise ValueError(f"a topic is written as {text[:80]!r}, expected at least 5 words")
+    attributes = fastjson.loads(words[_TOPIC_WORDS]) if len(words) > _TOPIC_WORDS else {}
+    return TopicConfig(
+        topic_name=words[0],
+        read_queue_nums=int(words[1]),
+        write_queue_nums=int(words[2]),
+        perm=int(words[3]),
+        topic_filter_type=words[4],
+        attributes={name: str(value) for name, value in (attributes or {}).items()},
+    )

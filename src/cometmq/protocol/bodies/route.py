@@ -1,0 +1,112 @@
+"""Which broker serves which topic, as name servers tell it.
+
+Source: TopicRouteData, ClusterInfo, BrokerMemberGroup and TopicQueueMappingInfo, RocketMQ 5.3.
+"""
+
+from typing import ClassVar
+
+from msgspec import field
+
+from cometmq.protocol import fastjson
+from cometmq.protocol.bodies.base import Body, Part
+
+
+class QueueData(Part, kw_only=True):
+    """How many queues a topic has on one broker."""
+
+    broker_name: str = ""
+    read_queue_nums: int = 0
+    write_queue_nums: int = 0
+    perm: int = 0
+    topic_sys_flag: int = 0
+
+
+class BrokerData(Part, kw_only=True):
+    """The addresses of the brokers that share a name; number 0 is their master."""
+
+    cluster: str = ""
+    broker_name: str = ""
+    broker_addrs: dict[int, str] = field(default_factory=dict)
+    enable_acting_master: bool = False
+    zone_name: str | None = None
+
+
+class TopicQueueMappingInfo(Part, kw_only=True):
+    """Which queues of a static topic a broker has."""
+
+    topic: str = ""
+    scope: str = "__global__"
+    total_queues: int = 0
+    bname: str = ""
+    epoch: int = 0
+    dirty: bool = False
+    curr_id_map: dict[int, int] = field(default_factory=dict)
+
+
+class LogicQueueMappingItem(Part, kw_only=True):
+    """One stretch of a static topic's queue."""
+
+    gen: int = 0
+    queue_id: int = 0
+    bname: str = ""
+    logic_offset: int = 0
+    start_offset: int = 0
+    end_offset: int = -1
+    time_of_start: int = -1
+    time_of_end: int = -1
+
+
+class TopicQueueMappingDetail(Body, kw_only=True):
+    """All stretches of a static topic that a broker knows."""
+
+    bare_keys: ClassVar[bool] = True
+
+    topic: str = ""
+    scope: str = "__global__"
+    total_queues: int = 0
+    bname: str = ""
+    epoch: int = 0
+    dirty: bool = False
+    curr_id_map: dict[int, int] | None = None
+    hosted_queues: dict[int, list[LogicQueueMappingItem]] | None = None
+
+
+class TopicRouteData(Body, kw_only=True):
+    """GET_ROUTEINFO_BY_TOPIC (105) and REGISTER_TOPIC_IN_NAMESRV (217)."""
+
+    bare_keys: ClassVar[bool] = True
+
+    order_topic_conf: str | None = None
+    queue_datas: list[QueueData] = field(default_factory=list)
+    broker_datas: list[BrokerData] = field(default_factory=list)
+    filter_server_table: dict[str, list[str] | None] = field(default_factory=dict)
+    topic_queue_mapping_by_broker: dict[str, TopicQueueMappingInfo] | None = None
+
+    def encode_strict(self) -> bytes:
+        """Write the route for clients that read nothing but strict JSON."""
+        return fastjson.dumps_ascii(self)
+
+
+class ClusterInfo(Body, kw_only=True):
+    """GET_BROKER_CLUSTER_INFO (106)."""
+
+    bare_keys: ClassVar[bool] = True
+
+    broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
+    cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
+
+
+class BrokerMemberGroup(Part, kw_only=True):
+    """The brokers of one name, as known to a name server."""
+
+    cluster: str = ""
+    broker_name: str = ""
+    broker_addrs: dict[int, str] = field(default_factory=dict)
+
+
+class GetBrokerMemberGroupResponseBody(Body, kw_only=True):
+    """GET_BROKER_MEMBER_GROUP (901)."""
+
+    bare_keys: ClassVar[bool] = True
+
+    broker_member_group: BrokerMemberGroup | None = None

@@ -1,0 +1,63 @@
+"""What a name server takes for a name or an address; everything else is refused on arrival.
+
+RocketMQ takes anything. We keep out what could do harm further on: control characters, blanks,
+slashes and texts without end. Brokers name topics after themselves, so dots are allowed here
+though no client may create such a topic.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cometmq.model.errors import InvalidNameError
+
+NAME_CHARACTERS_MAX = 512
+
+_NAME = re.compile(r"[^\x00-\x20\x7f-\xa0/\\\ufffe\uffff]+")
+_HOST = re.compile(r"\[[0-9A-Fa-f:.%]{2,64}\]|[0-9A-Za-z._-]{1,255}")
+_PORT = re.compile(r"[0-9]{1,5}")
+_OTHER_ADDRESS = re.compile(r"[0-9A-Za-z._:%\[\]-]{0,300}")
+
+
+def is_name(text: str) -> bool:
+    """Return whether ``text`` can name a topic, a broker or a cluster."""
+    return len(text) <= NAME_CHARACTERS_MAX and _NAME.fullmatch(text) is not None
+
+
+def check_name(text: str, what: str) -> str:
+    """Return ``text`` if it can name a topic, a broker or a cluster.
+
+    Raises:
+        InvalidNameError: it is blank, too long or has characters no name may have.
+    """
+    if not is_name(text):
+        raise InvalidNameError(
+            f"{what} {text[:80]!r}: expected 1 to {NAME_CHARACTERS_MAX} characters without"
+            " blanks, slashes and control characters"
+        )
+    return text
+
+
+def check_address(text: str) -> str:
+    """Return ``text`` if it is a broker's address, ``host:port``.
+
+    Raises:
+        InvalidNameError: it is not.
+    """
+    host, _, port = text.rpartition(":")
+    if not (_HOST.fullmatch(host) and _PORT.fullmatch(port) and 0 < int(port) < 65536):
+        raise InvalidNameError(f"broker address {text[:80]!r}: expected host:port")
+    return text
+
+
+def check_other_address(text: str) -> str:
+    """Return ``text`` if it looks like an address; what only brokers use is not checked further.
+
+    Raises:
+        InvalidNameError: it has characters no address has, or no end.
+    """
+    if not _OTHER_ADDRESS.fullmatch(text):
+        raise InvalidNameError(f"address {text[:80]!r}: expected host:port")
+    return text

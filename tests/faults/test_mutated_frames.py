@@ -1,0 +1,205 @@
+"""What damaged input may do to a live server: close that connection, and nothing else.
+
+Frames that official clients sent are changed at random and sent to the broker and the name
+server. Frames: 20,000, soak 200,000.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import kit
+import pytest
+from codes import Request
+from wire import Connection
+
+from support.rounds import rounds
+from support.server import Address, Standalone, standalone
+
+FRAMES = rounds(ci=20_000, soak=200_000)
+RECORDED = Path(__file__).resolve().parent.parent / "vectors" / "frames"
+FRAMES_PER_CONNECTION = 20
+PROBE_EVERY = 50
+GROWTH_BYTES_MAX = 32 * 1024 * 1024
+TOPIC = "sound"
+CHANGES_THE_SERVER = (
+    Request.UPDATE_BROKER_CONFIG,
+    Request.WIPE_WRITE_PERM_OF_BROKER,
+    318,
+)
+"""Requests left out: a sound one of them would be obeyed, and the probe would meet its effect."""
+
+SETTINGS = {
+    "autoCreateTopicEnable": "false",
+    "autoCreateSubscriptionGroup": "false",
+    "flushDiskType": "ASYNC_FLUSH",
+    "mappedFileSizeCommitLog": 8 * 1024 * 1024,
+    "mappedFileSizeConsumeQueue": 6000,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000,
+}
+
+INTERESTING_NUMBERS = (
+    0,
+    1,
+    3,
+    4,
+    7,
+    8,
+    0x7F,
+    0x80,
+    0xFF,
+    0x7FFF,
+    0x7FFFFFFF,
+    0x80000000,
+    2**32 - 1,
+)
+INTERESTING_TEXT = (
+    b"-1", b"0", b"99999999999999999999", b"1e308", b"NaN", b"null", b"true", b'"', b"{}", b"[",
+    b"[[[[[[[[", b"{{", b"\\u0000", b"\\ud800", b"\xff\xfe", b"\x00", b"../../etc", b"%RETRY%", b"",
+)  # fmt: skip
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Standalone]:
+    with standalone(tmp_path, **SETTINGS) as running:
+        yield running
+
+
+def test_a_live_server_survives_mutated_frames(server: Standalone) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed={seed}")
+    chance = random.Random(seed)
+    recorded = {"broker": frames_to("broker"), "namesrv": frames_to("namesrv")}
+    addresses = {"broker": server.broker, "namesrv": server.namesrv}
+    prepare(server)
+    connections = FRAMES // FRAMES_PER_CONNECTION
+    memory: list[int] = []
+
+    for number in range(connections):
+        role = "namesrv" if chance.random() < 0.25 else "broker"
+        batch = [mutated(chance, recorded[role]) for _ in range(FRAMES_PER_CONNECTION - 1)]
+        batch.append(broken(chance, recorded[role]))
+        send_and_leave(addresses[role], b"".join(batch))
+        if number % PROBE_EVERY == 0:
+            probe(server)
+            memory.append(server.rss_bytes())
+
+    probe(server)
+    check_log(server)
+    settled, end = memory[len(memory) // 4], server.rss_bytes()
+    assert end - settled <= GROWTH_BYTES_MAX, f"grew from {settled} to {end} bytes"
+    assert server.stop() == 0
+
+
+def frames_to(role: str) -> list[bytes]:
+    """Every recorded request to this kind of server."""
+    found = []
+    for path in sorted(RECORDED.glob("*/*.jsonl")):
+        for line in path.read_text().splitlines():
+            entry = json.loads(line)
+            is_request = not entry["flag"] & 1
+            if entry["to"] == role and is_request and entry["code"] not in CHANGES_THE_SERVER:
+                found.append(bytes.fromhex(entry["hex"]))
+    assert len(found) > 100, f"only {len(found)} recorded frames to a {role}"
+    return found
+
+
+def mutated(chance: random.Random, frames: list[bytes]) -> bytes:
+    """A changed frame whose length field is right, so that the next frame is met too."""
+    content = bytearray(chance.choice(frames)[4:])
+    for _ in range(chance.randrange(1, 5)):
+        mutate(chance, content, frames)
+    return struct.pack(">I", len(content)) + bytes(content)
+
+
+def broken(chance: random.Random, frames: list[bytes]) -> bytes:
+    """A changed frame that may be cut short, or claim any length."""
+    content = bytearray(chance.choice(frames))
+    for _ in range(chance.randrange(1, 4)):
+        mutate(chance, content, frames)
+    if chance.random() < 0.5:
+        content[:4] = struct.pack(">I", chance.choice(INTERESTING_NUMBERS))
+    return bytes(
+        content[: chance.randrange(len(content) + 1)] if chance.random() < 0.3 else content
+    )
+
+
+def mutate(chance: random.Random, content: bytearray, frames: list[bytes]) -> None:
+    """Make one change in place."""
+    at = chance.randrange(len(content) + 1)
+    upto = min(len(content), at + chance.randrange(1, 9))
+    kind = chance.randrange(8)
+    if kind == 0 and content:
+        content[at % len(content)] ^= 1 << chance.randrange(8)
+    elif kind == 1:
+        content[at:upto] = chance.randbytes(upto - at)
+    elif kind == 2:
+        del content[at : at + chance.randrange(1, 40)]
+    elif kind == 3:
+        content[at:at] = chance.randbytes(chance.randrange(1, 40))
+    elif kind == 4:
+        content[at : at + 4] = struct.pack(">I", chance.choice(INTERESTING_NUMBERS))
+    elif kind == 5:
+        content[at:upto] = chance.choice(INTERESTING_TEXT)
+    elif kind == 6:
+        other = chance.choice(frames)
+        start = chance.randrange(len(other))
+        content[at:] = other[start:]
+    else:
+        replace_value(chance, content)
+
+
+def replace_value(chance: random.Random, content: bytearray) -> None:
+    """Put something odd in the place of a value of the header."""
+    colons = [at for at, byte in enumerate(content[:600]) if byte == ord(":")]
+    if colons:
+        at = chance.choice(colons) + 1
+        end = next((n for n in range(at, len(content)) if content[n] in b",}"), at)
+        content[at:end] = chance.choice(INTERESTING_TEXT)
+
+
+def send_and_leave(address: Address, data: bytes) -> None:
+    """Send, say that no more comes, and read until the server has closed its side too."""
+    with socket.create_connection(address, 10.0) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1 << 16):
+                pass
+
+
+def prepare(server: Standalone) -> None:
+    broker = Connection(server.broker)
+    kit.ok(kit.create_topic(broker, TOPIC))
+    kit.ok(kit.create_group(broker, TOPIC))
+    broker.close()
+
+
+def probe(server: Standalone) -> None:
+    """A sound client is served as ever."""
+    assert server.running, f"the server ended\n{server.log_end()}"
+    broker, namesrv = Connection(server.broker, timeout=10.0), Connection(server.namesrv)
+    stored = kit.store(broker, TOPIC, b"sound")
+    assert kit.read_one(broker, TOPIC, TOPIC, offset=stored.queue_offset).body == b"sound"
+    kit.ok(namesrv.request(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC}))
+    broker.close()
+    namesrv.close()
+
+
+def check_log(server: Standalone) -> None:
+    """Bad input may be warned about; an error or a traceback means that somebody missed it."""
+    lines = server.log.read_text(errors="replace").splitlines()
+    bad = [line for line in lines if " ERROR " in line or line.startswith("Traceback")]
+    assert not bad, f"{len(bad)} errors in the log, the first:\n" + context(lines, bad[0])
+
+
+def context(lines: list[str], line: str) -> str:
+    at = lines.index(line)
+    return "\n".join(lines[at : at + 25])

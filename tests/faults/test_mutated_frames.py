@@ -167,12 +167,14 @@ def replace_value(chance: random.Random, content: bytearray) -> None:
 
 def send_and_leave(address: Address, data: bytes) -> None:
     """Send, say that no more comes, and read until the server has closed its side too."""
-    with socket.create_connection(address, 10.0) as connection:
-        with contextlib.suppress(ConnectionError):
-            connection.sendall(data)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(1 << 16):
-                pass
+    with (
+        socket.create_connection(address, 10.0) as connection,
+        contextlib.suppress(ConnectionError),
+    ):
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1 << 16):
+            pass
 
 
 def prepare(server: Standalone) -> None:

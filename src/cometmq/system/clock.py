@@ -1,0 +1,66 @@
+"""The clock seam: wall time for stamps, monotonic time for waiting.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Tells the time."""
+
+    def now_ms(self) -> int:
+        """Return the wall clock in ms since 1970; it may jump either way."""
+
+    def monotonic(self) -> float:
+        """Return seconds that only grow; comparable within one process."""
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now_ms(self) -> int:
+        """Return the wall clock in ms since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Return the machine's monotonic clock in seconds."""
+        return time.monotonic()
+
+
+class ManualClock:
+    """A clock that stands still until it is moved; for tests and simulations.
+
+    Args:
+        now_ms: the wall clock to begin with.
+    """
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = now_ms
+        self._monotonic_ms = 0
+
+    def now_ms(self) -> int:
+        """Return the wall clock in ms since 1970."""
+        return self._now_ms
+
+    def monotonic(self) -> float:
+        """Return the seconds that `advance` has moved this clock by."""
+        return self._monotonic_ms / 1000
+
+    def advance(self, ms: int) -> None:
+        """Let ``ms`` pass on both clocks.
+
+        Raises:
+            ValueError: ``ms`` is negative; only the wall clock can be set back, by `set_wall`.
+        """
+        if ms < 0:
+            raise ValueError(f"time cannot pass by {ms} ms")
+        self._now_ms += ms
+        self._monotonic_ms += ms
+
+    def set_wall(self, now_ms: int) -> None:
+        """Set the wall clock alone, as an operator or a time server does."""
+        self._now_ms = now_ms

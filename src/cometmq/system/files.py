@@ -1,0 +1,447 @@
+"""The file seam: every file operation of the servers goes through `Files`.
+
+Tests put another `Files` in its place to fail a sync, fill the disk or lose what was never synced.
+
+    entry of a directory := name, size, whether it is a directory
+    mapped file          := a file of fixed size, written through its mapping, synced by descriptor
+
+Space is reserved before it is written, so that a full disk is an ``OSError`` here and never a
+signal in the middle of a store. Source: ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+_MADV_POPULATE_WRITE = 23
+_CREATE = os.O_CREAT | os.O_TRUNC
+_ZEROS = bytes(64 * 1024)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a directory."""
+
+    name: str
+    size_bytes: int
+    is_dir: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """How full the partition of a path is."""
+
+    used_bytes: int
+    available_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """The used share, rounded up to whole percents; 0 to 1."""
+        whole = self.used_bytes + self.available_bytes
+        return -(-self.used_bytes * 100 // whole) / 100 if whole else 0.0
+
+
+class FileLock(Protocol):
+    """A lock on a file, held against other processes."""
+
+    def release(self) -> None:
+        """Give the lock up; a second call does nothing."""
+
+
+class MappedFile(Protocol):
+    """A file of fixed size that is read and written through its mapping."""
+
+    path: Path
+    size_bytes: int
+    map: mmap.mmap
+
+    def reserve(self, start: int, stop: int) -> None:
+        """Make sure that bytes ``start`` to ``stop`` have room on the disk.
+
+        Raises:
+            OSError: the disk is full (ENOSPC) or broken.
+        """
+
+    def sync(self) -> None:
+        """Return when all bytes written so far are on the disk; from any thread.
+
+        Raises:
+            OSError: they may not be; the kernel may have dropped them.
+        """
+
+    def zero(self, start: int, stop: int) -> int:
+        """Make bytes ``start`` to ``stop`` zero; return how many were not."""
+
+    def populate(self, start: int, stop: int) -> None:
+        """Make pages ready for writing without holding up other threads; a hint."""
+
+    def advise_random(self) -> None:
+        """Tell the kernel not to work in larger units than pages; a hint."""
+
+    def close(self) -> None:
+        """Let go of the file; whoever still holds ``map`` or a slice of it can go on reading."""
+
+
+class Files(Protocol):
+    """All that the servers do with files."""
+
+    def make_dirs(self, path: Path) -> None:
+        """Make a directory and those above it, where they are missing."""
+
+    def entries(self, path: Path) -> list[Entry]:
+        """Return what a directory holds, by name; nothing where it is missing."""
+
+    def exists(self, path: Path) -> bool:
+        """Return whether there is a file or directory."""
+
+    def read(self, path: Path) -> bytes | None:
+        """Return the whole of a file, or None where it is missing."""
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Write a whole file and sync it."""
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Rename a file, replacing ``target``."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; one that is missing is fine."""
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory with all it holds; one that is missing is fine."""
+
+    def sync_dir(self, path: Path) -> None:
+        """Return when the names in a directory are on the disk."""
+
+    def modified_ms(self, path: Path) -> int:
+        """Return when a file was last written, in ms since 1970."""
+
+    def usage(self, path: Path) -> DiskUsage:
+        """Return how full the partition is that holds ``path`` or will hold it."""
+
+    def lock(self, path: Path, content: bytes) -> FileLock:
+        """Lock byte 0 of a file and write ``content`` into it.
+
+        Raises:
+            BlockingIOError: another process holds the lock.
+        """
+
+    def open_mapped(
+        self,
+        path: Path,
+        size_bytes: int,
+        *,
+        create: bool = False,
+        read_only: bool = False,
+        keep_open: bool = True,
+    ) -> MappedFile:
+        """Map a whole file of ``size_bytes``.
+
+        Args:
+            path: where it is.
+            size_bytes: its fixed size.
+            create: make it new, sparse and all zero.
+            read_only: refuse to write it.
+            keep_open: keep a descriptor for syncs; without, each sync opens the file anew.
+
+        Raises:
+            OSError: it is missing, cannot be made, or is shorter.
+        """
+
+
+class SystemFiles:
+    """The machine's own files."""
+
+    def make_dirs(self, path: Path) -> None:
+        """Make a directory and those above it, where they are missing."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def entries(self, path: Path) -> list[Entry]:
+        """Return what a directory holds, by name; nothing where it is missing."""
+        try:
+            with os.scandir(path) as found:
+                entries = [Entry(e.name, e.stat().st_size, e.is_dir()) for e in found]
+        except FileNotFoundError:
+            return []
+        return sorted(entries, key=lambda entry: entry.name)
+
+    def exists(self, path: Path) -> bool:
+        """Return whether there is a file or directory."""
+        return path.exists()
+
+    def read(self, path: Path) -> bytes | None:
+        """Return the whole of a file, or None where it is missing."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Write a whole file and sync it."""
+        with path.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Rename a file, replacing ``target``."""
+        path.replace(target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; one that is missing is fine."""
+        path.unlink(missing_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory with all it holds; one that is missing is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def sync_dir(self, path: Path) -> None:
+        """Return when the names in a directory are on the disk."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def modified_ms(self, path: Path) -> int:
+        """Return when a file was last written, in ms since 1970."""
+        return path.stat().st_mtime_ns // 1_000_000
+
+    def usage(self, path: Path) -> DiskUsage:
+        """Return how full the partition is that holds ``path`` or will hold it."""
+        while not path.exists() and path != path.parent:
+            path = path.parent
+        found = os.statvfs(path)
+        used = (found.f_blocks - found.f_bfree) * found.f_frsize
+        return DiskUsage(used, found.f_bavail * found.f_frsize)
+
+    def lock(self, path: Path, content: bytes) -> FileLock:
+        """Lock byte 0 of a file and write ``content`` into it."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            os.pwrite(descriptor, content, 0)
+            os.fsync(descriptor)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return _SystemLock(descriptor)
+
+    def open_mapped(
+        self,
+        path: Path,
+        size_bytes: int,
+        *,
+        create: bool = False,
+        read_only: bool = False,
+        keep_open: bool = True,
+    ) -> MappedFile:
+        """Map a whole file of ``size_bytes``."""
+        return SystemMappedFile(
+            path, size_bytes, create=create, read_only=read_only, keep_open=keep_open
+        )
+
+
+class _SystemLock:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class SystemMappedFile:
+    """A mapped file of the machine; see `MappedFile`."""
+
+    def __init__(
+        self, path: Path, size_bytes: int, *, create: bool, read_only: bool, keep_open: bool
+    ) -> None:
+        self.path = path
+        self.size_bytes = size_bytes
+        self._closing = threading.Lock()
+        self._closed = False
+        self._keep_open = keep_open
+        flags = os.O_RDONLY if read_only else os.O_RDWR
+        self._descriptor = os.open(path, flags | _CREATE if create else flags, 0o644)
+        try:
+            if create:
+                os.ftruncate(self._descriptor, size_bytes)
+            access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
+            self.map = mmap.mmap(self._descriptor, size_bytes, access=access)
+        except ValueError as problem:
+            os.close(self._descriptor)
+            raise OSError(errno.EINVAL, f"cannot map {size_bytes} bytes: {problem}", path) from None
+        except OSError:
+            os.close(self._descriptor)
+            raise
+        if not keep_open:
+            self._drop_descriptor()
+
+    def reserve(self, start: int, stop: int) -> None:
+        """Make sure that bytes ``start`` to ``stop`` have room on the disk."""
+        with self._opened() as descriptor:
+            _allocate(descriptor, start, min(stop, self.size_bytes) - start)
+
+    def sync(self) -> None:
+        """Return when all bytes written so far are on the disk; from any thread."""
+        with self._closing:
+            if not self._closed:
+                with self._opened() as descriptor:
+                    os.fdatasync(descriptor)
+
+    def zero(self, start: int, stop: int) -> int:
+        """Make bytes ``start`` to ``stop`` zero; return how many were not."""
+        erased = 0
+        for first, last in self._data_ranges(start, stop):
+            for position in range(first, last, len(_ZEROS)):
+                end = min(position + len(_ZEROS), last)
+                met = self.map[position:end]
+                if (filled := len(met) - met.count(0)) > 0:
+                    self.map[position:end] = _ZEROS[: end - position]
+                    erased += filled
+        return erased
+
+    def populate(self, start: int, stop: int) -> None:
+        """Make pages ready for writing without holding up other threads; a hint."""
+        if _libc is None or not start < stop <= self.size_bytes:
+            return
+        first = start // mmap.PAGESIZE * mmap.PAGESIZE
+        with contextlib.suppress(ValueError, BufferError):  # closed meanwhile
+            held = ctypes.c_char.from_buffer(self.map)
+            _libc.madvise(
+                ctypes.c_void_p(ctypes.addressof(held) + first),
+                ctypes.c_size_t(stop - first),
+                _MADV_POPULATE_WRITE,
+            )
+
+    def advise_random(self) -> None:
+        """Tell the kernel not to work in larger units than pages; a hint."""
+        self.map.madvise(mmap.MADV_RANDOM)
+
+    def close(self) -> None:
+        """Let go of the file; whoever still holds ``map`` or a slice of it can go on reading."""
+        with self._closing:
+            self._closed = True
+            self._drop_descriptor()
+
+    def _data_ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The parts of ``start`` to ``stop`` that are not known to be holes."""
+        ranges = []
+        with self._opened() as descriptor:
+            while start < stop:
+                try:
+                    first = os.lseek(descriptor, start, os.SEEK_DATA)
+                    last = os.lseek(descriptor, first, os.SEEK_HOLE)
+                except OSError as problem:
+                    if problem.errno != errno.ENXIO:  # ENXIO: only holes follow
+                        ranges.append((start, stop))
+                    break
+                if first >= stop:
+                    break
+                ranges.append((first, min(last, stop)))
+                start = last
+        return ranges
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        """The kept descriptor, or one for this use."""
+        if self._descriptor >= 0:
+            yield self._descriptor
+            return
+        descriptor = os.open(self.path, os.O_RDWR)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _drop_descriptor(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def save_with_backup(files: Files, path: Path, data: bytes) -> None:
+    """Replace a small file so that a crash at any point leaves the old or the new one whole.
+
+    The new content goes to ``X.tmp``, the old one to ``X.bak``, then ``X.tmp`` becomes ``X``.
+    Source: MixAll.string2File, RocketMQ 4.9; the syncs are ours.
+
+    Raises:
+        OSError: the disk refused; ``X`` is as it was.
+    """
+    files.make_dirs(path.parent)
+    fresh = path.with_name(path.name + ".tmp")
+    files.write(fresh, data)
+    old = files.read(path)
+    if old:
+        files.write(path.with_name(path.name + ".bak"), old)
+    files.rename(fresh, path)
+    files.sync_dir(path.parent)
+
+
+def load_with_backup(files: Files, path: Path, parse: Callable[[bytes], T]) -> T | None:
+    """Return the parsed content of a small file, or of ``X.bak`` where ``X`` is gone or broken.
+
+    Args:
+        files: where they are.
+        path: of the file itself.
+        parse: turns its bytes into a value; a ``ValueError`` means that they are broken.
+
+    Returns:
+        The value, or None where neither file has any content.
+
+    Raises:
+        ValueError: there is content and none of it can be parsed; names the file.
+    """
+    broken: ValueError | None = None
+    for candidate in (path, path.with_name(path.name + ".bak")):
+        data = files.read(candidate)
+        if not data:
+            continue
+        try:
+            return parse(data)
+        except ValueError as problem:
+            broken = broken or ValueError(f"{candidate}: {problem}")
+    if broken is not None:
+        raise broken
+    return None
+
+
+def _load_libc() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(None, use_errno=True)
+    except OSError:
+        return None
+
+
+_libc = _load_libc()
+
+
+def _allocate(descriptor: int, start: int, length: int) -> None:
+    """Reserve blocks; a file system that cannot leaves the file sparse."""
+    if length <= 0:
+        return
+    if _libc is None or not hasattr(_libc, "fallocate"):
+        return
+    arguments = ctypes.c_long(start), ctypes.c_long(length)
+    while _libc.fallocate(ctypes.c_int(descriptor), ctypes.c_int(0), *arguments) != 0:
+        number = ctypes.get_errno()
+        if number == errno.EINTR:
+            continue
+        if number in (errno.EOPNOTSUPP, errno.ENOSYS):
+            return
+        raise OSError(number, os.strerror(number))

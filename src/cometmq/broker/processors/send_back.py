@@ -1,0 +1,156 @@
+"""Answers CONSUMER_SEND_MSG_BACK (36): what a consumer could not handle comes again later.
+
+The broker copies the message from its log: into the group's retry topic, behind a delay, or, when
+its retries are used up, into the group's dead letters. Source: AbstractSendMessageProcessor and
+SendMessageProcessor.consumerSendMsgBack, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.services.delay_levels import DelayLevels
+from cometmq.broker.services.groups import GroupTable
+from cometmq.broker.services.names import known_group
+from cometmq.broker.services.retry import Retry, plan_retry
+from cometmq.broker.services.stats import BrokerStats
+from cometmq.broker.services.topics import TopicTable
+from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
+from cometmq.model.flags import SysFlag, TopicSysFlag
+from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.topic import Perm, TopicConfig, dlq_topic, retry_topic
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import ConsumerSendMsgBackRequest
+from cometmq.protocol.properties import encode_properties
+from cometmq.protocol.record import Record, decode_record
+from cometmq.remoting import Request, Response
+from cometmq.store import MessageStore
+
+VERSION_WITH_MAX_RECONSUME = 121
+"""From 3.4.9 on clients say how often a message of theirs may be retried."""
+
+
+class SendBack:
+    """Takes messages back.
+
+    Args:
+        store: where messages are, and where they go.
+        topics, groups: what exists; retry and dead-letter topics are made here.
+        levels: the delay levels.
+        stats: counts what came back.
+        settings: gives the broker's settings as they are now.
+        store_host: our address as records carry it, 8 or 20 bytes.
+        queue_chance: picks one of so many queues.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        *,
+        topics: TopicTable,
+        groups: GroupTable,
+        levels: DelayLevels,
+        stats: BrokerStats,
+        settings: Callable[[], BrokerSettings],
+        store_host: bytes,
+        queue_chance: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._levels = levels
+        self._stats = stats
+        self._settings = settings
+        self._store_host = store_host
+        self._queue_chance = queue_chance
+
+    def send_back(self, request: Request) -> Response:
+        """Store the message for another try, or as a dead letter."""
+        header = request.header(ConsumerSendMsgBackRequest)
+        group = known_group(self._groups, header.group)
+        settings = self._settings()
+        if not settings.broker_permission & Perm.WRITE:
+            raise ResponseError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{settings.broker_ip1}] sending message is forbidden",
+            )
+        if group.retry_queue_nums <= 0:
+            return Response()
+        sys_flag = TopicSysFlag.UNIT_SUB if header.unit_mode else 0
+        target = self._topics.create_internal(
+            retry_topic(header.group), group.retry_queue_nums, sys_flag=sys_flag
+        )
+        _check_writable(target)
+        record = self._original(header.offset)
+        retry = self._plan(request, header, group, record)
+        if retry.is_dead:
+            target = self._topics.create_internal(dlq_topic(header.group), 1)
+        self._put(record, retry, target)
+        self._stats.sent_back(header.group, header.origin_topic or record.topic)
+        return Response()
+
+    def _original(self, log_offset: int) -> Record:
+        data = self._store.record_at(log_offset) if log_offset >= 0 else None
+        if data is None:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {log_offset}"
+            )
+        return decode_record(data)
+
+    def _plan(
+        self,
+        request: Request,
+        header: ConsumerSendMsgBackRequest,
+        group: SubscriptionGroupConfig,
+        record: Record,
+    ) -> Retry:
+        most = group.retry_max_times
+        knows_its_most = request.connection.version >= VERSION_WITH_MAX_RECONSUME
+        if header.max_reconsume_times is not None and knows_its_most:
+            most = header.max_reconsume_times
+        return plan_retry(
+            record.properties,
+            topic=record.topic,
+            message_id=record.message_id,
+            reconsume_times=record.reconsume_times,
+            reconsume_times_max=most,
+            delay_level=header.delay_level,
+        )
+
+    def _put(self, record: Record, retry: Retry, target: TopicConfig) -> None:
+        topic, properties = target.topic_name, retry.properties
+        queue_id = self._queue_chance(max(target.write_queue_nums, 1))
+        parked = self._levels.park(topic, queue_id, properties)
+        if parked is not None:
+            topic, queue_id, properties = parked
+        try:
+            self._store.append(
+                topic,
+                queue_id,
+                record.body,
+                encode_properties(properties),
+                flag=record.flag,
+                sys_flag=self._sys_flag(record),
+                born_time_ms=record.born_time_ms,
+                born_host=record.born_host,
+                store_host=self._store_host,
+                reconsume_times=record.reconsume_times + 1,
+            )
+        except (StoreError, InvalidMessageError) as problem:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR, f"the message could not be stored again: {problem}"
+            ) from problem
+
+    def _sys_flag(self, record: Record) -> int:
+        flag = record.sys_flag & ~SysFlag.STORE_HOST_V6
+        return flag | (SysFlag.STORE_HOST_V6 if len(self._store_host) > 8 else 0)
+
+
+def _check_writable(topic: TopicConfig) -> None:
+    if not topic.writable:
+        raise ResponseError(
+            ResponseCode.NO_PERMISSION,
+            f"the topic[{topic.topic_name}] sending message is forbidden",
+        )

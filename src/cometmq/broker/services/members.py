@@ -1,0 +1,35 @@
+"""A member: one client's connection inside a group of consumers or producers.
+
+Source: ClientChannelInfo, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from cometmq.remoting import Connection
+
+SILENT_MS_MAX = 120_000
+
+
+class Member:
+    """One client of a group, on one connection.
+
+    Args:
+        connection: both directions to the client.
+        client_id: the name it gave itself.
+        seen_ms: time of its last heartbeat.
+    """
+
+    __slots__ = ("client_id", "connection", "language", "seen_ms", "version")
+
+    def __init__(self, connection: Connection, client_id: str, seen_ms: int) -> None:
+        self.connection = connection
+        self.client_id = client_id
+        self.language = connection.language
+        self.version = connection.version
+        self.seen_ms = seen_ms
+
+    def see(self, now_ms: int) -> None:
+        """Note a further heartbeat."""
+        self.seen_ms = now_ms
+        self.language = self.connection.language
+        self.version = self.connection.version

@@ -1,0 +1,104 @@
+"""What a subscription lets through: from its expression to the matcher the store reads with.
+
+A matcher of None lets everything through. Tags are compared by their hash codes; the client, which
+knows the real tags, removes the rare message that only shares a code.
+
+``_matcher_of_other_kind`` is where a further kind of expression plugs in. Until one does, all but
+tags is refused: code 1 while property filters are off, else code 23. Source: ours, after
+PullMessageProcessor and ExpressionMessageFilter, RocketMQ 5.3, which delivers everything instead.
+"""
+
+from __future__ import annotations
+
+from cometmq.model.errors import ResponseError
+from cometmq.protocol.bodies import SubscriptionData
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.subscription import (
+    ALL_TAGS,
+    ExpressionError,
+    is_tag_kind,
+    parse_tag_expression,
+)
+from cometmq.store import TagMatcher
+
+PARSE_FAILED = "parse the consumer's subscription failed"
+
+
+class Subscription:
+    """One topic a group subscribes, as its heartbeat names it."""
+
+    __slots__ = ("_matcher", "data")
+
+    def __init__(self, data: SubscriptionData) -> None:
+        self.data = data
+        self._matcher = _tag_matcher_of(data) if is_tag_kind(data.expression_type) else None
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.data.topic
+
+    @property
+    def version(self) -> int:
+        """When the client subscribed, in ms; of two expressions the younger one counts."""
+        return self.data.sub_version
+
+    def matcher(self, property_filter_enabled: bool) -> TagMatcher | None:
+        """What this subscription lets through.
+
+        Raises:
+            ResponseError: the kind of expression is not served.
+        """
+        if is_tag_kind(self.data.expression_type):
+            return self._matcher
+        return _matcher_of_other_kind(self.data.expression_type, property_filter_enabled)
+
+
+def matcher_of(
+    expression: str | None, kind: str | None, property_filter_enabled: bool
+) -> TagMatcher | None:
+    """What an expression that travels with a pull lets through.
+
+    Raises:
+        ResponseError: 23, the expression cannot be understood; 1, its kind is switched off.
+    """
+    if not is_tag_kind(kind):
+        return _matcher_of_other_kind(kind, property_filter_enabled)
+    try:
+        parsed = parse_tag_expression(expression)
+    except ExpressionError as problem:
+        raise ResponseError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, PARSE_FAILED) from problem
+    return None if parsed.selects_all else TagMatcher(parsed.codes)
+
+
+def check_client_subscription(data: SubscriptionData | None, property_filter_enabled: bool) -> None:
+    """Refuse a subscription that a pull would refuse (CHECK_CLIENT_CONFIG).
+
+    Raises:
+        ResponseError: 1 or 23.
+    """
+    if data is not None and not is_tag_kind(data.expression_type):
+        _matcher_of_other_kind(data.expression_type, property_filter_enabled)
+
+
+def _matcher_of_other_kind(kind: str | None, property_filter_enabled: bool) -> TagMatcher | None:
+    if not property_filter_enabled:
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR,
+            "The broker does not support consumer to filter message by SQL92",
+        )
+    raise ResponseError(
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+        f"expression type {str(kind)[:40]!r} is not served by this broker, expected TAG",
+    )
+
+
+def _tag_matcher_of(data: SubscriptionData) -> TagMatcher | None:
+    if data.class_filter_mode or not data.sub_string or data.sub_string == ALL_TAGS:
+        return None
+    if data.code_set:
+        return TagMatcher(frozenset(data.code_set))
+    try:
+        return TagMatcher(parse_tag_expression(data.sub_string).codes)
+    except ExpressionError:
+        return TagMatcher(frozenset())

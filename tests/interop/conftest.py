@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,9 @@ for folder in (HERE, HERE.parent / "conformance"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-from servers import Cluster  # noqa: E402
+from programs import Client, Kind  # noqa: E402
+from servers import Cluster, connect, new_group, new_topic  # noqa: E402
+from wire import Connection  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +34,49 @@ def cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
         yield servers
     finally:
         servers.stop()
+
+
+@pytest.fixture(scope="module")
+def broker(cluster: Cluster) -> Iterator[Connection]:
+    """A raw connection to the broker."""
+    connection = connect(cluster.broker)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture(scope="module")
+def clients(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[Kind], Client]]:
+    """One running client program of each kind that a test asks for."""
+    folder = tmp_path_factory.mktemp("clients")
+    running: dict[str, Client] = {}
+
+    def client_of(kind: Kind) -> Client:
+        if kind.name not in running:
+            running[kind.name] = Client(kind, cluster.namesrv, folder)
+        return running[kind.name]
+
+    yield client_of
+    for client in running.values():
+        client.close()
+
+
+@pytest.fixture(scope="module")
+def make_topic(cluster: Cluster, broker: Connection) -> Callable[..., str]:
+    """Create topics that clients can find at once."""
+
+    def make(*, queues: int = 4) -> str:
+        return new_topic(cluster, broker, queues=queues)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def make_group(cluster: Cluster, broker: Connection) -> Callable[[], str]:
+    """Name groups whose retry topic clients can find at once."""
+
+    def make() -> str:
+        return new_group(cluster, broker)
+
+    return make

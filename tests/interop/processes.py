@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
-import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 POLL_SECONDS = 0.05
 STOP_SECONDS_MAX = 40.0
-PR_SET_PDEATHSIG = 1
+LAUNCHER = Path(__file__).resolve().with_name("die_with_parent.py")
 
-_libc = ctypes.CDLL(None, use_errno=True)
 _running: set[Process] = set()
 
 
 class ProcessError(AssertionError):
     """A program did not do what it was started for; the text carries the end of its log."""
-
-
-def die_with_parent() -> None:
-    """Ask the kernel, in the child, for SIGKILL at the death of the test process."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_port_block(size: int = 6) -> int:
@@ -69,16 +62,16 @@ class Process:
         talks: bool = False,
     ) -> None:
         self.log = log
+        self._name = Path(arguments[0]).name
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as sink:
             self._popen = subprocess.Popen(
-                list(arguments),
+                [sys.executable, "-S", str(LAUNCHER), *arguments],
                 stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if talks else sink,
                 stderr=sink,
                 env=None if env is None else dict(env),
                 cwd=cwd,
-                preexec_fn=die_with_parent,
             )
         self.stdin, self.stdout = self._popen.stdin, self._popen.stdout
         _running.add(self)
@@ -133,7 +126,7 @@ class Process:
     def error(self, text: str) -> ProcessError:
         """An error that quotes the end of the log."""
         tail = self.log.read_text(errors="replace")[-3000:] if self.log.exists() else ""
-        return ProcessError(f"{Path(str(self._popen.args[0])).name} {text}; {self.log}:\n{tail}")
+        return ProcessError(f"{self._name} {text}; {self.log}:\n{tail}")
 
 
 @atexit.register

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -44,7 +45,11 @@ class Program:
     """One running program."""
 
     def __init__(self, arguments: list[str], log: Path, *, cwd: Path | None = None) -> None:
-        self.process = Process(arguments, log, cwd=cwd, talks=True)
+        home = log.with_suffix(".home")  # some clients keep offsets and logs in their home folder
+        home.mkdir(parents=True)
+        self.process = Process(
+            arguments, log, cwd=cwd, env=os.environ | {"HOME": str(home)}, talks=True
+        )
         self.received: list[Received] = []
         self._replies: dict[int, dict[str, Any]] = {}
         self._ids = itertools.count(1)
@@ -114,8 +119,8 @@ class Kind:
     """Two members of a group live in one process, as two instances (saves a JVM)."""
     modes: tuple[str, ...] = ("concurrent", "broadcast")
     can_pull: bool = False
-    keeps_all_properties: bool = True
-    """False: its wrapper shows only properties that are asked for by name."""
+    orderly_members: int = 2
+    """Members of an orderly group that may start together."""
 
     def __str__(self) -> str:
         return self.name
@@ -126,9 +131,10 @@ def _java(version: str) -> Callable[[], tuple[list[str], Path | None]]:
         classes = toolchain.java_classes("client", toolchain.rocketmq_jars("client", version))
         options = [
             "-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-            "-Drocketmq.client.rebalance.waitInterval=1000", "-Drocketmq.client.logUseSlf4j=true",
+            "-Drocketmq.client.rebalance.waitInterval=1000", "-Drocketmq.client.logLevel=WARN",
         ]  # fmt: skip
-        return [toolchain.command("java"), *options, "-cp", classes, "Client"], None
+        java = [toolchain.command("java"), *options, "-cp", classes, "Client"]
+        return java, None
 
     return command
 
@@ -156,14 +162,16 @@ JAVA_53 = Kind(
     "java-5.3.3", _ALL_STYLES, _java("5.3.3"), one_process=True,
     modes=("concurrent", "orderly", "broadcast"), can_pull=True,
 )  # fmt: skip
+# An orderly member of this client keeps the lock of a queue it has to pass on until it runs out.
 GO = Kind(
-    "go-2.1.2", _ALL_STYLES, _go, modes=("concurrent", "orderly", "broadcast"), can_pull=True
-)
+    "go-2.1.2", _ALL_STYLES, _go,
+    modes=("concurrent", "orderly", "broadcast"), can_pull=True, orderly_members=1,
+)  # fmt: skip
 NODE = Kind("ali-ons-3.12.0", ("sync", "ordered"), _node)
 # send_batch of this client puts one empty message on the wire, so it is not among the styles.
 CPP = Kind(
     "cpp-0.4.4", ("sync", "async", "oneway", "ordered"), _cpp,
-    modes=("concurrent", "orderly", "broadcast"), can_pull=True, keeps_all_properties=False,
+    modes=("concurrent", "orderly", "broadcast"), can_pull=True,
 )  # fmt: skip
 KINDS = (JAVA_49, JAVA_53, GO, NODE, CPP)
 

@@ -357,6 +357,41 @@ class Cluster:
         self._servers[-1].start()
 
 
+def new_topic(cluster: Cluster, broker: Connection, *, queues: int = 4) -> str:
+    """Create a topic and wait until the name server tells clients where it is."""
+    topic = kit.unique("topic")
+    kit.ok(kit.create_topic(broker, topic, read=queues, write=queues))
+    wait_for_route(cluster.namesrv, topic)
+    return topic
+
+
+def new_group(cluster: Cluster, broker: Connection) -> str:
+    """A group the broker knows already, with its retry topic on the name server.
+
+    Else a client learns of the retry topic only at its next look at the routes, and a first retry
+    may be half a minute late.
+    """
+    group = kit.unique("group")
+    member = f"10.0.0.1@{group}"
+    kit.ok(kit.heartbeat(broker, member, kit.consumer(group, kit.subscription("TBW102"))))
+    kit.ok(kit.unregister(broker, member, consumer=group))
+    wait_for_route(cluster.namesrv, f"%RETRY%{group}")
+    return group
+
+
+def wait_for_route(namesrv: str, topic: str) -> None:
+    """Wait until the name server knows the topic."""
+    connection = connect(namesrv)
+    try:
+        kit.eventually(lambda: has_route(connection, topic), timeout=15.0)
+    finally:
+        connection.close()
+
+
+def has_route(namesrv: Connection, topic: str) -> bool:
+    return namesrv.request(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}).code == 0
+
+
 def copy_store(source: Path, target: Path) -> Path:
     """A copy of a store that nothing writes to now."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("lock"))

@@ -1,0 +1,234 @@
+"""The official clients of four languages send in every way they have, and receive in groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from programs import JAVA_49, JAVA_53, KINDS, Client, Group, Kind
+
+import kit
+
+MakeTopic = Callable[..., str]
+MakeGroup = Callable[[], str]
+
+DELAY_LEVEL, DELAY_MS = 2, 2000
+RETRY_DELAY_MS = 3000
+"""The first retry waits for level 3."""
+CLOCK_GRAIN_MS = 20
+
+
+
+def with_mode(mode: str) -> list[Kind]:
+    return [kind for kind in KINDS if mode in kind.modes]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=str)
+def client(request: pytest.FixtureRequest, clients: Callable[[Kind], Client]) -> Client:
+    return clients(request.param)
+
+
+def of_style(style: str, count: int = 6) -> list[dict[str, Any]]:
+    return [
+        {
+            "body": f"{style}-{n} größer als 你好",
+            "tag": "red" if n % 2 else "green",
+            "keys": f"key-{style}-{n}",
+            "properties": {"p": f"value {n}", "colour": "ünï"},
+        }
+        for n in range(count)
+    ]
+
+
+def large(name: str) -> dict[str, Any]:
+    """A body that clients compress."""
+    return {"body": f"{name} " + "0123456789 十分 " * 900, "tag": "large"}
+
+
+def test_every_way_of_sending_reaches_a_group_of_two(
+    client: Client, make_topic: MakeTopic, make_group: MakeGroup
+) -> None:
+    topic = make_topic()
+    group = client.group(make_group(), topic)
+    sent = []
+    for style in client.kind.styles:
+        messages = of_style(style)
+        results = client.send(topic, messages, style=style, shard="one shard")
+        assert all(r is None or r["status"] == "SEND_OK" for r in results), results
+        sent += messages
+    big = large("big")
+    client.send(topic, [big])
+
+    received = group.wait_for([message["body"] for message in (*sent, big)])
+
+    for message in sent:
+        came = next(event for event in received if event["body"] == message["body"])
+        assert came["tag"] == message["tag"]
+        assert came["keys"] == message["keys"]
+        assert came["topic"] == topic
+        assert message["properties"].items() <= came["properties"].items()
+    assert {event["body"] for event in received} == {m["body"] for m in (*sent, big)}
+    assert all(group.received_by(name) for name in group.names), "one member had all the work"
+    group.stop()
+
+
+def test_only_messages_of_the_subscribed_tags_arrive(
+    client: Client, make_topic: MakeTopic, make_group: MakeGroup
+) -> None:
+    topic = make_topic()
+    group = client.group(make_group(), topic, expression="red || green", members=1)
+    colours = ("blue", "red", "yellow", "green") * 5
+    messages = [{"body": f"{colour}-{n}", "tag": colour} for n, colour in enumerate(colours)]
+    client.send(topic, [*messages, {"body": "no tag at all"}])
+    client.send(topic, [{"body": f"last-{n}", "tag": "red"} for n in range(8)])
+    wanted = {m["body"] for m in messages if m["tag"] in ("red", "green")}
+
+    received = group.wait_for(wanted | {f"last-{n}" for n in range(8)})
+
+    assert {event["tag"] for event in received} == {"red", "green"}
+    group.stop()
+
+
+def test_a_message_that_fails_comes_again_after_its_delay(
+    client: Client, make_topic: MakeTopic, make_group: MakeGroup
+) -> None:
+    topic = make_topic()
+    group = client.group(make_group(), topic)
+    client.send(topic, [{"body": "retry me", "tag": "t", "keys": "k"}, {"body": "good"}])
+
+    again = kit.eventually(lambda: second_delivery(group), timeout=60.0)
+
+    first = next(e for e in group.received if e["body"] == "retry me" and e["reconsumed"] == 0)
+    assert again["topic"] == topic
+    assert (again["tag"], again["keys"]) == ("t", "k")
+    assert again["now_ms"] - first["now_ms"] >= RETRY_DELAY_MS - CLOCK_GRAIN_MS
+    assert "good" in group.bodies()
+    group.stop()
+
+
+def second_delivery(group: Group) -> dict[str, Any] | None:
+    return next((e for e in group.received if e["reconsumed"] == 1), None)
+
+
+def test_a_delayed_message_arrives_when_its_level_is_over(
+    client: Client, make_topic: MakeTopic, make_group: MakeGroup
+) -> None:
+    topic = make_topic()
+    group = client.group(make_group(), topic)
+    client.send(topic, [{"body": "at once"}, {"body": "later", "delay": DELAY_LEVEL, "tag": "t"}])
+
+    received = group.wait_for(["at once", "later"])
+
+    later = next(event for event in received if event["body"] == "later")
+    assert later["tag"] == "t"
+    assert later["topic"] == topic
+    waited_ms = later["stored_ms"] - later["born_ms"]
+    assert DELAY_MS - CLOCK_GRAIN_MS <= waited_ms < DELAY_MS + 3000
+    group.stop()
+
+
+@pytest.mark.parametrize("kind", with_mode("orderly"), ids=str)
+def test_one_shard_is_received_in_its_order(
+    kind: Kind, clients: Callable[[Kind], Client], make_topic: MakeTopic, make_group: MakeGroup
+) -> None:
+    topic, client = make_topic(), clients(kind)
+    members = kind.orderly_members
+    group = client.group(make_group(), topic, mode="orderly", members=members)
+    bodies = {shard: [f"{shard}-{n:02}" for n in range(20)] for shard in ("x", "y", "z")}
+    for shard, texts in bodies.items():
+        messages = [{"body": text} for text in texts]
+        client.send(topic, messages, style="ordered", shard=shard)
+
+    group.wait_for(text for texts in bodies.values() for text in texts)
+
+    for shard, texts in bodies.items():
+        came = [body for body in first_times(group) if body.startswith(shard)]
+        assert came == texts
+    group.stop()
+
+
+def first_times(group: Group) -> list[str]:
+    """Bodies in the order of their first arrival."""
+    return list(dict.fromkeys(e["body"] for e in sorted(group.received, key=arrival)))
+
+
+def arrival(event: dict[str, Any]) -> tuple[int, int]:
+    return event["now_ms"], event["offset"]
+
+
+@pytest.mark.parametrize("kind", with_mode("broadcast"), ids=str)
+def test_every_member_gets_every_message_of_a_broadcast(
+    kind: Kind, clients: Callable[[Kind], Client], make_topic: MakeTopic, make_group: MakeGroup
+) -> None:
+    topic, client = make_topic(queues=2), clients(kind)
+    group = client.group(make_group(), topic, mode="broadcast")
+    begin_to_receive(client, topic, group)
+    bodies = {f"for all {n}" for n in range(10)}
+    client.send(topic, [{"body": body} for body in bodies])
+
+    for name in group.names:
+        kit.eventually(lambda n=name: bodies <= bodies_of(group, n), timeout=30.0)  # type: ignore[misc]
+    group.stop()
+
+
+def bodies_of(group: Group, member: str) -> set[str]:
+    return {event["body"] for event in group.received_by(member)}
+
+
+def begin_to_receive(client: Client, topic: str, group: Group) -> None:
+    """Send until every member has seen something on every queue: some start at the queue's end."""
+
+    def all_see() -> bool:
+        client.send(topic, [{"body": f"warm-up {n}"} for n in range(4)])
+        seen = [{e["queue"] for e in group.received_by(name)} for name in group.names]
+        return all(len(queues) == 2 for queues in seen)
+
+    kit.eventually(all_see, timeout=45.0, pause=0.5)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.can_pull], ids=str)
+def test_a_pull_consumer_reads_the_whole_topic(
+    kind: Kind, clients: Callable[[Kind], Client], make_topic: MakeTopic, make_group: MakeGroup
+) -> None:
+    topic, client = make_topic(), clients(kind)
+    messages = [*of_style("sync", 40), large("pulled")]
+    client.send(topic, messages)
+
+    found = client.main.ask("pull", group=make_group(), topic=topic, expression="*", timeout=60.0)
+
+    assert sorted(event["body"] for event in found) == sorted(m["body"] for m in messages)
+
+
+def test_every_client_reads_what_every_other_sent(
+    clients: Callable[[Kind], Client], make_topic: MakeTopic, make_group: MakeGroup
+) -> None:
+    topic, sent = make_topic(), []
+    everyone = [clients(kind) for kind in KINDS]
+    groups = [client.group(make_group(), topic, members=1) for client in everyone]
+    for client in everyone:
+        messages = [*of_style(client.kind.name, 4), large(client.kind.name)]
+        client.send(topic, messages)
+        sent += [message["body"] for message in messages]
+
+    for client, group in zip(everyone, groups, strict=True):
+        assert {e["body"] for e in group.wait_for(sent)} == set(sent), client.kind
+    for group in groups:
+        group.stop()
+
+
+@pytest.mark.parametrize("kind", [JAVA_49, JAVA_53], ids=str)
+def test_a_suspended_queue_keeps_its_order(
+    kind: Kind, clients: Callable[[Kind], Client], make_topic: MakeTopic, make_group: MakeGroup
+) -> None:
+    """An orderly listener that fails holds up the messages behind."""
+    topic, client = make_topic(queues=1), clients(kind)
+    bodies = ["one", "retry two", "three", "four"]
+    client.send(topic, [{"body": body} for body in bodies])
+    group = client.group(make_group(), topic, mode="orderly", members=1)
+
+    group.wait_for(bodies)
+
+    came = [event["body"] for event in group.received]
+    assert came == ["one", "retry two", "retry two", "three", "four"]
+    group.stop()

@@ -1,0 +1,70 @@
+"""Clients of every kind go on where they were when the broker comes back, and lose nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from programs import KINDS, Client, CommandError, Group, Kind
+from servers import Cluster
+
+import kit
+
+MESSAGES = 40
+BACK_SECONDS_MAX = 60.0
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A client that was sending and receiving before the broker stopped."""
+
+    client: Client
+    topic: str
+    group: Group
+    sent: list[str]
+
+
+@pytest.fixture(scope="module")
+def conversations(
+    cluster: Cluster,
+    clients: Callable[[Kind], Client],
+    make_topic: Callable[..., str],
+    make_group: Callable[[], str],
+) -> Iterator[dict[str, Conversation]]:
+    """Every kind of client, across one restart of the broker."""
+    table = {}
+    for kind in KINDS:
+        client, topic = clients(kind), make_topic()
+        sent = [f"before {n}" for n in range(MESSAGES)]
+        client.send(topic, [{"body": body} for body in sent])
+        delayed = [f"delayed {n}" for n in range(4)]
+        client.send(topic, [{"body": body, "delay": 5} for body in delayed])
+        group = client.group(make_group(), topic)
+        group.wait_for(sent)
+        table[kind.name] = Conversation(client, topic, group, sent + delayed)
+    cluster.restart_broker()
+    yield table
+    for conversation in table.values():
+        conversation.group.stop()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_nothing_is_lost_across_a_restart(
+    kind: Kind, conversations: dict[str, Conversation]
+) -> None:
+    conversation = conversations[kind.name]
+    after = [f"after {n}" for n in range(MESSAGES)]
+    kit.eventually(lambda: try_to_send(conversation), timeout=BACK_SECONDS_MAX, pause=0.5)
+    conversation.client.send(conversation.topic, [{"body": body} for body in after])
+
+    conversation.group.wait_for([*conversation.sent, *after], timeout=BACK_SECONDS_MAX)
+
+
+def try_to_send(conversation: Conversation) -> bool:
+    """Whether the client reaches the broker again: the first sends may meet a dead connection."""
+    try:
+        conversation.client.send(conversation.topic, [{"body": "are you back?"}])
+    except CommandError:
+        return False
+    return True

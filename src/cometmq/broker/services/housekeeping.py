@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -33,7 +33,7 @@ class Job:
     Args:
         name: of the task.
         interval_s: seconds between two turns; asked anew each time.
-        turn: does the work; it returns quickly unless ``blocking``.
+        turn: does the work, as a plain or a coroutine function; it is quick unless ``blocking``.
         first_s: seconds until the first turn, by default one interval.
         blocking: whether a turn waits for the disk and belongs into the thread.
         limit_s: seconds after which a blocking turn is reported.
@@ -93,7 +93,9 @@ class Housekeeping:
 
     async def _turn(self, job: Job) -> None:
         if not job.blocking:
-            job.turn()
+            result = job.turn()
+            if isinstance(result, Awaitable):
+                await result
             return
         assert self._thread is not None
         turn = asyncio.get_running_loop().run_in_executor(self._thread, job.turn)

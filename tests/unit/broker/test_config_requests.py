@@ -1,0 +1,155 @@
+"""Reading and changing the settings of a running broker by requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.processors.config import BODY_BYTES_MAX, BrokerConfig
+from cometmq.model.errors import ResponseError
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command
+from cometmq.remoting import Request
+from cometmq.store.config import StoreSettings
+from cometmq.system import java_properties
+from cometmq.system.clock import ManualClock
+from cometmq.system.configuration import COMMAND_LINE, Configuration, Value
+from cometmq.system.files import SystemFiles
+from support.memory_link import link
+
+NAME = {"brokerName": Value("broker-a", COMMAND_LINE)}
+
+
+class Running:
+    """The settings of a broker that runs, and what it was told of changes."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.clock = ManualClock()
+        self.configuration = Configuration((BrokerSettings, StoreSettings), NAME)
+        self.told: list[Mapping[str, str]] = []
+        self.processor = BrokerConfig(
+            self.configuration,
+            file=file,
+            files=SystemFiles(),
+            clock=self.clock,
+            on_change=self.told.append,
+        )
+        self.connection, _ = link()
+
+    @property
+    def settings(self) -> BrokerSettings:
+        return self.configuration[BrokerSettings]
+
+    def show(self) -> tuple[dict[str, str], dict[str, int]]:
+        response = self.processor.show(self.request(RequestCode.GET_BROKER_CONFIG))
+        assert isinstance(response.body, bytes)
+        fields = response.all_fields()
+        assert fields is not None
+        entries = java_properties.parse(response.body.decode())
+        return {entry.key: entry.value for entry in entries}, json.loads(fields["version"])
+
+    def update(self, body: bytes) -> None:
+        response = self.processor.update(self.request(RequestCode.UPDATE_BROKER_CONFIG, body))
+        assert response.code == 0
+
+    def refuse(self, body: bytes) -> ResponseError:
+        with pytest.raises(ResponseError) as caught:
+            self.update(body)
+        return caught.value
+
+    def request(self, code: int, body: bytes = b"") -> Request:
+        return Request(Command(code, body=body), self.connection)
+
+
+async def test_all_settings_are_shown_as_properties() -> None:
+    shown, version = Running().show()
+
+    assert shown["brokerName"] == "broker-a"
+    assert shown["listenPort"] == "10911"
+    assert shown["brokerPermission"] == "6"
+    assert version == {"counter": 0, "stateVersion": 0, "timestamp": 1_700_000_000_000}
+
+
+async def test_a_change_holds_at_once_and_counts_the_version_up() -> None:
+    running = Running()
+    running.clock.advance(5)
+    running.update(b"brokerPermission=4\n")
+
+    shown, version = running.show()
+    assert running.settings.broker_permission == 4
+    assert shown["brokerPermission"] == "4"
+    assert version == {"counter": 1, "stateVersion": 0, "timestamp": 1_700_000_000_005}
+    assert running.told == [{"brokerPermission": "4"}]
+
+
+async def test_unknown_keys_are_ignored() -> None:
+    running = Running()
+    running.update(b"noSuchKey=1\n")
+
+    shown, version = running.show()
+    assert "noSuchKey" not in shown
+    assert version["counter"] == 0
+    assert running.told == []
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["brokerConfigPath", "configBlackList", "rocketmqHome", "storePathRootDir", "listenPort"],
+)
+async def test_a_protected_key_spoils_the_whole_change(key: str) -> None:
+    running = Running()
+    refusal = running.refuse(f"brokerPermission=2\n{key}=/etc\n".encode())
+
+    assert refusal.code == 16
+    assert refusal.remark == "Can not update config in black list."
+    assert running.settings.broker_permission == 6
+
+
+async def test_a_value_out_of_range_changes_nothing() -> None:
+    running = Running()
+    refusal = running.refuse(b"traceOn=false\nbrokerPermission=99\n")
+
+    assert refusal.code == 29
+    assert "brokerPermission=99" in refusal.remark
+    assert running.settings.trace_on is True
+
+
+async def test_a_body_too_large_is_refused() -> None:
+    refusal = Running().refuse(b"#" * (BODY_BYTES_MAX + 1))
+
+    assert refusal.code == 29
+    assert str(BODY_BYTES_MAX) in refusal.remark
+
+
+async def test_broken_text_is_code_1() -> None:
+    assert Running().refuse(b"a=\\u12").code == 1
+
+
+async def test_the_change_is_written_into_the_file_and_the_rest_of_it_stays(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("# ours\nbrokerPermission = 6\nlistenPort=10911\n")
+    running = Running(file)
+    running.update(b"brokerPermission=4\ntraceOn=false\nnoSuchKey=1\n")
+
+    lines = file.read_text().splitlines()
+    entries = {entry.key: entry.value for entry in java_properties.parse(file.read_text())}
+    assert lines[0] == "# ours"
+    assert entries == {"brokerPermission": "4", "listenPort": "10911", "traceOn": "false"}
+
+
+async def test_a_change_holds_when_the_file_cannot_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "broker.conf"
+    folder.mkdir()
+    running = Running(folder)
+    running.update(b"brokerPermission=4\n")
+
+    assert running.settings.broker_permission == 4
+    assert "changed settings were not written" in caplog.text

@@ -63,7 +63,7 @@ class NameServerSettings:
     """Whether the list of all topics is given out."""
 
     lists_topics: bool = setting(True, key="enableTopicList", remote=True)
-    """Whether the other lists of topics are given out: by cluster, system topics, unit topics."""
+    """Whether the lists of topics by cluster and of unit topics are given out."""
 
     deletes_topics_with_registration: bool = setting(
         False, key="deleteTopicWithBrokerRegistration", remote=True
@@ -77,3 +77,11 @@ class NameServerSettings:
         45, key="waitSecondsForService", unit="s", low=0, high=3600, remote=True
     )
     """How long routes are refused after the start, where they are."""
+
+
+def files_below(directory: Path) -> dict[str, str]:
+    """Return the settings that keep a name server's files in one directory."""
+    return {
+        "kvConfigPath": str(directory / "kvConfig.json"),
+        "configStorePath": str(directory / "namesrv.properties"),
+    }

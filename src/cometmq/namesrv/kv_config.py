@@ -56,7 +56,7 @@ class KvConfig:
 
         Raises:
             TableFullError: it would be one entry too many.
-            OSError: the file could not be written; the old value stays.
+            StoreError: the file could not be written; the old value stays.
         """
         before = self._table.get(namespace, {})
         if key not in before and sum(map(len, self._table.values())) >= ENTRIES_MAX:
@@ -67,7 +67,7 @@ class KvConfig:
         """Forget one value; nothing happens when there is none.
 
         Raises:
-            OSError: the file could not be written; the old value stays.
+            StoreError: the file could not be written; the old value stays.
         """
         before = self._table.get(namespace)
         if before is not None and key in before:

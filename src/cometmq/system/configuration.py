@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from cometmq.model.errors import ConfigError
 from cometmq.system import java_properties
+from cometmq.system.files import Files, save_with_backup
 from cometmq.system.rocketmq_keys import PROTECTED_KEYS
 from cometmq.system.settings import Setting, describe
 
@@ -26,6 +27,8 @@ DEFAULT = "default"
 """The origin of a value that nothing set."""
 COMMAND_LINE = "command line"
 """The origin of a value from the command line."""
+PROGRAM = "program"
+"""The origin of a value that code has set."""
 
 _FILE_BYTES_MAX = 1024 * 1024
 _SUGGESTIONS_MAX = 2
@@ -68,6 +71,22 @@ class Configuration:
         self._settings = _instances(self._kinds, self._values)
         self.changes = 0
         """How often `change` changed something."""
+
+    @classmethod
+    def of(cls, *settings: Any) -> Configuration:
+        """Return the configuration that consists of these settings objects."""
+        kinds: list[type] = [type(instance) for instance in settings]
+        values = {
+            described.key: Value(described.render(getattr(instance, described.name)), PROGRAM)
+            for kind, instance in zip(kinds, settings, strict=True)
+            for described in describe(kind)
+            if getattr(instance, described.name) != described.default()
+        }
+        return cls(kinds, values)
+
+    def __contains__(self, kind: object) -> bool:
+        """Return whether a settings class is part of it."""
+        return kind in self._settings
 
     def __getitem__(self, kind: type[T]) -> T:
         """Return the settings of one class as they are now."""
@@ -113,20 +132,22 @@ class Configuration:
         keys = ", ".join(f"{key} ({value.origin})" for key, value in sorted(self.unused.items()))
         return f"settings of RocketMQ that have no effect here: {keys}"
 
-    def set(self, values: Mapping[str, str], origin: str) -> None:
+    def set(self, values: Mapping[str, str], origin: str = PROGRAM) -> None:
         """Set values from within the program, such as the port a server was really given.
 
         Raises:
             ConfigError: a key is unknown or a value is out of range; nothing was changed.
         """
-        known = {setting.key for kind in self._kinds for setting in describe(kind)}
-        if unknown := sorted(values.keys() - known):
+        if unknown := sorted(values.keys() - self._remote_keys().keys()):
             raise ConfigError(f"no such setting: {', '.join(unknown)}")
-        found = self._values | {key: Value(text, origin) for key, text in values.items()}
-        self._settings = _instances(self._kinds, found)
-        self._values = found
+        self._put(self._with(values, origin))
 
-    def change(self, values: Mapping[str, str], origin: str) -> dict[str, str]:
+    def change(
+        self,
+        values: Mapping[str, str],
+        origin: str,
+        persist: Callable[[Mapping[str, str]], None] | None = None,
+    ) -> dict[str, str]:
         """Apply a remote request to change settings: all of it, or nothing.
 
         Only settings declared ``remote`` can be changed. Keys that are no settings of ours are
@@ -135,25 +156,57 @@ class Configuration:
         Args:
             values: key → text.
             origin: who asked, for `origin`.
+            persist: keeps the changes for the next start; called before they are seen.
 
         Returns:
             The keys and values that were applied.
 
         Raises:
             ProtectedSettingError: a key must not be changed by a request.
-            ConfigError: a value is of the wrong kind or out of range.
+            ConfigError: a value is of the wrong kind or out of range, or cannot be kept.
         """
-        allowed: dict[str, bool] = {}
-        for setting in (setting for kind in self._kinds for setting in describe(kind)):
-            allowed[setting.key] = setting.remote and allowed.get(setting.key, True)
-        refused = [key for key in values if key in PROTECTED_KEYS or not allowed.get(key, True)]
+        remote = self._remote_keys()
+        refused = [key for key in values if key in PROTECTED_KEYS or not remote.get(key, True)]
         if refused:
             raise ProtectedSettingError(f"no request may change {', '.join(sorted(refused))}")
-        applied = {key: text for key, text in values.items() if key in allowed}
+        applied = {key: text for key, text in values.items() if key in remote}
         if applied:
-            self.set(applied, origin)
+            found = self._with(applied, origin)
+            if persist is not None:
+                persist(applied)
+            self._put(found)
             self.changes += 1
         return applied
+
+    def _remote_keys(self) -> dict[str, bool]:
+        """Key → whether every class that claims it lets requests change it."""
+        remote: dict[str, bool] = {}
+        for setting in (setting for kind in self._kinds for setting in describe(kind)):
+            remote[setting.key] = setting.remote and remote.get(setting.key, True)
+        return remote
+
+    def _with(self, values: Mapping[str, str], origin: str) -> tuple[dict[str, Value], Any]:
+        found = self._values | {key: Value(text, origin) for key, text in values.items()}
+        return found, _instances(self._kinds, found)
+
+    def _put(self, found: tuple[dict[str, Value], dict[type, Any]]) -> None:
+        self._values, self._settings = found
+
+
+def keep_in(path: Path, files: Files) -> Callable[[Mapping[str, str]], None]:
+    """Return what writes changed settings into a properties file, its comments kept.
+
+    The function raises `ConfigError` when the file cannot be written; it is then as it was.
+    """
+
+    def keep(values: Mapping[str, str]) -> None:
+        try:
+            text = java_properties.decode(files.read(path) or b"")
+            save_with_backup(files, path, java_properties.with_changes(text, values).encode())
+        except (OSError, ValueError) as problem:
+            raise ConfigError(f"the change cannot be kept in {path}: {problem}") from problem
+
+    return keep
 
 
 def load(

@@ -1,0 +1,171 @@
+"""What brokers ask of a name server: to be known, to be forgotten, and who else is there.
+
+Source: DefaultRequestProcessor, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from cometmq.model.errors import ResponseError
+from cometmq.namesrv.config import NameServerSettings
+from cometmq.namesrv.kv_config import ORDER_NAMESPACE, KvConfig
+from cometmq.namesrv.registrations import read_registration
+from cometmq.namesrv.registry import BrokerKey, IncrementFirstError, MinIdNotice, Registry
+from cometmq.namesrv.routes import member_group
+from cometmq.protocol.bodies import (
+    BrokerMemberGroup,
+    DataVersion,
+    GetBrokerMemberGroupResponseBody,
+    KVTable,
+)
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import (
+    AddWritePermOfBrokerRequest,
+    AddWritePermOfBrokerResponse,
+    BrokerHeartbeatRequest,
+    GetBrokerMemberGroupRequest,
+    QueryDataVersionRequest,
+    QueryDataVersionResponse,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    UnregisterBrokerRequest,
+    WipeWritePermOfBrokerRequest,
+    WipeWritePermOfBrokerResponse,
+)
+from cometmq.remoting import Request, Response
+
+log = logging.getLogger(__name__)
+
+
+class BrokerRequests:
+    """Answers brokers, and tools that change what a broker serves.
+
+    Args:
+        registry: the tables.
+        kv: where the order configurations are.
+        settings: gives the settings as they are now.
+        now_ms: gives the time, on a clock that never jumps.
+        notify: tells brokers that the smallest id of their group changed.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        kv: KvConfig,
+        settings: Callable[[], NameServerSettings],
+        *,
+        now_ms: Callable[[], int],
+        notify: Callable[[MinIdNotice], None],
+    ) -> None:
+        self._registry = registry
+        self._kv = kv
+        self._settings = settings
+        self._now_ms = now_ms
+        self._notify = notify
+
+    def register(self, request: Request) -> Response:
+        """REGISTER_BROKER (103)."""
+        settings = self._settings()
+        registration = read_registration(
+            request.header(RegisterBrokerRequest),
+            request.body,
+            version=request.command.version,
+            expiry_ms=settings.broker_expiry_ms,
+        )
+        is_new = registration.key not in self._registry.live
+        try:
+            result = self._registry.register(
+                registration,
+                request.connection,
+                self._now_ms(),
+                deletes_absent_topics=settings.deletes_topics_with_registration,
+            )
+        except IncrementFirstError:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "register broker failed") from None
+        if not result.accepted:
+            log.warning(
+                "another broker holds the id with a newer state broker=%s id=%d address=%s",
+                registration.broker_name,
+                registration.broker_id,
+                registration.address,
+            )
+        elif is_new:
+            log.info(
+                "a broker registered broker=%s id=%d address=%s topics=%d",
+                registration.broker_name,
+                registration.broker_id,
+                registration.address,
+                len(registration.topics),
+            )
+        if result.notice is not None:
+            self._notify(result.notice)
+        return Response(
+            header=RegisterBrokerResponse(
+                master_addr=result.master_address, ha_server_addr=result.ha_address
+            ),
+            body=self._order_table() if settings.return_order_topic_config else b"",
+        )
+
+    def _order_table(self) -> bytes:
+        table = self._kv.namespace(ORDER_NAMESPACE)
+        return KVTable(table=table).encode() if table is not None else b""
+
+    def unregister(self, request: Request) -> Response:
+        """UNREGISTER_BROKER (104)."""
+        header = request.header(UnregisterBrokerRequest)
+        key = BrokerKey(header.cluster_name, header.broker_addr)
+        notice = self._registry.unregister(key, header.broker_name)
+        if notice is not None:
+            self._notify(notice)
+        log.info(
+            "a broker unregistered broker=%s id=%d address=%s",
+            header.broker_name[:80],
+            header.broker_id,
+            header.broker_addr[:80],
+        )
+        return Response()
+
+    def query_data_version(self, request: Request) -> Response:
+        """QUERY_DATA_VERSION (322); also a sign of life."""
+        header = request.header(QueryDataVersionRequest)
+        key = BrokerKey(header.cluster_name, header.broker_addr)
+        changed = self._registry.has_changed(key, DataVersion.decode(request.body))
+        self._registry.touch(key, self._now_ms())
+        known = self._registry.live.get(key)
+        return Response(
+            header=QueryDataVersionResponse(changed=changed),
+            body=known.version.encode() if known is not None else b"",
+        )
+
+    def heartbeat(self, request: Request) -> Response:
+        """BROKER_HEARTBEAT (904)."""
+        header = request.header(BrokerHeartbeatRequest)
+        self._registry.touch(BrokerKey(header.cluster_name, header.broker_addr), self._now_ms())
+        return Response()
+
+    def members(self, request: Request) -> Response:
+        """GET_BROKER_MEMBER_GROUP (901)."""
+        header = request.header(GetBrokerMemberGroupRequest)
+        addresses = member_group(self._registry, header.cluster_name, header.broker_name)
+        group = BrokerMemberGroup(
+            cluster=header.cluster_name,
+            broker_name=header.broker_name,
+            broker_addrs=addresses or {},
+        )
+        return Response(body=GetBrokerMemberGroupResponseBody(broker_member_group=group).encode())
+
+    def wipe_write_perm(self, request: Request) -> Response:
+        """WIPE_WRITE_PERM_OF_BROKER (205)."""
+        name = request.header(WipeWritePermOfBrokerRequest).broker_name
+        count = self._registry.wipe_write_perm(name)
+        log.info("took the write permission of a broker broker=%s topics=%d", name[:80], count)
+        return Response(header=WipeWritePermOfBrokerResponse(wipe_topic_count=count))
+
+    def add_write_perm(self, request: Request) -> Response:
+        """ADD_WRITE_PERM_OF_BROKER (327)."""
+        name = request.header(AddWritePermOfBrokerRequest).broker_name
+        count = self._registry.add_write_perm(name)
+        log.info("gave a broker read and write permission broker=%s topics=%d", name[:80], count)
+        return Response(header=AddWritePermOfBrokerResponse(add_topic_count=count))

@@ -1,0 +1,84 @@
+"""What clients ask of a name server: where a topic is, and which brokers there are.
+
+Clients before 4.9.4 read routes whose integer keys are bare (``{0:"…"}``), later ones strict JSON.
+
+Source: ClientRequestProcessor and ZoneRouteRPCHook, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cometmq.model.errors import ResponseError
+from cometmq.namesrv.config import NameServerSettings
+from cometmq.namesrv.kv_config import ORDER_NAMESPACE, KvConfig
+from cometmq.namesrv.registry import Registry
+from cometmq.namesrv.routes import cluster_info, route_of
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import GetRouteinfoByTopicRequest
+from cometmq.protocol.version import STRICT_ROUTE_VERSION_MIN
+from cometmq.remoting import Request, Response
+
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+_NAME_SHOWN_MAX = 512
+
+
+class RouteRequests:
+    """Answers clients.
+
+    Args:
+        registry: the tables.
+        kv: where the order configurations are.
+        settings: gives the settings as they are now.
+        up_ms: gives how long the server has been up.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        kv: KvConfig,
+        settings: Callable[[], NameServerSettings],
+        *,
+        up_ms: Callable[[], int],
+    ) -> None:
+        self._registry = registry
+        self._kv = kv
+        self._settings = settings
+        self._up_ms = up_ms
+
+    def route(self, request: Request) -> Response:
+        """GET_ROUTEINFO_BY_TOPIC (105)."""
+        header = request.header(GetRouteinfoByTopicRequest)
+        settings = self._settings()
+        if settings.needs_wait_for_service and self._up_ms() < settings.service_wait_s * 1000:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "name server not ready")
+        route = route_of(
+            self._registry,
+            header.topic,
+            order_config=self._order_config(header.topic, settings),
+            shows_acting_masters=settings.supports_acting_master,
+            zone=_wanted_zone(header),
+        )
+        if route is None:
+            raise ResponseError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                "No topic route info in name server for the topic:"
+                f" {header.topic[:_NAME_SHOWN_MAX]}{FAQ}",
+            )
+        is_strict = bool(header.accept_standard_json_only) or (
+            request.command.version >= STRICT_ROUTE_VERSION_MIN
+        )
+        return Response(body=route.encode_strict() if is_strict else route.encode())
+
+    def _order_config(self, topic: str, settings: NameServerSettings) -> str | None:
+        return self._kv.get(ORDER_NAMESPACE, topic) if settings.order_message_enable else None
+
+    def clusters(self, request: Request) -> Response:
+        """GET_BROKER_CLUSTER_INFO (106)."""
+        return Response(body=cluster_info(self._registry).encode())
+
+
+def _wanted_zone(header: GetRouteinfoByTopicRequest) -> str | None:
+    if (header.zone_mode or "").lower() != "true" or not (header.zone_name or "").strip():
+        return None
+    return header.zone_name

@@ -1,0 +1,89 @@
+"""Bodies made smaller by their sender: zlib, LZ4 frames or zstd.
+
+The message's flag names the kind; without a name it is zlib. Zlib is always there, the other two
+if their package is installed: ``lz4`` and ``zstandard``.
+
+Source: Compressor and CompressionType, RocketMQ 5.3.
+"""
+
+import importlib
+import zlib
+from typing import Any
+
+from cometmq.model.errors import CometError
+from cometmq.model.flags import SysFlag
+
+INFLATED_BYTES_MAX = 64 * 1024 * 1024
+"""No body grows beyond this."""
+
+_ZLIB_KINDS = (0, SysFlag.ZLIB)
+
+
+class CompressionError(CometError):
+    """A body cannot be made smaller or whole again."""
+
+
+def compress_body(body: bytes, kind: int = SysFlag.ZLIB, level: int = 5) -> bytes:
+    """Compress a body; the message then needs ``SysFlag.COMPRESSED | kind`` in its flag.
+
+    Raises:
+        CompressionError: the kind is unknown or its package is missing.
+    """
+    if kind == SysFlag.ZLIB:
+        return zlib.compress(body, level)
+    if kind == SysFlag.LZ4:
+        return bytes(_module("lz4.frame", "lz4").compress(body))
+    if kind == SysFlag.ZSTD:
+        return bytes(_module("zstandard", "zstandard").ZstdCompressor(level=level).compress(body))
+    raise CompressionError(f"compression type {kind >> 8} is unknown")
+
+
+def decompress_body(
+    body: bytes, sys_flag: int, *, inflated_bytes_max: int = INFLATED_BYTES_MAX
+) -> bytes:
+    """Return a body as its sender had it; one that is not compressed stays as it is.
+
+    Raises:
+        CompressionError: the body is damaged, too large, of an unknown kind, or its package is
+            missing.
+    """
+    if not sys_flag & SysFlag.COMPRESSED:
+        return body
+    kind = sys_flag & SysFlag.COMPRESSION_MASK
+    if kind in _ZLIB_KINDS:
+        return _inflate(zlib.decompressobj(), body, zlib.error, inflated_bytes_max)
+    if kind == SysFlag.LZ4:
+        lz4 = _module("lz4.frame", "lz4")
+        return _inflate(lz4.LZ4FrameDecompressor(), body, RuntimeError, inflated_bytes_max)
+    if kind == SysFlag.ZSTD:
+        zstandard = _module("zstandard", "zstandard")
+        return _decompress_zstd(zstandard, body, inflated_bytes_max)
+    raise CompressionError(f"a body of compression type {kind >> 8}, which is unknown")
+
+
+def _module(name: str, package: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise CompressionError(f"the package {package} is needed for this body") from None
+
+
+def _inflate(inflater: Any, body: bytes, failure: type[Exception], bytes_max: int) -> bytes:
+    try:
+        plain = inflater.decompress(body, bytes_max)
+    except failure as error:
+        raise CompressionError(f"a compressed body is damaged: {error}") from None
+    if not inflater.eof:
+        raise CompressionError(f"a compressed body is cut short or exceeds {bytes_max} bytes")
+    return bytes(plain)
+
+
+def _decompress_zstd(zstandard: Any, body: bytes, bytes_max: int) -> bytes:
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(body) as reader:
+            plain = reader.read(bytes_max + 1)
+    except zstandard.ZstdError as error:
+        raise CompressionError(f"a compressed body is damaged: {error}") from None
+    if len(plain) > bytes_max:
+        raise CompressionError(f"a compressed body exceeds {bytes_max} bytes")
+    return bytes(plain)

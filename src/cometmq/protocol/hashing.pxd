@@ -1,0 +1,9 @@
+cimport cython
+
+cpdef int java_hash(str text)
+cpdef int extend_hash(int hash_of_prefix, bytes data)
+
+@cython.locals(hashed=cython.uint, unit=cython.uchar)
+cdef int _extend_ascii(int hash_of_prefix, bytes data)
+
+cdef int _extend_text(int hash_of_prefix, str text)

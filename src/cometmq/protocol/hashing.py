@@ -1,0 +1,72 @@
+# cython: annotation_typing=False
+"""Java's hash of a text, by which brokers compare tags and find keys.
+
+    hash := 0 for the empty text, else 31 * hash(all but the last unit) + last unit, in 32 bits
+
+A unit is one of UTF-16; an ASCII character is one unit and one byte. So the hash of a text goes on
+from the hash of any beginning of it.
+
+Source: String.hashCode and IndexFile.indexKeyHashMethod, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from operator import mul
+
+try:
+    import cython  # type: ignore[import-untyped]
+except ImportError:  # interpreted, without Cython at hand
+    from cometmq.system.uncompiled import cython
+
+_MASK = 0xFFFFFFFF
+_SIGN = 0x80000000
+_UTF16 = f"utf-16-{'le' if sys.byteorder == 'little' else 'be'}"
+_POWERS = [pow(31, exponent, 2**32) for exponent in range(1024)]
+
+
+def java_hash(text: str) -> int:
+    """Return the signed 32-bit hash of a text."""
+    if text.isascii():
+        return _extend_ascii(0, text.encode())
+    return _extend_text(0, text)
+
+
+def extend_hash(hash_of_prefix: int, data: bytes) -> int:
+    """Return the hash of a text whose beginning has the given hash and whose rest is ``data``.
+
+    Args:
+        hash_of_prefix: 0 if ``data`` is the whole text.
+        data: UTF-8; broken sequences count as replacement characters.
+    """
+    if data.isascii():
+        return _extend_ascii(hash_of_prefix, data)
+    return _extend_text(hash_of_prefix, data.decode("utf-8", "replace"))
+
+
+def index_hash(key_hash: int) -> int:
+    """Return the hash under which the index files keep a key: never negative."""
+    if key_hash >= 0:
+        return key_hash
+    # One number has no positive counterpart in 32 bits.
+    return 0 if key_hash == -0x80000000 else -key_hash
+
+
+def _extend_ascii(hash_of_prefix: int, data: bytes) -> int:
+    if cython.compiled:
+        hashed = hash_of_prefix
+        for unit in data:
+            hashed = hashed * 31 + unit
+        return hashed
+    if len(data) >= len(_POWERS):
+        return _extend_text(hash_of_prefix, data.decode())
+    total: int = hash_of_prefix * _POWERS[len(data)] + sum(map(mul, reversed(data), _POWERS))
+    return ((total + _SIGN) & _MASK) - _SIGN
+
+
+def _extend_text(hash_of_prefix: int, text: str) -> int:
+    total = hash_of_prefix
+    for code in array("H", text.encode(_UTF16, "surrogatepass")):
+        total = (total * 31 + code) & _MASK
+    return ((total + _SIGN) & _MASK) - _SIGN

@@ -1,0 +1,151 @@
+"""The two ids of a message, both upper-case hexadecimal.
+
+    offset id := store host (4 or 16 bytes) | port:i32 | offset in the commit log:i64
+    unique id := client ip (4 or 16 bytes) | pid:u16 | number of the process:i32
+                 | ms since the beginning of the month:i32 | counter:u16
+
+The offset id is given by the broker and tells where the message lies. The unique id is given by
+the client; only that it is unique matters. Both may have 32 characters, so the text does not tell
+which it is.
+
+Source: MessageDecoder.createMessageId and MessageClientIDSetter, RocketMQ 5.3.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from ipaddress import ip_address
+from struct import Struct
+from typing import NamedTuple
+
+from cometmq.model.errors import CometError
+from cometmq.model.offsets import LogOffset
+
+_OFFSET_TAIL = Struct(">iq")
+_UNIQUE_TAIL = Struct(">Hiih")
+_IPV4_CHARS, _IPV6_CHARS = 32, 56
+_IPV4_BYTES, _IPV6_BYTES = 4, 16
+_COUNTER_MASK = 0xFFFF
+
+
+class InvalidMessageIdError(CometError):
+    """A text is not a message id."""
+
+
+class OffsetId(NamedTuple):
+    """Where a message lies."""
+
+    host: str
+    port: int
+    log_offset: LogOffset
+
+    @property
+    def address(self) -> str:
+        """``host:port``; an IPv6 host stands in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class UniqueId(NamedTuple):
+    """What a client's id is made of."""
+
+    host: str
+    pid: int
+    process_number: int
+    month_ms: int
+    """Milliseconds since the beginning of the client's month."""
+    counter: int
+
+
+def encode_offset_id(store_host: bytes, log_offset: int) -> str:
+    """Make the id of the record at an offset.
+
+    Args:
+        store_host: address and port as in records, 8 or 20 bytes.
+        log_offset: where the record begins.
+    """
+    return (store_host + log_offset.to_bytes(8, "big")).hex().upper()
+
+
+def decode_offset_id(text: str) -> OffsetId:
+    """Read an offset id.
+
+    Raises:
+        InvalidMessageIdError: the text is not 32 or 56 hexadecimal digits.
+    """
+    data = _octets(text)
+    ip_bytes = len(data) - _OFFSET_TAIL.size
+    port, log_offset = _OFFSET_TAIL.unpack_from(data, ip_bytes)
+    return OffsetId(str(ip_address(data[:ip_bytes])), port, LogOffset(log_offset))
+
+
+def decode_unique_id(text: str) -> UniqueId:
+    """Read a unique id.
+
+    Raises:
+        InvalidMessageIdError: the text is not 32 or 56 hexadecimal digits.
+    """
+    data = _octets(text)
+    ip_bytes = len(data) - _UNIQUE_TAIL.size
+    pid, number, month_ms, counter = _UNIQUE_TAIL.unpack_from(data, ip_bytes)
+    return UniqueId(
+        str(ip_address(data[:ip_bytes])), pid, number, month_ms, counter & _COUNTER_MASK
+    )
+
+
+def _octets(text: str) -> bytes:
+    if len(text) not in (_IPV4_CHARS, _IPV6_CHARS):
+        raise InvalidMessageIdError(
+            f"a message id of {len(text)} characters: {_IPV4_CHARS} or {_IPV6_CHARS} are expected"
+        )
+    try:
+        data = bytes.fromhex(text)
+    except ValueError:
+        data = b""
+    if len(data) * 2 != len(text):  # bytes.fromhex passes over blanks
+        raise InvalidMessageIdError(f"a message id {text!r}: only hexadecimal digits are expected")
+    return data
+
+
+class UniqueIds:
+    """Makes unique ids for one process.
+
+    Args:
+        ip: the client's address, 4 or 16 bytes; made up if not given.
+        pid: the process; its lower 16 bits are used.
+        now_ms: the wall clock.
+    """
+
+    def __init__(
+        self,
+        ip: bytes | None = None,
+        *,
+        pid: int | None = None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        ip = os.urandom(_IPV4_BYTES) if ip is None else ip
+        if len(ip) not in (_IPV4_BYTES, _IPV6_BYTES):
+            raise ValueError(f"an address of {len(ip)} bytes, expected 4 or 16")
+        pid = os.getpid() if pid is None else pid
+        self._prefix = ip + (pid & 0xFFFF).to_bytes(2, "big") + os.urandom(4)
+        self._now_ms = now_ms
+        self._month_start_ms = self._month_end_ms = 0
+        self._counter = 0
+
+    def next(self) -> str:
+        """Return an id that was never returned before."""
+        now_ms = self._now_ms()
+        if not self._month_start_ms <= now_ms < self._month_end_ms:
+            self._month_start_ms, self._month_end_ms = _month_around(now_ms)
+        counter = self._counter
+        self._counter = (counter + 1) & _COUNTER_MASK
+        tail = (now_ms - self._month_start_ms) << 16 | counter
+        return (self._prefix + tail.to_bytes(6, "big")).hex().upper()
+
+
+def _month_around(now_ms: int) -> tuple[int, int]:
+    """Return when the local month of a moment begins and when the next one does."""
+    local = time.localtime(now_ms / 1000)
+    year, month = local.tm_year, local.tm_mon
+    begin = time.mktime((year, month, 1, 0, 0, 0, 0, 0, -1))
+    end = time.mktime((year, month + 1, 1, 0, 0, 0, 0, 0, -1))
+    return int(begin) * 1000, int(end) * 1000

@@ -1,0 +1,14 @@
+cimport cython
+
+from cometmq.protocol.hashing cimport extend_hash
+
+cpdef bytes join_properties(bytes properties, bytes more)
+
+@cython.locals(end=cython.Py_ssize_t, at=cython.Py_ssize_t, start=cython.Py_ssize_t, stop=cython.Py_ssize_t)
+cpdef bytes value_of(bytes properties, bytes name_marker)
+
+@cython.locals(tags=bytes)
+cpdef int tags_code_of(bytes properties)
+
+@cython.locals(found=list, unique_id=bytes, keys=bytes)
+cpdef list index_keys_of(bytes properties)

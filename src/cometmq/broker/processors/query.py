@@ -87,15 +87,16 @@ class QueryMessages:
         body = QueryConsumeQueueResponseBody(min_queue_index=low, max_queue_index=high)
         matcher = self._describe_group(body, header.consumer_group, topic)
         count = max(0, min(header.count, UNITS_MAX))
-        for unit in self._store.consume_queue_units(topic, queue_id, header.index, count):
-            body.queue_data.append(
-                ConsumeQueueData(
-                    physic_offset=unit.log_offset,
-                    physic_size=unit.size_bytes,
-                    tags_code=unit.tags_code,
-                    eval=matcher is not None and matcher.matches_tags(unit.tags_code),
-                )
+        units = self._store.consume_queue_units(topic, queue_id, header.index, count)
+        body.queue_data = [
+            ConsumeQueueData(
+                physic_offset=log_offset,
+                physic_size=size_bytes,
+                tags_code=tags_code,
+                eval=matcher is not None and matcher.matches_tags(tags_code),
             )
+            for log_offset, size_bytes, tags_code in units
+        ]
         return Response(body=body.encode())
 
     def _exists(self, topic: str, queue_id: int) -> bool:

@@ -20,7 +20,7 @@ from cometmq.broker.services.groups import GroupTable
 from cometmq.broker.services.members import Member
 from cometmq.broker.services.relay import ConsumerRelay
 from cometmq.broker.services.topics import TopicTable
-from cometmq.model.errors import ProtocolError, ResponseError
+from cometmq.model.errors import ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import GetConsumerStatusBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -30,7 +30,7 @@ from cometmq.protocol.headers import (
     GetConsumerRunningInfoRequest,
     InvokeBrokerToGetConsumerStatusRequest,
 )
-from cometmq.protocol.message_id import decode_offset_id
+from cometmq.protocol.message_id import InvalidMessageIdError, decode_offset_id
 from cometmq.remoting import Request, Response
 from cometmq.store import MessageStore
 
@@ -113,10 +113,8 @@ class RelayedCalls:
             return b""
         try:
             log_offset = decode_offset_id(message_id).log_offset
-        except (ProtocolError, ValueError) as problem:
-            raise ResponseError(
-                ResponseCode.SYSTEM_ERROR, f"message id {message_id[:80]!r}: {problem}"
-            ) from problem
+        except InvalidMessageIdError as problem:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from problem
         record = self._store.record_at(log_offset)
         if record is None:
             raise ResponseError(

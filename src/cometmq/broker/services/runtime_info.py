@@ -10,7 +10,7 @@ Source: AdminBrokerProcessor.prepareRuntimeInfo and StoreStatsService, RocketMQ 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.services.stats import BrokerStats
@@ -53,13 +53,6 @@ class StoreFigures(Protocol):
         """Return figures by RocketMQ's names."""
 
 
-class DelayLevelPlace(NamedTuple):
-    """How far one delay level was delivered."""
-
-    delivered: int
-    stored: int
-
-
 class RuntimeInfo:
     """Makes the table.
 
@@ -71,7 +64,7 @@ class RuntimeInfo:
         sends_waiting: counts the sends that wait for the disk.
         oldest_wait_s: for how long the oldest of them has waited.
         pulls_held: counts the pulls that are held.
-        delay_levels: gives the place of each delay level that has one.
+        delay_levels: gives for each delay level in use what was delivered and what was parked.
         clock: tells how long the broker runs.
     """
 
@@ -85,7 +78,7 @@ class RuntimeInfo:
         sends_waiting: Callable[[], int],
         oldest_wait_s: Callable[[], float],
         pulls_held: Callable[[], int],
-        delay_levels: Callable[[], Mapping[int, DelayLevelPlace]],
+        delay_levels: Callable[[], Mapping[int, tuple[int, int]]],
         clock: Clock,
     ) -> None:
         self._store = store
@@ -109,8 +102,8 @@ class RuntimeInfo:
         table |= self._rates()
         table |= self._days()
         table |= self._queues()
-        for level, place in sorted(self._delay_levels().items()):
-            table[f"scheduleMessageOffset_{level}"] = f"{place.delivered},{place.stored}"
+        for level, (delivered, parked) in sorted(self._delay_levels().items()):
+            table[f"scheduleMessageOffset_{level}"] = f"{delivered},{parked}"
         return table
 
     def _identity(self) -> dict[str, str]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cometmq.broker.services.groups import GroupTable
 from cometmq.broker.services.locks import QueueLocks
 from cometmq.broker.services.names import check_client_id, known_group
-from cometmq.broker.services.groups import GroupTable
 from cometmq.broker.services.topics import TopicTable
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody

@@ -1,8 +1,9 @@
 """How far groups have consumed: asking, committing, cloning, comparing.
 
-QUERY_CONSUMER_OFFSET (14), UPDATE_CONSUMER_OFFSET (15), GET_ALL_CONSUMER_OFFSET (43), QUERY_CORRECTION_OFFSET (308), CLONE_GROUP_OFFSET (314).
-Source: ConsumerManageProcessor and AdminBrokerProcessor, RocketMQ 5.3; that a queue must exist to
-be committed is ours, and bounds the table.
+QUERY_CONSUMER_OFFSET (14), UPDATE_CONSUMER_OFFSET (15), GET_ALL_CONSUMER_OFFSET (43),
+QUERY_CORRECTION_OFFSET (308), CLONE_GROUP_OFFSET (314). Source: ConsumerManageProcessor and
+AdminBrokerProcessor, RocketMQ 5.3; that a queue must exist to be committed is ours, and bounds the
+table.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from cometmq.protocol.headers import (
     SendMessageResponse,
     SendMessageV2Request,
 )
-from cometmq.protocol.message_id import offset_message_id
+from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.remoting import Request, Response
 from cometmq.store import MessageStore
@@ -155,7 +155,7 @@ class SendReply:
         except (StoreError, InvalidMessageError) as problem:
             log.warning("a reply was not stored topic=%s: %s", placement.topic, problem)
             return
-        answer.msg_id = offset_message_id(self._store_host, stored.log_offset)
+        answer.msg_id = encode_offset_id(self._store_host, stored.log_offset)
         answer.queue_offset = stored.queue_offset
 
     def _trace_fields(self) -> dict[str, str]:

@@ -23,8 +23,9 @@ from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import Perm, TopicConfig, dlq_topic, retry_topic
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import ConsumerSendMsgBackRequest
-from cometmq.protocol.properties import encode_properties
-from cometmq.protocol.record import Record, decode_record
+from cometmq.protocol.message_id import encode_offset_id
+from cometmq.protocol.properties import decode_properties, encode_properties
+from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting import Request, Response
 from cometmq.store import MessageStore
 
@@ -91,35 +92,35 @@ class SendBack:
         self._stats.sent_back(header.group, header.origin_topic or record.topic)
         return Response()
 
-    def _original(self, log_offset: int) -> Record:
+    def _original(self, log_offset: int) -> RecordParts:
         data = self._store.record_at(log_offset) if log_offset >= 0 else None
         if data is None:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {log_offset}"
             )
-        return decode_record(data)
+        return split_record(data)
 
     def _plan(
         self,
         request: Request,
         header: ConsumerSendMsgBackRequest,
         group: SubscriptionGroupConfig,
-        record: Record,
+        record: RecordParts,
     ) -> Retry:
         most = group.retry_max_times
         knows_its_most = request.connection.version >= VERSION_WITH_MAX_RECONSUME
         if header.max_reconsume_times is not None and knows_its_most:
             most = header.max_reconsume_times
         return plan_retry(
-            record.properties,
+            decode_properties(record.properties),
             topic=record.topic,
-            message_id=record.message_id,
+            message_id=encode_offset_id(record.store_host, record.log_offset),
             reconsume_times=record.reconsume_times,
             reconsume_times_max=most,
             delay_level=header.delay_level,
         )
 
-    def _put(self, record: Record, retry: Retry, target: TopicConfig) -> None:
+    def _put(self, record: RecordParts, retry: Retry, target: TopicConfig) -> None:
         topic, properties = target.topic_name, retry.properties
         queue_id = self._queue_chance(max(target.write_queue_nums, 1))
         parked = self._levels.park(topic, queue_id, properties)
@@ -143,7 +144,7 @@ class SendBack:
                 ResponseCode.SYSTEM_ERROR, f"the message could not be stored again: {problem}"
             ) from problem
 
-    def _sys_flag(self, record: Record) -> int:
+    def _sys_flag(self, record: RecordParts) -> int:
         flag = record.sys_flag & ~SysFlag.STORE_HOST_V6
         return flag | (SysFlag.STORE_HOST_V6 if len(self._store_host) > 8 else 0)
 

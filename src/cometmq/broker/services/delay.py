@@ -21,13 +21,13 @@ from typing import Any
 
 from cometmq.broker.services.delay_levels import DelayLevels
 from cometmq.broker.services.names import check_subscribed_topic
-from cometmq.broker.services.offsets import Numbers, read_numbers
-from cometmq.broker.services.versions import advanced, first_version, read_version
+from cometmq.broker.services.offsets import Numbers, read_numbers, read_version
 from cometmq.model import property_names
 from cometmq.model.errors import CometError, InvalidMessageError, StoreError
 from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC
 from cometmq.protocol.bodies import DataVersion
-from cometmq.protocol.record import Record, decode_record
+from cometmq.protocol.properties import decode_properties
+from cometmq.protocol.record import RecordParts, split_record
 from cometmq.store import MessageStore
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
@@ -65,7 +65,7 @@ class DelayedDelivery:
         self._changed = False
         self._running = False
         self._saving = threading.Lock()
-        self.version: DataVersion = first_version(clock.now_ms())
+        self.version: DataVersion = DataVersion(timestamp=clock.now_ms())
         """Version of the table of offsets."""
 
     # --- life ---------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class DelayedDelivery:
         content = self._file.load()
         if content is not None:
             self._offsets = read_numbers(content.get("offsetTable") or {}, self._file)
-            self.version = read_version(content.get("dataVersion")) or self.version
+            self.version = read_version(content, self._file) or self.version
         for level, offset in self._offsets.items():
             low, high = self._store.bounds(DELAY_TOPIC, level - 1)
             self._offsets[level] = min(max(offset, low), high)
@@ -109,7 +109,7 @@ class DelayedDelivery:
             if not self._changed:
                 return
             self._changed = False
-            self.version = advanced(self.version, self._clock.now_ms())
+            self.version = self.version.next(self._clock.now_ms())
             try:
                 self._file.save(self._content())
             except StoreError:
@@ -193,15 +193,16 @@ class DelayedDelivery:
             log.warning("left out a delayed message that is gone log_offset=%d", log_offset)
             return
         try:
-            self._store_again(decode_record(data))
+            self._store_again(split_record(data))
         except StoreError:
             raise
         except CometError as problem:
             log.error("left out a delayed message log_offset=%d: %s", log_offset, problem)
 
-    def _store_again(self, record: Record) -> None:
-        topic = record.properties.get(property_names.REAL_TOPIC, "")
-        queue_text = record.properties.get(property_names.REAL_QID, "")
+    def _store_again(self, record: RecordParts) -> None:
+        properties = decode_properties(record.properties)
+        topic = properties.get(property_names.REAL_TOPIC, "")
+        queue_text = properties.get(property_names.REAL_QID, "")
         check_subscribed_topic(topic)
         if _QUEUE_ID.fullmatch(queue_text) is None or topic in (HALF_TOPIC, DELAY_TOPIC):
             raise InvalidMessageError(f"its real place is {topic}, queue {queue_text[:80]!r}")
@@ -209,7 +210,7 @@ class DelayedDelivery:
             topic,
             int(queue_text),
             record.body,
-            record.properties_bytes,
+            record.properties,
             flag=record.flag,
             sys_flag=record.sys_flag,
             born_time_ms=record.born_time_ms,

@@ -14,7 +14,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from cometmq.broker.services.versions import advanced, first_version, read_version
+import msgspec
+
 from cometmq.model.errors import StoreError
 from cometmq.protocol.bodies import DataVersion
 from cometmq.store.config_files import JsonFile
@@ -42,7 +43,7 @@ class ConsumerOffsets:
         self._commits = 0
         self._changed = False
         self._saving = threading.Lock()
-        self.version: DataVersion = first_version(clock.now_ms())
+        self.version: DataVersion = DataVersion(timestamp=clock.now_ms())
         """Version of the table."""
         self.has_resets = False
         """Whether any reset waits for its pull."""
@@ -69,7 +70,7 @@ class ConsumerOffsets:
         self._changed = True
         self._commits += 1
         if self._commits % COMMITS_PER_VERSION == 0:
-            self.version = advanced(self.version, self._clock.now_ms())
+            self.version = self.version.next(self._clock.now_ms())
 
     def note_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note up to where a group was handed messages."""
@@ -151,7 +152,7 @@ class ConsumerOffsets:
         content = self._file.load()
         if content is not None:
             self._table = _table_of(content, self._file)
-            self.version = read_version(content.get("dataVersion")) or self.version
+            self.version = read_version(content, self._file) or self.version
 
     def persist(self) -> None:
         """Write the file, unless nothing has changed since; returns when it is on the disk.
@@ -188,7 +189,7 @@ class ConsumerOffsets:
 
     def _note_change(self) -> None:
         self._changed = True
-        self.version = advanced(self.version, self._clock.now_ms())
+        self.version = self.version.next(self._clock.now_ms())
 
     def _keys(self) -> set[str]:
         return self._table.keys() | self._resets.keys() | self._pulled.keys()
@@ -209,6 +210,19 @@ def _table_of(content: Mapping[str, Any], file: JsonFile) -> dict[str, Numbers]:
             raise StoreError(f"{file.path} has the key {key[:80]!r}, expected topic@group")
         table[key] = read_numbers(numbers, file)
     return table
+
+
+def read_version(content: Mapping[str, Any], file: JsonFile) -> DataVersion | None:
+    """Read the version of a table; files of RocketMQ 4 have none.
+
+    Raises:
+        StoreError: there is one that is none.
+    """
+    found = content.get("dataVersion")
+    try:
+        return None if found is None else msgspec.convert(found, DataVersion)
+    except msgspec.ValidationError as problem:
+        raise StoreError(f"{file.path} has a bad dataVersion: {problem}") from problem
 
 
 def read_numbers(content: Any, file: JsonFile) -> Numbers:

@@ -1,0 +1,47 @@
+"""The parts of a broker that tests of processors and services share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.services.groups import GroupTable
+from cometmq.broker.services.offsets import ConsumerOffsets
+from cometmq.broker.services.topics import TopicTable
+from cometmq.model.topic import TopicConfig
+from cometmq.store.config_files import JsonFile
+from cometmq.system.clock import ManualClock
+from cometmq.system.files import SystemFiles
+
+
+class Tables:
+    """Topics, groups and offsets of one broker, and settings that a test may replace."""
+
+    def __init__(self, config: Path) -> None:
+        self.config = config
+        self.clock = ManualClock()
+        self.settings = BrokerSettings(broker_name="b", broker_ip1="10.0.0.1")
+        self.topics = TopicTable(lambda: self.settings, self.file("topics"), clock=self.clock)
+        self.groups = GroupTable(
+            lambda: self.settings, self.file("subscriptionGroup"), clock=self.clock
+        )
+        self.offsets = ConsumerOffsets(self.file("consumerOffset"), clock=self.clock)
+        self.topics.load()
+        self.groups.load()
+
+    def file(self, name: str) -> JsonFile:
+        return JsonFile(self.config / f"{name}.json", SystemFiles())
+
+    def topic(self, name: str, *, queues: int = 1, perm: int = 6) -> TopicConfig:
+        config = TopicConfig(
+            topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
+        )
+        self.topics.put([config])
+        return config
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    return Tables(tmp_path / "config")

@@ -1,0 +1,139 @@
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from cometmq.broker.services.long_polling import HeldPull, HeldPulls
+
+LONG_MS = 60_000
+
+
+class Odd:
+    """Wants messages with odd tag codes."""
+
+    def matches_tags(self, tags_code: int) -> bool:
+        return tags_code % 2 == 1
+
+
+class Waiting:
+    """Pulls that note their names when they run again."""
+
+    def __init__(self, pulls: HeldPulls) -> None:
+        self.pulls = pulls
+        self.answered: list[str] = []
+
+    def hold(
+        self,
+        name: str,
+        *,
+        topic: str = "T",
+        queue: int = 0,
+        offset: int = 0,
+        matcher: Odd | None = None,
+        owner: object = "connection",
+        hold_ms: int = LONG_MS,
+        rerun: Callable[[], None] | None = None,
+    ) -> bool:
+        act = rerun or (lambda: self.answered.append(name))
+        return self.pulls.hold(HeldPull(topic, queue, offset, matcher, owner, act), hold_ms)
+
+
+@pytest.fixture
+def waiting() -> Waiting:
+    return Waiting(HeldPulls(held_max=3))
+
+
+async def test_a_message_wakes_the_pulls_of_its_queue_in_the_next_turn(waiting: Waiting) -> None:
+    waiting.hold("a")
+    waiting.hold("b")
+    waiting.hold("other queue", queue=1)
+    waiting.pulls.arrived("T", 0, 0, 7)
+    assert waiting.answered == []
+    await asyncio.sleep(0)
+    assert waiting.answered == ["a", "b"]
+    assert len(waiting.pulls) == 1
+
+
+async def test_a_burst_wakes_a_pull_once(waiting: Waiting) -> None:
+    waiting.hold("a")
+    for offset in range(5):
+        waiting.pulls.arrived("T", 0, offset, 0)
+    await asyncio.sleep(0)
+    assert waiting.answered == ["a"]
+
+
+async def test_only_matching_messages_wake_a_pull(waiting: Waiting) -> None:
+    waiting.hold("odd", matcher=Odd())
+    waiting.pulls.arrived("T", 0, 0, 2)
+    await asyncio.sleep(0)
+    assert waiting.answered == []
+    waiting.pulls.arrived("T", 0, 1, 3)
+    await asyncio.sleep(0)
+    assert waiting.answered == ["odd"]
+
+
+async def test_a_message_before_the_wanted_offset_wakes_nobody(waiting: Waiting) -> None:
+    waiting.hold("later", offset=5)
+    waiting.pulls.arrived("T", 0, 4, 0)
+    await asyncio.sleep(0)
+    assert waiting.answered == []
+
+
+async def test_a_pull_ends_when_its_time_is_over(waiting: Waiting) -> None:
+    ended = asyncio.Event()
+    waiting.hold("a", hold_ms=20, rerun=ended.set)
+    await asyncio.wait_for(ended.wait(), 2)
+    assert len(waiting.pulls) == 0
+
+
+async def test_no_more_pulls_are_held_than_allowed(waiting: Waiting) -> None:
+    assert [waiting.hold(str(n)) for n in range(4)] == [True, True, True, False]
+
+
+async def test_pulls_of_a_closed_connection_are_forgotten(waiting: Waiting) -> None:
+    waiting.hold("gone", owner="leaver")
+    waiting.hold("stays", owner="other")
+    waiting.pulls.connection_closed("leaver")
+    waiting.pulls.connection_closed("leaver")
+    waiting.pulls.arrived("T", 0, 0, 0)
+    await asyncio.sleep(0)
+    assert waiting.answered == ["stays"]
+
+
+async def test_pulls_of_a_deleted_topic_run_again(waiting: Waiting) -> None:
+    waiting.hold("gone", topic="T")
+    waiting.hold("stays", topic="T2")
+    waiting.pulls.topic_gone("T")
+    await asyncio.sleep(0)
+    assert waiting.answered == ["gone"]
+
+
+async def test_closing_answers_all_and_holds_nothing_more(waiting: Waiting) -> None:
+    waiting.hold("a")
+    waiting.hold("woken", queue=1)
+    waiting.pulls.arrived("T", 1, 0, 0)
+    waiting.pulls.close()
+    assert sorted(waiting.answered) == ["a", "woken"]
+    assert not waiting.hold("late")
+    await asyncio.sleep(0)
+    assert len(waiting.answered) == 2
+
+
+async def test_a_pull_that_fails_does_not_keep_others_waiting(waiting: Waiting) -> None:
+    def fail() -> None:
+        raise RuntimeError("broken")
+
+    waiting.hold("bad", rerun=fail)
+    waiting.hold("good")
+    waiting.pulls.arrived("T", 0, 0, 0)
+    await asyncio.sleep(0)
+    assert waiting.answered == ["good"]
+
+
+async def test_short_polling_ignores_arrivals() -> None:
+    waiting = Waiting(HeldPulls(woken_by_arrivals=False))
+    waiting.hold("a")
+    waiting.pulls.arrived("T", 0, 0, 0)
+    await asyncio.sleep(0)
+    assert waiting.answered == []
+    waiting.pulls.close()

@@ -1,0 +1,142 @@
+import json
+
+import pytest
+
+from cometmq.broker.services.offsets import COMMITS_PER_VERSION, ConsumerOffsets
+from cometmq.model.errors import StoreError
+from unit.broker.conftest import Tables
+
+
+@pytest.fixture
+def offsets(tables: Tables) -> ConsumerOffsets:
+    return tables.offsets
+
+
+def reopened(tables: Tables) -> ConsumerOffsets:
+    again = ConsumerOffsets(tables.file("consumerOffset"), clock=tables.clock)
+    again.load()
+    return again
+
+
+def test_what_was_committed_comes_back_by_group_topic_and_queue(offsets: ConsumerOffsets) -> None:
+    offsets.commit("g", "T", 0, 5)
+    offsets.commit("g", "T", 1, 6)
+    offsets.commit("h", "T", 0, 7)
+    assert offsets.committed("g", "T", 0) == 5
+    assert offsets.committed("g", "T", 1) == 6
+    assert offsets.committed("h", "T", 0) == 7
+    assert offsets.committed("g", "T", 2) is None
+    assert offsets.committed("g", "U", 0) is None
+
+
+def test_a_smaller_offset_replaces_a_greater_one(offsets: ConsumerOffsets) -> None:
+    offsets.commit("g", "T", 0, 5)
+    offsets.commit("g", "T", 0, 2)
+    assert offsets.committed("g", "T", 0) == 2
+
+
+def test_a_pending_reset_is_taken_once(offsets: ConsumerOffsets) -> None:
+    offsets.commit("g", "T", 0, 5)
+    offsets.reset("g", "T", 0, 1)
+    assert offsets.is_reset_pending("g", "T", 0)
+    assert not offsets.is_reset_pending("g", "T", 1)
+    assert offsets.committed("g", "T", 0) == 1
+    assert offsets.take_reset("g", "T", 1) is None
+    assert offsets.take_reset("g", "T", 0) == 1
+    assert offsets.take_reset("g", "T", 0) is None
+    assert not offsets.has_resets
+    assert offsets.committed("g", "T", 0) == 1
+
+
+def test_cloning_copies_and_does_not_share(offsets: ConsumerOffsets) -> None:
+    offsets.commit("g", "T", 0, 5)
+    offsets.clone("g", "h", "T")
+    offsets.commit("g", "T", 0, 9)
+    assert offsets.committed("h", "T", 0) == 5
+
+
+def test_groups_and_topics_find_each_other(offsets: ConsumerOffsets) -> None:
+    offsets.commit("g", "T", 0, 5)
+    offsets.commit("g", "%RETRY%g", 0, 1)
+    offsets.commit("h", "T", 0, 5)
+    assert offsets.topics_of("g") == ["T", "%RETRY%g"]
+    assert offsets.groups_of("T") == ["g", "h"]
+
+
+def test_a_forgotten_group_or_topic_leaves_nothing(offsets: ConsumerOffsets) -> None:
+    for group in ("g", "h"):
+        for topic in ("T", "U"):
+            offsets.reset(group, topic, 0, 5)
+            offsets.note_pulled(group, topic, 0, 6)
+    offsets.forget_group("g")
+    offsets.forget_topic("T")
+    assert offsets.table() == {"U@h": {0: 5}}
+    assert offsets.pulled("g", "U", 0) is None
+    assert offsets.take_reset("h", "T", 0) is None
+    assert offsets.take_reset("h", "U", 0) == 5
+
+
+def test_offsets_outlive_a_restart(tables: Tables, offsets: ConsumerOffsets) -> None:
+    offsets.commit("g", "T", 0, 5)
+    offsets.commit("g", "T", 12, 2**62)
+    offsets.persist()
+    again = reopened(tables)
+    assert again.table() == {"T@g": {0: 5, 12: 2**62}}
+    assert again.version == offsets.version
+
+
+def test_nothing_is_written_when_nothing_has_changed(
+    tables: Tables, offsets: ConsumerOffsets
+) -> None:
+    path = tables.file("consumerOffset").path
+    offsets.persist()
+    assert not path.exists()
+    offsets.commit("g", "T", 0, 5)
+    offsets.persist()
+    path.unlink()
+    offsets.persist()
+    assert not path.exists()
+
+
+def test_a_failed_write_is_tried_again(tables: Tables, offsets: ConsumerOffsets) -> None:
+    offsets.commit("g", "T", 0, 5)
+    target = tables.config / "consumerOffset.json.tmp"
+    target.mkdir()
+    with pytest.raises(StoreError):
+        offsets.persist()
+    target.rmdir()
+    offsets.persist()
+    assert reopened(tables).committed("g", "T", 0) == 5
+
+
+def test_the_file_has_the_members_of_the_original(
+    tables: Tables, offsets: ConsumerOffsets
+) -> None:
+    offsets.commit("g", "T", 0, 5)
+    offsets.persist()
+    content = json.loads(tables.file("consumerOffset").path.read_bytes())
+    assert content["offsetTable"] == {"T@g": {"0": 5}}
+    assert content["groupTopicMap"] == {"g": ["T"]}
+    assert content["dataVersion"].keys() == {"counter", "stateVersion", "timestamp"}
+
+
+def test_files_of_both_lines_are_read(tables: Tables) -> None:
+    path = tables.file("consumerOffset").path
+    path.write_text('{\n\t"offsetTable":{\n\t\t"T@g":{0:5,1:7\n\t\t}\n\t}\n}')
+    assert reopened(tables).table() == {"T@g": {0: 5, 1: 7}}
+
+
+@pytest.mark.parametrize(
+    "table", ['{"T":{0:5}}', '{"T@g":{0:-5}}', '{"T@g":{"x":5}}', '{"T@g":7}']
+)
+def test_a_table_that_makes_no_sense_is_refused(tables: Tables, table: str) -> None:
+    tables.file("consumerOffset").path.write_text(f'{{"offsetTable":{table}}}')
+    with pytest.raises(StoreError, match="consumerOffset"):
+        reopened(tables)
+
+
+def test_the_version_counts_every_few_hundred_commits(offsets: ConsumerOffsets) -> None:
+    before = offsets.version.counter
+    for n in range(COMMITS_PER_VERSION):
+        offsets.commit("g", "T", 0, n)
+    assert offsets.version.counter == before + 1

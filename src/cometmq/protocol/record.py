@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import ip_address
 from struct import Struct
+from typing import NamedTuple
 from zlib import crc32
 
 from cometmq.model.errors import InvalidMessageError, ProtocolError
@@ -167,6 +168,58 @@ def decode_record(
     Raises:
         RecordError: there is no whole record, or its body cannot be decompressed.
     """
+    parts = split_record(data, position)
+    body, sys_flag = parts.body, parts.sys_flag
+    if decompress and sys_flag & SysFlag.COMPRESSED:
+        body, sys_flag = _inflated(body, sys_flag), sys_flag & ~SysFlag.COMPRESSED
+    return StoredMessage(
+        topic=parts.topic,
+        body=body,
+        properties=decode_properties(parts.properties),
+        queue_id=parts.queue_id,
+        queue_offset=QueueOffset(parts.queue_offset),
+        log_offset=LogOffset(parts.log_offset),
+        flag=parts.flag,
+        sys_flag=sys_flag,
+        born_time_ms=parts.born_time_ms,
+        born_host=host_text(parts.born_host),
+        store_time_ms=parts.store_time_ms,
+        store_host=host_text(parts.store_host),
+        reconsume_times=parts.reconsume_times,
+        prepared_offset=parts.prepared_offset,
+        body_crc=parts.body_crc,
+        size_bytes=parts.size_bytes,
+        offset_message_id=encode_offset_id(parts.store_host, parts.log_offset),
+    )
+
+
+class RecordParts(NamedTuple):
+    """A record cut into its parts, each as it is stored; what storing it again needs."""
+
+    topic: str
+    body: bytes
+    properties: bytes
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    flag: int
+    sys_flag: int
+    born_time_ms: int
+    born_host: bytes
+    store_time_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    body_crc: int
+    size_bytes: int
+
+
+def split_record(data: bytes | memoryview, position: int = 0) -> RecordParts:
+    """Cut the record at ``position`` into its parts.
+
+    Raises:
+        RecordError: there is no whole record.
+    """
     size = record_size(data, position)
     record = bytes(data[position : position + size])
     sys_flag = _I32.unpack_from(record, SYS_FLAG_AT)[0]
@@ -177,26 +230,23 @@ def decode_record(
         raise RecordError(f"a record of {size} bytes, expected at least {head.size}")
     fields = head.unpack_from(record)
     body, topic, properties = _variable_parts(record, head.size, fields[14], fields[1])
-    if decompress and sys_flag & SysFlag.COMPRESSED:
-        body, sys_flag = _inflated(body, sys_flag), sys_flag & ~SysFlag.COMPRESSED
-    return StoredMessage(
+    return RecordParts(
         topic=topic,
         body=body,
-        properties=decode_properties(properties),
+        properties=properties,
         queue_id=fields[3],
-        queue_offset=QueueOffset(fields[5]),
-        log_offset=LogOffset(fields[6]),
+        queue_offset=fields[5],
+        log_offset=fields[6],
         flag=fields[4],
         sys_flag=sys_flag,
         born_time_ms=fields[8],
-        born_host=host_text(fields[9]),
+        born_host=fields[9],
         store_time_ms=fields[10],
-        store_host=host_text(fields[11]),
+        store_host=fields[11],
         reconsume_times=fields[12],
         prepared_offset=fields[13],
         body_crc=fields[2],
         size_bytes=size,
-        offset_message_id=encode_offset_id(fields[11], fields[6]),
     )
 
 

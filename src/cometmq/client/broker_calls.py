@@ -1,0 +1,141 @@
+"""The small requests a client makes of a broker, typed: groups, offsets, bounds.
+
+Each method sends one request to one address and raises `ResponseError` when the broker refuses.
+Source: MQClientAPIImpl, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from cometmq.model.errors import ResponseError
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.bodies import HeartbeatData
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import (
+    GetMaxOffsetRequest,
+    GetMaxOffsetResponse,
+    GetMinOffsetRequest,
+    GetMinOffsetResponse,
+    Header,
+    QueryConsumerOffsetRequest,
+    QueryConsumerOffsetResponse,
+    SearchOffsetByTimestampRequest,
+    SearchOffsetByTimestampResponse,
+    UnregisterClientRequest,
+    UpdateConsumerOffsetRequest,
+)
+from cometmq.remoting import RemotingClient, check
+
+
+class BrokerCalls:
+    """Asks brokers; every call is bounded by the timeout given here unless it has its own."""
+
+    def __init__(self, remoting: RemotingClient, *, timeout: float) -> None:
+        self._remoting = remoting
+        self._timeout = timeout
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+    ) -> Command:
+        """Send a request and give the answer if it says success.
+
+        Raises:
+            ResponseError: the broker refused.
+            RemotingError: no answer.
+        """
+        return check(await self.call_raw(address, code, header, body, timeout=timeout))
+
+    async def call_raw(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+    ) -> Command:
+        """Send a request and give the answer, whatever its code.
+
+        Raises:
+            RemotingError: no answer.
+        """
+        wait = self._timeout if timeout is None else timeout
+        return await self._remoting.call(address, code, header, body, timeout=wait)
+
+    async def heartbeat(self, address: str, data: HeartbeatData) -> None:
+        """Tell a broker which producers and consumers live in this client."""
+        await self.call(address, RequestCode.HEART_BEAT, body=data.encode())
+
+    async def unregister(
+        self, address: str, client_id: str, group: str, *, producing: bool
+    ) -> None:
+        """Tell a broker that a producer's or a consumer's group has left this client."""
+        header = UnregisterClientRequest(
+            client_id=client_id,
+            producer_group=group if producing else None,
+            consumer_group=None if producing else group,
+        )
+        await self.call(address, RequestCode.UNREGISTER_CLIENT, header)
+
+    async def committed(
+        self, address: str, group: str, queue: MessageQueue, *, zero_if_unknown: bool = True
+    ) -> QueueOffset | None:
+        """Give the offset a group has committed of a queue, or None if there is none.
+
+        A broker gives 0 for a group it does not know while the queue's first message is still in
+        memory, unless ``zero_if_unknown`` is False.
+        """
+        header = QueryConsumerOffsetRequest(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            set_zero_if_not_found=None if zero_if_unknown else False,
+        )
+        try:
+            answer = await self.call(address, RequestCode.QUERY_CONSUMER_OFFSET, header)
+        except ResponseError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+        return QueueOffset(answer.header(QueryConsumerOffsetResponse).offset)
+
+    async def commit(
+        self, address: str, group: str, queue: MessageQueue, offset: QueueOffset
+    ) -> None:
+        """Store the offset of the next message that a group has to see."""
+        header = UpdateConsumerOffsetRequest(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+        )
+        await self.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+    async def max_offset(self, address: str, queue: MessageQueue) -> QueueOffset:
+        """Give the offset that the queue's next message will have."""
+        header = GetMaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id)
+        answer = await self.call(address, RequestCode.GET_MAX_OFFSET, header)
+        return QueueOffset(answer.header(GetMaxOffsetResponse).offset)
+
+    async def min_offset(self, address: str, queue: MessageQueue) -> QueueOffset:
+        """Give the offset of the oldest message still stored."""
+        header = GetMinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id)
+        answer = await self.call(address, RequestCode.GET_MIN_OFFSET, header)
+        return QueueOffset(answer.header(GetMinOffsetResponse).offset)
+
+    async def offset_at_time(
+        self, address: str, queue: MessageQueue, timestamp_ms: int
+    ) -> QueueOffset:
+        """Give the offset of the first message stored at or after a time."""
+        header = SearchOffsetByTimestampRequest(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms
+        )
+        answer = await self.call(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        return QueueOffset(answer.header(SearchOffsetByTimestampResponse).offset)

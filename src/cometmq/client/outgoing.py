@@ -1,0 +1,176 @@
+"""Messages made ready for the wire: checked, given an id, compressed, encoded.
+
+Preparing happens once for each send; every try of it puts the same bytes into another header.
+Source: Validators, DefaultMQProducerImpl.sendKernelImpl and MessageBatch, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cometmq.client.config import ProducerSettings
+from cometmq.model import property_names as names
+from cometmq.model.errors import InvalidMessageError
+from cometmq.model.flags import SysFlag
+from cometmq.model.message import Message
+from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import (
+    RETRY_PREFIX,
+    SEND_FORBIDDEN_TOPICS,
+    TEMPLATE_TOPIC,
+    check_topic_name,
+)
+from cometmq.protocol.batch import BatchItem, encode_batch
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.compression import compress_body
+from cometmq.protocol.headers import SendMessageV2Request
+from cometmq.protocol.message_id import UniqueIds
+from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
+
+TIMER_PROPERTIES = frozenset({names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS})
+"""Reserved names that an application sets all the same, to say when a message is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One message or one batch, ready for the wire."""
+
+    topic: str
+    message: Message
+    """What selectors are shown: the message, or the first one of a batch."""
+    message_id: str
+    body: bytes
+    properties: str
+    sys_flag: int = 0
+    flag: int = 0
+    is_batch: bool = False
+
+    @property
+    def code(self) -> int:
+        """The request code that sends it."""
+        return RequestCode.SEND_BATCH_MESSAGE if self.is_batch else RequestCode.SEND_MESSAGE_V2
+
+    def header(
+        self, group: str, queue: MessageQueue, *, born_time_ms: int, new_topic_queues: int
+    ) -> SendMessageV2Request:
+        """Make the header for one try, to one queue."""
+        return SendMessageV2Request(
+            producer_group=group,
+            topic=self.topic,
+            default_topic=TEMPLATE_TOPIC,
+            default_topic_queue_nums=new_topic_queues,
+            queue_id=queue.queue_id,
+            sys_flag=self.sys_flag,
+            born_timestamp=born_time_ms,
+            flag=self.flag,
+            properties=self.properties,
+            reconsume_times=0,
+            unit_mode=False,
+            batch=self.is_batch,
+            bname=queue.broker_name,
+        )
+
+
+def prepare(message: Message, settings: ProducerSettings, ids: UniqueIds) -> Outgoing:
+    """Check a message and make it ready.
+
+    Raises:
+        InvalidMessageError: it breaks a limit.
+        InvalidNameError: its topic has no valid name.
+    """
+    check_message(message, settings.body_bytes_max)
+    message_id, properties = _with_id(message, ids)
+    body, sys_flag = bytes(message.body), 0
+    if settings.compress_level and len(body) >= settings.compress_from_bytes:
+        body = compress_body(body, level=settings.compress_level)
+        sys_flag = SysFlag.COMPRESSED | SysFlag.ZLIB
+    if properties.get(names.TRAN_MSG) == "true":
+        sys_flag |= SysFlag.TRANSACTION_PREPARED
+    text = encode_properties(properties)
+    _check_properties_size(text)
+    return Outgoing(message.topic, message, message_id, body, text.decode(), sys_flag, message.flag)
+
+
+def prepare_batch(
+    messages: Sequence[Message], settings: ProducerSettings, ids: UniqueIds
+) -> Outgoing:
+    """Check the messages of a batch and make them ready as one.
+
+    Raises:
+        InvalidMessageError: one of them, or the batch as a whole, breaks a limit or a rule.
+        InvalidNameError: their topic has no valid name.
+    """
+    _check_alike(messages)
+    items, message_ids = [], []
+    for message in messages:
+        check_message(message, settings.body_bytes_max)
+        message_id, properties = _with_id(message, ids)
+        encoded = encode_properties(properties)
+        _check_properties_size(encoded)
+        items.append(BatchItem(message.flag, bytes(message.body), encoded))
+        message_ids.append(message_id)
+    body = encode_batch(items)
+    if len(body) > settings.body_bytes_max:
+        raise InvalidMessageError(
+            f"a batch of {len(messages)} messages is {len(body)} bytes once encoded:"
+            f" at most {settings.body_bytes_max} are allowed"
+        )
+    first = messages[0]
+    text = encode_properties({names.WAIT: _text(first.wait_store)}).decode()
+    return Outgoing(first.topic, first, ",".join(message_ids), body, text, is_batch=True)
+
+
+def check_message(message: Message, body_bytes_max: int) -> None:
+    """Check what can be checked before anything is sent.
+
+    Raises:
+        InvalidMessageError: the message breaks a limit.
+        InvalidNameError: its topic has no valid name.
+    """
+    check_topic_name(message.topic)
+    if message.topic in SEND_FORBIDDEN_TOPICS:
+        raise InvalidMessageError(
+            f"topic {message.topic} belongs to the broker: nobody sends to it"
+        )
+    if not message.body:
+        raise InvalidMessageError(f"a message for {message.topic} has an empty body")
+    if len(message.body) > body_bytes_max:
+        raise InvalidMessageError(
+            f"a body of {len(message.body)} bytes: at most {body_bytes_max} are allowed"
+        )
+    if reserved := (names.RESERVED - TIMER_PROPERTIES) & message.properties.keys():
+        raise InvalidMessageError(f"properties with reserved names: {', '.join(sorted(reserved))}")
+
+
+def _check_alike(messages: Sequence[Message]) -> None:
+    if not messages:
+        raise InvalidMessageError("a batch without messages")
+    first = messages[0]
+    if first.topic.startswith(RETRY_PREFIX):
+        raise InvalidMessageError(f"a batch for {first.topic}: retries are not sent in batches")
+    for message in messages:
+        if message.topic != first.topic:
+            raise InvalidMessageError(f"a batch for both {first.topic} and {message.topic}")
+        if message.wait_store != first.wait_store:
+            raise InvalidMessageError("a batch whose messages differ in wait_store")
+        if message.delay_level or TIMER_PROPERTIES & message.properties.keys():
+            raise InvalidMessageError("a batch with a delayed message: send that one alone")
+
+
+def _with_id(message: Message, ids: UniqueIds) -> tuple[str, dict[str, str]]:
+    properties = message.all_properties()
+    message_id = properties.get(names.UNIQ_KEY) or ids.next()
+    properties[names.UNIQ_KEY] = message_id
+    return message_id, properties
+
+
+def _check_properties_size(encoded: bytes) -> None:
+    if len(encoded) > PROPERTIES_BYTES_MAX:
+        raise InvalidMessageError(
+            f"properties of {len(encoded)} bytes: at most {PROPERTIES_BYTES_MAX} are allowed"
+        )
+
+
+def _text(flag: bool) -> str:
+    return "true" if flag else "false"

@@ -1,0 +1,152 @@
+"""One pull: ask a broker for the messages of a queue from an offset on.
+
+Source: PullAPIWrapper and MQClientAPIImpl.processPullResponse, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from enum import Enum
+
+from cometmq.client.broker_calls import BrokerCalls
+from cometmq.client.subscription import Filter
+from cometmq.model.errors import ResponseError
+from cometmq.model.flags import SysFlag, pull_sys_flag
+from cometmq.model.message import StoredMessage
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.compression import CompressionError, decompress_body
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import PullMessageRequest, PullMessageResponse
+from cometmq.protocol.record import decode_messages
+
+log = logging.getLogger(__name__)
+
+
+class PullStatus(Enum):
+    """What a pull found."""
+
+    FOUND = "FOUND"
+    """Messages; perhaps none of them is left once tags are compared by their text."""
+    NO_NEW_MESSAGE = "NO_NEW_MSG"
+    """The queue has nothing at or behind the offset yet."""
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MSG"
+    """Nothing that was looked at matches; go on at ``next_offset``."""
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+    """The queue does not reach from or to this offset; ``next_offset`` is the nearest it has."""
+
+
+_STATUS = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MESSAGE,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MESSAGE,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """The answer to one pull."""
+
+    status: PullStatus
+    messages: list[StoredMessage]
+    next_offset: QueueOffset
+    """Where the next pull of the queue begins."""
+    min_offset: QueueOffset
+    """The queue's oldest offset then."""
+    max_offset: QueueOffset
+    """The offset its next message would have had then."""
+    suggested_broker_id: int = 0
+    """Which replica the broker would like to be asked next; 0 is the master."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """What to ask for."""
+
+    group: str
+    queue: MessageQueue
+    offset: QueueOffset
+    wanted: Filter
+    max_messages: int = 32
+    hold_ms: int = 0
+    """How long the broker may wait for a message to come; 0 to answer at once."""
+
+    def header(self) -> PullMessageRequest:
+        """Say it as the wire does; the filter travels along with each pull."""
+        return PullMessageRequest(
+            consumer_group=self.group,
+            topic=self.queue.topic,
+            queue_id=self.queue.queue_id,
+            queue_offset=self.offset,
+            max_msg_nums=self.max_messages,
+            sys_flag=pull_sys_flag(suspend=self.hold_ms > 0, subscription=True),
+            commit_offset=0,
+            suspend_timeout_millis=self.hold_ms,
+            subscription=self.wanted.expression,
+            sub_version=self.wanted.version,
+            expression_type=self.wanted.kind,
+            bname=self.queue.broker_name,
+        )
+
+
+async def pull_once(
+    brokers: BrokerCalls, address: str, pull: Pull, *, timeout: float
+) -> PullResult:
+    """Send one pull to a broker and read its answer.
+
+    Raises:
+        ResponseError: the broker refused.
+        RemotingError: no answer.
+    """
+    code = RequestCode.PULL_MESSAGE
+    answer = await brokers.call_raw(address, code, pull.header(), timeout=timeout)
+    return result_from(answer, pull)
+
+
+def result_from(answer: Command, pull: Pull) -> PullResult:
+    """Read the answer to a pull.
+
+    Raises:
+        ResponseError: the broker refused.
+    """
+    status = _STATUS.get(answer.code)  # type: ignore[call-overload]
+    if status is None:
+        raise ResponseError(answer.code, answer.remark or "")
+    header = answer.header(PullMessageResponse)
+    messages = _messages(answer, pull) if status is PullStatus.FOUND else []
+    return PullResult(
+        status=status,
+        messages=messages,
+        next_offset=QueueOffset(header.next_begin_offset),
+        min_offset=QueueOffset(header.min_offset),
+        max_offset=QueueOffset(header.max_offset),
+        suggested_broker_id=header.suggest_which_broker_id,
+    )
+
+
+def _messages(answer: Command, pull: Pull) -> list[StoredMessage]:
+    messages = decode_messages(answer.body, decompress=False)
+    for message in messages:
+        message.broker_name = pull.queue.broker_name
+        _unpack(message)
+    return [message for message in messages if pull.wanted.takes(message.tags)]
+
+
+def _unpack(message: StoredMessage) -> None:
+    """Decompress the body; one that cannot be is handed on as it is, lest it block its queue."""
+    if not message.sys_flag & SysFlag.COMPRESSED:
+        return
+    try:
+        message.body = decompress_body(message.body, message.sys_flag)
+    except CompressionError as error:
+        log.warning(
+            "a body stays compressed queue=%s offset=%d error=%s",
+            message.queue,
+            message.queue_offset,
+            error,
+        )
+    else:
+        message.sys_flag &= ~SysFlag.COMPRESSED

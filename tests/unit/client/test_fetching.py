@@ -1,0 +1,145 @@
+"""Fetching ahead: bounded, in order, and gone when a queue is given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from cometmq.client.fetching import Fetcher
+from cometmq.client.pulling import PullResult, PullStatus
+from cometmq.model.errors import RemotingError
+from cometmq.model.message import StoredMessage
+from cometmq.model.offsets import LogOffset, QueueOffset
+from cometmq.model.queue import MessageQueue
+
+ONE, TWO = MessageQueue("t", "a", 1), MessageQueue("t", "a", 2)
+
+
+def stored(queue: MessageQueue, offset: int) -> StoredMessage:
+    return StoredMessage(
+        topic=queue.topic, body=b"x", properties={}, queue_id=queue.queue_id,
+        queue_offset=QueueOffset(offset), log_offset=LogOffset(0), flag=0, sys_flag=0,
+        born_time_ms=0, born_host="", store_time_ms=0, store_host="", reconsume_times=0,
+        prepared_offset=0, body_crc=0, size_bytes=0, offset_message_id="", broker_name="a",
+    )  # fmt: skip
+
+
+def found(queue: MessageQueue, offset: int, count: int) -> PullResult:
+    messages = [stored(queue, offset + step) for step in range(count)]
+    end = QueueOffset(offset + count)
+    return PullResult(PullStatus.FOUND, messages, end, QueueOffset(0), end)
+
+
+class Queues:
+    """An endless supply of messages, which notes what is asked of it."""
+
+    def __init__(self, batch: int = 4) -> None:
+        self.batch = batch
+        self.asked: list[tuple[MessageQueue, int]] = []
+        self.failures = 0
+
+    async def pull(self, queue: MessageQueue, offset: QueueOffset) -> PullResult:
+        self.asked.append((queue, offset))
+        if self.failures:
+            self.failures -= 1
+            raise RemotingError("the broker is away")
+        await asyncio.sleep(0)
+        return found(queue, offset, self.batch)
+
+    async def start(self, queue: MessageQueue) -> QueueOffset:
+        return QueueOffset(100)
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    """Let the other tasks run until it is so."""
+    for _ in range(10_000):
+        if reached():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to that")
+
+
+@pytest.fixture
+def queues() -> Queues:
+    return Queues()
+
+
+@pytest.fixture
+async def fetcher(queues: Queues):
+    fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=0.001, name="test")
+    yield fetcher
+    await fetcher.stop()
+
+
+async def test_a_queue_comes_in_order_from_where_it_starts(fetcher: Fetcher) -> None:
+    fetcher.begin(ONE)
+
+    batches = [await fetcher.take() for _ in range(3)]
+
+    offsets = [message.queue_offset for batch in batches for message in batch.messages]
+    assert offsets == list(range(100, 112))
+    assert batches[-1].next_offset == 112
+
+
+async def test_fetching_stops_when_the_buffer_is_full(fetcher: Fetcher, queues: Queues) -> None:
+    fetcher.begin(ONE)
+    await until(lambda: fetcher.held >= 8)
+    asked = len(queues.asked)
+
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert (fetcher.held, len(queues.asked)) == (8, asked)
+
+    await fetcher.take()
+    await until(lambda: len(queues.asked) == asked + 1)
+
+
+async def test_what_was_fetched_of_a_queue_is_dropped_when_it_is_given_up(
+    fetcher: Fetcher, queues: Queues
+) -> None:
+    fetcher.begin(ONE)
+    await until(lambda: fetcher.held >= 8)
+
+    fetcher.end(ONE)
+    assert (fetcher.held, fetcher.queues) == (0, [])
+    fetcher.begin(TWO, QueueOffset(7))
+
+    batch = await fetcher.take()
+    assert (batch.queue, batch.messages[0].queue_offset) == (TWO, 7)
+
+
+async def test_a_queue_begun_again_goes_on_at_the_new_offset(fetcher: Fetcher) -> None:
+    fetcher.begin(ONE)
+    await fetcher.take()
+
+    fetcher.begin(ONE, QueueOffset(3))
+
+    assert (await fetcher.take()).messages[0].queue_offset == 3
+
+
+async def test_a_pull_that_fails_is_made_again(fetcher: Fetcher, queues: Queues) -> None:
+    queues.failures = 3
+
+    fetcher.begin(ONE)
+
+    assert (await fetcher.take()).messages[0].queue_offset == 100
+    assert queues.asked[:4] == [(ONE, 100)] * 4
+
+
+async def test_a_stretch_without_wanted_messages_still_moves_the_place(queues: Queues) -> None:
+    """A filter that nothing passes must not make the next start read everything again."""
+
+    async def nothing(queue: MessageQueue, offset: QueueOffset) -> PullResult:
+        if offset >= 300:
+            await asyncio.Event().wait()
+        end = QueueOffset(offset + 100)
+        return PullResult(PullStatus.NO_MATCHED_MESSAGE, [], end, QueueOffset(0), end)
+
+    fetcher = Fetcher(nothing, queues.start, fetched_max=8, retry_s=0.001, name="test")
+    fetcher.begin(ONE)
+
+    assert (await fetcher.take()).next_offset == 200
+    assert (await fetcher.take()).next_offset == 300
+    await fetcher.stop()

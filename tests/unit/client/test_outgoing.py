@@ -1,0 +1,118 @@
+"""Messages made ready for the wire, and those refused before anything is sent."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from cometmq.client.config import ProducerSettings
+from cometmq.client.outgoing import prepare, prepare_batch
+from cometmq.model.errors import InvalidMessageError, InvalidNameError
+from cometmq.model.message import Message
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.message_id import UniqueIds
+from cometmq.protocol.properties import decode_properties
+
+SETTINGS = ProducerSettings()
+IDS = UniqueIds()
+QUEUE = MessageQueue("t", "a", 3)
+
+
+def test_a_message_carries_its_properties_and_an_id_of_its_own() -> None:
+    message = Message("t", b"42", tags="paid", keys=["k1", "k2"], properties={"a": "1"}, flag=7)
+
+    outgoing = prepare(message, SETTINGS, IDS)
+
+    properties = decode_properties(outgoing.properties)
+    assert properties.pop("UNIQ_KEY") == outgoing.message_id
+    assert properties == {"TAGS": "paid", "KEYS": "k1 k2", "a": "1", "WAIT": "true"}
+    assert (outgoing.body, outgoing.sys_flag, outgoing.flag) == (b"42", 0, 7)
+    assert len(outgoing.message_id) == 32
+
+
+def test_preparing_leaves_the_message_as_it_is() -> None:
+    """The same message can be sent again, and is then another one."""
+    message = Message("t", b"42", properties={"a": "1"})
+
+    first, second = prepare(message, SETTINGS, IDS), prepare(message, SETTINGS, IDS)
+
+    assert message.properties == {"a": "1"}
+    assert first.message_id != second.message_id
+
+
+@pytest.mark.parametrize(("size", "packed"), [(4_095, False), (4_096, True)])
+def test_bodies_from_4096_bytes_on_are_compressed_with_zlib(size: int, packed: bool) -> None:
+    outgoing = prepare(Message("t", b"x" * size), SETTINGS, IDS)
+
+    assert outgoing.sys_flag == (0x301 if packed else 0)
+    assert (zlib.decompress(outgoing.body) if packed else outgoing.body) == b"x" * size
+
+
+def test_the_header_says_where_from_and_where_to() -> None:
+    outgoing = prepare(Message("t", b"42"), SETTINGS, IDS)
+
+    header = outgoing.header("g", QUEUE, born_time_ms=5, new_topic_queues=4)
+
+    assert (header.producer_group, header.topic, header.queue_id) == ("g", "t", 3)
+    assert (header.default_topic, header.default_topic_queue_nums) == ("TBW102", 4)
+    assert (header.born_timestamp, header.bname, header.batch) == (5, "a", False)
+    assert outgoing.code == RequestCode.SEND_MESSAGE_V2
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (Message("t", b""), "empty body"),
+        (Message("t", b"x" * (4 * 1024 * 1024 + 1)), "4194305 bytes: at most 4194304"),
+        (Message("SCHEDULE_TOPIC_XXXX", b"x"), "belongs to the broker"),
+        (Message("t", b"x", properties={"UNIQ_KEY": "1"}), "reserved names: UNIQ_KEY"),
+        (Message("t", b"x", properties={"a": " "}), "'a'"),
+        (Message("t", b"x", properties={"a": "b\x02c"}), "0x01 and 0x02"),
+        (Message("t", b"x", properties={"a": "b" * 40_000}), "at most 32767"),
+    ],
+)  # fmt: skip
+def test_a_message_that_breaks_a_limit_is_refused(message: Message, reason: str) -> None:
+    with pytest.raises(InvalidMessageError, match=reason):
+        prepare(message, SETTINGS, IDS)
+
+
+def test_a_topic_without_a_valid_name_is_refused() -> None:
+    with pytest.raises(InvalidNameError):
+        prepare(Message("no blanks", b"x"), SETTINGS, IDS)
+
+
+def test_an_application_may_say_when_a_timer_message_is_due() -> None:
+    outgoing = prepare(Message("t", b"x", properties={"TIMER_DELAY_MS": "500"}), SETTINGS, IDS)
+
+    assert decode_properties(outgoing.properties)["TIMER_DELAY_MS"] == "500"
+
+
+def test_a_batch_is_one_body_with_an_id_for_each_message() -> None:
+    outgoing = prepare_batch([Message("t", b"1"), Message("t", b"22")], SETTINGS, IDS)
+
+    assert outgoing.code == RequestCode.SEND_BATCH_MESSAGE
+    assert outgoing.header("g", QUEUE, born_time_ms=1, new_topic_queues=4).batch is True
+    assert len(set(outgoing.message_id.split(","))) == 2
+    assert decode_properties(outgoing.properties) == {"WAIT": "true"}
+    assert int.from_bytes(outgoing.body[:4], "big") < len(outgoing.body)
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([], "without messages"),
+        ([Message("t", b"1"), Message("u", b"1")], "both t and u"),
+        ([Message("t", b"1"), Message("t", b"1", wait_store=False)], "differ in wait_store"),
+        ([Message("t", b"1", delay_level=1)], "delayed"),
+        ([Message("t", b"1", properties={"TIMER_DELAY_SEC": "1"})], "delayed"),
+        ([Message("%RETRY%g", b"1")], "retries are not sent in batches"),
+        ([Message("t", b"x" * 3_000_000)] * 2, "once encoded"),
+    ],
+)
+def test_messages_that_do_not_go_together_are_refused_as_a_batch(
+    messages: list[Message], reason: str
+) -> None:
+    with pytest.raises(InvalidMessageError, match=reason):
+        prepare_batch(messages, SETTINGS, IDS)

@@ -1,0 +1,55 @@
+"""What a consumer wants of a topic."""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.client.subscription import Filter
+from cometmq.model.errors import ConfigError
+from cometmq.protocol.hashing import java_hash
+
+
+@pytest.mark.parametrize("expression", ["*", "", " "])
+def test_no_expression_wants_messages_of_any_tag(expression: str) -> None:
+    wanted = Filter.of(expression)
+
+    assert wanted.expression == "*"
+    assert wanted.takes(None)
+    assert wanted.takes("a")
+
+
+def test_tags_are_compared_by_their_text_and_not_by_their_hash() -> None:
+    """``Aa`` and ``BB`` have the same Java hash."""
+    wanted = Filter.tags(" Aa || c ")
+
+    assert java_hash("Aa") == java_hash("BB")
+    assert wanted.takes("Aa")
+    assert wanted.takes("c")
+    assert not wanted.takes("BB")
+    assert not wanted.takes(None)
+
+
+def test_a_subscription_tells_the_broker_the_hashes_of_its_tags() -> None:
+    data = Filter.tags("a || b").data("t")
+
+    assert (data.topic, data.sub_string, data.expression_type) == ("t", "a || b", "TAG")
+    assert dict(zip(data.tags_set, data.code_set, strict=True)) == {"a": 97, "b": 98}
+    assert data.sub_version > 1_600_000_000_000
+
+
+def test_an_sql_filter_leaves_the_choice_to_the_broker() -> None:
+    wanted = Filter.of(Filter.sql("a > 5"))
+
+    assert wanted.takes("anything")
+    assert wanted.data("t").expression_type == "SQL92"
+
+
+@pytest.mark.parametrize("expression", ["||", " || "])
+def test_an_expression_without_a_tag_is_refused(expression: str) -> None:
+    with pytest.raises(ConfigError, match="tag"):
+        Filter.tags(expression)
+
+
+def test_an_sql_filter_needs_an_expression() -> None:
+    with pytest.raises(ConfigError):
+        Filter.sql(" ")

@@ -28,7 +28,7 @@ REFERENCED_NODES_MAX = 200_000
 NUMBER_CHARS_MAX = 400
 
 
-class FastJsonError(ProtocolError):
+class FastJsonError(ProtocolError, ValueError):
     """A text is not even JSON of the dialect."""
 
 

@@ -1,6 +1,9 @@
-"""One struct for each JSON body, by family; named as RocketMQ names its classes."""
+"""One struct for each JSON body, by family; named as RocketMQ names its classes.
 
-from cometmq.protocol.bodies.base import Body, InvalidBodyError
+``REQUEST_BODIES`` and ``RESPONSE_BODIES`` lead from a request code to its bodies.
+"""
+
+from cometmq.protocol.bodies.base import Body, InvalidBodyError, decode_body
 from cometmq.protocol.bodies.broker_admin import (
     BrokerStatsData,
     BrokerStatsItem,
@@ -88,6 +91,7 @@ from cometmq.protocol.bodies.route import (
     TopicQueueMappingInfo,
     TopicRouteData,
 )
+from cometmq.protocol.bodies.table import REQUEST_BODIES, RESPONSE_BODIES
 from cometmq.protocol.bodies.topic import (
     TimerMetric,
     TimerMetricsSerializeWrapper,
@@ -99,8 +103,11 @@ from cometmq.protocol.bodies.topic import (
 )
 
 __all__ = [
+    "REQUEST_BODIES",
+    "RESPONSE_BODIES",
     "Body",
     "InvalidBodyError",
+    "decode_body",
     # common
     "DataVersion",
     "KVTable",

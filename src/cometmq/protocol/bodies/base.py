@@ -6,7 +6,7 @@ way through the dialect of :mod:`cometmq.protocol.fastjson`.
 Source: RemotingSerializable, RocketMQ 5.3.
 """
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
@@ -44,30 +44,39 @@ class Body(Part, kw_only=True, forbid_unknown_fields=True):
         Raises:
             InvalidBodyError: the body is empty, malformed or of another shape.
         """
-        decoder = _decoder(cls)
-        if decoder is not None and not fastjson.has_references(data):
-            try:
-                decoded: Self = decoder.decode(data)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                pass
-            else:
-                return decoded
-        return cls._decode_leniently(data)
+        return decode_body(cls, data)
 
-    @classmethod
-    def _decode_leniently(cls, data: bytes) -> Self:
-        if not data:
-            raise InvalidBodyError(f"a {cls.__name__} is expected, but the body is empty")
+
+S = TypeVar("S", bound=msgspec.Struct)
+_DECODERS: dict[type[msgspec.Struct], msgspec.json.Decoder[Any] | None] = {}
+
+
+def decode_body(cls: type[S], data: bytes) -> S:
+    """Read any struct, such as a noun of the model that travels as a body of its own.
+
+    Raises:
+        InvalidBodyError: the body is empty, malformed or of another shape.
+    """
+    decoder = _decoder(cls)
+    if decoder is not None and not fastjson.has_references(data):
         try:
-            return read_struct(fastjson.loads(bytes(data)), cls)
-        except fastjson.FastJsonError as error:
-            raise InvalidBodyError(f"{cls.__name__}: {error}") from None
+            decoded: S = decoder.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return _decode_leniently(cls, data)
+        return decoded
+    return _decode_leniently(cls, data)
 
 
-_DECODERS: dict[type[Body], msgspec.json.Decoder[Any] | None] = {}
+def _decode_leniently(cls: type[S], data: bytes) -> S:
+    if not data:
+        raise InvalidBodyError(f"a {cls.__name__} is expected, but the body is empty")
+    try:
+        return read_struct(fastjson.loads(bytes(data)), cls)
+    except fastjson.FastJsonError as error:
+        raise InvalidBodyError(f"{cls.__name__}: {error}") from None
 
 
-def _decoder(cls: type[Body]) -> msgspec.json.Decoder[Any] | None:
+def _decoder(cls: type[msgspec.Struct]) -> msgspec.json.Decoder[Any] | None:
     """Return the fast decoder of a body; there is none if some map has objects for keys."""
     if cls not in _DECODERS:
         try:

@@ -7,8 +7,9 @@ Source: AdminBrokerProcessor.getAllDelayOffset, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from cometmq.broker.services.delay import DelayedDelivery
-from cometmq.protocol.bodies import DelayOffsetSerializeWrapper
+from collections.abc import Callable
+
+from cometmq.protocol.bodies import DataVersion, DelayOffsetSerializeWrapper
 from cometmq.remoting import Request, Response
 
 
@@ -16,15 +17,14 @@ class DelayOffsetTable:
     """Answers GET_ALL_DELAY_OFFSET (45).
 
     Args:
-        delivery: knows how far each delay level was delivered.
+        offsets: gives how far each delay level was delivered, and the version of that table.
     """
 
-    def __init__(self, delivery: DelayedDelivery) -> None:
-        self._delivery = delivery
+    def __init__(self, offsets: Callable[[], tuple[dict[int, int], DataVersion]]) -> None:
+        self._offsets = offsets
 
     def all(self, request: Request) -> Response:
         """Answer the offset of each level that has one."""
-        body = DelayOffsetSerializeWrapper(
-            offset_table=self._delivery.offsets(), data_version=self._delivery.version
-        )
+        numbers, version = self._offsets()
+        body = DelayOffsetSerializeWrapper(offset_table=numbers, data_version=version)
         return Response(body=body.encode())

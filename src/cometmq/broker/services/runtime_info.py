@@ -10,7 +10,7 @@ Source: AdminBrokerProcessor.prepareRuntimeInfo and StoreStatsService, RocketMQ 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.services.stats import BrokerStats
@@ -53,6 +53,13 @@ class StoreFigures(Protocol):
         """Return figures by RocketMQ's names."""
 
 
+class DelayLevelPlace(NamedTuple):
+    """How far one delay level was delivered."""
+
+    delivered: int
+    parked: int
+
+
 class RuntimeInfo:
     """Makes the table.
 
@@ -64,7 +71,7 @@ class RuntimeInfo:
         sends_waiting: counts the sends that wait for the disk.
         oldest_wait_s: for how long the oldest of them has waited.
         pulls_held: counts the pulls that are held.
-        delay_levels: gives for each delay level in use what was delivered and what was parked.
+        delay_levels: gives the place of each delay level that was used.
         clock: tells how long the broker runs.
     """
 
@@ -78,7 +85,7 @@ class RuntimeInfo:
         sends_waiting: Callable[[], int],
         oldest_wait_s: Callable[[], float],
         pulls_held: Callable[[], int],
-        delay_levels: Callable[[], Mapping[int, tuple[int, int]]],
+        delay_levels: Callable[[], Mapping[int, DelayLevelPlace]],
         clock: Clock,
     ) -> None:
         self._store = store
@@ -102,8 +109,8 @@ class RuntimeInfo:
         table |= self._rates()
         table |= self._days()
         table |= self._queues()
-        for level, (delivered, parked) in sorted(self._delay_levels().items()):
-            table[f"scheduleMessageOffset_{level}"] = f"{delivered},{parked}"
+        for level, place in sorted(self._delay_levels().items()):
+            table[f"scheduleMessageOffset_{level}"] = f"{place.delivered},{place.parked}"
         return table
 
     def _identity(self) -> dict[str, str]:

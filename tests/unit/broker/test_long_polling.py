@@ -9,7 +9,13 @@ LONG_MS = 60_000
 
 
 class Odd:
-    """Wants messages with odd tag codes."""
+    """Wants messages with odd tag codes, and if asked to look, those that say yes."""
+
+    def __init__(self, *, needs_properties: bool = False) -> None:
+        self.needs_properties = needs_properties
+
+    def matches_properties(self, properties: bytes) -> bool:
+        return properties == b"yes"
 
     def matches_tags(self, tags_code: int) -> bool:
         return tags_code % 2 == 1
@@ -70,6 +76,17 @@ async def test_only_matching_messages_wake_a_pull(waiting: Waiting) -> None:
     waiting.pulls.arrived("T", 0, 1, 3)
     await asyncio.sleep(0)
     assert waiting.answered == ["odd"]
+
+
+async def test_properties_are_looked_at_where_they_matter(waiting: Waiting) -> None:
+    waiting.hold("yes", matcher=Odd(needs_properties=True))
+    waiting.pulls.arrived("T", 0, 0, 3, 9, b"no")
+    waiting.pulls.arrived("T", 0, 1, 2, 9, b"yes")
+    await asyncio.sleep(0)
+    assert waiting.answered == []
+    waiting.pulls.arrived("T", 0, 2, 3, 9, b"yes")
+    await asyncio.sleep(0)
+    assert waiting.answered == ["yes"]
 
 
 async def test_a_message_before_the_wanted_offset_wakes_nobody(waiting: Waiting) -> None:

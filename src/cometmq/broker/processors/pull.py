@@ -28,7 +28,8 @@ from cometmq.model.topic import Perm, TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import PullMessageRequest
 from cometmq.remoting import Request, Response
-from cometmq.store import GetResult, GetStatus, MessageStore, TagMatcher
+from cometmq.store import GetResult, GetStatus, MessageStore
+from cometmq.store.reading import Matcher
 
 # Which switch refused a pull, told in header field forbiddenType.
 FORBIDDEN_BY_BROKER = 1
@@ -186,7 +187,7 @@ class PullMessages:
         header: PullMessageRequest,
         group: SubscriptionGroupConfig,
         settings: BrokerSettings,
-    ) -> TagMatcher | None:
+    ) -> Matcher | None:
         if header.sys_flag & _SUBSCRIPTION:
             return matcher_of(
                 header.subscription, header.expression_type, settings.enable_property_filter
@@ -232,7 +233,7 @@ class PullMessages:
         low, high = self._store.bounds(header.topic, header.queue_id)
         return Response(_MOVED, "OFFSET_RESET", fields=_fields(0, offset, low, high))
 
-    def _read(self, header: PullMessageRequest, matcher: TagMatcher | None) -> GetResult:
+    def _read(self, header: PullMessageRequest, matcher: Matcher | None) -> GetResult:
         result = self._store.get(
             header.topic,
             header.queue_id,
@@ -283,7 +284,7 @@ class PullMessages:
         self,
         request: Request,
         header: PullMessageRequest,
-        matcher: TagMatcher | None,
+        matcher: Matcher | None,
         hold_ms: int,
     ) -> None:
         pull = HeldPull(

@@ -17,8 +17,8 @@ from cometmq.protocol.headers import (
     GetMaxOffsetResponse,
     GetMinOffsetRequest,
     GetMinOffsetResponse,
-    SearchOffsetRequest,
-    SearchOffsetResponse,
+    SearchOffsetByTimestampRequest,
+    SearchOffsetByTimestampResponse,
 )
 from cometmq.remoting import Request, Response
 from cometmq.store import MessageStore
@@ -38,13 +38,13 @@ class QueueBounds:
 
     def search(self, request: Request) -> Response:
         """The offset that belongs to a time."""
-        header = request.header(SearchOffsetRequest)
+        header = request.header(SearchOffsetByTimestampRequest)
         self._check(header.topic, header.queue_id)
         upper = (header.boundary_type or "").lower() == "upper"
         offset = self._store.offset_at_time(
             header.topic, header.queue_id, header.timestamp, "UPPER" if upper else "LOWER"
         )
-        return Response(header=SearchOffsetResponse(offset=offset))
+        return Response(header=SearchOffsetByTimestampResponse(offset=offset))
 
     def max_offset(self, request: Request) -> Response:
         """The offset the next message will get."""

@@ -71,10 +71,7 @@ class SendReply:
 
     async def reply(self, request: Request) -> Response:
         """Push the reply, store it, and tell whether the client has it."""
-        is_long_form = request.code == RequestCode.SEND_REPLY_MESSAGE
-        header: SendHeader = request.header(
-            SendMessageRequest if is_long_form else SendMessageV2Request
-        )
+        header = _header(request)
         try:
             placement = self._intake.place(header, request.body, request.connection)
         except ResponseError as refusal:
@@ -162,6 +159,12 @@ class SendReply:
         settings = self._settings()
         trace = "true" if settings.trace_on else "false"
         return {"MSG_REGION": settings.region_id, "TRACE_ON": trace}
+
+
+def _header(request: Request) -> SendHeader:
+    if request.code == RequestCode.SEND_REPLY_MESSAGE:
+        return request.header(SendMessageRequest)
+    return request.header(SendMessageV2Request)
 
 
 def _sys_flag(sys_flag: int, born_host: bytes, store_host: bytes) -> int:

@@ -17,19 +17,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
+
+from cometmq.store.reading import Matcher
 
 log = logging.getLogger(__name__)
 
 HELD_PULLS_MAX = 100_000
 HOLD_MS_MAX = 300_000
-
-
-class Matcher(Protocol):
-    """What a held pull waits for."""
-
-    def matches_tags(self, tags_code: int) -> bool:
-        """Whether a message with this tag code may be wanted."""
 
 
 class HeldPull:
@@ -104,16 +99,16 @@ class HeldPulls:
         queue_offset: int,
         tags_code: int,
         store_time_ms: int = 0,
-        properties: Any = None,
+        properties: bytes = b"",
     ) -> None:
-        """Wake the pulls which may want the message that came to this place."""
+        """Wake the pulls that want the message which came to this place."""
         waiting = self._by_place.get((topic, queue_id))
         if waiting is None or not self.woken_by_arrivals:
             return
         for pull in list(waiting):
             if queue_offset < pull.offset:
                 continue
-            if pull.matcher is None or pull.matcher.matches_tags(tags_code):
+            if _wants(pull.matcher, tags_code, properties):
                 self._wake(pull)
 
     def topic_gone(self, topic: str) -> None:
@@ -164,6 +159,14 @@ class HeldPulls:
         _take_out(self._by_place, pull.place, pull)
         _take_out(self._by_owner, pull.owner, pull)
         self._held -= 1
+
+
+def _wants(matcher: Matcher | None, tags_code: int, properties: bytes) -> bool:
+    if matcher is None:
+        return True
+    if not matcher.matches_tags(tags_code):
+        return False
+    return not matcher.needs_properties or matcher.matches_properties(properties)
 
 
 def _take_out(table: dict[Any, dict[HeldPull, None]], key: object, pull: HeldPull) -> None:

@@ -19,7 +19,7 @@ from cometmq.protocol.subscription import (
     is_tag_kind,
     parse_tag_expression,
 )
-from cometmq.store import TagMatcher
+from cometmq.store.reading import Matcher, TagMatcher
 
 PARSE_FAILED = "parse the consumer's subscription failed"
 
@@ -43,7 +43,7 @@ class Subscription:
         """When the client subscribed, in ms; of two expressions the younger one counts."""
         return self.data.sub_version
 
-    def matcher(self, property_filter_enabled: bool) -> TagMatcher | None:
+    def matcher(self, property_filter_enabled: bool) -> Matcher | None:
         """What this subscription lets through.
 
         Raises:
@@ -56,7 +56,7 @@ class Subscription:
 
 def matcher_of(
     expression: str | None, kind: str | None, property_filter_enabled: bool
-) -> TagMatcher | None:
+) -> Matcher | None:
     """What an expression that travels with a pull lets through.
 
     Raises:
@@ -81,7 +81,7 @@ def check_client_subscription(data: SubscriptionData | None, property_filter_ena
         _matcher_of_other_kind(data.expression_type, property_filter_enabled)
 
 
-def _matcher_of_other_kind(kind: str | None, property_filter_enabled: bool) -> TagMatcher | None:
+def _matcher_of_other_kind(kind: str | None, property_filter_enabled: bool) -> Matcher | None:
     if not property_filter_enabled:
         raise ResponseError(
             ResponseCode.SYSTEM_ERROR,
@@ -93,7 +93,7 @@ def _matcher_of_other_kind(kind: str | None, property_filter_enabled: bool) -> T
     )
 
 
-def _tag_matcher_of(data: SubscriptionData) -> TagMatcher | None:
+def _tag_matcher_of(data: SubscriptionData) -> Matcher | None:
     if data.class_filter_mode or not data.sub_string or data.sub_string == ALL_TAGS:
         return None
     if data.code_set:

@@ -1,0 +1,111 @@
+"""The documentation agrees with the code, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.cli.main import app
+from cometmq.namesrv.config import NameServerSettings
+from cometmq.remoting.config import RemotingSettings, TlsSettings
+from cometmq.store.config import StoreSettings
+from cometmq.system.settings import describe
+from docs import pages
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+SETTINGS = (BrokerSettings, StoreSettings, NameServerSettings, RemotingSettings, TlsSettings)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(pages.ROOT))
+
+
+PAGES = [pytest.param(path, id=name_of(path)) for path in pages.pages()]
+
+
+def blocks(path: Path, language: str) -> Iterator[str]:
+    for match in FENCE.finditer(path.read_text()):
+        if match.group(1) == language:
+            yield match.group(2)
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors a Markdown viewer makes of the headings."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", path.read_text()), re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading).strip().lower() for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
+def test_parts_made_from_the_code_are_fresh() -> None:
+    stale = [name_of(path) for path in pages.stale()]
+
+    assert stale == [], "write them anew with: python docs/pages.py"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    broken = []
+    for target in LINK.findall(FENCE.sub("", page.read_text())):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(target)
+
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_in_the_text_exist_with_their_options(page: Path) -> None:
+    root = typer.main.get_command(app)
+    for block in blocks(page, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words and Path(words[0]).name == "cometmq":
+                command, rest = root, words[1:]
+                while getattr(command, "commands", None) and rest:
+                    assert rest[0] in command.commands, line
+                    command, rest = command.commands[rest[0]], rest[1:]
+                command.make_context(words[0], rest)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_configuration_in_the_text_is_understood(page: Path) -> None:
+    known = {setting.key: setting for kind in SETTINGS for setting in describe(kind)}
+    for block in blocks(page, "properties"):
+        for line in block.splitlines():
+            if line and not line.startswith("#"):
+                key, _, value = line.partition("=")
+                assert key in known, line
+                known[key].parse(value)
+
+
+def test_every_example_is_shown_or_run() -> None:
+    shown = {
+        match.group(2)
+        for path in pages.pages()
+        for match in pages.INCLUDE.finditer(path.read_text())
+    }
+    files = {name_of(path) for path in (pages.ROOT / "examples").glob("*.py")}
+
+    assert shown <= files
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_in_the_text_is_included_or_marked_to_run(page: Path) -> None:
+    text = page.read_text()
+    loose = [
+        match.group(0)[:60]
+        for match in FENCE.finditer(text)
+        if match.group(1) == "python" and not text[: match.start()].rstrip().endswith("-->")
+    ]
+
+    assert loose == []

@@ -17,7 +17,7 @@ from cometmq.model.topic import check_topic_name
 from cometmq.system.settings import setting
 
 _ADDRESS = re.compile(r"[^\s:;]+:[0-9]{1,5}|\[[0-9A-Fa-f:.%]+\]:[0-9]{1,5}")
-_NAME = re.compile(r"[^\x00-\x20\x7f/\\]{1,127}")
+_NAME = re.compile(r"(?!\.+$)[^\x00-\x20\x7f/\\]{1,127}")
 
 
 def _host_name() -> str:
@@ -120,11 +120,6 @@ class BrokerSettings:
     enable_create_sys_group: bool = setting(True, key="enableCreateSysGroup", remote=True)
     """Whether an unknown system group (``CID_RMQ_SYS_…``) is created at its first use, even when
     others are not."""
-
-    clear_retry_topic_when_delete_topic: bool = setting(
-        True, key="clearRetryTopicWhenDeleteTopic", remote=True
-    )
-    """Whether the retry topics of POP consumption go with their topic."""
 
     # --- sending --------------------------------------------------------------------------------
 
@@ -241,7 +236,8 @@ class BrokerSettings:
         ):
             if not _NAME.fullmatch(name):
                 raise ConfigError(
-                    f"{key}={name}: expected 1 to 127 characters without blanks and slashes"
+                    f"{key}={name}: expected 1 to 127 characters without blanks and slashes,"
+                    " not dots alone"
                 )
         for address in self.namesrv_addr:
             if not _ADDRESS.fullmatch(address):

@@ -9,12 +9,12 @@ from cometmq.model.errors import ConfigError
     [("1", 1), ("18", 18), ("99", 18), ("0", 0), ("-1", 0), ("+3", 3), ("x", 0), ("1_0", 0)],
 )
 def test_level_of_a_message(asked: str, level: int) -> None:
-    assert DelayLevels().level_of({"DELAY": asked}) == level
+    assert DelayLevels.parse().level_of({"DELAY": asked}) == level
 
 
 def test_a_delayed_message_is_parked_with_its_real_place() -> None:
     properties = {"DELAY": "20", "KEYS": "k"}
-    parked = DelayLevels("1s 2m").park("T", 3, properties)
+    parked = DelayLevels.parse("1s 2m").park("T", 3, properties)
     assert parked is not None
     assert (parked.topic, parked.queue_id) == ("SCHEDULE_TOPIC_XXXX", 1)
     assert parked.properties == {
@@ -27,12 +27,12 @@ def test_a_delayed_message_is_parked_with_its_real_place() -> None:
 
 
 def test_a_message_without_delay_is_not_parked() -> None:
-    assert DelayLevels().park("T", 0, {"DELAY": "0"}) is None
-    assert DelayLevels().park("T", 0, {}) is None
+    assert DelayLevels.parse().park("T", 0, {"DELAY": "0"}) is None
+    assert DelayLevels.parse().park("T", 0, {}) is None
 
 
 def test_levels_have_their_delays() -> None:
-    levels = DelayLevels("1s 2m 3h 4d")
+    levels = DelayLevels.parse("1s 2m 3h 4d")
     assert [levels.delay_ms(level) for level in range(1, levels.highest + 1)] == [
         1000,
         120_000,
@@ -43,4 +43,4 @@ def test_levels_have_their_delays() -> None:
 
 def test_unreadable_levels_are_refused() -> None:
     with pytest.raises(ConfigError):
-        DelayLevels("1s  2s")
+        DelayLevels.parse("1s  2s")

@@ -150,12 +150,12 @@ class PullMessages:
     ) -> SubscriptionGroupConfig:
         if not settings.broker_permission & Perm.READ:
             raise PullForbiddenError(
-                f"the broker[{settings.broker_ip1}] pulling message is forbidden",
+                f"the broker[{settings.broker_ip1 or settings.bind_address}] pulling message is forbidden",
                 FORBIDDEN_BY_BROKER,
             )
         if request.code == RequestCode.LITE_PULL_MESSAGE and not settings.lite_pull_message_enable:
             raise PullForbiddenError(
-                f"the broker[{settings.broker_ip1}] for lite pull consumer is forbidden",
+                f"the broker[{settings.broker_ip1 or settings.bind_address}] for lite pull consumer is forbidden",
                 FORBIDDEN_BY_BROKER,
             )
         group = known_group(

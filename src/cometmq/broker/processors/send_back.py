@@ -75,7 +75,7 @@ class SendBack:
         if not settings.broker_permission & Perm.WRITE:
             raise ResponseError(
                 ResponseCode.NO_PERMISSION,
-                f"the broker[{settings.broker_ip1}] sending message is forbidden",
+                f"the broker[{settings.broker_ip1 or settings.bind_address}] sending message is forbidden",
             )
         if group.retry_queue_nums <= 0:
             return Response()

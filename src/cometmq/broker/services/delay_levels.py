@@ -31,14 +31,20 @@ class DelayLevels:
     """The levels of a broker; immutable.
 
     Args:
-        text: the setting ``messageDelayLevel``.
-
-    Raises:
-        ConfigError: a level is not a number with a unit.
+        delays_ms: the delay of each level, from level 1 on.
     """
 
-    def __init__(self, text: str = DEFAULT_LEVELS) -> None:
-        self._delays_ms = parse_delay_levels(text)
+    def __init__(self, delays_ms: Mapping[int, int]) -> None:
+        self._delays_ms = dict(delays_ms)
+
+    @classmethod
+    def parse(cls, text: str = DEFAULT_LEVELS) -> DelayLevels:
+        """Read the setting ``messageDelayLevel``.
+
+        Raises:
+            ConfigError: a level is not a number with a unit.
+        """
+        return cls(parse_delay_levels(text))
 
     @property
     def highest(self) -> int:

@@ -17,8 +17,8 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.compression import CompressionError, decompress_body
 from cometmq.protocol.command import Command
+from cometmq.protocol.compression import CompressionError, decompress_body
 from cometmq.protocol.headers import PullMessageRequest, PullMessageResponse
 from cometmq.protocol.record import decode_messages
 

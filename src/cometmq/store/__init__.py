@@ -1,1 +1,32 @@
-"""To be described."""
+"""The store: messages on disk, in RocketMQ's files.
+
+`MessageStore` is the face of it; it knows nothing of connections or event loops.
+"""
+
+from cometmq.store.appending import Appended, AppendedBatch
+from cometmq.store.config import StoreSettings
+from cometmq.store.errors import (
+    SegmentCreateError,
+    StoreCorruptError,
+    StoreLockedError,
+    StoreUnavailableError,
+)
+from cometmq.store.lookup import QueryResult
+from cometmq.store.message_store import MessageStore
+from cometmq.store.reading import GetResult, GetStatus, Matcher, TagMatcher
+
+__all__ = [
+    "MessageStore",
+    "StoreSettings",
+    "Appended",
+    "AppendedBatch",
+    "GetResult",
+    "GetStatus",
+    "QueryResult",
+    "Matcher",
+    "TagMatcher",
+    "StoreUnavailableError",
+    "SegmentCreateError",
+    "StoreCorruptError",
+    "StoreLockedError",
+]

@@ -84,6 +84,9 @@ class MappedFile(Protocol):
     def zero(self, start: int, stop: int) -> int:
         """Make bytes ``start`` to ``stop`` zero; return how many were not."""
 
+    def data_ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the parts of ``start`` to ``stop`` that are not known to be holes of zeros."""
+
     def populate(self, start: int, stop: int) -> None:
         """Make pages ready for writing without holding up other threads; a hint."""
 
@@ -274,9 +277,9 @@ class SystemMappedFile:
         self.size_bytes = size_bytes
         self._closing = threading.Lock()
         self._closed = False
-        self._keep_open = keep_open
-        flags = os.O_RDONLY if read_only else os.O_RDWR
-        self._descriptor = os.open(path, flags | _CREATE if create else flags, 0o644)
+        self._flags = os.O_RDONLY if read_only else os.O_RDWR
+        flags = self._flags | _CREATE if create else self._flags
+        self._descriptor = os.open(path, flags, 0o644)
         try:
             if create:
                 os.ftruncate(self._descriptor, size_bytes)
@@ -306,7 +309,7 @@ class SystemMappedFile:
     def zero(self, start: int, stop: int) -> int:
         """Make bytes ``start`` to ``stop`` zero; return how many were not."""
         erased = 0
-        for first, last in self._data_ranges(start, stop):
+        for first, last in self.data_ranges(start, stop):
             for position in range(first, last, len(_ZEROS)):
                 end = min(position + len(_ZEROS), last)
                 met = self.map[position:end]
@@ -338,8 +341,8 @@ class SystemMappedFile:
             self._closed = True
             self._drop_descriptor()
 
-    def _data_ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """The parts of ``start`` to ``stop`` that are not known to be holes."""
+    def data_ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the parts of ``start`` to ``stop`` that are not known to be holes of zeros."""
         ranges = []
         with self._opened() as descriptor:
             while start < stop:
@@ -362,7 +365,7 @@ class SystemMappedFile:
         if self._descriptor >= 0:
             yield self._descriptor
             return
-        descriptor = os.open(self.path, os.O_RDWR)
+        descriptor = os.open(self.path, self._flags)
         try:
             yield descriptor
         finally:

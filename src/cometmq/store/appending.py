@@ -1,0 +1,314 @@
+# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
+"""Appending: a message becomes a record, its unit in a queue and its keys in the index.
+
+Room in all three is made before the first byte is written, so that a full disk refuses a message
+instead of tearing it. Single writer. Source: CommitLog.asyncPutMessage and
+DefaultAppendMessageCallback, RocketMQ 5.3; R5's limits, with the size met in each refusal.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+from zlib import crc32
+
+from cometmq.model.errors import InvalidMessageError
+from cometmq.model.topic import RETRY_PREFIX
+from cometmq.protocol.batch import decode_batch
+from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, join_properties
+from cometmq.protocol.record import CRC_MASK, MAGIC_V1, MAGIC_V2, TOPIC_BYTES_MAX_V1
+from cometmq.store.commit_log import FIXED_BYTES, CommitLog
+from cometmq.store.consume_queue import ConsumeQueue
+from cometmq.store.dispatch import Dispatcher, QueueTable, TopicQueues
+from cometmq.store.errors import StoreUnavailableError
+from cometmq.store.index import Index
+
+logger = logging.getLogger(__name__)
+
+TOPIC_BYTES_MAX = 255
+RECORD_MARGIN_BYTES = 64 * 1024
+"""By how much a record may be larger than the largest body."""
+
+_KEYS_EXPECTED = 64
+_HOST_V4_BYTES, _HOST_V6_BYTES = 8, 20
+_V6_EXTRA_BYTES = 12
+_BORN_V6, _STORE_V6 = 0x10, 0x20
+
+Arrival = Callable[[str, int, int, int, int, bytes], None]
+"""Told of each message: topic, queue, queue offset, tags code, store time, properties."""
+
+
+class Appended:
+    """Where a message was stored."""
+
+    __slots__ = ("log_offset", "queue_offset", "size_bytes", "store_time_ms")
+
+    def __init__(
+        self, log_offset: int, size_bytes: int, queue_offset: int, store_time_ms: int
+    ) -> None:
+        self.log_offset = log_offset
+        self.size_bytes = size_bytes
+        self.queue_offset = queue_offset
+        self.store_time_ms = store_time_ms
+
+
+class AppendedBatch:
+    """Where the messages of a batch were stored, one after the other."""
+
+    __slots__ = ("log_offset_end", "log_offsets", "queue_offset", "size_bytes", "store_time_ms")
+
+    def __init__(
+        self, log_offsets: list[int], size_bytes: int, queue_offset: int, store_time_ms: int
+    ) -> None:
+        self.log_offsets = log_offsets
+        self.size_bytes = size_bytes
+        self.queue_offset = queue_offset
+        self.store_time_ms = store_time_ms
+        self.log_offset_end = log_offsets[0] + size_bytes
+
+
+class Appender:
+    """Writes messages into a store that is open.
+
+    Args:
+        log: takes the records.
+        table: has the queues.
+        index: takes the keys; None where messages cannot be looked up by key.
+        dispatcher: knows what follows from a record.
+        now_ms: the clock that store times come from.
+        message_bytes_max: the largest body.
+        long_topics: whether topics over 127 bytes are taken.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        table: QueueTable,
+        index: Index | None,
+        dispatcher: Dispatcher,
+        now_ms: Callable[[], int],
+        message_bytes_max: int,
+        long_topics: bool,
+    ) -> None:
+        self._log = log
+        self._table = table
+        self._topics = table.topics
+        self._index: Any = index
+        self._dispatcher = dispatcher
+        self._now_ms = now_ms
+        self._long_topics = long_topics
+        self.message_bytes_max = message_bytes_max
+        self.refusal: str | None = None
+        self.on_arrival: Arrival | None = None
+
+    def append(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        flag: int,
+        sys_flag: int,
+        born_ms: int,
+        born_host: bytes,
+        store_host: bytes,
+        reconsumed: int,
+        prepared_offset: int,
+    ) -> Appended:
+        """Store one message; see `MessageStore.append`."""
+        if self.refusal is not None:
+            raise StoreUnavailableError(self.refusal)
+        queues = self._topics.get(topic)
+        if queues is None:
+            queues = self._admit(topic)
+        queue = queues.queues.get(queue_id)
+        if queue is None:
+            queue = self._admit_queue(queues, queue_id)
+        total = self._record_bytes(queues, body, properties)
+        if len(born_host) != _HOST_V4_BYTES or len(store_host) != _HOST_V4_BYTES:
+            total += self._extra_bytes(born_host, store_host)
+        sys_flag = sys_flag & ~(_BORN_V6 | _STORE_V6)
+        if len(born_host) == _HOST_V6_BYTES:
+            sys_flag |= _BORN_V6
+        if len(store_host) == _HOST_V6_BYTES:
+            sys_flag |= _STORE_V6
+        self._make_room(queue, total, 1)
+        kind = sys_flag & 0xC
+        queue_offset = queue.max_offset if kind == 0 or kind == 8 else 0
+        store_ms = self._now_ms()
+        log_offset = self._log.write(
+            total,
+            MAGIC_V2 if queues.long_name else MAGIC_V1,
+            crc32(body) & CRC_MASK if body else 0,
+            queue_id,
+            flag,
+            queue_offset,
+            sys_flag,
+            born_ms,
+            born_host,
+            store_ms,
+            store_host,
+            reconsumed,
+            prepared_offset,
+            body,
+            queues.field,
+            properties,
+        )
+        self._follow(queues, queue, log_offset, total, queue_offset, sys_flag, store_ms, properties)
+        return Appended(log_offset, total, queue_offset, store_ms)
+
+    def append_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        batch_body: bytes,
+        properties: bytes,
+        sys_flag: int,
+        born_ms: int,
+        born_host: bytes,
+        store_host: bytes,
+        reconsumed: int,
+    ) -> AppendedBatch:
+        """Store the messages of a batch; see `MessageStore.append_batch`."""
+        if self.refusal is not None:
+            raise StoreUnavailableError(self.refusal)
+        if sys_flag & 0xC:
+            raise InvalidMessageError("a batch cannot be part of a transaction")
+        if len(batch_body) > self.message_bytes_max:
+            raise _too_large("a batch", len(batch_body), self.message_bytes_max)
+        queues = self._topics.get(topic)
+        if queues is None:
+            queues = self._admit(topic)
+        if queues.long_name:
+            raise _too_large("the topic of a batch", len(topic.encode()), TOPIC_BYTES_MAX_V1)
+        queue = queues.queues.get(queue_id)
+        if queue is None:
+            queue = self._admit_queue(queues, queue_id)
+        sys_flag = sys_flag & ~(_BORN_V6 | _STORE_V6)
+        extra = self._extra_bytes(born_host, store_host)
+        if len(born_host) == _HOST_V6_BYTES:
+            sys_flag |= _BORN_V6
+        if len(store_host) == _HOST_V6_BYTES:
+            sys_flag |= _STORE_V6
+        items = decode_batch(batch_body)
+        if not items:
+            raise InvalidMessageError("a batch without messages")
+        joined = []
+        sizes = []
+        whole = 0
+        for _, body, own in items:
+            text = join_properties(own, properties)
+            total = self._record_bytes(queues, body, text) + extra
+            joined.append(text)
+            sizes.append(total)
+            whole += total
+        if whole > self.message_bytes_max:
+            raise _too_large("the records of a batch", whole, self.message_bytes_max)
+        self._make_room(queue, whole, len(sizes))
+        first = queue.max_offset
+        store_ms = self._now_ms()
+        log_offsets = []
+        for number in range(len(sizes)):
+            item = items[number]
+            body = item[1]
+            text = joined[number]
+            total = sizes[number]
+            log_offset = self._log.write(
+                total,
+                MAGIC_V1,
+                crc32(body) & CRC_MASK if body else 0,
+                queue_id,
+                item[0],
+                first + number,
+                sys_flag,
+                born_ms,
+                born_host,
+                store_ms,
+                store_host,
+                reconsumed,
+                0,
+                body,
+                queues.field,
+                text,
+            )
+            log_offsets.append(log_offset)
+            self._follow(queues, queue, log_offset, total, first + number, sys_flag, store_ms, text)
+        return AppendedBatch(log_offsets, whole, first, store_ms)
+
+    def _record_bytes(self, queues: TopicQueues, body: bytes, properties: bytes) -> int:
+        """Return the size of a record between IPv4 hosts, if it keeps the limits."""
+        if len(body) > self.message_bytes_max:
+            raise _too_large("a body", len(body), self.message_bytes_max)
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise _too_large("properties", len(properties), PROPERTIES_BYTES_MAX)
+        total = FIXED_BYTES + len(body) + len(queues.field) + len(properties)
+        if total > self.message_bytes_max + RECORD_MARGIN_BYTES:
+            raise _too_large("a record", total, self.message_bytes_max + RECORD_MARGIN_BYTES)
+        return total
+
+    def _extra_bytes(self, born_host: bytes, store_host: bytes) -> int:
+        extra = 0
+        for host in (born_host, store_host):
+            if len(host) == _HOST_V6_BYTES:
+                extra += _V6_EXTRA_BYTES
+            elif len(host) != _HOST_V4_BYTES:
+                raise InvalidMessageError(f"a host of {len(host)} bytes, expected 8 or 20")
+        return extra
+
+    def _make_room(self, queue: ConsumeQueue, total: int, count: int) -> None:
+        try:
+            queue.make_room(count)
+            if self._index is not None:
+                self._index.make_room(count * _KEYS_EXPECTED)
+        except OSError as problem:
+            raise StoreUnavailableError(f"no room on the disk: {problem}") from problem
+        self._log.make_room(total)
+
+    def _follow(
+        self,
+        queues: TopicQueues,
+        queue: ConsumeQueue,
+        log_offset: int,
+        total: int,
+        queue_offset: int,
+        sys_flag: int,
+        store_ms: int,
+        properties: bytes,
+    ) -> None:
+        """Dispatch a record and tell of its arrival."""
+        try:
+            tags_code = self._dispatcher.dispatch(
+                queues, queue, log_offset, total, queue_offset, sys_flag, store_ms, properties
+            )
+        except OSError as problem:
+            # The record is whole; what is missing comes with the start after a crash.
+            logger.error("record not dispatched offset=%d reason=%s", log_offset, problem)
+            self.refusal = f"queues and index cannot be written: {problem}"
+            return
+        if self.on_arrival is not None and queue.max_offset > queue_offset:
+            self.on_arrival(
+                queues.name, queue.queue_id, queue_offset, tags_code, store_ms, properties
+            )
+
+    def _admit(self, topic: str) -> TopicQueues:
+        """Let in a topic that has no queue yet."""
+        length = len(topic.encode())
+        if not topic:
+            raise InvalidMessageError("a topic without a name")
+        if length > TOPIC_BYTES_MAX:
+            raise _too_large("a topic", length, TOPIC_BYTES_MAX)
+        if length > TOPIC_BYTES_MAX_V1 and not (
+            self._long_topics and topic.startswith(RETRY_PREFIX)
+        ):
+            raise _too_large("a topic", length, TOPIC_BYTES_MAX_V1)
+        return self._table.topic(topic)
+
+    def _admit_queue(self, queues: TopicQueues, queue_id: int) -> ConsumeQueue:
+        if not 0 <= queue_id < 2**31:
+            raise InvalidMessageError(f"queue {queue_id}, expected 0 or more")
+        return self._table.queue(queues, queue_id)
+
+
+def _too_large(what: str, met: int, limit: int) -> InvalidMessageError:
+    return InvalidMessageError(f"{what} of {met} bytes, at most {limit}")

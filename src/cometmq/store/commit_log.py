@@ -1,0 +1,231 @@
+# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
+"""The commit log: every message of every topic, one record after the other.
+
+    log := segment of records, closed by a blank := left_bytes:i32 magic:i32 (the rest is left)
+
+A record never spans two segments, and 8 bytes always remain for the blank. A record begins with
+its size and its magic number, which says whether its topic's length takes one byte or two.
+Single writer; `flush` may run in another thread. Source: CommitLog, RocketMQ 5.3; that the next
+segment is made and its pages are touched ahead of time is ours in the way it is done.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from typing import Any
+
+from cometmq.protocol.record import MAGIC_BLANK
+from cometmq.store import raw
+from cometmq.store.errors import SegmentCreateError, StoreUnavailableError
+from cometmq.store.preparation import Preparation
+from cometmq.store.records import read_facts
+from cometmq.store.segments import Segment, Segments
+
+logger = logging.getLogger(__name__)
+
+BLANK_BYTES = 8
+FIXED_BYTES = 90
+"""Bytes of a record besides hosts beyond IPv4, body, topic with its length and properties' text."""
+
+_PAGE_BYTES = 4096
+_WINDOW_BYTES = 16 * 1024 * 1024
+_REFILL_BYTES = 8 * 1024 * 1024
+
+
+class CommitLog:
+    """The records of a store.
+
+    Args:
+        segments: the files, already loaded.
+        preparation: makes segments and pages ready ahead of use.
+        sync_flush: whether every write is synced soon after; then pages are left as they are.
+    """
+
+    def __init__(self, segments: Segments, preparation: Preparation, *, sync_flush: bool) -> None:
+        self.segments = segments
+        self.preparation = preparation
+        self.written_to = 0
+        self.flushed_to = 0
+        self.last_store_ms = 0
+        self._sync_flush = sync_flush
+        self._memory: Any = None
+        self._base = 0
+        self._position = 0
+        self._limit = 0
+        self._notice_at = 0
+        self._populated = 0
+
+    def min_offset(self) -> int:
+        """Return where the oldest record that is kept begins."""
+        first = self.segments.first()
+        return first.base_offset if first is not None else self.written_to
+
+    def begin_at(self, offset: int) -> None:
+        """Go on writing at ``offset``, all before it being on the disk."""
+        self.written_to = self.flushed_to = offset
+        segment = self.segments.find(offset)
+        if segment is None:
+            self._memory, self._base, self._position, self._limit = None, offset, 0, 0
+        else:
+            self._enter(segment, offset - segment.base_offset)
+
+    def make_room(self, size: int) -> None:
+        """Make sure that ``size`` bytes of records fit into the segment, rolling if they don't.
+
+        Raises:
+            StoreUnavailableError: the disk is full.
+            SegmentCreateError: the next file cannot be made for another reason.
+        """
+        if self._position + size + BLANK_BYTES > self._limit:
+            self._roll(size)
+
+    def write(
+        self,
+        total: int,
+        magic: int,
+        crc: int,
+        queue_id: int,
+        flag: int,
+        queue_offset: int,
+        sys_flag: int,
+        born_ms: int,
+        born_host: bytes,
+        store_ms: int,
+        store_host: bytes,
+        reconsumed: int,
+        prepared_offset: int,
+        body: bytes,
+        topic_field: bytes,
+        properties: bytes,
+    ) -> int:
+        """Write a record of ``total`` bytes, for which there is room; return where it is."""
+        log_offset = self._base + self._position
+        raw.write_record(
+            self._memory,
+            self._position,
+            total,
+            magic,
+            crc,
+            queue_id,
+            flag,
+            queue_offset,
+            log_offset,
+            sys_flag,
+            born_ms,
+            born_host,
+            store_ms,
+            store_host,
+            reconsumed,
+            prepared_offset,
+            body,
+            topic_field,
+            properties,
+        )
+        self._position += total
+        self.last_store_ms = store_ms
+        self.written_to = log_offset + total
+        if self._position >= self._notice_at:
+            self._look_ahead()
+        return log_offset
+
+    def record(self, log_offset: int, size: int) -> memoryview | None:
+        """Return ``size`` bytes at an offset, or None where the log has no such run."""
+        segment = self.segments.find(log_offset)
+        if segment is None or size <= 0 or log_offset + size > self.written_to:
+            return None
+        start = log_offset - segment.base_offset
+        if start + size > segment.size_bytes:
+            return None
+        return segment.view[start : start + size]
+
+    def slice(self, start: int, stop: int) -> memoryview:
+        """Return the bytes between two offsets of one segment, known to be there."""
+        segment = self.segments.find(start)
+        assert segment is not None
+        return segment.view[start - segment.base_offset : stop - segment.base_offset]
+
+    def next_base_after(self, offset: int) -> int:
+        """Return where the segment after the one that ``offset`` is in begins."""
+        size = self.segments.size_bytes
+        return offset - offset % size + size
+
+    def properties_at(self, log_offset: int, size: int) -> bytes:
+        """Return the property string of the record at an offset; empty where it is none."""
+        segment = self.segments.find(log_offset)
+        if segment is None:
+            return b""
+        facts = read_facts(segment, log_offset - segment.base_offset, False)
+        return facts.properties if facts.problem is None and facts.total == size else b""
+
+    def due_pages(self) -> int:
+        """Return how many pages wait for a flush."""
+        return self.written_to // _PAGE_BYTES - self.flushed_to // _PAGE_BYTES
+
+    def flush(self) -> int:
+        """Sync what was written; return up to where. From any thread, one at a time.
+
+        Raises:
+            OSError: the disk refused; what was written may be lost.
+        """
+        target = self.written_to
+        if target > self.flushed_to:
+            self.segments.sync(self.flushed_to, target)
+            self.flushed_to = target
+        return target
+
+    def _roll(self, size: int) -> None:
+        """Close the segment with a blank and go on in the next one."""
+        if size + BLANK_BYTES > self.segments.size_bytes:
+            raise SegmentCreateError(
+                f"{size} bytes of records, at most {self.segments.size_bytes - BLANK_BYTES}"
+                " fit into one commit-log file"
+            )
+        base = self._next_base()
+        try:
+            segment = self.preparation.take(base)
+        except TimeoutError as problem:
+            raise SegmentCreateError(str(problem)) from problem
+        except OSError as problem:
+            if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StoreUnavailableError(f"disk full: {problem}") from problem
+            raise SegmentCreateError(f"commit-log file {base}: {problem}") from problem
+        if self._limit:
+            raw.put_i32(self._memory, self._position, self._limit - self._position)
+            raw.put_i32(self._memory, self._position + 4, MAGIC_BLANK)
+        self.segments.adopt(segment)
+        self.written_to = base
+        self._enter(segment, 0)
+
+    def _next_base(self) -> int:
+        last = self.segments.last()
+        return last.end_offset if last is not None else self._base
+
+    def _enter(self, segment: Segment, position: int) -> None:
+        self._memory = segment.memory
+        self._base = segment.base_offset
+        self._position = position
+        self._limit = segment.size_bytes
+        self._populated = position
+        self._notice_at = position
+        if self._sync_flush:
+            segment.file.advise_random()
+
+    def _look_ahead(self) -> None:
+        """Have the next segment made from half-way on, and pages touched before they are used."""
+        half = self._limit // 2
+        if self._position >= half:
+            self.preparation.want_segment(self._base + self._limit)
+        if self._sync_flush:
+            self._notice_at = half if self._position < half else self._limit
+            return
+        segment = self.segments.last()
+        if segment is not None and self._populated < self._limit:
+            start = max(self._populated, self._position)
+            self._populated = min(self._position + _WINDOW_BYTES, self._limit)
+            self.preparation.want_pages(segment, start, self._populated)
+        self._notice_at = self._populated - _REFILL_BYTES
+        if self._populated >= self._limit:
+            self._notice_at = self._limit
+        if self._position < half < self._notice_at:
+            self._notice_at = half

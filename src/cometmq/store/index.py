@@ -1,0 +1,282 @@
+# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
+"""The index: hash files that lead from a key to the messages that carry it.
+
+    file  := begin_ms:i64 end_ms:i64 begin_log:i64 end_log:i64 slots_used:i32 next_entry:i32
+             slot:i32 * slots   entry * entries
+    entry := key_hash:i32 log_offset:i64 seconds:i32 previous:i32
+
+A slot holds the number of the newest entry of its chain, 0 for none; entry 0 is never used.
+``seconds`` counts from ``begin_ms``. Single writer. Source: IndexFile and IndexService,
+RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+from cometmq.store import raw
+from cometmq.store.errors import StoreCorruptError
+from cometmq.store.paths import index_name
+from cometmq.store.segments import Segment
+from cometmq.system.files import Files
+
+_HEADER = Struct(">qqqqii")
+_HEADER_BYTES = 40
+_ENTRY_BYTES = 20
+_RESERVE_BYTES = 1024 * 1024
+_INT_MAX = 2**31 - 1
+_FILES_IN_ONE_MS = 1000
+
+
+class IndexFile:
+    """One index file.
+
+    Args:
+        segment: the mapped file.
+        slots: hash slots in it.
+        entries: entries in it, the unused one included.
+    """
+
+    def __init__(self, segment: Segment, slots: int, entries: int) -> None:
+        self.segment = segment
+        self.path: Path = segment.file.path
+        self._memory: Any = segment.memory
+        self._slots = slots
+        self._entries = entries
+        self._reserved = 0
+        header = _HEADER.unpack_from(segment.view)
+        self.begin_ms, self.end_ms, self.begin_log, self.end_log = header[:4]
+        self.slots_used = header[4]
+        self.next_entry = max(1, header[5])
+
+    def begin_after(self, log_offset: int, store_ms: int) -> None:
+        """Take over where the previous file ended."""
+        self.begin_ms = self.end_ms = store_ms
+        self.begin_log = self.end_log = log_offset
+        self.write_header()
+
+    def is_full(self) -> bool:
+        """Return whether no entry can be added."""
+        return bool(self.next_entry >= self._entries)
+
+    def reserve(self, entries: int) -> None:
+        """Make sure that the next entries can be written without asking the disk.
+
+        Raises:
+            OSError: the disk is full or broken.
+        """
+        position = _HEADER_BYTES + self._slots * 4 + (self.next_entry + entries) * _ENTRY_BYTES
+        if position > self._reserved:
+            start = max(self._reserved, 0)
+            stop = min(position + _RESERVE_BYTES, self.segment.size_bytes)
+            self.segment.file.reserve(start, stop)
+            self._reserved = stop
+
+    def put(self, hashed: int, log_offset: int, store_ms: int) -> None:
+        """Add one entry; the file must not be full. The header is not written yet."""
+        slot = _HEADER_BYTES + hashed % self._slots * 4
+        previous = raw.get_i32(self._memory, slot)
+        if previous <= 0 or previous > self.next_entry:
+            previous = 0
+        seconds = 0
+        if self.begin_ms > 0 and store_ms > self.begin_ms:
+            seconds = min((store_ms - self.begin_ms) // 1000, _INT_MAX)
+        entry = _HEADER_BYTES + self._slots * 4 + self.next_entry * _ENTRY_BYTES
+        raw.write_entry(self._memory, entry, hashed, log_offset, seconds, previous)
+        raw.put_i32(self._memory, slot, self.next_entry)
+        if self.next_entry <= 1:
+            self.begin_log = log_offset
+            self.begin_ms = store_ms
+        if previous == 0:
+            self.slots_used += 1
+        self.next_entry += 1
+        self.end_log = log_offset
+        self.end_ms = store_ms
+
+    def write_header(self) -> None:
+        """Write the header to the file, which readers in other processes go by."""
+        raw.put_i64(self._memory, 0, self.begin_ms)
+        raw.put_i64(self._memory, 8, self.end_ms)
+        raw.put_i64(self._memory, 16, self.begin_log)
+        raw.put_i64(self._memory, 24, self.end_log)
+        raw.put_i32(self._memory, 32, self.slots_used)
+        raw.put_i32(self._memory, 36, self.next_entry)
+
+    def chain(self, hashed: int) -> Iterator[tuple[int, int]]:
+        """Yield log offset and nearly exact store time of the entries of a hash, newest first.
+
+        The time is up to a second early. A broken chain ends where it breaks.
+        """
+        number = raw.get_i32(self._memory, _HEADER_BYTES + hashed % self._slots * 4)
+        while 0 < number < self.next_entry:
+            position = _HEADER_BYTES + self._slots * 4 + number * _ENTRY_BYTES
+            found, log_offset, seconds, previous = raw.read_entry(self._memory, position)
+            if seconds < 0:
+                return
+            if found == hashed:
+                yield log_offset, self.begin_ms + seconds * 1000
+            if previous >= number:
+                return
+            number = previous
+
+    def has(self, hashed: int, log_offset: int) -> bool:
+        """Return whether the file leads from a hash to a record."""
+        return any(found == log_offset for found, _ in self.chain(hashed))
+
+
+class Index:
+    """All index files of a store, oldest first.
+
+    Args:
+        files: where they are.
+        directory: that holds them.
+        slots: hash slots in each file.
+        entries: entries in each file.
+        now_ms: the clock that new files are named by.
+        read_only: never write, create or delete any.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        slots: int,
+        entries: int,
+        now_ms: Callable[[], int],
+        *,
+        read_only: bool = False,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._slots = slots
+        self._entries = entries
+        self._now_ms = now_ms
+        self._read_only = read_only
+        self.items: list[IndexFile] = []
+        self.newest: Any = None
+        self.filled: list[IndexFile] = []
+
+    def load(self) -> None:
+        """Map the files that are there; what is not named by digits is left alone.
+
+        Raises:
+            StoreCorruptError: a file has another size than an index file has.
+        """
+        size = self._size_bytes()
+        for entry in self._files.entries(self._directory):
+            if entry.is_dir or not (entry.name.isascii() and entry.name.isdigit()):
+                continue
+            path = self._directory / entry.name
+            if entry.size_bytes != size:
+                met = f"a file of {entry.size_bytes} bytes"
+                raise StoreCorruptError(path, 0, met, f"{size} bytes")
+            file = self._files.open_mapped(path, size, read_only=self._read_only, keep_open=False)
+            self._adopt(IndexFile(Segment(file, 0), self._slots, self._entries))
+
+    def drop_after(self, store_ms: int) -> int:
+        """Delete the files that hold entries newer than ``store_ms``; return how many."""
+        newer = [item for item in self.items if item.end_ms > store_ms]
+        self._drop(newer)
+        return len(newer)
+
+    def drop_before(self, log_min: int) -> int:
+        """Delete the files whose records are all gone; the newest stays; return how many."""
+        older = [item for item in self.items[:-1] if item.end_log < log_min]
+        self._drop(older)
+        return len(older)
+
+    def make_room(self, entries: int) -> None:
+        """Make sure that ``entries`` can be added without asking the disk.
+
+        Raises:
+            OSError: the disk is full or broken.
+        """
+        newest = self.newest
+        if newest is None or newest.is_full():
+            newest = self._roll()
+        newest.reserve(entries)
+
+    def put(self, hashed: int, log_offset: int, store_ms: int) -> None:
+        """Add the entry of one key of a record."""
+        newest = self.newest
+        if newest is None or newest.is_full():
+            newest = self._roll()
+        newest.put(hashed, log_offset, store_ms)
+
+    def flush(self) -> int:
+        """Sync the files that have become full; from any thread.
+
+        Returns:
+            The store time up to which full files are on the disk, 0 if none was synced now.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        synced_ms = 0
+        while self.filled:
+            item = self.filled[0]
+            item.segment.file.sync()
+            synced_ms = item.end_ms
+            self.filled.remove(item)
+        return synced_ms
+
+    def sync_newest(self) -> None:
+        """Sync the newest file, as when the store is closed."""
+        if self.newest is not None:
+            self.newest.segment.file.sync()
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for item in self.items:
+            item.segment.close()
+        self.items.clear()
+        self.newest = None
+
+    def _roll(self) -> Any:
+        """Begin a new file where the newest one ends."""
+        self._files.make_dirs(self._directory)
+        full = self.newest
+        path = self._unused_path()
+        file = self._files.open_mapped(path, self._size_bytes(), create=True, keep_open=False)
+        try:
+            file.reserve(0, _HEADER_BYTES + self._slots * 4)
+            item = IndexFile(Segment(file, 0), self._slots, self._entries)
+            item.reserve(1)
+        except OSError:
+            file.close()
+            self._files.remove(path)
+            raise
+        if full is not None:
+            full.write_header()
+            item.begin_after(full.end_log, full.end_ms)
+            self.filled.append(full)
+        self._adopt(item)
+        return item
+
+    def _unused_path(self) -> Path:
+        now_ms = self._now_ms()
+        for later in range(_FILES_IN_ONE_MS):
+            path = self._directory / index_name(now_ms + later)
+            newest = self.items[-1].path.name if self.items else ""
+            if path.name > newest and not self._files.exists(path):
+                return path
+        last = int(self.items[-1].path.name) + 1 if self.items else now_ms
+        return self._directory / str(last)
+
+    def _size_bytes(self) -> int:
+        return _HEADER_BYTES + self._slots * 4 + self._entries * _ENTRY_BYTES
+
+    def _adopt(self, item: IndexFile) -> None:
+        self.items.append(item)
+        self.newest = item
+
+    def _drop(self, items: list[IndexFile]) -> None:
+        for item in items:
+            self.items.remove(item)
+            item.segment.close()
+            self._files.remove(item.path)
+        self.filled = [item for item in self.filled if item not in items]
+        self.newest = self.items[-1] if self.items else None

@@ -1,0 +1,550 @@
+"""The face of the store: append, read, look up, flush, clean, open and close.
+
+One thread appends, reads and cleans; `flush`, `flush_queues` and `write_checkpoint` may run in
+another one. A message is in its queue before `append` returns. After a sync has failed nothing more
+is stored, because what the disk then holds is unknown.
+Source: DefaultMessageStore, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from struct import error as StructError  # noqa: N812 (an error by name)
+
+from cometmq.model.delay import read_delay_levels
+from cometmq.model.errors import InvalidMessageError, StoreError
+from cometmq.store.appending import Appended, AppendedBatch, Appender, Arrival
+from cometmq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from cometmq.store.commit_log import CommitLog
+from cometmq.store.config import StoreSettings
+from cometmq.store.dispatch import Dispatcher, QueueTable
+from cometmq.store.errors import StoreLockedError, StoreUnavailableError
+from cometmq.store.index import Index
+from cometmq.store.loading import Loader
+from cometmq.store.lookup import QueryResult, offset_at_time, query, record_at, store_time_of_unit
+from cometmq.store.paths import StorePaths
+from cometmq.store.preparation import Preparation
+from cometmq.store.reading import GetResult, GetStatus, Matcher, ReadLimits, read_queue
+from cometmq.store.retention import drop_log_files, is_hour_of_deletion, look_at_disk
+from cometmq.system.clock import Clock, SystemClock
+from cometmq.system.files import FileLock, Files, SystemFiles
+
+logger = logging.getLogger(__name__)
+
+_NOT_OPEN = "the store is not open"
+_DISK_FULL = "the disk is full"
+_RESPONSE_BYTES_MIN, _RESPONSE_BYTES_MAX = 100, 128 * 1024 * 1024
+
+
+class MessageStore:
+    """Keeps the messages of a broker.
+
+    Args:
+        settings: where it is and how it behaves.
+        clock: that store times come from.
+        files: the way to the disk.
+
+    Example: ``store = MessageStore(StoreSettings(root=Path("/srv/store"))); store.open()``
+    """
+
+    def __init__(
+        self, settings: StoreSettings, *, clock: Clock | None = None, files: Files | None = None
+    ) -> None:
+        self.settings = settings
+        self.paths = StorePaths(settings)
+        self.disk_full = False
+        self._clock = clock or SystemClock()
+        self._files = files or SystemFiles()
+        self._lock: FileLock | None = None
+        self._syncing = threading.Lock()
+        self._failure: str | None = None
+        self._disk_ratio = 0.0
+        self._checkpoint = Checkpoint()
+        self._build()
+
+    def _build(self) -> None:
+        """Make the parts, all still without files."""
+        settings = self.settings
+        loader = Loader(settings, self.paths, self._files, self._clock.now_ms)
+        segments = loader.log_segments()
+        self._loader = loader
+        self._preparation = Preparation(segments, settings.segment_wait_ms)
+        self._log = CommitLog(segments, self._preparation, sync_flush=settings.sync_flush)
+        self._index: Index | None = loader.index() if settings.index_enabled else None
+        self._table = QueueTable(loader.queue)
+        levels = read_delay_levels(settings.delay_levels)
+        self._dispatcher = Dispatcher(self._index, levels.delays_ms, levels.max_level)
+        self._appender = Appender(
+            self._log,
+            self._table,
+            self._index,
+            self._dispatcher,
+            self._clock.now_ms,
+            settings.message_bytes_max,
+            settings.long_topic_records,
+        )
+        self._appender.refusal = _NOT_OPEN
+        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._limits = ReadLimits(
+            memory_bytes * settings.memory_ratio // 100,
+            settings.transfer_bytes_memory_max,
+            settings.transfer_count_memory_max,
+            settings.transfer_bytes_disk_max,
+            settings.transfer_count_disk_max,
+            settings.filter_units_bytes_max // 20,
+        )
+
+    # --- opening and closing ------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Load the files, find the end of the log and bring queues and index up to it.
+
+        Raises:
+            StoreLockedError: another process has the store open.
+            StoreCorruptError: a file is damaged; nothing was changed.
+            StoreError: the disk refused.
+        """
+        try:
+            self._files.make_dirs(self.paths.root)
+            self._lock = self._files.lock(self.paths.lock, b"lock")
+        except BlockingIOError as problem:
+            raise StoreLockedError(f"{self.paths.lock} is held by another process") from problem
+        except OSError as problem:
+            raise StoreError(f"cannot open the store: {problem}") from problem
+        try:
+            self._recover()
+        except OSError as problem:
+            self._let_go()
+            raise StoreError(f"cannot open the store: {problem}") from problem
+        except BaseException:
+            self._let_go()
+            raise
+        self._appender.refusal = None
+
+    def _recover(self) -> None:
+        self._checkpoint = read_checkpoint(self._files, self.paths.checkpoint)
+        self._loader.load(self._log, self._table, self._index)
+        self._loader.recover(
+            self._log,
+            self._table,
+            self._index,
+            self._dispatcher,
+            self._checkpoint,
+            crashed=self._files.exists(self.paths.abort),
+        )
+
+    def close(self) -> None:
+        """Write everything out and let go of all files; a second call does nothing.
+
+        Raises:
+            StoreUnavailableError: the disk refused; the next start recovers as after a crash.
+        """
+        if self._lock is None:
+            return
+        self._appender.refusal = "the store is shut"
+        try:
+            self._preparation.stop()
+            if self._failure is None:
+                self.flush()
+                self.flush_queues()
+                if self._index is not None:
+                    self._synced(self._index.sync_newest)
+                self.write_checkpoint()
+                self._files.remove(self.paths.abort)
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._preparation.stop()
+        for queue in self._table.all():
+            queue.close()
+        if self._index is not None:
+            self._index.close()
+        self._log.segments.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def reconfigure(self, settings: StoreSettings) -> None:
+        """Take over the settings that may change at run time; the others stay as they are."""
+        self.settings = settings
+        self._appender.message_bytes_max = settings.message_bytes_max
+
+    # --- appending ----------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_time_ms: int,
+        born_host: bytes,
+        store_host: bytes,
+        reconsume_times: int = 0,
+        prepared_offset: int = 0,
+    ) -> Appended:
+        """Store one message; it is in its queue, its index and announced when this returns.
+
+        Args:
+            topic: its name; that it exists is the caller's to know.
+            queue_id: the queue, 0 or more.
+            body: as it is to be stored.
+            properties: the property string.
+            flag: the application's own number.
+            sys_flag: bits of `SysFlag`; those for IPv6 are set here, from the hosts.
+            born_time_ms: when the producer made it.
+            born_host: address and port of the producer, 8 bytes or 20.
+            store_host: address and port of this broker, 8 bytes or 20.
+            reconsume_times: how often it was delivered before.
+            prepared_offset: the log offset of its half message, for a transaction's end.
+
+        Raises:
+            InvalidMessageError: it breaks a limit; not stored.
+            StoreUnavailableError: shut, disk full, or a sync has failed; not stored.
+            SegmentCreateError: the next file could not be made; not stored.
+        """
+        try:
+            return self._appender.append(
+                topic,
+                queue_id,
+                body,
+                properties,
+                flag,
+                sys_flag,
+                born_time_ms,
+                born_host,
+                store_host,
+                reconsume_times,
+                prepared_offset,
+            )
+        except (OverflowError, StructError) as problem:
+            raise InvalidMessageError(f"a number does not fit its field: {problem}") from problem
+
+    def append_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        batch_body: bytes,
+        properties: bytes,
+        *,
+        sys_flag: int = 0,
+        born_time_ms: int,
+        born_host: bytes,
+        store_host: bytes,
+        reconsume_times: int = 0,
+    ) -> AppendedBatch:
+        """Store the messages of a batch side by side, all or none; see `append`.
+
+        Args:
+            topic: the topic of all of them.
+            queue_id: the queue of all of them.
+            batch_body: the body of the request; see ``protocol/batch.py``.
+            properties: the request's own property string, which every message gets behind its own.
+            sys_flag, born_time_ms, born_host, store_host, reconsume_times: as for `append`.
+        """
+        try:
+            return self._appender.append_batch(
+                topic,
+                queue_id,
+                batch_body,
+                properties,
+                sys_flag,
+                born_time_ms,
+                born_host,
+                store_host,
+                reconsume_times,
+            )
+        except (OverflowError, StructError) as problem:
+            raise InvalidMessageError(f"a number does not fit its field: {problem}") from problem
+
+    @property
+    def on_arrival(self) -> Arrival | None:
+        """Called for each message that has got its place in a queue; not during `open`."""
+        return self._appender.on_arrival
+
+    @on_arrival.setter
+    def on_arrival(self, arrival: Arrival | None) -> None:
+        self._appender.on_arrival = arrival
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        matcher: Matcher | None = None,
+        max_bytes: int | None = None,
+    ) -> GetResult:
+        """Return messages of a queue as slices of the log.
+
+        Args:
+            topic: its name.
+            queue_id: the queue.
+            offset: the first queue offset wanted.
+            max_count: messages at most; the settings may allow fewer.
+            matcher: which of them are wanted; None for all.
+            max_bytes: bytes at most, though one message always fits.
+
+        Returns:
+            A status in RocketMQ's names and where to read on. Slices stay readable as long as
+            they are held.
+        """
+        queue = self._table.find(topic, queue_id)
+        if queue is None:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        limit = _RESPONSE_BYTES_MAX
+        if max_bytes is not None:
+            limit = max(_RESPONSE_BYTES_MIN, min(max_bytes, _RESPONSE_BYTES_MAX))
+        return read_queue(queue, self._log, self._limits, offset, max_count, matcher, limit)
+
+    def record_at(self, log_offset: int, size_bytes: int | None = None) -> bytes | None:
+        """Return the record that begins at a log offset, or None where none does.
+
+        Args:
+            log_offset: from anywhere, an id that a client sent included.
+            size_bytes: what its size must be; None for any.
+        """
+        record = record_at(self._log, log_offset, size_bytes)
+        return None if record is None else bytes(record)
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the least queue offset kept and the next one to be given; 0, 0 for no queue."""
+        queue = self._table.find(topic, queue_id)
+        return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+
+    def offset_at_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = "LOWER"
+    ) -> int:
+        """Return the queue offset of the message stored at a time.
+
+        Args:
+            topic: its name.
+            queue_id: the queue.
+            timestamp_ms: a store time.
+            boundary: ``LOWER`` for the first message not stored before it, the next offset if all
+                were; ``UPPER`` for the last message not stored after it, the first if all were.
+        """
+        queue = self._table.find(topic, queue_id)
+        if queue is None:
+            return 0
+        return offset_at_time(self._log, queue, timestamp_ms, upper=boundary == "UPPER")
+
+    def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
+        """Return when the message at a queue offset was stored, in ms; -1 where there is none."""
+        queue = self._table.find(topic, queue_id)
+        return -1 if queue is None else store_time_of_unit(self._log, queue, offset)
+
+    def query(self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int) -> QueryResult:
+        """Return the newest messages that carry a key or have it as their unique id.
+
+        Args:
+            topic: its name.
+            key: one key.
+            max_num: messages at most; the settings may allow fewer.
+            begin_ms, end_ms: the span of store times, ends included.
+        """
+        if self._index is None:
+            return QueryResult()
+        count = min(max_num, self.settings.query_count_max)
+        return query(self._log, self._index, topic, key, count, begin_ms, end_ms)
+
+    def consume_queue_units(
+        self, topic: str, queue_id: int, index: int, count: int
+    ) -> list[tuple[int, int, int]]:
+        """Return up to ``count`` units from a queue offset on: log offset, size, tags code."""
+        queue = self._table.find(topic, queue_id)
+        if queue is None or index < queue.min_offset:
+            return []
+        units = [queue.unit(at) for at in range(index, min(index + count, queue.max_offset))]
+        return [(place, size, queue.tags_code_of(code)) for place, size, code in units]
+
+    def queue_keys(self) -> list[tuple[str, int]]:
+        """Return topic and number of every queue."""
+        return [(queue.topic, queue.queue_id) for queue in self._table.all()]
+
+    # --- flushing -----------------------------------------------------------------------------
+
+    @property
+    def written_to(self) -> int:
+        """The log offset that the next record gets, unless it needs a new file."""
+        return self._log.written_to
+
+    @property
+    def flushed_to(self) -> int:
+        """The log offset up to which all records are on the disk."""
+        return self._log.flushed_to
+
+    def flush(self, least_pages: int = 0) -> int:
+        """Sync the log and return up to where it is on the disk; from any thread.
+
+        Args:
+            least_pages: do nothing while fewer pages of 4 KiB are waiting; 0 for any byte.
+
+        Raises:
+            StoreUnavailableError: the disk refused, now or earlier; nothing more is stored.
+        """
+        with self._syncing:
+            self._raise_failure()
+            if least_pages and self._log.due_pages() < least_pages:
+                return self._log.flushed_to
+            store_ms = self._log.last_store_ms
+            self._synced(self._log.flush)
+            self._checkpoint.physic_ms = max(self._checkpoint.physic_ms, store_ms)
+            return self._log.flushed_to
+
+    def flush_queues(self, least_pages: int = 0) -> None:
+        """Sync the queues and the index files that have become full; from any thread.
+
+        Raises:
+            StoreUnavailableError: as for `flush`.
+        """
+        with self._syncing:
+            self._raise_failure()
+            store_ms = self._log.last_store_ms
+            for queue in self._table.all():
+                self._synced(partial(queue.flush, least_pages))
+            if least_pages == 0:
+                self._checkpoint.logics_ms = max(self._checkpoint.logics_ms, store_ms)
+            if self._index is not None:
+                synced_ms = self._synced(self._index.flush)
+                self._checkpoint.index_ms = max(self._checkpoint.index_ms, synced_ms)
+
+    def write_checkpoint(self) -> None:
+        """Write down up to when everything is on the disk; from any thread.
+
+        Raises:
+            StoreUnavailableError: as for `flush`.
+        """
+        with self._syncing:
+            self._raise_failure()
+            self._synced(
+                lambda: write_checkpoint(self._files, self.paths.checkpoint, self._checkpoint)
+            )
+
+    def _synced(self, sync: Callable[[], int | bool | None]) -> int:
+        """Run a sync; if it fails, nothing more is stored."""
+        try:
+            return int(sync() or 0)
+        except OSError as problem:
+            self._failure = f"a sync has failed: {problem}"
+            self._appender.refusal = self._failure
+            logger.error("sync failed, store takes no more messages reason=%s", problem)
+            raise StoreUnavailableError(self._failure) from problem
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise StoreUnavailableError(self._failure)
+
+    # --- keeping house ------------------------------------------------------------------------
+
+    def clean(self, now_ms: int | None = None) -> int:
+        """Delete what has had its time, and refuse or accept messages as the disk has room.
+
+        Args:
+            now_ms: the wall clock; None to look at it.
+
+        Returns:
+            How many commit-log files were deleted.
+        """
+        if self._lock is None:
+            return 0
+        now_ms = self._clock.now_ms() if now_ms is None else now_ms
+        disk = look_at_disk(self._files, self.settings)
+        self._disk_ratio = disk.used_ratio
+        self._mind_disk(refuse=disk.refuse, accept=disk.accept)
+        dropped = 0
+        if disk.delete_expired or disk.delete_any or is_hour_of_deletion(self.settings, now_ms):
+            dropped = drop_log_files(
+                self._files,
+                self._log.segments,
+                self.settings,
+                now_ms,
+                delete_any=disk.delete_any,
+                flushed_to=self._log.flushed_to,
+            )
+        if dropped:
+            self._follow_log_min()
+        return dropped
+
+    def _mind_disk(self, *, refuse: bool, accept: bool) -> None:
+        if refuse and not self.disk_full:
+            logger.error("disk full, messages refused used=%.2f", self._disk_ratio)
+            self.disk_full = True
+            self._appender.refusal = self._appender.refusal or _DISK_FULL
+        elif accept and self.disk_full:
+            logger.info("disk has room again used=%.2f", self._disk_ratio)
+            self.disk_full = False
+            if self._appender.refusal == _DISK_FULL:
+                self._appender.refusal = None
+
+    def _follow_log_min(self) -> None:
+        log_min = self._log.min_offset()
+        for queue in self._table.all():
+            queue.drop_before(log_min)
+            queue.correct_min(log_min)
+        if self._index is not None:
+            self._index.drop_before(log_min)
+
+    def delete_topic(self, topic: str) -> bool:
+        """Delete the queues of a topic; its records stay until their files have had their time.
+
+        Returns:
+            Whether it had any.
+        """
+        queues = self._table.topics.pop(topic, None)
+        if queues is None:
+            return False
+        for queue in list(queues.queues.values()):
+            queue.delete()
+            queue.close()
+        self._files.remove_tree(self.paths.topic(topic))
+        self._files.remove_tree(self.paths.topic_ext(topic))
+        logger.info("topic deleted topic=%s queues=%d", topic, len(queues.queues))
+        return True
+
+    def delete_topics_except(self, kept: Iterable[str]) -> list[str]:
+        """Delete the queues of all topics but some; return which went."""
+        keep = set(kept)
+        gone = [topic for topic in list(self._table.topics) if topic not in keep]
+        for topic in gone:
+            self.delete_topic(topic)
+        return gone
+
+    # --- figures ------------------------------------------------------------------------------
+
+    @property
+    def min_log_offset(self) -> int:
+        """The log offset of the oldest record kept."""
+        return self._log.min_offset()
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        """How much of the log is not yet in queues and index: 0, as appending dispatches."""
+        return 0
+
+    def runtime_figures(self) -> dict[str, str]:
+        """Return what the broker tells about its store at run time, by RocketMQ's names."""
+        ratio = f"{self._disk_ratio:.2f}"
+        return {
+            "commitLogMinOffset": str(self.min_log_offset),
+            "commitLogMaxOffset": str(self.written_to),
+            "commitLogDirCapacity": "",
+            "commitLogDiskRatio": ratio,
+            "consumeQueueDiskRatio": ratio,
+            "dispatchBehindBytes": str(self.dispatch_behind_bytes),
+            "earliestMessageTimeStamp": str(self.earliest_store_ms()),
+        }
+
+    def earliest_store_ms(self) -> int:
+        """Return when the oldest message kept was stored, in ms; -1 if there is none."""
+        return self._loader.earliest_store_ms(self._log)

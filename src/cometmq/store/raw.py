@@ -1,0 +1,233 @@
+# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
+"""Fixed layouts in mapped memory, each written or read as one step.
+
+    record      = total:i32 magic:i32 crc:i32 queue:i32 flag:i32 queue_offset:i64 log_offset:i64
+                  sys_flag:i32 born_ms:i64 born_host:8|20 store_ms:i64 store_host:8|20
+                  reconsumed:i32 prepared_offset:i64 body:bytes32 topic:bytes8|16 properties:bytes16
+    queue unit  = log_offset:i64 size:i32 tags_code:i64
+    index entry = key_hash:i32 log_offset:i64 seconds:i32 previous:i32
+
+``memory`` is a mapping; compiled, it is the mapping's address and nothing checks the bounds: the
+caller has. This is the one module of the store that knows whether it is compiled.
+Source: ours; the layouts are those of CommitLog, ConsumeQueue and IndexFile, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+try:
+    import cython  # type: ignore[import-untyped]
+except ImportError:  # interpreted, without Cython at hand
+    from cometmq.system.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy  # type: ignore
+
+_RECORD_V4 = Struct(">iiiiiqqiq8sq8siqi")
+_HEAD = Struct(">iiiiiqqiq")
+_TAIL = Struct(">iqi")
+_UNIT = Struct(">qiq")
+_ENTRY = Struct(">iqii")
+_I16, _I32, _I64 = Struct(">h"), Struct(">i"), Struct(">q")
+
+
+def address_of(mapping: Any) -> Any:
+    """Return what the functions below take as memory; ``mapping`` must outlive it."""
+    if cython.compiled:
+        return cython.cast(cython.p_uchar, cython.address(mapping[0]))
+    return mapping
+
+
+def get_i16(memory: Any, position: int) -> int:
+    """Return the 2-byte integer at ``position``."""
+    if cython.compiled:
+        return cython.cast(cython.short, memory[position] << 8 | memory[position + 1])  # type: ignore[no-any-return]
+    return int(_I16.unpack_from(memory, position)[0])
+
+
+def get_i32(memory: Any, position: int) -> int:
+    """Return the 4-byte integer at ``position``."""
+    if cython.compiled:
+        value: cython.uint = 0
+        for at in range(4):
+            value = value << 8 | memory[position + at]
+        return cython.cast(cython.int, value)  # type: ignore[no-any-return]
+    return int(_I32.unpack_from(memory, position)[0])
+
+
+def get_i64(memory: Any, position: int) -> int:
+    """Return the 8-byte integer at ``position``."""
+    if cython.compiled:
+        value: cython.ulonglong = 0
+        for at in range(8):
+            value = value << 8 | memory[position + at]
+        return cython.cast(cython.longlong, value)  # type: ignore[no-any-return]
+    return int(_I64.unpack_from(memory, position)[0])
+
+
+def put_i16(memory: Any, position: int, value: int) -> None:
+    """Write a 2-byte integer."""
+    if cython.compiled:
+        memory[position] = (value >> 8) & 0xFF
+        memory[position + 1] = value & 0xFF
+    else:
+        _I16.pack_into(memory, position, value)
+
+
+def put_i32(memory: Any, position: int, value: int) -> None:
+    """Write a 4-byte integer."""
+    if cython.compiled:
+        for at in range(4):
+            memory[position + at] = (value >> (24 - 8 * at)) & 0xFF
+    else:
+        _I32.pack_into(memory, position, value)
+
+
+def put_i64(memory: Any, position: int, value: int) -> None:
+    """Write an 8-byte integer."""
+    if cython.compiled:
+        for at in range(8):
+            memory[position + at] = (value >> (56 - 8 * at)) & 0xFF
+    else:
+        _I64.pack_into(memory, position, value)
+
+
+def put_bytes(memory: Any, position: int, data: bytes) -> None:
+    """Write bytes as they are."""
+    if cython.compiled:
+        memcpy(memory + position, cython.cast(cython.p_uchar, data), len(data))
+    else:
+        memory[position : position + len(data)] = data
+
+
+def write_record(
+    memory: Any,
+    position: int,
+    total: int,
+    magic: int,
+    crc: int,
+    queue_id: int,
+    flag: int,
+    queue_offset: int,
+    log_offset: int,
+    sys_flag: int,
+    born_ms: int,
+    born_host: bytes,
+    store_ms: int,
+    store_host: bytes,
+    reconsumed: int,
+    prepared_offset: int,
+    body: bytes,
+    topic_field: bytes,
+    properties: bytes,
+) -> None:
+    """Write a whole record of ``total`` bytes; ``topic_field`` is the topic with its length."""
+    if cython.compiled:
+        put_i32(memory, position, total)
+        put_i32(memory, position + 4, magic)
+        put_i32(memory, position + 8, crc)
+        put_i32(memory, position + 12, queue_id)
+        put_i32(memory, position + 16, flag)
+        put_i64(memory, position + 20, queue_offset)
+        put_i64(memory, position + 28, log_offset)
+        put_i32(memory, position + 36, sys_flag)
+        put_i64(memory, position + 40, born_ms)
+        put_bytes(memory, position + 48, born_host)
+        position += 48 + len(born_host)
+        put_i64(memory, position, store_ms)
+        put_bytes(memory, position + 8, store_host)
+        position += 8 + len(store_host)
+        put_i32(memory, position, reconsumed)
+        put_i64(memory, position + 4, prepared_offset)
+        put_i32(memory, position + 12, len(body))
+        put_bytes(memory, position + 16, body)
+        position += 16 + len(body)
+        put_bytes(memory, position, topic_field)
+        position += len(topic_field)
+        put_i16(memory, position, len(properties))
+        put_bytes(memory, position + 2, properties)
+    else:
+        if len(born_host) == 8 == len(store_host):
+            fixed = _RECORD_V4.pack(
+                *(total, magic, crc, queue_id, flag, queue_offset, log_offset, sys_flag, born_ms),
+                *(born_host, store_ms, store_host, reconsumed, prepared_offset, len(body)),
+            )
+        else:
+            fixed = b"".join(
+                (
+                    _HEAD.pack(
+                        *(total, magic, crc, queue_id, flag, queue_offset, log_offset),
+                        *(sys_flag, born_ms),
+                    ),
+                    born_host,
+                    _I64.pack(store_ms),
+                    store_host,
+                    _TAIL.pack(reconsumed, prepared_offset, len(body)),
+                )
+            )
+        memory[position : position + total] = b"".join(
+            (fixed, body, topic_field, _I16.pack(len(properties)), properties)
+        )
+
+
+def write_unit(memory: Any, position: int, log_offset: int, size: int, code: int) -> None:
+    """Write a unit of a consume queue."""
+    if cython.compiled:
+        put_i64(memory, position, log_offset)
+        put_i32(memory, position + 8, size)
+        put_i64(memory, position + 12, code)
+    else:
+        _UNIT.pack_into(memory, position, log_offset, size, code)
+
+
+def read_unit(memory: Any, position: int) -> tuple[int, int, int]:
+    """Return log offset, size and tags code of a unit of a consume queue."""
+    if cython.compiled:
+        return (
+            get_i64(memory, position),
+            get_i32(memory, position + 8),
+            get_i64(memory, position + 12),
+        )
+    return _UNIT.unpack_from(memory, position)
+
+
+def write_entry(
+    memory: Any, position: int, key_hash: int, log_offset: int, seconds: int, previous: int
+) -> None:
+    """Write an entry of an index file."""
+    if cython.compiled:
+        put_i32(memory, position, key_hash)
+        put_i64(memory, position + 4, log_offset)
+        put_i32(memory, position + 12, seconds)
+        put_i32(memory, position + 16, previous)
+    else:
+        _ENTRY.pack_into(memory, position, key_hash, log_offset, seconds, previous)
+
+
+def read_entry(memory: Any, position: int) -> tuple[int, int, int, int]:
+    """Return key hash, log offset, seconds and previous entry of an entry of an index file."""
+    if cython.compiled:
+        return (
+            get_i32(memory, position),
+            get_i64(memory, position + 4),
+            get_i32(memory, position + 12),
+            get_i32(memory, position + 16),
+        )
+    return _ENTRY.unpack_from(memory, position)
+
+
+def count_valid_units(memory: Any, start: int, stop: int) -> int:
+    """Return how many units from ``start`` on have a place and a size, up to ``stop``."""
+    count = 0
+    if cython.compiled:
+        while start + 20 <= stop and get_i64(memory, start) >= 0 and get_i32(memory, start + 8) > 0:
+            count += 1
+            start += 20
+        return count
+    for log_offset, size, _ in _UNIT.iter_unpack(memory[start : start + (stop - start) // 20 * 20]):
+        if log_offset < 0 or size <= 0:
+            break
+        count += 1
+    return count

@@ -1,0 +1,228 @@
+# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
+"""Reading a queue: the units from an offset on, and the slices of the log they lead to.
+
+Records that lie side by side leave as one slice; nothing is copied.
+Source: DefaultMessageStore.getMessage and isTheBatchFull, RocketMQ 5.3; that one read goes on
+from one queue file to the next is ours.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Protocol
+
+from cometmq.store import raw
+from cometmq.store.commit_log import CommitLog
+from cometmq.store.consume_queue import UNIT_BYTES, ConsumeQueue
+
+
+class GetStatus(enum.Enum):
+    """What came of a read, in RocketMQ's names."""
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1
+    MESSAGE_WAS_REMOVING = 2
+    OFFSET_FOUND_NULL = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    OFFSET_OVERFLOW_ONE = 5
+    OFFSET_TOO_SMALL = 6
+    NO_MATCHED_LOGIC_QUEUE = 7
+    NO_MESSAGE_IN_QUEUE = 8
+
+
+class Matcher(Protocol):
+    """Says which messages a consumer wants."""
+
+    needs_properties: bool
+    """Whether `matches_properties` has a say; else the tags code alone decides."""
+
+    def matches_tags(self, tags_code: int) -> bool:
+        """Return whether a message with this tags code may be wanted."""
+
+    def matches_properties(self, properties: bytes) -> bool:
+        """Return whether a message with this property string is wanted."""
+
+
+class TagMatcher:
+    """Wants the messages whose tags have one of some hashes.
+
+    Args:
+        codes: the hashes; an empty set matches no message.
+    """
+
+    needs_properties = False
+
+    def __init__(self, codes: frozenset[int]) -> None:
+        self.codes = codes
+
+    def matches_tags(self, tags_code: int) -> bool:
+        """Return whether the hash is among the codes."""
+        return tags_code in self.codes
+
+    def matches_properties(self, properties: bytes) -> bool:
+        """Return True: tags are all that counts."""
+        return True
+
+
+class GetResult:
+    """What a read found."""
+
+    __slots__ = (
+        "count",
+        "max_offset",
+        "min_offset",
+        "next_begin_offset",
+        "size_bytes",
+        "slices",
+        "status",
+        "suggest_slave",
+    )
+
+    def __init__(
+        self, status: GetStatus, next_begin_offset: int, min_offset: int, max_offset: int
+    ) -> None:
+        self.status = status
+        self.next_begin_offset = next_begin_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.slices: list[memoryview] = []
+        self.count = 0
+        self.size_bytes = 0
+        self.suggest_slave = False
+
+
+class ReadLimits:
+    """How much one read may return.
+
+    Args:
+        memory_bytes: how far back from the log's end messages count as being in memory.
+        bytes_in_memory, count_in_memory: the limits of an answer from memory.
+        bytes_on_disk, count_on_disk: the limits of an answer from disk.
+        units: how many units are looked at, at least.
+    """
+
+    def __init__(
+        self,
+        memory_bytes: int,
+        bytes_in_memory: int,
+        count_in_memory: int,
+        bytes_on_disk: int,
+        count_on_disk: int,
+        units: int,
+    ) -> None:
+        self.memory_bytes = memory_bytes
+        self.bytes_in_memory = bytes_in_memory
+        self.count_in_memory = count_in_memory
+        self.bytes_on_disk = bytes_on_disk
+        self.count_on_disk = count_on_disk
+        self.units = units
+
+
+def read_queue(
+    queue: ConsumeQueue,
+    log: CommitLog,
+    limits: ReadLimits,
+    offset: int,
+    max_count: int,
+    matcher: Any,
+    max_bytes: int,
+) -> GetResult:
+    """Return the messages of a queue from ``offset`` on; see `MessageStore.get`."""
+    low = queue.min_offset
+    high = queue.max_offset
+    if high == 0:
+        return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+    if offset < low:
+        return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset == high:
+        return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+    if offset > high:
+        return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, low, high)
+    _scan(result, queue, log, limits, offset, max_count, matcher, max_bytes)
+    return result
+
+
+def _scan(
+    result: GetResult,
+    queue: ConsumeQueue,
+    log: CommitLog,
+    limits: ReadLimits,
+    offset: int,
+    max_count: int,
+    matcher: Any,
+    max_bytes: int,
+) -> None:
+    log_end = log.written_to
+    log_min = log.min_offset()
+    stop = min(queue.max_offset, offset + max(limits.units, max_count))
+    units: Any = None
+    units_at = units_end = 0
+    run_start = run_end = run_limit = 0
+    skip_below = log_min
+    count = 0
+    size_sum = 0
+    last_log_offset = -1
+    removing = False
+    while offset < stop:
+        if units is None or offset >= units_end:
+            units = queue.segments.find(offset * UNIT_BYTES)
+            if units is None:
+                result.status = GetStatus.OFFSET_FOUND_NULL
+                break
+            units_at = units.base_offset // UNIT_BYTES
+            units_end = units.end_offset // UNIT_BYTES
+        log_offset, size, code = raw.read_unit(units.memory, (offset - units_at) * UNIT_BYTES)
+        last_log_offset = log_offset
+        if log_offset < skip_below:
+            removing = True
+            offset += 1
+            continue
+        if count > 0:
+            if count >= max_count or size_sum + size > max_bytes:
+                break
+            if log_end - log_offset > limits.memory_bytes:
+                if size_sum + size > limits.bytes_on_disk or count >= limits.count_on_disk:
+                    break
+            elif size_sum + size > limits.bytes_in_memory or count >= limits.count_in_memory:
+                break
+        if matcher is not None and not matcher.matches_tags(queue.tags_code_of(code)):
+            offset += 1
+            continue
+        if not (run_end > run_start and log_offset == run_end and log_offset + size <= run_limit):
+            if run_end > run_start:
+                result.slices.append(log.slice(run_start, run_end))
+            run_start = run_end = 0
+            segment = log.segments.find(log_offset)
+            run_limit = 0 if segment is None else min(segment.end_offset, log_end)
+            if log_offset + size > run_limit or size <= 0:
+                removing = True
+                if segment is None:
+                    skip_below = log.next_base_after(log_offset)
+                offset += 1
+                continue
+            run_start = run_end = log_offset
+        if (
+            matcher is not None
+            and matcher.needs_properties
+            and not matcher.matches_properties(log.properties_at(log_offset, size))
+        ):
+            if run_end > run_start:
+                result.slices.append(log.slice(run_start, run_end))
+            run_start = run_end = 0
+            offset += 1
+            continue
+        run_end += size
+        size_sum += size
+        count += 1
+        offset += 1
+    if run_end > run_start:
+        result.slices.append(log.slice(run_start, run_end))
+    result.count = count
+    result.size_bytes = size_sum
+    result.next_begin_offset = offset
+    if count > 0:
+        result.status = GetStatus.FOUND
+    elif removing and result.status is GetStatus.NO_MATCHED_MESSAGE:
+        result.status = GetStatus.MESSAGE_WAS_REMOVING
+    result.suggest_slave = log_end - last_log_offset > limits.memory_bytes

@@ -1,0 +1,212 @@
+# cython: annotation_typing=False
+"""Files of one fixed size, mapped whole, laid end to end as one growing stream of bytes.
+
+    stream := segment segment ...      segment := file named by the offset of its first byte
+
+The first segment may begin at any multiple of the size: older ones have been deleted. Slices of
+a segment stay readable after it is closed or deleted; the last of them unmaps it.
+Single writer. Source: MappedFile and MappedFileQueue, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cometmq.store import raw
+from cometmq.store.errors import StoreCorruptError
+from cometmq.store.paths import segment_name
+from cometmq.system.files import Entry, Files, MappedFile
+
+
+class Segment:
+    """One file of a stream.
+
+    Args:
+        file: the mapped file.
+        base_offset: the offset in the stream of its first byte.
+    """
+
+    def __init__(self, file: MappedFile, base_offset: int) -> None:
+        self.file = file
+        self.base_offset = base_offset
+        self.size_bytes = file.size_bytes
+        self.end_offset = base_offset + file.size_bytes
+        self.view = memoryview(file.map).toreadonly()
+        self._pinned: Any = file.map
+        self.memory: Any = raw.address_of(self._pinned)
+
+    def close(self) -> None:
+        """Let go of the file; the memory stays until this object and all slices are gone."""
+        self.file.close()
+
+
+class Segments:
+    """The files of one stream, in order.
+
+    Args:
+        files: where they are.
+        directory: that holds them and nothing else.
+        size_bytes: of each file.
+        read_only: never write, create or delete any.
+        keep_open: keep a descriptor of each file, for streams that are synced often.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        size_bytes: int,
+        *,
+        read_only: bool = False,
+        keep_open: bool = False,
+    ) -> None:
+        self._files = files
+        self.directory = directory
+        self.size_bytes = size_bytes
+        self.read_only = read_only
+        self._keep_open = keep_open
+        self.items: list[Segment] = []
+        self._first_base = 0
+
+    def load(self) -> None:
+        """Map the files that are there; a missing directory is an empty stream.
+
+        Raises:
+            StoreCorruptError: a file has another size or name than a segment has, or one is
+                missing between others.
+        """
+        entries = [entry for entry in self._files.entries(self.directory) if not entry.is_dir]
+        if entries and entries[-1].size_bytes == 0:
+            # A crash may come between making a file and giving it its size.
+            if not self.read_only:
+                self._files.remove(self.directory / entries[-1].name)
+            entries.pop()
+        for entry in entries:
+            self._adopt(self._map(self._base_of(entry)))
+
+    def find(self, offset: int) -> Segment | None:
+        """Return the segment that holds the byte at ``offset``, if there is one."""
+        index = (offset - self._first_base) // self.size_bytes
+        if offset < self._first_base or index >= len(self.items):
+            return None
+        return self.items[index]
+
+    def last(self) -> Segment | None:
+        """Return the newest segment, if there is one."""
+        return self.items[-1] if self.items else None
+
+    def first(self) -> Segment | None:
+        """Return the oldest segment, if there is one."""
+        return self.items[0] if self.items else None
+
+    def add(self, base_offset: int, *, reserve: bool = False) -> Segment:
+        """Make the next segment and append it to the stream.
+
+        Args:
+            base_offset: where it begins: where the newest one ends, if there is one.
+            reserve: take room on the disk for all of it.
+
+        Raises:
+            OSError: the disk is full or broken; nothing is left of the file.
+        """
+        segment = self.make(base_offset, reserve=reserve)
+        self._adopt(segment)
+        return segment
+
+    def make(self, base_offset: int, *, reserve: bool) -> Segment:
+        """Make a segment that is not yet part of the stream; from any thread. See `add`."""
+        self._files.make_dirs(self.directory)
+        path = self.directory / segment_name(base_offset)
+        file = self._files.open_mapped(
+            path, self.size_bytes, create=True, keep_open=self._keep_open
+        )
+        try:
+            if reserve:
+                file.reserve(0, self.size_bytes)
+                file.sync()
+            self._files.sync_dir(self.directory)
+        except OSError:
+            file.close()
+            self._files.remove(path)
+            raise
+        return Segment(file, base_offset)
+
+    def adopt(self, segment: Segment) -> None:
+        """Append a segment that `make` has made."""
+        self._adopt(segment)
+
+    def discard(self, segment: Segment) -> None:
+        """Delete a segment that `make` has made and that never became part of the stream."""
+        segment.close()
+        self._files.remove(segment.file.path)
+
+    def drop_first(self) -> None:
+        """Delete the oldest segment."""
+        segment = self.items.pop(0)
+        self._first_base = self.items[0].base_offset if self.items else 0
+        segment.close()
+        self._files.remove(segment.file.path)
+
+    def drop_from(self, offset: int) -> None:
+        """Delete the segments that begin at ``offset`` or later."""
+        while self.items and self.items[-1].base_offset >= offset:
+            segment = self.items.pop()
+            segment.close()
+            self._files.remove(segment.file.path)
+        if not self.items:
+            self._first_base = 0
+
+    def cut(self, offset: int) -> int:
+        """End the stream at ``offset``: delete what begins later and make the rest zero.
+
+        Returns:
+            How many bytes after the end were not zero.
+        """
+        self.drop_from(offset)
+        segment = self.last()
+        if segment is None or offset >= segment.end_offset:
+            return 0
+        return segment.file.zero(offset - segment.base_offset, segment.size_bytes)
+
+    def sync(self, start: int, stop: int) -> None:
+        """Return when the bytes from ``start`` to ``stop`` are on the disk; from any thread.
+
+        Raises:
+            OSError: they may not be.
+        """
+        for segment in list(self.items):
+            if segment.end_offset > start and segment.base_offset < stop:
+                segment.file.sync()
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for segment in self.items:
+            segment.close()
+        self.items.clear()
+
+    def _base_of(self, entry: Entry) -> int:
+        path = self.directory / entry.name
+        if entry.size_bytes != self.size_bytes:
+            raise StoreCorruptError(
+                path, 0, f"a file of {entry.size_bytes} bytes", f"{self.size_bytes} bytes"
+            )
+        if not (entry.name.isascii() and entry.name.isdigit() and len(entry.name) == 20):
+            raise StoreCorruptError(path, 0, "a stray file", "files named by 20 digits")
+        base = int(entry.name)
+        if self.items and base != self.items[-1].end_offset:
+            missing = segment_name(self.items[-1].end_offset)
+            raise StoreCorruptError(path, 0, "the next file", f"file {missing} before it")
+        return base
+
+    def _map(self, base: int) -> Segment:
+        path = self.directory / segment_name(base)
+        file = self._files.open_mapped(
+            path, self.size_bytes, read_only=self.read_only, keep_open=self._keep_open
+        )
+        return Segment(file, base)
+
+    def _adopt(self, segment: Segment) -> None:
+        if not self.items:
+            self._first_base = segment.base_offset
+        self.items.append(segment)

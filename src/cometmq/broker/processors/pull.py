@@ -28,8 +28,7 @@ from cometmq.model.topic import Perm, TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import PullMessageRequest
 from cometmq.remoting import Request, Response
-from cometmq.store import GetResult, GetStatus, MessageStore
-from cometmq.store.reading import Matcher
+from cometmq.store import GetResult, GetStatus, Matcher, MessageStore
 
 # Which switch refused a pull, told in header field forbiddenType.
 FORBIDDEN_BY_BROKER = 1
@@ -148,14 +147,15 @@ class PullMessages:
     def _check_group(
         self, request: Request, header: PullMessageRequest, settings: BrokerSettings
     ) -> SubscriptionGroupConfig:
+        ip = settings.broker_ip1 or settings.bind_address
         if not settings.broker_permission & Perm.READ:
             raise PullForbiddenError(
-                f"the broker[{settings.broker_ip1 or settings.bind_address}] pulling message is forbidden",
+                f"the broker[{ip}] pulling message is forbidden",
                 FORBIDDEN_BY_BROKER,
             )
         if request.code == RequestCode.LITE_PULL_MESSAGE and not settings.lite_pull_message_enable:
             raise PullForbiddenError(
-                f"the broker[{settings.broker_ip1 or settings.bind_address}] for lite pull consumer is forbidden",
+                f"the broker[{ip}] for lite pull consumer is forbidden",
                 FORBIDDEN_BY_BROKER,
             )
         group = known_group(

@@ -73,9 +73,9 @@ class SendBack:
         group = known_group(self._groups, header.group)
         settings = self._settings()
         if not settings.broker_permission & Perm.WRITE:
+            ip = settings.broker_ip1 or settings.bind_address
             raise ResponseError(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{settings.broker_ip1 or settings.bind_address}] sending message is forbidden",
+                ResponseCode.NO_PERMISSION, f"the broker[{ip}] sending message is forbidden"
             )
         if group.retry_queue_nums <= 0:
             return Response()

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from cometmq.store.reading import Matcher
+from cometmq.store import Matcher
 
 log = logging.getLogger(__name__)
 

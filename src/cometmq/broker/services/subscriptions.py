@@ -19,7 +19,7 @@ from cometmq.protocol.subscription import (
     is_tag_kind,
     parse_tag_expression,
 )
-from cometmq.store.reading import Matcher, TagMatcher
+from cometmq.store import Matcher, TagMatcher
 
 PARSE_FAILED = "parse the consumer's subscription failed"
 

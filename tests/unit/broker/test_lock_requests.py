@@ -1,0 +1,70 @@
+"""Locking queues, from the bytes of a client."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cometmq.broker.processors.lock import LockQueues
+from cometmq.broker.services.locks import QueueLocks
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command
+from support.memory_link import link
+from unit.broker.conftest import Tables
+
+
+class Client:
+    """A client of a broker that has topic T."""
+
+    def __init__(self, tables: Tables) -> None:
+        tables.topic("T", queues=2)
+        locks = LockQueues(QueueLocks(tables.clock), topics=tables.topics, groups=tables.groups)
+        self.connection = link(
+            {RequestCode.LOCK_BATCH_MQ: locks.lock, RequestCode.UNLOCK_BATCH_MQ: locks.unlock}
+        )[1]
+
+    async def ask(self, code: int, *ids: int, client: str = "a", **changes: Any) -> Command:
+        topic = changes.pop("topic", "T")
+        queues = [{"topic": topic, "brokerName": "b", "queueId": queue} for queue in ids]
+        body = {"consumerGroup": "g", "clientId": client, "mqSet": queues} | changes
+        return await self.connection.call(code, body=json.dumps(body).encode(), timeout=2)
+
+    async def lock(self, *ids: int, client: str = "a", **changes: Any) -> list[int]:
+        answer = await self.ask(RequestCode.LOCK_BATCH_MQ, *ids, client=client, **changes)
+        assert answer.code == 0, answer.remark
+        return [queue["queueId"] for queue in json.loads(answer.body)["lockOKMQSet"]]
+
+
+@pytest.fixture
+async def client(tables: Tables) -> Client:
+    return Client(tables)
+
+
+async def test_free_queues_are_granted_once_each(client: Client) -> None:
+    assert await client.lock(1, 0, 1) == [1, 0]
+    assert await client.lock(0, 1, client="b") == []
+
+
+async def test_an_unlocked_queue_is_free(client: Client) -> None:
+    await client.lock(0)
+    assert (await client.ask(RequestCode.UNLOCK_BATCH_MQ, 0)).code == 0
+    assert await client.lock(0, client="b") == [0]
+
+
+async def test_queues_of_unknown_topics_are_not_granted(client: Client) -> None:
+    assert await client.lock(0, topic="U") == []
+    assert await client.lock(-1) == []
+
+
+@pytest.mark.parametrize("changes", [{"clientId": ""}, {"consumerGroup": "a/b"}])
+async def test_bad_names_are_refused(client: Client, changes: dict[str, Any]) -> None:
+    answer = await client.ask(RequestCode.LOCK_BATCH_MQ, 0, **changes)
+    assert answer.code == 29
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{"])
+async def test_an_unreadable_body_is_code_1(client: Client, body: bytes) -> None:
+    for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
+        assert (await client.connection.call(code, body=body, timeout=2)).code == 1

@@ -8,7 +8,6 @@ Source: BrokerController, RocketMQ 5.3; registered before it says that it is rea
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,9 +17,11 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.jobs import jobs
 from cometmq.broker.routes import ONLY_ON_THE_MAIN_PORT, routes
 from cometmq.broker.services.housekeeping import Housekeeping
-from cometmq.broker.services.registration import Registration
+from cometmq.broker.services.registration import Identity, Registration
+from cometmq.model.errors import StoreError
 from cometmq.remoting import (
     Connection,
+    Processor,
     RemotingClient,
     RemotingServer,
     RemotingSettings,
@@ -32,3 +33,159 @@ from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files, SystemFiles
 
 log = logging.getLogger(__name__)
+
+SETTINGS = (BrokerSettings, StoreSettings, RemotingSettings, TlsSettings)
+"""The settings classes that a broker's configuration file feeds."""
+
+DRAIN_S = 2.0
+
+
+class Broker:
+    """One broker.
+
+    Args:
+        configuration: its settings, see `SETTINGS`; requests may change some of them.
+        name_servers: gives the addresses to register at when the broker starts; by default those
+            of the settings.
+        config_file: where settings are kept that requests change.
+        clock, files: the outside world.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        name_servers: Callable[[], Sequence[str]] | None = None,
+        config_file: Path | None = None,
+        clock: Clock | None = None,
+        files: Files | None = None,
+    ) -> None:
+        self.configuration = configuration
+        self._settings = configuration.view(BrokerSettings)
+        self._name_servers = name_servers or (lambda: self._settings().namesrv_addr)
+        self._config_file = config_file
+        self._clock = clock or SystemClock()
+        self._files = files or SystemFiles()
+        self._parts: Parts | None = None
+        self._servers: list[RemotingServer] = []
+        self._client = RemotingClient(configuration[RemotingSettings], name="broker-client")
+        self._registration: Registration | None = None
+        self._housekeeping: Housekeeping | None = None
+
+    @property
+    def parts(self) -> Parts:
+        """What the broker is made of, once started."""
+        assert self._parts is not None, "not started"
+        return self._parts
+
+    @property
+    def port(self) -> int:
+        """The real port."""
+        return self._servers[0].port
+
+    @property
+    def address(self) -> str:
+        """``ip:port`` as registered."""
+        return f"{self.parts.ip}:{self.port}"
+
+    async def start(self) -> None:
+        """Serve; returns when the name servers know of it, or have been asked in vain.
+
+        Raises:
+            ConfigError: a port cannot be bound.
+            StoreError: the store cannot be opened; nothing of it was changed for the worse.
+        """
+        self._parts = parts = assemble(self.configuration, clock=self._clock, files=self._files)
+        registration = Registration(self._client, parts.topics, self._settings)
+        self._registration = registration
+        parts.topics.on_change = registration.wake
+        await self._listen(parts, registration)
+        parts.commit.start()
+        parts.delay.start()
+        self._housekeeping = Housekeeping(jobs(parts))
+        self._housekeeping.start()
+        await registration.start(self._identity(), self._name_servers())
+
+    async def _listen(self, parts: Parts, registration: Registration) -> None:
+        settings = self._settings()
+        table: dict[int, Processor] = {}
+        main = self._server("broker", table)
+        await main.start(settings.bind_address, settings.listen_port)
+        self._servers = [main]
+        table.update(
+            routes(
+                parts,
+                port=main.port,
+                announce=registration.announce,
+                config_file=self._config_file,
+                config_changed=self._config_changed,
+            )
+        )
+        if settings.fast_port_enable and main.port > 2:
+            fast = {code: p for code, p in table.items() if code not in ONLY_ON_THE_MAIN_PORT}
+            server = self._server("broker-fast", fast)
+            await server.start(settings.bind_address, main.port - 2)
+            self._servers.append(server)
+
+    def _server(self, name: str, table: Mapping[int, Processor]) -> RemotingServer:
+        return RemotingServer(
+            table,
+            settings=self.configuration[RemotingSettings],
+            tls=self.configuration[TlsSettings],
+            name=name,
+            on_close=self._connection_closed,
+        )
+
+    def _identity(self) -> Identity:
+        settings = self._settings()
+        return Identity(
+            cluster=settings.broker_cluster_name,
+            broker_name=settings.broker_name,
+            broker_id=settings.broker_id,
+            address=self.address,
+            ha_address=f"{self.parts.ip}:{self.port + 1}",
+        )
+
+    def _connection_closed(self, connection: Connection) -> None:
+        parts = self.parts
+        parts.held.connection_closed(connection)
+        parts.consumers.connection_closed(connection)
+        parts.producers.connection_closed(connection)
+
+    def _config_changed(self, changes: Mapping[str, str]) -> None:
+        """Make changed settings hold where they were copied, and tell the name servers."""
+        parts = self.parts
+        stored = self.configuration[StoreSettings]
+        parts.intake.change(intake_rules(self._settings(), stored, parts.ip))
+        parts.store.change_settings(stored)
+        if "brokerPermission" in changes:
+            parts.topics.touch()
+
+    async def stop(self) -> None:
+        """Leave the name servers, answer what waits, write everything down; within seconds."""
+        if self._parts is None:
+            return
+        parts = self._parts
+        for server in self._servers:
+            server.stop_accepting()
+        if self._registration is not None:
+            await self._registration.stop()
+        parts.delay.stop()
+        parts.held.close()
+        await parts.commit.stop()
+        for server in self._servers:
+            await server.stop(DRAIN_S)
+        if self._housekeeping is not None:
+            await self._housekeeping.stop()
+        await self._client.close()
+        for persist in (parts.offsets.persist, parts.delay.persist):
+            _persist(persist)
+        parts.store.close()
+        log.info("stopped broker=%s", self._settings().broker_name)
+
+
+def _persist(persist: Callable[[], None]) -> None:
+    try:
+        persist()
+    except StoreError as problem:
+        log.error("offsets could not be written at the stop: %s", problem)

@@ -5,10 +5,11 @@ Source: BrokerController.registerProcessor, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from cometmq.broker.assembly import Parts
+from cometmq.broker.processors.clean import CleanStore
 from cometmq.broker.processors.config import BrokerConfig
 from cometmq.broker.processors.connections import Connections
 from cometmq.broker.processors.groups import GroupRequests
@@ -40,10 +41,19 @@ def routes(
     parts: Parts,
     *,
     port: int,
+    announce: Callable[[], Awaitable[None]],
     config_file: Path | None,
     config_changed: Callable[[Mapping[str, str]], None],
 ) -> Table:
-    """The table of a broker that listens on ``port``."""
+    """The table of a broker that listens on ``port``.
+
+    Args:
+        parts: what processors are made of.
+        port: the real one; it stands in message ids.
+        announce: returns once the name servers know of changed topics.
+        config_file: where changed settings are kept, if anywhere.
+        config_changed: told the settings that a request changed.
+    """
     store_host = encode_host(parts.ip, port)
     address = f"{parts.ip}:{port}"
     return {
@@ -51,7 +61,7 @@ def routes(
         **_consuming(parts),
         **_offsets(parts),
         **_queries(parts),
-        **_topics_and_groups(parts),
+        **_topics_and_groups(parts, announce),
         **_figures(parts, address),
         **_settings(parts, config_file, config_changed),
     }
@@ -174,8 +184,43 @@ def _queries(parts: Parts) -> Table:
     }
 
 
-def _topics_and_groups(parts: Parts) -> Table:
-    raise NotImplementedError
+def _topics_and_groups(parts: Parts, announce: Callable[[], Awaitable[None]]) -> Table:
+    def forget_topic(topic: str) -> None:
+        parts.offsets.forget_topic(topic)
+        parts.stats.forget_topic(topic)
+        parts.held.topic_gone(topic)
+
+    topics = TopicRequests(
+        parts.topics,
+        parts.store,
+        parts.settings,
+        announce=announce,
+        forget_offsets=forget_topic,
+    )
+    groups = GroupRequests(
+        parts.groups,
+        parts.settings,
+        forget_offsets=parts.offsets.forget_group,
+        forget_statistics=parts.stats.forget_group,
+    )
+    clean = CleanStore(parts.store)
+    return {
+        RequestCode.UPDATE_AND_CREATE_TOPIC: topics.put,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.put_list,
+        RequestCode.DELETE_TOPIC_IN_BROKER: topics.delete,
+        RequestCode.CLEAN_UNUSED_TOPIC: topics.clean_unused,
+        RequestCode.GET_TOPIC_CONFIG: topics.show,
+        RequestCode.GET_ALL_TOPIC_CONFIG: topics.show_all,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.show_system,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: groups.put,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: groups.put_list,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP: groups.delete,
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: groups.show,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.show_all,
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: groups.forbid,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: clean.queues,
+        RequestCode.DELETE_EXPIRED_COMMITLOG: clean.log,
+    }
 
 
 def _figures(parts: Parts, address: str) -> Table:

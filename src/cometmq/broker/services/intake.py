@@ -38,16 +38,6 @@ VERSION_WITH_MAX_RECONSUME: Final = 121
 PROPERTIES_BYTES_MAX: Final = 32767
 SendHeader = SendMessageRequest | SendMessageV2Request
 
-_UNUSUAL: Final = (
-    "DELAY\x01",
-    "TRAN_MSG\x01",
-    "TIMER_D",
-    "CLUSTER\x01",
-    "TRACE_ON\x01",
-    "POP_CK\x01",
-)
-"""Texts in properties that send a message the long way; a look-alike only costs some time."""
-
 _TIMERS: Final = (
     property_names.TIMER_DELAY_SEC,
     property_names.TIMER_DELAY_MS,
@@ -151,7 +141,7 @@ class Intake:
         config = self._checked_topic(header, connection)
         queue_id = self._checked_queue(header, config, connection)
         text = header.properties or ""
-        if header.topic.startswith(RETRY_PREFIX) or any(part in text for part in _UNUSUAL):
+        if header.topic[0] == "%" or _is_unusual(text):
             placement = self._place_unusual(header, config, queue_id, connection)
         else:
             placement = Placement(header.topic, queue_id, self._stamped(text), queue_id)
@@ -308,6 +298,18 @@ class Intake:
                 ResponseCode.SYSTEM_ERROR,
                 "accurate timer message is not enabled, timerWheelEnable is false",
             )
+
+
+def _is_unusual(text: str) -> bool:
+    """Whether properties need more than the broker's own behind them; look-alikes only cost time."""
+    return (
+        "DELAY\x01" in text
+        or "TRAN_MSG\x01" in text
+        or "TIMER_D" in text
+        or "CLUSTER\x01" in text
+        or "TRACE_ON\x01" in text
+        or "POP_CK\x01" in text
+    )
 
 
 def _illegal(remark: str) -> ResponseError:

@@ -31,11 +31,9 @@ def read_delay_levels(text: str) -> LevelTable:
     delays_ms: dict[int, int] = {}
     max_level = 0
     for level, part in enumerate(text.split(" "), start=1):
+        max_level = level if part else max_level
         unit = _UNITS_MS.get(part[-1:])
-        if unit is None:
-            return LevelTable(delays_ms, max_level, part)
-        max_level = level
-        if not (part[:-1].isascii() and part[:-1].isdigit()):
+        if unit is None or not (part[:-1].isascii() and part[:-1].isdigit()):
             return LevelTable(delays_ms, max_level, part)
         delays_ms[level] = int(part[:-1]) * unit
     return LevelTable(delays_ms, max_level, None)

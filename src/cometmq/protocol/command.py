@@ -165,7 +165,9 @@ class Command:
             raw = self._raw_fields
             if self._typed is not None:
                 raw = _read_json_header(bytes(raw)).extFields
-            self._fields = _read_raw_fields(raw) if raw else {}
+            if not raw:
+                return {}  # not kept: that there was no map at all stays known
+            self._fields = _read_raw_fields(raw)
         return self._fields
 
     def header(self, kind: type[H]) -> H:

@@ -173,6 +173,7 @@ def _around(
         relay=ConsumerRelay(consumers),
         runtime=RuntimeInfo(
             store,
+            files=files,
             stats=stats,
             throughput=throughput,
             settings=settings,

@@ -20,7 +20,7 @@ from cometmq.protocol.headers import (
     ViewMessageByIdRequest,
 )
 from cometmq.remoting import Request, Response
-from cometmq.store import MessageStore, TagMatcher
+from cometmq.store import MessageStore, Matcher
 
 UNIQUE_KEY_COUNT_MAX: Final = 32
 """Messages told of a unique key, whatever the request asks for."""
@@ -107,7 +107,7 @@ class QueryMessages:
 
     def _describe_group(
         self, body: QueryConsumeQueueResponseBody, group: str | None, topic: str
-    ) -> TagMatcher | None:
+    ) -> Matcher | None:
         """Say what a group wants of the topic; returns how to tell whether an entry is wanted."""
         if group is None:
             return None

@@ -10,14 +10,16 @@ Source: AdminBrokerProcessor.prepareRuntimeInfo and StoreStatsService, RocketMQ 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.services.stats import BrokerStats
 from cometmq.broker.services.throughput import Throughput
 from cometmq.protocol.command import OUR_VERSION
 from cometmq.protocol.version import version_name
+from cometmq.store import MessageStore
 from cometmq.system.clock import Clock
+from cometmq.system.files import Files
 
 ABSENT: Final = {
     "dispatchMaxBuffer": "0",
@@ -46,13 +48,6 @@ ABSENT: Final = {
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-class StoreFigures(Protocol):
-    """What is read of the store."""
-
-    def runtime_figures(self) -> Mapping[str, object]:
-        """Return figures by RocketMQ's names."""
-
-
 class DelayLevelPlace(NamedTuple):
     """How far one delay level was delivered."""
 
@@ -65,6 +60,7 @@ class RuntimeInfo:
 
     Args:
         store: its figures.
+        files: tells how full the store's disk is.
         stats: the counters.
         throughput: rates and latencies.
         settings: gives the broker's settings as they are now.
@@ -77,8 +73,9 @@ class RuntimeInfo:
 
     def __init__(
         self,
-        store: StoreFigures,
+        store: MessageStore,
         *,
+        files: Files,
         stats: BrokerStats,
         throughput: Throughput,
         settings: Callable[[], BrokerSettings],
@@ -89,6 +86,7 @@ class RuntimeInfo:
         clock: Clock,
     ) -> None:
         self._store = store
+        self._files = files
         self._stats = stats
         self._throughput = throughput
         self._settings = settings
@@ -103,7 +101,8 @@ class RuntimeInfo:
     def table(self) -> dict[str, str]:
         """Return the texts by their names."""
         table = dict(ABSENT)
-        table |= {key: _text(value) for key, value in self._store.runtime_figures().items()}
+        table |= self._store.runtime_figures()
+        table |= self._disk()
         table |= self._identity()
         table |= self._puts()
         table |= self._rates()
@@ -122,6 +121,19 @@ class RuntimeInfo:
             "bootTimestamp": str(self._booted_ms),
             "runtime": running_text(int(self._clock.monotonic() - self._booted_s)),
             "startAcceptSendRequestTimeStamp": str(settings.start_accept_send_request_ms),
+        }
+
+    def _disk(self) -> dict[str, str]:
+        store, path = self._store, self._store.paths.commit_log
+        usage = self._files.usage(path)
+        total, ratio = usage.used_bytes + usage.available_bytes, f"{usage.ratio:.2f}"
+        return {
+            "commitLogDirCapacity": f"Total : {bytes_text(total)}, Free :"
+            f" {bytes_text(usage.available_bytes)}.",
+            "commitLogDiskRatio": ratio,
+            f"commitLogDiskRatio_{path}": ratio,
+            "consumeQueueDiskRatio": ratio,
+            "remainHowManyDataToFlush": bytes_text(store.written_to - store.flushed_to),
         }
 
     def _puts(self) -> dict[str, str]:
@@ -188,9 +200,3 @@ def bytes_text(size_bytes: float) -> str:
         return f"{int(size_bytes)} B"
     power = min((abs(int(size_bytes)).bit_length() - 1) // 10, len(_UNITS) - 1)
     return f"{size_bytes / 1024**power:.1f} {_UNITS[power]}"
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)

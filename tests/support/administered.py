@@ -1,0 +1,222 @@
+"""A broker's parts as administrators meet them: a real store, tables and members, no sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.processors.connections import Connections
+from cometmq.broker.processors.query import QueryMessages
+from cometmq.broker.processors.relay import RelayedCalls
+from cometmq.broker.processors.stats import BrokerFigures, GroupFigures, TopicFigures
+from cometmq.broker.services.consumers import ConsumerRegistry
+from cometmq.broker.services.groups import GroupTable
+from cometmq.broker.services.offsets import ConsumerOffsets
+from cometmq.broker.services.producers import ProducerRegistry
+from cometmq.broker.services.progress import Progress
+from cometmq.broker.services.relay import ConsumerRelay
+from cometmq.broker.services.runtime_info import DelayLevelPlace, RuntimeInfo
+from cometmq.broker.services.stats import BrokerStats
+from cometmq.broker.services.subscriptions import Subscription
+from cometmq.broker.services.throughput import Throughput
+from cometmq.broker.services.topics import TopicTable
+from cometmq.model.topic import TopicConfig
+from cometmq.protocol import fastjson
+from cometmq.protocol.bodies import SubscriptionData
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.hashing import java_hash
+from cometmq.protocol.properties import encode_properties
+from cometmq.remoting import Connection, Processor
+from cometmq.store import MessageStore, StoreSettings
+from cometmq.store.config_files import JsonFile
+from cometmq.system.clock import ManualClock
+from cometmq.system.files import SystemFiles
+from support.memory_link import link
+
+HOST = bytes((10, 0, 0, 1)) + (10911).to_bytes(4, "big")
+ADDRESS = "10.0.0.1:10911"
+
+
+class Administered:
+    """The parts, and requests to them.
+
+    Args:
+        folder: of the store.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        files, self.clock = SystemFiles(), ManualClock()
+        settings = BrokerSettings(broker_name="broker-a")
+        self.store = MessageStore(
+            StoreSettings(
+                root=folder, commit_log_file_bytes=2**20, index_slots=100, index_entries=400
+            ),
+            clock=self.clock,
+        )
+        self.store.open()
+        config = folder / "config"
+        self.topics = TopicTable(
+            lambda: settings, JsonFile(config / "topics.json", files), clock=self.clock
+        )
+        self.groups = GroupTable(
+            lambda: settings, JsonFile(config / "subscriptionGroup.json", files), clock=self.clock
+        )
+        self.consumers, self.producers = ConsumerRegistry(self.clock), ProducerRegistry(self.clock)
+        self.offsets = ConsumerOffsets(
+            JsonFile(config / "consumerOffset.json", files), clock=self.clock
+        )
+        self.stats = BrokerStats(
+            "DefaultCluster", clock=self.clock, is_system_topic=self.topics.is_system
+        )
+        self.throughput = Throughput(self.stats, clock=self.clock)
+        self.delay_levels: dict[int, DelayLevelPlace] = {}
+        self._settings = settings
+        self.processors = self._routes()
+
+    def _routes(self) -> Mapping[int, Processor]:
+        settings = self._settings
+        progress = Progress(
+            store=self.store,
+            offsets=self.offsets,
+            consumers=self.consumers,
+            stats=self.stats,
+            broker_name=settings.broker_name,
+            clock=self.clock,
+        )
+        runtime = RuntimeInfo(
+            self.store,
+            files=SystemFiles(),
+            stats=self.stats,
+            throughput=self.throughput,
+            settings=lambda: settings,
+            sends_waiting=lambda: 0,
+            oldest_wait_s=lambda: 0.0,
+            pulls_held=lambda: 0,
+            delay_levels=lambda: self.delay_levels,
+            clock=self.clock,
+        )
+        query = QueryMessages(self.store, self.topics, self.consumers)
+        broker = BrokerFigures(runtime, self.stats)
+        topics = TopicFigures(self.store, topics=self.topics, stats=self.stats, progress=progress)
+        groups = GroupFigures(
+            topics=self.topics,
+            groups=self.groups,
+            consumers=self.consumers,
+            offsets=self.offsets,
+            progress=progress,
+            address=lambda: ADDRESS,
+        )
+        connections = Connections(self.consumers, self.producers)
+        relay = RelayedCalls(
+            ConsumerRelay(self.consumers),
+            consumers=self.consumers,
+            store=self.store,
+            topics=self.topics,
+            groups=self.groups,
+            broker_name=settings.broker_name,
+        )
+        return {
+            RequestCode.QUERY_MESSAGE: query.by_key,
+            RequestCode.VIEW_MESSAGE_BY_ID: query.by_place,
+            RequestCode.QUERY_CONSUME_QUEUE: query.queue_entries,
+            RequestCode.GET_BROKER_RUNTIME_INFO: broker.runtime_info,
+            RequestCode.VIEW_BROKER_STATS_DATA: broker.counter,
+            RequestCode.GET_TOPIC_STATS_INFO: topics.stats_of_topic,
+            RequestCode.GET_CONSUME_STATS: groups.consume_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: groups.all_consume_stats,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: groups.time_spans,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: groups.groups_of_topic,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: groups.topics_of_group,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: groups.subscription,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: connections.of_consumers,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: connections.of_producers,
+            RequestCode.GET_ALL_PRODUCER_INFO: connections.of_all_producers,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: relay.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: relay.consume_directly,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: relay.consumer_status,
+        }
+
+    # --- what happened before -----------------------------------------------------------------
+
+    def make_topic(self, name: str = "T", queues: int = 1, **changes: Any) -> str:
+        """Create a topic."""
+        config = TopicConfig(
+            topic_name=name, read_queue_nums=queues, write_queue_nums=queues, **changes
+        )
+        self.topics.put([config])
+        return name
+
+    def put(self, topic: str, body: bytes, *, queue_id: int = 0, **properties: str) -> int:
+        """Store a message one second after the last one; returns its place in the log."""
+        self.clock.advance(1000)
+        stored = self.store.append(
+            topic,
+            queue_id,
+            body,
+            encode_properties(properties),
+            born_time_ms=self.clock.now_ms(),
+            born_host=HOST,
+            store_host=HOST,
+        )
+        self.stats.put(topic, queue_id, 1, stored.size_bytes)
+        return int(stored.log_offset)
+
+    def join(
+        self,
+        group: str,
+        client_id: str,
+        *subscriptions: str,
+        processors: Mapping[int, Processor] | None = None,
+    ) -> Connection:
+        """Bring a consumer online; returns its side of the connection."""
+        server, client = link(client=processors, on_close=self.consumers.connection_closed)
+        server.language, server.version = "JAVA", 479
+        self.consumers.register(
+            server,
+            client_id,
+            group,
+            kind="CONSUME_PASSIVELY",
+            model="CLUSTERING",
+            consume_from="CONSUME_FROM_LAST_OFFSET",
+            subscriptions=[Subscription(_subscription(topic)) for topic in subscriptions],
+        )
+        return client
+
+    def produce(self, group: str, client_id: str) -> None:
+        """Bring a producer online."""
+        server, _ = link(on_close=self.producers.connection_closed)
+        server.language, server.version = "JAVA", 479
+        self.producers.register(server, client_id, group)
+
+    # --- requests -----------------------------------------------------------------------------
+
+    async def ask(self, code: int, **fields: object) -> Command:
+        """Send a request over a connection of its own; returns the answer."""
+        _, client = link(self.processors)
+        texts = {name: _text(value) for name, value in fields.items()}
+        return await client.call(code, fields=texts, timeout=5.0)
+
+    async def ask_json(self, code: int, **fields: object) -> Any:
+        """The body of a request's answer, which must be a success."""
+        answer = await self.ask(code, **fields)
+        assert answer.code == 0, answer
+        return fastjson.loads(answer.body)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _subscription(expression: str) -> SubscriptionData:
+    """``T`` for all messages of a topic, ``T:a`` for those with tag a."""
+    topic, _, tag = expression.partition(":")
+    return SubscriptionData(
+        topic=topic,
+        sub_string=tag or "*",
+        tags_set=[tag] if tag else [],
+        code_set=[java_hash(tag)] if tag else [],
+        sub_version=1,
+    )

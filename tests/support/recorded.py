@@ -1,0 +1,59 @@
+"""Traffic recorded from real servers: the frames of tests/vectors, decoded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cometmq.protocol import fastjson
+from cometmq.protocol.command import Command, decode_command
+from cometmq.protocol.frame import FrameDecoder
+
+FRAMES = Path(__file__).resolve().parents[1] / "vectors" / "frames"
+VERSIONS = ("4.9.7", "5.3.3")
+
+
+def frames(version: str, scenario: str) -> Iterator[tuple[str, Command]]:
+    """Yield the name and the command of every frame of one recording, in order."""
+    for line in (FRAMES / version / f"{scenario}.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        decoder = FrameDecoder()
+        decoder.receive(bytes.fromhex(row["hex"]))
+        frame = decoder.next_frame()
+        assert frame is not None
+        yield row["name"], decode_command(frame)
+
+
+def answers(version: str, scenario: str, request_name: str) -> list[Command]:
+    """Return the successful answers to one kind of request."""
+    name = f"{request_name}_RESPONSE"
+    return [
+        command
+        for found, command in frames(version, scenario)
+        if found == name and command.code == 0
+    ]
+
+
+def shape(body: bytes) -> Any:
+    """What a JSON body consists of: names and kinds, without its values."""
+    return _shape(fastjson.loads(body))
+
+
+def _shape(value: Any) -> Any:
+    if isinstance(value, fastjson.Pairs):
+        return {("pairs", _frozen(_shape(key)), _frozen(_shape(item))) for key, item in value}
+    if isinstance(value, dict):
+        return {key: _shape(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        return {_frozen(_shape(item)) for item in value}
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return type(value).__name__
+    return "number"
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple(sorted((key, _frozen(item)) for key, item in value.items()))
+    return tuple(sorted(map(repr, value))) if isinstance(value, set) else value

@@ -94,7 +94,7 @@ def cli_page() -> str:
     """Every command with its options."""
     import typer.main
 
-    from cometmq.cli.main import app
+    from cometmq.cli.commands import app
 
     lines = [
         "# Commands",

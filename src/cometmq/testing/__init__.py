@@ -1,1 +1,7 @@
-"""To be described."""
+"""A cluster for tests: name server and brokers in this process, or as processes of their own."""
+
+from cometmq.testing.cluster import Cluster
+from cometmq.testing.process import ServerProcess, ServerStartError
+from cometmq.testing.threaded import ThreadedCluster
+
+__all__ = ["Cluster", "ThreadedCluster", "ServerProcess", "ServerStartError"]

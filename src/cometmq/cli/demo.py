@@ -1,0 +1,230 @@
+"""A server at work for half a minute: sends, receives, is killed, comes back, and lost nothing.
+
+The server is one process of its own on a temporary store. Producer and consumer run here and talk
+to it over TCP. In the middle the server is killed with SIGKILL and started again on the same store.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from cometmq.cli.demo_figures import Figures
+from cometmq.cli.demo_view import View, summary
+from cometmq.cli.event_loop import run
+from cometmq.client import (
+    AdminClient,
+    Message,
+    Producer,
+    PullConsumer,
+    PullSettings,
+    ResponseError,
+    SendFailedError,
+    StartFrom,
+    StoredMessage,
+)
+from cometmq.model.errors import CometError
+from cometmq.testing.ports import free_broker_port, free_port
+from cometmq.testing.process import ServerProcess
+
+TOPIC = "demo"
+TAGS = ("new", "paid", "shipped")
+TICK_S = 0.02
+IN_FLIGHT_MAX = 512
+RETRY_S = 0.05
+CATCH_UP_S = 8.0
+PATIENCE_S = 15.0
+"""How much longer than asked for the demo may take before it is given up."""
+END_S = 4.0
+"""Kept back of the whole time for catching up and stopping."""
+
+
+def run_demo(*, seconds: float, rate: int) -> int:
+    """Run the demo and give the exit code: 0 if nothing acknowledged was lost.
+
+    Args:
+        seconds: how long the whole takes, about.
+        rate: messages sent per second.
+    """
+    console = Console()
+    try:
+        figures = run(_demo(seconds, rate, console))
+    except (CometError, TimeoutError) as error:
+        reason = str(error) or "it took too long"
+        console.print(f"the demo failed: {reason}", style="red", highlight=False)
+        return 1
+    except asyncio.CancelledError:
+        return 143
+    for line in summary(figures):
+        console.print(line, highlight=False, soft_wrap=True)
+    ok = figures.lost == 0 and figures.acknowledged > 0
+    console.print("nothing was lost" if ok else "MESSAGES WERE LOST", highlight=False)
+    return 0 if ok else 1
+
+
+async def _demo(seconds: float, rate: int, console: Console) -> Figures:
+    figures = Figures()
+    _end_on_sigterm()
+    with tempfile.TemporaryDirectory(prefix="cometmq-demo-") as folder:
+        server = _Server(Path(folder))
+        try:
+            async with asyncio.timeout(seconds + PATIENCE_S), View(figures, console):
+                await server.start()
+                await _work(figures, server, seconds, rate)
+        finally:
+            await server.kill()
+    return figures
+
+
+def _end_on_sigterm() -> None:
+    """Let SIGTERM end the demo as Ctrl-C does: with nothing left running."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+class _Server:
+    """The one server process, which can be killed and started again in the same place."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._namesrv_port = free_port()
+        self._broker_port = free_broker_port()
+        self._process: ServerProcess | None = None
+        self.name_servers = f"127.0.0.1:{self._namesrv_port}"
+
+    async def start(self) -> None:
+        """Start it and wait until it is ready."""
+        self._process = await ServerProcess.start(
+            "standalone",
+            "--namesrv-port", str(self._namesrv_port),
+            "--broker-port", str(self._broker_port),
+            "--store", str(self._folder / "store"),
+            log=self._folder / "server.log",
+        )  # fmt: skip
+
+    async def kill(self) -> None:
+        """End it with SIGKILL."""
+        if self._process is not None:
+            await self._process.kill()
+
+    async def stop(self) -> int:
+        """Stop it in order and give its exit code."""
+        return await self._process.stop() if self._process is not None else 0
+
+
+async def _work(figures: Figures, server: _Server, seconds: float, rate: int) -> None:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds - END_S
+    async with AdminClient(server.name_servers) as admin:
+        await admin.create_topic(TOPIC, queues=4)
+    async with _producer(server) as producer, _consumer(server) as consumer:
+        await consumer.assign(await consumer.fetch_queues(TOPIC))
+        receiving = asyncio.create_task(_receive(consumer, figures), name="demo receive")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_crash(figures, server, (end - loop.time()) / 2))
+                group.create_task(_send_all(producer, figures, rate, end))
+            await _catch_up(figures)
+        finally:
+            receiving.cancel()
+    figures.phase = "stopping"
+    await server.stop()
+    figures.phase = "done"
+
+
+def _producer(server: _Server) -> Producer:
+    return Producer(server.name_servers, group="demo-producer")
+
+
+def _consumer(server: _Server) -> PullConsumer:
+    settings = PullSettings(retry_ms=100, auto_commit_ms=1_000)
+    return PullConsumer(
+        server.name_servers,
+        group="demo-consumer",
+        start_from=StartFrom.FIRST,
+        settings=settings,
+    )
+
+
+async def _crash(figures: Figures, server: _Server, after_s: float) -> None:
+    """Kill the server in the middle, and start it again on the same store."""
+    figures.phase = "sending and receiving"
+    await asyncio.sleep(after_s)
+    figures.phase = "server killed with SIGKILL, starting again"
+    killed_at = time.monotonic()
+    await server.kill()
+    before = figures.acknowledged
+    await server.start()
+    figures.restart_s = time.monotonic() - killed_at
+    await figures.wait_until(lambda: figures.acknowledged > before)
+    figures.outage_s = time.monotonic() - killed_at
+    figures.phase = "sending and receiving, after the crash"
+
+
+async def _send_all(producer: Producer, figures: Figures, rate: int, end: float) -> None:
+    """Send at an even rate until the end, each message until it is acknowledged."""
+    loop = asyncio.get_running_loop()
+    numbers, room, begun = itertools.count(), asyncio.Semaphore(IN_FLIGHT_MAX), loop.time()
+
+    async with asyncio.TaskGroup() as group:
+        while (now := loop.time()) < end:
+            for _ in range(min(rate, int((now - begun) * rate) - figures.sent)):
+                await room.acquire()
+                figures.sent += 1
+                group.create_task(_send_one(producer, figures, next(numbers), room))
+            await asyncio.sleep(TICK_S)
+
+
+async def _send_one(
+    producer: Producer, figures: Figures, number: int, room: asyncio.Semaphore
+) -> None:
+    try:
+        while True:
+            begun = time.monotonic()
+            try:
+                await producer.send(_message(number, begun))
+            except (SendFailedError, ResponseError):
+                figures.retried += 1
+                await asyncio.sleep(RETRY_S)
+                continue
+            figures.note_acknowledged(number, (time.monotonic() - begun) * 1000)
+            return
+    finally:
+        room.release()
+
+
+def _message(number: int, begun: float) -> Message:
+    tag = TAGS[number % len(TAGS)]
+    body = f"{number} {begun!r}".encode()
+    return Message(topic=TOPIC, body=body, tags=tag, keys=[f"order-{number}"])
+
+
+async def _receive(consumer: PullConsumer, figures: Figures) -> None:
+    async for message in consumer:
+        number, begun = message.body.decode().split()
+        figures.note_received(int(number), (time.monotonic() - float(begun)) * 1000)
+        if int(number) % 500 == 0:
+            figures.samples.append(_sample(message))
+
+
+def _sample(message: StoredMessage) -> str:
+    key = ",".join(message.keys)
+    return f"{message.queue}@{message.queue_offset} tag={message.tags} key={key}"
+
+
+async def _catch_up(figures: Figures) -> None:
+    figures.phase = "catching up"
+    try:
+        async with asyncio.timeout(CATCH_UP_S):
+            await figures.wait_until(lambda: not figures.missing)
+    except TimeoutError:
+        pass

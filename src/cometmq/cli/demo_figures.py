@@ -1,0 +1,97 @@
+"""What the demo counts: each message by its number, from sent to received.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+RECENT = 4_000
+"""Latencies that the percentiles look back on."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """Counts and latencies of one run."""
+
+    sent: int = 0
+    """Messages given to the producer."""
+    retried: int = 0
+    """Sends that failed and were made again."""
+    acknowledged: int = 0
+    received: Counter[int] = field(default_factory=Counter)
+    missing: set[int] = field(default_factory=set)
+    """Messages acknowledged and not received yet."""
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever a message was acknowledged or received."""
+    send_ms: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    arrive_ms: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    samples: deque[str] = field(default_factory=lambda: deque(maxlen=4))
+    phase: str = "starting"
+    restart_s: float | None = None
+    """From SIGKILL until the server said it was ready again."""
+    outage_s: float | None = None
+    """From SIGKILL until the first send was acknowledged again."""
+
+    def note_acknowledged(self, number: int, took_ms: float) -> None:
+        """Count a message whose sender was told that it is stored."""
+        self.acknowledged += 1
+        self.send_ms.append(took_ms)
+        if number not in self.received:
+            self.missing.add(number)
+        self.moved.set()
+
+    def note_received(self, number: int, took_ms: float) -> None:
+        """Count a message that came out again."""
+        self.received[number] += 1
+        self.arrive_ms.append(took_ms)
+        self.missing.discard(number)
+        self.moved.set()
+
+    async def wait_until(self, reached: Callable[[], bool]) -> None:
+        """Return once ``reached`` is true of these figures."""
+        while not reached():
+            self.moved.clear()
+            await self.moved.wait()
+
+    @property
+    def lost(self) -> int:
+        """Messages acknowledged and not received, up to now."""
+        return len(self.missing)
+
+    @property
+    def duplicates(self) -> int:
+        """Receptions beyond the first of each message."""
+        return self.received.total() - len(self.received)
+
+
+def percentile(values: deque[float], share: float) -> float:
+    """Give the value that a share of the values do not exceed; 0 if there are none."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+class Rates:
+    """Messages per second since the last look."""
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._sent = 0
+        self._received = 0
+        self.sent_per_s = 0.0
+        self.received_per_s = 0.0
+
+    def look(self, figures: Figures, now: float) -> None:
+        """Work out the rates since the last look at the figures."""
+        elapsed = now - self._at
+        sent, received = figures.acknowledged, figures.received.total()
+        if self._at and elapsed > 0:
+            self.sent_per_s = (sent - self._sent) / elapsed
+            self.received_per_s = (received - self._received) / elapsed
+        self._at, self._sent, self._received = now, sent, received

@@ -1,0 +1,27 @@
+"""The event loop that commands run on: uvloop where it is installed, else asyncio's own.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end on a new event loop."""
+    with asyncio.Runner(loop_factory=_factory()) as runner:
+        return runner.run(work)
+
+
+def _factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

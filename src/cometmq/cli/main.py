@@ -1,0 +1,41 @@
+"""Where the command line begins, and the exit codes it ends with.
+
+0 done · 1 it failed · 2 misused: an unknown option, a wrong setting. Source: ours.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from cometmq.cli import quick
+from cometmq.model.errors import CometError, ConfigError
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+
+
+def main() -> NoReturn:
+    """Run the command that the arguments say and exit with its code."""
+    try:
+        sys.exit(_run(sys.argv[1:]))
+    except ConfigError as error:
+        _give_up(str(error), MISUSED)
+    except CometError as error:
+        _give_up(f"{type(error).__name__}: {error}", FAILED)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _run(arguments: list[str]) -> int:
+    call = quick.parse(arguments)
+    if call is not None:
+        return quick.run(call)
+    from cometmq.cli.commands import app
+
+    app()
+    return 0
+
+
+def _give_up(reason: str, code: int) -> NoReturn:
+    print(f"cometmq: {reason}", file=sys.stderr)
+    sys.exit(code)

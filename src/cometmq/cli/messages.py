@@ -1,0 +1,108 @@
+"""Sends and shows messages from the command line.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from cometmq.client import (
+    ClientSettings,
+    Filter,
+    Message,
+    Producer,
+    PullConsumer,
+    PullSettings,
+    StoredMessage,
+)
+
+GROUP = "cometmq-cli"
+BODY_CHARS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """How to send."""
+
+    topic: str
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+    order_key: str | None = None
+    delay_level: int = 0
+    timeout: float = 3.0
+
+    def message(self, body: bytes) -> Message:
+        """Make the message with this body."""
+        return Message(
+            topic=self.topic,
+            body=body,
+            tags=self.tag,
+            keys=self.keys,
+            delay_level=self.delay_level,
+        )
+
+
+def bodies(text: str) -> Iterator[bytes]:
+    """Give the body to send, or for ``-`` each line of the input that is not empty."""
+    if text != "-":
+        yield text.encode()
+        return
+    for line in sys.stdin.buffer:
+        if body := line.rstrip(b"\r\n"):
+            yield body
+
+
+async def send(name_servers: str, sending: Sending, wanted: Iterator[bytes]) -> None:
+    """Send each body and print where it is stored, one line each."""
+    async with Producer(name_servers, group=GROUP, client=ClientSettings()) as producer:
+        for body in wanted:
+            receipt = await producer.send(
+                sending.message(body), order_key=sending.order_key, timeout=sending.timeout
+            )
+            print(
+                f"{receipt.status.value} queue={receipt.queue} offset={receipt.queue_offset}"
+                f" id={receipt.message_id}",
+                flush=True,
+            )
+
+
+async def tail(
+    name_servers: str, topic: str, *, tags: str, sql: str | None, last: int, count: int
+) -> None:
+    """Print a topic's messages, the newest of each queue first, then new ones as they come.
+
+    Args:
+        name_servers: addresses.
+        topic: what to read.
+        tags, sql: which messages; ``sql`` wins.
+        last: messages of each queue to begin with.
+        count: end after so many messages; 0 for never.
+    """
+    wanted = Filter.sql(sql) if sql is not None else Filter.tags(tags)
+    settings = PullSettings(auto_commit_ms=0)
+    async with PullConsumer(name_servers, group=GROUP, settings=settings) as consumer:
+        queues = await consumer.fetch_queues(topic)
+        await consumer.assign(queues, wanted=wanted)
+        for queue in queues:
+            bounds = await consumer.bounds(queue)
+            await consumer.seek(queue, max(bounds.min_offset, bounds.max_offset - last))
+        shown = 0
+        async for message in consumer:
+            print(line_of(message), flush=True)
+            shown += 1
+            if shown == count:
+                return
+
+
+def line_of(message: StoredMessage) -> str:
+    """Show a message in one line: when, where, its tag and keys, and its body shortened."""
+    when = datetime.fromtimestamp(message.store_time_ms / 1000).isoformat(timespec="milliseconds")
+    text = message.body.decode(errors="backslashreplace")
+    shown = text if len(text) <= BODY_CHARS_MAX else f"{text[:BODY_CHARS_MAX]}…"
+    tag = f" tag={message.tags}" if message.tags else ""
+    keys = f" keys={','.join(message.keys)}" if message.keys else ""
+    return f"{when} {message.queue}@{message.queue_offset}{tag}{keys} {shown!r}"

@@ -1,0 +1,70 @@
+"""The options that several commands share, with their help.
+
+Source: ours; the short names are those of RocketMQ's start scripts where it has them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+NAMESRV_PORT = 9876
+BROKER_PORT = 10911
+
+Host = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        help="Local address to listen on; 0.0.0.0 is every IPv4 address.",
+        show_default="127.0.0.1",
+    ),
+]
+NamesrvPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65_535, help="TCP port of the name server; 0 takes a free one.",
+        show_default=str(NAMESRV_PORT),
+    ),
+]  # fmt: skip
+BrokerPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65_535, help="TCP port of the broker, which also uses the port two below; "
+        "0 takes free ones.", show_default=str(BROKER_PORT),
+    ),
+]  # fmt: skip
+Store = Annotated[
+    Path | None,
+    typer.Option("--store", help="Directory of the broker's store.", show_default="~/store"),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("-c", "--config", help="Properties file with RocketMQ's keys.", metavar="FILE"),
+]
+PrintConfig = Annotated[
+    bool,
+    typer.Option("--print-config", help="Print the settings in effect and where each came from."),
+]
+NameServers = Annotated[
+    str | None,
+    typer.Option(
+        "-n", "--namesrv",
+        help="Addresses of the name servers: host:port;host:port.",
+        envvar="NAMESRV_ADDR",
+        show_default="none",
+    ),
+]  # fmt: skip
+ClientNameServers = Annotated[
+    str,
+    typer.Option(
+        "-n", "--namesrv",
+        help="Addresses of the name servers: host:port;host:port.",
+        envvar="NAMESRV_ADDR",
+    ),
+]  # fmt: skip
+LogLevel = Annotated[
+    str,
+    typer.Option("--log-level", help="Least level of log lines: debug, info, warning or error."),
+]

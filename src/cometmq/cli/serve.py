@@ -1,0 +1,83 @@
+"""Runs a server until a signal asks it to stop.
+
+Ready is said once, after the server serves: one line on standard output. SIGTERM and Ctrl-C stop
+accepting, drain, flush, write the checkpoint and end with exit code 0; what takes longer than the
+time for it is cut off with exit code 1.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+from collections.abc import Callable
+from typing import Protocol
+
+from cometmq.cli.event_loop import run
+
+log = logging.getLogger(__name__)
+
+STOP_S = 4.5
+
+
+class Server(Protocol):
+    """What this module starts and stops."""
+
+    async def start(self) -> None:
+        """Serve; returns once it does."""
+
+    async def stop(self) -> None:
+        """Serve no more; also after a start that failed."""
+
+
+def serve(server: Server, ready: Callable[[], str]) -> int:
+    """Run a server until a signal comes.
+
+    Args:
+        server: what to run.
+        ready: makes the line to print once it serves, without its first word.
+
+    Returns:
+        The exit code: 0 after an orderly stop, 1 when stopping took too long.
+    """
+    return run(_serve(server, ready))
+
+
+async def _serve(server: Server, ready: Callable[[], str]) -> int:
+    stopping = _stop_signals()
+    try:
+        await server.start()
+        _settle_memory()
+        print(f"ready {ready()}", flush=True)
+        await stopping.wait()
+        log.info("stopping")
+    finally:
+        orderly = await _stop(server)
+    return 0 if orderly else 1
+
+
+def _stop_signals() -> asyncio.Event:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    return stopping
+
+
+async def _stop(server: Server) -> bool:
+    try:
+        async with asyncio.timeout(STOP_S):
+            await server.stop()
+    except TimeoutError:
+        log.error("stopping took longer than %g s and was cut off", STOP_S)
+        return False
+    return True
+
+
+def _settle_memory() -> None:
+    """Take what the start left behind out of the garbage collector's sight."""
+    gc.collect()
+    gc.freeze()

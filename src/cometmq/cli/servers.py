@@ -1,0 +1,187 @@
+"""Puts servers together from options and files, and runs them.
+
+The broker and its store read one properties file; where the command line says the same, it wins. A
+name server in the same process takes nothing from that file.
+
+Source: ours; the order of precedence is that of RocketMQ's start-up.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cometmq.cli import logs
+from cometmq.cli.build import build
+from cometmq.cli.serve import serve
+from cometmq.system.configuration import Configuration, load
+from cometmq.system.rocketmq_keys import BROKER_KEYS, NAMESRV_KEYS
+
+if TYPE_CHECKING:
+    from cometmq.broker.app import Broker
+    from cometmq.namesrv.app import NameServer
+
+log = logging.getLogger(__name__)
+
+INFO = "info"
+
+
+class Standalone:
+    """A name server and a broker that registers with it, in one process."""
+
+    def __init__(self, names: Configuration, parts: Configuration) -> None:
+        self._names = names
+        self._parts = parts
+        self.name_server: NameServer | None = None
+        self.broker: Broker | None = None
+
+    async def start(self) -> None:
+        """Serve as a name server, then as a broker."""
+        from cometmq.broker.app import Broker
+        from cometmq.namesrv.app import NameServer
+
+        self.name_server = NameServer(self._names)
+        await self.name_server.start()
+        self._parts.set({"namesrvAddr": self.name_server.address})
+        self.broker = Broker(self._parts)
+        await self.broker.start()
+
+    async def stop(self) -> None:
+        """Stop the broker first, so that it can say goodbye to the name server."""
+        if self.broker is not None:
+            await self.broker.stop()
+        if self.name_server is not None:
+            await self.name_server.stop()
+
+    def __str__(self) -> str:
+        assert self.name_server is not None
+        assert self.broker is not None
+        return f"namesrv={self.name_server.address} broker={self.broker.address}"
+
+
+def standalone(
+    *,
+    namesrv_port: int | None = None,
+    broker_port: int | None = None,
+    host: str | None = None,
+    store: Path | None = None,
+    config: Path | None = None,
+    print_config: bool = False,
+    log_level: str = INFO,
+) -> int:
+    """Run a name server and a broker in one process; gives the exit code."""
+    names = _namesrv_configuration(namesrv_port, host, None, home=store)
+    parts = _broker_configuration(broker_port, host, store, None, config)
+    if print_config:
+        return _show(names, parts)
+    _begin(log_level, names, parts)
+    both = Standalone(names, parts)
+    return serve(both, lambda: f"{both} build={build()}")
+
+
+def name_server(
+    *,
+    port: int | None = None,
+    host: str | None = None,
+    config: Path | None = None,
+    print_config: bool = False,
+    log_level: str = INFO,
+) -> int:
+    """Run a name server; gives the exit code."""
+    from cometmq.namesrv.app import NameServer
+
+    names = _namesrv_configuration(port, host, config)
+    if print_config:
+        return _show(names)
+    _begin(log_level, names)
+    server = NameServer(names)
+    return serve(server, lambda: f"namesrv={server.address} build={build()}")
+
+
+def broker(
+    *,
+    port: int | None = None,
+    host: str | None = None,
+    store: Path | None = None,
+    namesrv: str | None = None,
+    config: Path | None = None,
+    print_config: bool = False,
+    log_level: str = INFO,
+) -> int:
+    """Run a broker; gives the exit code."""
+    from cometmq.broker.app import Broker
+
+    parts = _broker_configuration(port, host, store, namesrv, config)
+    if print_config:
+        return _show(parts)
+    _begin(log_level, parts)
+    server = Broker(parts)
+    return serve(server, lambda: f"broker={server.address} build={build()}")
+
+
+COMMANDS: dict[str, Callable[..., int]] = {
+    "standalone": standalone,
+    "namesrv": name_server,
+    "broker": broker,
+}
+"""What each server command runs; all take its options as keyword arguments."""
+
+
+def _namesrv_configuration(
+    port: int | None, host: str | None, config: Path | None, *, home: Path | None = None
+) -> Configuration:
+    from cometmq.namesrv.app import SETTINGS
+    from cometmq.namesrv.config import files_below
+
+    said = _said(bindAddress=host, listenPort=port, configStorePath=config)
+    if home is not None:
+        said |= files_below(home / "namesrv")
+    return load(
+        SETTINGS,
+        known_keys=NAMESRV_KEYS,
+        file=config,
+        command_line=said,
+        environment=os.environ,
+    )
+
+
+def _broker_configuration(
+    port: int | None,
+    host: str | None,
+    store: Path | None,
+    namesrv: str | None,
+    config: Path | None,
+) -> Configuration:
+    from cometmq.broker.app import SETTINGS
+
+    return load(
+        SETTINGS,
+        known_keys=BROKER_KEYS,
+        file=config,
+        command_line=_said(
+            bindAddress=host, listenPort=port, storePathRootDir=store, namesrvAddr=namesrv
+        ),
+        environment=os.environ,
+    )
+
+
+def _said(**values: object) -> dict[str, str]:
+    return {key: str(value) for key, value in values.items() if value is not None}
+
+
+def _show(*configurations: Configuration) -> int:
+    for configuration in configurations:
+        sys.stdout.write(configuration.render_with_origins())
+    return 0
+
+
+def _begin(log_level: str, *configurations: Configuration) -> None:
+    """Open the log, and say there once what of the settings has no effect."""
+    logs.configure(log_level)
+    for configuration in configurations:
+        if warning := configuration.warning():
+            log.warning("%s", warning)

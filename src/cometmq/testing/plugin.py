@@ -1,0 +1,37 @@
+"""pytest fixtures: a CometMQ cluster for the tests of whoever installs the package.
+
+    def test_orders(cometmq_cluster):
+        asyncio.run(place_order(cometmq_cluster.name_servers))
+
+The cluster runs in a thread of its own, so the fixtures serve plain and async tests alike.
+Source: ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from cometmq.testing import ThreadedCluster
+
+
+@pytest.fixture(scope="session")
+def cometmq_cluster() -> Iterator[ThreadedCluster]:
+    """Give a cluster of one broker that all tests of the session share."""
+    yield from _cluster()
+
+
+@pytest.fixture
+def cometmq_own_cluster() -> Iterator[ThreadedCluster]:
+    """Give a cluster of one broker that this test has for itself."""
+    yield from _cluster()
+
+
+def _cluster() -> Iterator[ThreadedCluster]:
+    from cometmq.testing import ThreadedCluster
+
+    with ThreadedCluster() as cluster:
+        yield cluster

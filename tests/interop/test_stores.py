@@ -1,0 +1,184 @@
+"""Stores cross over: real brokers serve what ours wrote, ours serves what real brokers wrote.
+
+100,000 messages in several files of every kind; every body is compared, through consume queues and
+through the index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from messages import QUEUES, Ledger, check_all, fill
+from servers import (
+    SMALL_FILES,
+    VERSIONS,
+    CometStandalone,
+    RealBroker,
+    RealNameServer,
+    Settings,
+    connect,
+    copy_store,
+)
+
+import kit
+
+TOPICS = ["Orders", "Bills"]
+GROUP = "billing"
+MESSAGES = 100_000
+MORE = 5_000
+
+SETTINGS: Settings = SMALL_FILES | {
+    "maxTransferCountOnMessageInMemory": 1000,
+    "maxTransferCountOnMessageInDisk": 1000,
+    "maxTransferBytesOnMessageInMemory": 4 * 1024 * 1024,
+    "maxTransferBytesOnMessageInDisk": 4 * 1024 * 1024,
+}
+
+
+@dataclass(frozen=True)
+class Written:
+    """A store nobody uses now, and what is in it."""
+
+    store: Path
+    ledger: Ledger
+
+
+def create_topics(broker: str) -> None:
+    connection = connect(broker)
+    for topic in TOPICS:
+        kit.ok(kit.create_topic(connection, topic, read=QUEUES, write=QUEUES))
+    kit.ok(kit.create_group(connection, GROUP))
+    connection.close()
+
+
+def commit(broker: str, ledger: Ledger) -> None:
+    """The group has consumed half of everything."""
+    connection = connect(broker)
+    for (topic, queue), digests in ledger.queues.items():
+        kit.ok(kit.commit_offset(connection, GROUP, topic, len(digests) // 2, queue=queue))
+    connection.close()
+
+
+def check_offsets(broker: str, ledger: Ledger) -> None:
+    """The half that ``commit`` wrote down is known."""
+    connection = connect(broker)
+    for (topic, queue), digests in ledger.queues.items():
+        answer = kit.ok(kit.query_offset(connection, GROUP, topic, queue=queue))
+        assert answer.number("offset") == len(digests) // 2, (topic, queue)
+    connection.close()
+
+
+@pytest.fixture(scope="module")
+def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One real name server for all the real brokers here."""
+    server = RealNameServer("5.3.3", tmp_path_factory.mktemp("namesrv"))
+    try:
+        server.start()
+        yield server.address
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def written_by_comet(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Written]:
+    """Two stores of ours: stopped cleanly, and later killed with more messages in it."""
+    folder = tmp_path_factory.mktemp("comet")
+    server = CometStandalone(folder / "server", store=folder / "store", settings=SETTINGS)
+    ledger = Ledger()
+    try:
+        server.start()
+        create_topics(server.address)
+        fill(server.address, ledger, TOPICS, seed=1, singles=20_000, batches=800)
+        commit(server.address, ledger)
+        server.stop()
+        clean = Written(copy_store(folder / "store", folder / "clean"), ledger.copy())
+
+        server.start()
+        fill(server.address, ledger, TOPICS, seed=2, singles=MORE, batches=0)
+        server.kill()
+        killed = Written(folder / "store", ledger)
+    finally:
+        server.kill()
+    assert (killed.store / "abort").exists()
+    return {"clean": clean, "killed": killed}
+
+
+def test_the_store_spans_several_files_of_every_kind(written_by_comet: dict[str, Written]) -> None:
+    store = written_by_comet["clean"].store
+
+    assert written_by_comet["clean"].ledger.count == MESSAGES
+    assert len(list((store / "commitlog").iterdir())) >= 5
+    assert len(list((store / "consumequeue" / TOPICS[0] / "0").iterdir())) >= 1
+    assert len(list((store / "index").iterdir())) >= 2
+    assert not (store / "abort").exists()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_real_broker_serves_a_store_that_comet_closed(
+    version: str, written_by_comet: dict[str, Written], namesrv: str, tmp_path: Path
+) -> None:
+    """It also writes on; killed, it leaves a store that ours recovers."""
+    written = written_by_comet["clean"]
+    ledger, store = written.ledger.copy(), copy_store(written.store, tmp_path / "store")
+    real = RealBroker(version, tmp_path / "broker", namesrv, store=store, settings=SETTINGS)
+    try:
+        real.start()
+        check_all(real.address, ledger)
+        check_offsets(real.address, ledger)
+        fill(real.address, ledger, TOPICS, seed=3, singles=1000, batches=0)
+    finally:
+        real.kill()
+    serve_with_comet(store, ledger, tmp_path)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_real_broker_serves_a_store_that_comet_left_when_killed(
+    version: str, written_by_comet: dict[str, Written], namesrv: str, tmp_path: Path
+) -> None:
+    """Stopped cleanly, it leaves a store that ours opens."""
+    written = written_by_comet["killed"]
+    store = copy_store(written.store, tmp_path / "store")
+    real = RealBroker(version, tmp_path / "broker", namesrv, store=store, settings=SETTINGS)
+    try:
+        real.start()
+        check_all(real.address, written.ledger)
+        real.stop()
+    finally:
+        real.kill()
+    serve_with_comet(store, written.ledger, tmp_path)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_comet_serves_a_store_that_a_real_broker_wrote(
+    version: str, namesrv: str, tmp_path: Path
+) -> None:
+    ledger, store = Ledger(), tmp_path / "store"
+    real = RealBroker(version, tmp_path / "broker", namesrv, store=store, settings=SETTINGS)
+    try:
+        real.start()
+        create_topics(real.address)
+        fill(real.address, ledger, TOPICS, seed=4, singles=10_000, batches=400)
+        commit(real.address, ledger)
+        real.stop()
+    finally:
+        real.kill()
+    serve_with_comet(store, ledger, tmp_path, committed=True)
+
+
+def serve_with_comet(
+    store: Path, ledger: Ledger, folder: Path, *, committed: bool = False
+) -> None:
+    """Ours opens the store, gives every message back, and goes on writing behind them."""
+    server = CometStandalone(folder / "comet", store=store, settings=SETTINGS)
+    try:
+        server.start()
+        check_all(server.address, ledger)
+        if committed:
+            check_offsets(server.address, ledger)
+        fill(server.address, ledger, TOPICS, seed=5, singles=50, batches=1)
+        check_all(server.address, ledger)
+    finally:
+        server.kill()

@@ -8,5 +8,9 @@ FILES: dict[str, str] = {
 }
 """Whole files that are left out."""
 
-TESTS: dict[str, str] = {}
+TESTS: dict[str, str] = {
+    "test_robustness.py::test_resumed_check_of_a_half_message": (
+        "sends a half message; transactional messages are not part of this release"
+    ),
+}
 """Single tests, `file.py::name[parameter]`, that are expected to fail; a pass is an error."""

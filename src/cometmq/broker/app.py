@@ -157,7 +157,7 @@ class Broker:
         parts = self.parts
         stored = self.configuration[StoreSettings]
         parts.intake.change(intake_rules(self._settings(), stored, parts.ip))
-        parts.store.change_settings(stored)
+        parts.store.reconfigure(stored)
         if "brokerPermission" in changes:
             parts.topics.touch()
 

@@ -120,7 +120,9 @@ def _around(
     offsets = ConsumerOffsets(JsonFile(folder / "consumerOffset.json", files), clock=clock)
     offsets.load()
     levels = DelayLevels.parse(stored().delay_levels)
-    delay = DelayedDelivery(store, levels, JsonFile(folder / "delayOffset.json", files), clock=clock)
+    delay = DelayedDelivery(
+        store, levels, JsonFile(folder / "delayOffset.json", files), clock=clock
+    )
     delay.load()
     stats = BrokerStats(now.broker_cluster_name, clock=clock, is_system_topic=topics.is_system)
     notices = ConsumerNotices(settings)
@@ -128,9 +130,7 @@ def _around(
         clock, on_change=notices.group_changed, silent_ms_max=now.channel_expired_timeout_ms
     )
     locks = QueueLocks(clock)
-    held = HeldPulls(
-        held_max=now.pull_queue_capacity, woken_by_arrivals=now.long_polling_enable
-    )
+    held = HeldPulls(held_max=now.pull_queue_capacity, woken_by_arrivals=now.long_polling_enable)
     throughput = Throughput(stats, clock=clock)
     commit = GroupCommit(store, timeout_s=stored().sync_flush_timeout_ms / 1000)
     store.on_arrival = _arrivals(held, delay)

@@ -21,10 +21,10 @@ class CleanStore:
 
     def queues(self, request: Request) -> Response:
         """Delete the queue files whose messages are gone from the log."""
-        self._store.clean_queues()
+        self._store.clean()
         return Response()
 
     def log(self, request: Request) -> Response:
         """Delete the log files that have expired, whatever the hour."""
-        self._store.clean(manual=True)
+        self._store.clean(expired_at_any_hour=True)
         return Response()

@@ -20,7 +20,7 @@ from cometmq.protocol.headers import (
     ViewMessageByIdRequest,
 )
 from cometmq.remoting import Request, Response
-from cometmq.store import MessageStore, Matcher
+from cometmq.store import Matcher, MessageStore
 
 UNIQUE_KEY_COUNT_MAX: Final = 32
 """Messages told of a unique key, whatever the request asks for."""
@@ -117,8 +117,13 @@ class QueryMessages:
             body.filter_data = f"{group}@{topic} is not online!"
             return None
         body.subscription_data = subscription.data
+        try:
+            matcher = subscription.matcher(property_filter_enabled=True)
+        except ResponseError as problem:
+            body.filter_data = problem.remark
+            return None
         body.filter_data = "null"
-        return subscription.matcher(property_filter_enabled=True)
+        return matcher
 
 
 def _fitting(records: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:

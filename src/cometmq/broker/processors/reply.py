@@ -15,7 +15,6 @@ from cometmq.broker.services.intake import Intake, Placement, SendHeader
 from cometmq.broker.services.producers import ProducerRegistry
 from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError, RemotingError, ResponseError, StoreError
-from cometmq.model.flags import SysFlag
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import (
     PushReplyMessageToClientRequest,
@@ -135,7 +134,6 @@ class SendReply:
         answer: SendMessageResponse,
     ) -> None:
         """Store the reply; when it is stored the answer says where."""
-        born_host = request.connection.peer_bytes
         try:
             stored = self._store.append(
                 placement.topic,
@@ -143,9 +141,9 @@ class SendReply:
                 request.body,
                 placement.properties,
                 flag=header.flag,
-                sys_flag=_sys_flag(header.sys_flag, born_host, self._store_host),
+                sys_flag=header.sys_flag,
                 born_time_ms=header.born_timestamp,
-                born_host=born_host,
+                born_host=request.connection.peer_bytes,
                 store_host=self._store_host,
                 reconsume_times=header.reconsume_times or 0,
             )
@@ -165,12 +163,3 @@ def _header(request: Request) -> SendHeader:
     if request.code == RequestCode.SEND_REPLY_MESSAGE:
         return request.header(SendMessageRequest)
     return request.header(SendMessageV2Request)
-
-
-def _sys_flag(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
-    flag = sys_flag & ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
-    if len(born_host) > 8:
-        flag |= SysFlag.BORN_HOST_V6
-    if len(store_host) > 8:
-        flag |= SysFlag.STORE_HOST_V6
-    return flag

@@ -70,9 +70,11 @@ class SendMessage:
         Raises:
             ResponseError: the message was refused and is not stored.
         """
-        header: SendHeader = request.header(
-            SendMessageRequest if request.code == RequestCode.SEND_MESSAGE else SendMessageV2Request
-        )
+        header: SendHeader
+        if request.code == RequestCode.SEND_MESSAGE:
+            header = request.header(SendMessageRequest)
+        else:
+            header = request.header(SendMessageV2Request)
         try:
             refusal = self._flow.refusal()
             if refusal is not None:
@@ -103,7 +105,7 @@ class SendMessage:
             request.body,
             placement.properties,
             flag=header.flag,
-            sys_flag=self._sys_flag(header, host),
+            sys_flag=self._sys_flag(header, host) | placement.sys_flag,
             born_time_ms=header.born_timestamp,
             born_host=host,
             store_host=self._store_host,
@@ -135,7 +137,7 @@ class SendMessage:
             placement.queue_id,
             request.body,
             placement.properties,
-            sys_flag=self._sys_flag(header, host),
+            sys_flag=self._sys_flag(header, host) | placement.sys_flag,
             born_time_ms=header.born_timestamp,
             born_host=host,
             store_host=self._store_host,

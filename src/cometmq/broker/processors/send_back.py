@@ -18,7 +18,7 @@ from cometmq.broker.services.retry import Retry, plan_retry
 from cometmq.broker.services.stats import BrokerStats
 from cometmq.broker.services.topics import TopicTable
 from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
-from cometmq.model.flags import SysFlag, TopicSysFlag
+from cometmq.model.flags import TopicSysFlag
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import Perm, TopicConfig, dlq_topic, retry_topic
 from cometmq.protocol.codes import ResponseCode
@@ -133,7 +133,7 @@ class SendBack:
                 record.body,
                 encode_properties(properties),
                 flag=record.flag,
-                sys_flag=self._sys_flag(record),
+                sys_flag=record.sys_flag,
                 born_time_ms=record.born_time_ms,
                 born_host=record.born_host,
                 store_host=self._store_host,
@@ -143,10 +143,6 @@ class SendBack:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR, f"the message could not be stored again: {problem}"
             ) from problem
-
-    def _sys_flag(self, record: RecordParts) -> int:
-        flag = record.sys_flag & ~SysFlag.STORE_HOST_V6
-        return flag | (SysFlag.STORE_HOST_V6 if len(self._store_host) > 8 else 0)
 
 
 def _check_writable(topic: TopicConfig) -> None:

@@ -47,7 +47,7 @@ _HARMLESS = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 class Queues(Protocol):
     """What these requests need of the store."""
 
-    def delete_topic(self, topic: str) -> None:
+    def delete_topic(self, topic: str) -> object:
         """Delete all queues of a topic; nothing of any other."""
 
     def delete_topics_except(self, topics: Collection[str]) -> object:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from cometmq.broker.services.delay_levels import DelayLevels
 from cometmq.model import property_names
 from cometmq.model.errors import InvalidNameError, ResponseError
+from cometmq.model.flags import SysFlag
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import (
     DLQ_PREFIX,
@@ -36,6 +37,7 @@ VERSION_WITH_MAX_RECONSUME: Final = 121
 """From 3.4.9 on clients say how often a message of theirs may be retried."""
 
 PROPERTIES_BYTES_MAX: Final = 32767
+MULTI_TAG: Final = "MULTI_TAG"
 SendHeader = SendMessageRequest | SendMessageV2Request
 
 _TIMERS: Final = (
@@ -88,6 +90,8 @@ class Placement(NamedTuple):
     properties: bytes
     asked_queue_id: int
     """The queue the answer names: that of the request, even for a parked message."""
+    sys_flag: int = 0
+    """Bits to add to those of the request."""
 
 
 class Intake:
@@ -142,9 +146,10 @@ class Intake:
         queue_id = self._checked_queue(header, config, connection)
         text = header.properties or ""
         if header.topic[0] == "%" or _is_unusual(text):
-            placement = self._place_unusual(header, config, queue_id, connection)
+            placement = self._place_unusual(header, queue_id, connection)
         else:
-            placement = Placement(header.topic, queue_id, self._stamped(text), queue_id)
+            stamped = self._stamped(text)
+            placement = Placement(header.topic, queue_id, stamped, queue_id, _flag_of(config))
         self._check_size(body, placement.properties)
         return placement
 
@@ -165,7 +170,8 @@ class Intake:
         if self._levels.level_of(properties):
             raise _illegal("a batch cannot be delayed")
         properties.update(self._stamps)
-        placement = Placement(header.topic, queue_id, encode_properties(properties), queue_id)
+        stamped = encode_properties(properties)
+        placement = Placement(header.topic, queue_id, stamped, queue_id, _flag_of(config))
         self._check_size(body, placement.properties)
         return placement
 
@@ -253,7 +259,7 @@ class Intake:
         return text.encode() + self._suffix
 
     def _place_unusual(
-        self, header: SendHeader, config: TopicConfig, queue_id: int, connection: Connection
+        self, header: SendHeader, queue_id: int, connection: Connection
     ) -> Placement:
         properties = decode_properties(header.properties or "")
         topic, target = header.topic, queue_id
@@ -298,6 +304,10 @@ class Intake:
                 ResponseCode.SYSTEM_ERROR,
                 "accurate timer message is not enabled, timerWheelEnable is false",
             )
+
+
+def _flag_of(config: TopicConfig) -> int:
+    return SysFlag.MULTI_TAGS if config.topic_filter_type == MULTI_TAG else 0
 
 
 def _is_unusual(text: str) -> bool:

@@ -1,0 +1,37 @@
+"""Writes the sample configuration files from the settings classes: ``python conf/update.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.namesrv.config import NameServerSettings
+from cometmq.remoting.config import RemotingSettings, TlsSettings
+from cometmq.store.config import StoreSettings
+from cometmq.system.settings_sample import sample
+
+FOLDER = Path(__file__).parent
+RULES = (
+    "Java properties: key=value, one a line; # begins a comment. Every key stands here at its"
+    " default: take the # away to set it. Keys that RocketMQ has and that have no effect here are"
+    " named in one warning at the start, unknown keys stop it."
+)
+NETWORK: dict[str, list[type]] = {"network": [RemotingSettings], "TLS": [TlsSettings]}
+PARTS: dict[str, dict[str, list[type]]] = {
+    "broker.conf": {"broker": [BrokerSettings], "store": [StoreSettings], **NETWORK},
+    "namesrv.conf": {"name server": [NameServerSettings], **NETWORK},
+}
+TITLES = {
+    "broker.conf": "A broker's settings: cometmq broker -c broker.conf.",
+    "namesrv.conf": "A name server's settings: cometmq namesrv -c namesrv.conf.",
+}
+
+
+def samples() -> dict[str, str]:
+    """Return the text of every sample file by its name."""
+    return {name: sample(f"{TITLES[name]} {RULES}", parts) for name, parts in PARTS.items()}
+
+
+if __name__ == "__main__":
+    for name, text in samples().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")

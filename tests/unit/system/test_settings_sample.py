@@ -1,0 +1,46 @@
+"""The sample configuration files say what the settings classes say."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from cometmq.system import java_properties
+from cometmq.system.settings import describe
+from cometmq.system.settings_sample import field_texts
+
+CONF = Path(__file__).parents[3] / "conf"
+TOOL = runpy.run_path(str(CONF / "update.py"))
+SAMPLES: dict[str, str] = TOOL["samples"]()
+KINDS: dict[str, list[type]] = {
+    name: [kind for kinds in parts.values() for kind in kinds]
+    for name, parts in TOOL["PARTS"].items()
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_sample_file_is_up_to_date(name: str) -> None:
+    """When it is not: ``python conf/update.py``."""
+    assert (CONF / name).read_text(encoding="utf-8") == SAMPLES[name]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_sample_file_sets_nothing(name: str) -> None:
+    assert java_properties.parse(SAMPLES[name]) == []
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_key_of_a_sample_stands_there_at_its_default(name: str) -> None:
+    lines = SAMPLES[name].splitlines()
+    for found in (found for kind in KINDS[name] for found in describe(kind)):
+        (line,) = [line for line in lines if line.startswith(f"#{found.key}=")]
+        ((key, text, _),) = java_properties.parse(line[1:])
+        assert key == found.key
+        assert text == "" if found.depends_on_machine else found.parse(text) == found.default()
+
+
+@pytest.mark.parametrize("kind", {kind for kinds in KINDS.values() for kind in kinds})
+def test_every_setting_has_a_docstring(kind: type) -> None:
+    assert [f.name for f in describe(kind) if not field_texts(kind).get(f.name)] == []

@@ -16,7 +16,7 @@ from cometmq.model.errors import InvalidNameError
 NAME_CHARACTERS_MAX = 512
 
 _NAME = re.compile(r"[^\x00-\x20\x7f-\xa0/\\\ufffe\uffff]+")
-_HOST = re.compile(r"\[[0-9A-Fa-f:.%]{2,64}\]|[0-9A-Za-z._-]{1,255}")
+_HOST = re.compile(r"\[[0-9A-Fa-f:.]{2,64}(%[0-9A-Za-z._-]{1,32})?\]|[0-9A-Za-z._-]{1,255}")
 _PORT = re.compile(r"[0-9]{1,5}")
 _OTHER_ADDRESS = re.compile(r"[0-9A-Za-z._:%\[\]-]{0,300}")
 

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from cometmq.model.delay import read_delay_levels
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.hashing import extend_hash, index_hash, java_hash
 from cometmq.protocol.properties import index_keys_of, marker, tags_code_of, value_of
@@ -86,14 +87,14 @@ class Dispatcher:
 
     Args:
         index: where keys go; None where messages cannot be looked up by key.
-        delays_ms: the delay of each level.
-        max_level: the highest level.
+        delay_levels: the delay of each level, as in the settings.
     """
 
-    def __init__(self, index: Index | None, delays_ms: dict[int, int], max_level: int) -> None:
+    def __init__(self, index: Index | None, delay_levels: str) -> None:
+        levels = read_delay_levels(delay_levels)
         self._index: Any = index
-        self._delays_ms = delays_ms
-        self._max_level = max_level
+        self._delays_ms = levels.delays_ms
+        self._max_level = levels.max_level
 
     def dispatch(
         self,

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from struct import error as StructError  # noqa: N812 (an error by name)
 
-from cometmq.model.delay import read_delay_levels
 from cometmq.model.errors import InvalidMessageError, StoreError
 from cometmq.store.appending import Appended, AppendedBatch, Appender, Arrival
 from cometmq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -76,8 +75,7 @@ class MessageStore:
         self._log = CommitLog(segments, self._preparation, sync_flush=settings.sync_flush)
         self._index: Index | None = loader.index() if settings.index_enabled else None
         self._table = QueueTable(loader.queue)
-        levels = read_delay_levels(settings.delay_levels)
-        self._dispatcher = Dispatcher(self._index, levels.delays_ms, levels.max_level)
+        self._dispatcher = Dispatcher(self._index, settings.delay_levels)
         self._appender = Appender(
             self._log,
             self._table,
@@ -447,11 +445,12 @@ class MessageStore:
 
     # --- keeping house ------------------------------------------------------------------------
 
-    def clean(self, now_ms: int | None = None) -> int:
+    def clean(self, now_ms: int | None = None, *, expired_at_any_hour: bool = False) -> int:
         """Delete what has had its time, and refuse or accept messages as the disk has room.
 
         Args:
             now_ms: the wall clock; None to look at it.
+            expired_at_any_hour: do not wait for the hour of deletion.
 
         Returns:
             How many commit-log files were deleted.
@@ -463,7 +462,8 @@ class MessageStore:
         self._disk_ratio = disk.used_ratio
         self._mind_disk(refuse=disk.refuse, accept=disk.accept)
         dropped = 0
-        if disk.delete_expired or disk.delete_any or is_hour_of_deletion(self.settings, now_ms):
+        due = expired_at_any_hour or is_hour_of_deletion(self.settings, now_ms)
+        if due or disk.delete_expired or disk.delete_any:
             dropped = drop_log_files(
                 self._files,
                 self._log.segments,

@@ -1,0 +1,259 @@
+"""Stores that RocketMQ 4.9.7 and 5.3.3 wrote open here and read as recorded; see the vectors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.protocol.record import decode_record, encode_host
+from cometmq.store import GetStatus, MessageStore, StoreSettings
+from cometmq.store.checkpoint import Checkpoint
+from cometmq.store.inspect import StoreReader
+from cometmq.system.files import SystemFiles
+from golden.recordings import VECTORS, VERSIONS, values
+
+NAMES = sorted(path.stem for path in (VECTORS / "stores").glob("*.json"))
+HOST = encode_host("127.0.0.1", 10911)
+TAG_NEW_HASH = -1797390394
+"""Java hash code of ``TagNew``."""
+
+
+def facts_of(name: str) -> dict[str, Any]:
+    return json.loads((VECTORS / "stores" / f"{name}.json").read_text())
+
+
+def settings_of(name: str, folder: Path) -> StoreSettings:
+    with tarfile.open(VECTORS / "stores" / f"{name}.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    sizes = facts_of(name)["sizes"]
+    return StoreSettings(
+        root=folder / "store",
+        commit_log_file_bytes=sizes["mappedFileSizeCommitLog"],
+        consume_queue_file_bytes=sizes["mappedFileSizeConsumeQueue"],
+        consume_queue_ext_file_bytes=sizes.get("mappedFileSizeConsumeQueueExt", 2048),
+        consume_queue_ext_enabled=name.endswith("filter"),
+        index_slots=sizes["maxHashSlotNum"],
+        index_entries=sizes["maxIndexNum"],
+    )
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def store(name: str, tmp_path: Path) -> MessageStore:
+    opened = MessageStore(settings_of(name, tmp_path))
+    opened.open()
+    yield opened
+    opened.close()
+
+
+def described(record: bytes) -> dict[str, Any]:
+    """What the vectors say of a message, as our reader sees it."""
+    message = decode_record(record, decompress=False)
+    return {
+        "physical_offset": message.log_offset,
+        "size": len(record),
+        "magic": int.from_bytes(record[4:8], "big", signed=True),
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "born_ts": message.born_time_ms,
+        "store_ts": message.store_time_ms,
+        "born_host": message.born_host,
+        "store_host": message.store_host,
+        "reconsume": message.reconsume_times,
+        "prepared_tx_offset": message.prepared_offset,
+        "body_crc": message.body_crc,
+        "body_len": len(message.body),
+        "body_sha256": hashlib.sha256(message.body).hexdigest(),
+        "properties": message.properties,
+    }
+
+
+def test_every_message_reads_as_recorded(name: str, store: MessageStore) -> None:
+    for expected in facts_of(name)["messages"]:
+        record = store.record_at(expected["physical_offset"], expected["size"])
+        assert record is not None
+        assert described(record) == expected
+
+
+def test_the_log_has_its_bounds(name: str, store: MessageStore) -> None:
+    log = facts_of(name)["commitlog"]
+    assert store.min_log_offset == log["min_offset"]
+    assert store.written_to == store.flushed_to == log["max_offset"]
+
+
+def test_every_queue_has_its_units(name: str, store: MessageStore) -> None:
+    queues = facts_of(name)["consume_queues"]
+    assert sorted(store.queue_keys()) == sorted((q["topic"], q["queue_id"]) for q in queues)
+    for queue in queues:
+        topic, queue_id = queue["topic"], queue["queue_id"]
+        assert store.bounds(topic, queue_id) == (queue["min_offset"], queue["max_offset"])
+        # With extension units: place, size, address, tags code, store time, bit map.
+        expected = [(u[0], u[1], u[3] if len(u) > 3 else u[2]) for u in queue["units"]]
+        assert store.consume_queue_units(topic, queue_id, 0, 10_000) == expected
+
+
+def test_every_queue_hands_out_its_messages(name: str, store: MessageStore) -> None:
+    for queue in facts_of(name)["consume_queues"]:
+        offset, met = queue["min_offset"], b""
+        while offset < queue["max_offset"]:
+            result = store.get(queue["topic"], queue["queue_id"], offset, 32)
+            assert result.status is GetStatus.FOUND
+            met += b"".join(result.slices)
+            offset = result.next_begin_offset
+        records = [store.record_at(unit[0], unit[1]) for unit in queue["units"]]
+        assert met == b"".join(records)
+
+
+def test_every_key_leads_to_its_message(name: str, store: MessageStore) -> None:
+    for message in facts_of(name)["messages"]:
+        properties = message["properties"]
+        keys = [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]
+        for key in filter(None, keys):
+            when = message["store_ts"]
+            found = store.query(message["topic"], key, 64, when, when).records
+            places = [int.from_bytes(record[28:36], "big") for record in found]
+            assert message["physical_offset"] in places
+            assert len(set(places)) == len(places)
+
+
+def test_index_headers_are_as_recorded(name: str, tmp_path: Path) -> None:
+    """After a crash they are as RocketMQ's own recovery makes them."""
+    facts = facts_of(name)
+    store = MessageStore(settings_of(name, tmp_path))
+    store.open()
+    store.close()
+    expected = facts.get("after_recovery", facts)["index_files"]
+    with StoreReader(store.settings) as reader:
+        met = [
+            {
+                "begin_timestamp": file.begin_ms,
+                "end_timestamp": file.end_ms,
+                "begin_phy_offset": file.begin_log,
+                "end_phy_offset": file.end_log,
+                "hash_slot_count": file.slots_used,
+                "index_count": file.next_entry,
+            }
+            for file in reader.index_files()
+        ]
+    known = met[0].keys()
+    assert met == [{key: file[key] for key in known} for file in expected]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("crash")])
+def test_recovery_finds_what_rocketmq_found(name: str, store: MessageStore) -> None:
+    expected = facts_of(name)["after_recovery"]
+    assert store.written_to == expected["max_offset"]
+    for queue, max_offset in expected["consume_queue_max_offsets"].items():
+        topic, _, queue_id = queue.rpartition("-")
+        assert store.bounds(topic, int(queue_id))[1] == max_offset
+
+
+def test_inspection_finds_nothing_wrong_and_changes_nothing(name: str, tmp_path: Path) -> None:
+    settings = settings_of(name, tmp_path)
+    before = snapshot(settings.root)
+    with StoreReader(settings) as reader:
+        assert list(reader.verify()) == []
+        places = [place.log_offset for place in reader.records()]
+    assert places == [message["physical_offset"] for message in facts_of(name)["messages"]]
+    assert snapshot(settings.root) == before
+
+
+def snapshot(folder: Path) -> dict[Path, bytes]:
+    return {
+        path: hashlib.sha256(path.read_bytes()).digest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_checkpoint_reads_as_recorded(name: str, tmp_path: Path) -> None:
+    settings = settings_of(name, tmp_path)
+    met = Checkpoint.decode((settings.root / "checkpoint").read_bytes())
+    expected = facts_of(name)["checkpoint"]
+    assert met == Checkpoint(
+        expected["physic"],
+        expected["logics"],
+        expected["index"],
+        expected["master_flushed"],
+        expected["confirm"],
+    )
+
+
+def test_further_messages_go_behind_the_recorded_ones(name: str, tmp_path: Path) -> None:
+    settings = settings_of(name, tmp_path)
+    facts = facts_of(name)
+    queue = facts["consume_queues"][0]
+    topic, queue_id, end = queue["topic"], queue["queue_id"], queue["max_offset"]
+    with_store = MessageStore(settings)
+    with_store.open()
+    for number in range(1500):
+        stored = with_store.append(
+            topic,
+            queue_id,
+            b"new %d" % number,
+            b"KEYS\x01fresh%d\x02TAGS\x01TagNew\x02" % number,
+            born_time_ms=1,
+            born_host=HOST,
+            store_host=HOST,
+        )
+        assert stored.queue_offset == end + number
+    with_store.close()
+
+    again = MessageStore(settings)
+    again.open()
+
+    assert again.bounds(topic, queue_id) == (queue["min_offset"], end + 1500)
+    assert len(again.query(topic, "fresh1499", 10, 0, 2**62).records) == 1
+    units = again.consume_queue_units(topic, queue_id, end, 2000)
+    bodies = [decode_record(again.record_at(place, size)).body for place, size, _ in units]
+    assert bodies == [b"new %d" % number for number in range(1500)]
+    assert {code for _, _, code in units} == {TAG_NEW_HASH}
+    again.close()
+
+
+def test_deleted_queues_index_and_checkpoint_are_made_again(name: str, tmp_path: Path) -> None:
+    settings = settings_of(name, tmp_path)
+    files = SystemFiles()
+    for folder in ("consumequeue", "consumequeue_ext", "index"):
+        files.remove_tree(settings.root / folder)
+    files.remove(settings.root / "checkpoint")
+    files.remove(settings.root / "abort")
+    store = MessageStore(settings)
+    store.open()
+    facts = facts_of(name)
+    for queue in facts["consume_queues"]:
+        expected = [(u[0], u[1], u[3] if len(u) > 3 else u[2]) for u in queue["units"]]
+        met = store.consume_queue_units(queue["topic"], queue["queue_id"], 0, 10_000)
+        assert met == expected
+    last = facts["messages"][-1]
+    key = last["properties"]["UNIQ_KEY"]
+    assert store.query(last["topic"], key, 64, 0, 2**62).records
+    store.close()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_checkpoints_have_rocketmqs_bytes(version: str) -> None:
+    for case in values(version, "checkpoint")["cases"]:
+        checkpoint = Checkpoint(
+            *(case["physic"], case["logics"], case["index"]),
+            *(case.get("master_flushed", 0), case.get("confirm", 0)),
+        )
+        data = checkpoint.encode()
+        assert data[:40].hex() == case["first_40_hex"]
+        assert len(data) == case["file_size"]
+        assert not any(data[40:])
+        assert Checkpoint.decode(data) == checkpoint
+        assert checkpoint.min_ms == case["min_timestamp"]
+        assert checkpoint.min_index_ms == case["min_timestamp_index"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from cometmq.broker.services.groups import GroupTable
 from cometmq.broker.services.offsets import ConsumerOffsets
 from cometmq.broker.services.topics import TopicTable
 from cometmq.model.topic import TopicConfig
+from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
@@ -45,3 +47,24 @@ class Tables:
 @pytest.fixture
 def tables(tmp_path: Path) -> Tables:
     return Tables(tmp_path / "config")
+
+
+def open_store(root: Path, tables: Tables, **changes: object) -> MessageStore:
+    """A store with small files, on the tables' clock."""
+    small = {
+        "commit_log_file_bytes": 1 << 20,
+        "consume_queue_file_bytes": 20_000,
+        "index_slots": 100,
+        "index_entries": 1000,
+    }
+    settings = StoreSettings(root=root, **(small | changes))  # type: ignore[arg-type]
+    store = MessageStore(settings, clock=tables.clock)
+    store.open()
+    return store
+
+
+@pytest.fixture
+def store(tmp_path: Path, tables: Tables) -> Iterator[MessageStore]:
+    opened = open_store(tmp_path / "store", tables)
+    yield opened
+    opened.close()

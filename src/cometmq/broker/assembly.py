@@ -125,6 +125,7 @@ def _around(
     )
     delay.load()
     stats = BrokerStats(now.broker_cluster_name, clock=clock, is_system_topic=topics.is_system)
+    delay.on_delivery = lambda topic, queue_id, size: stats.put(topic, queue_id, 1, size)
     notices = ConsumerNotices(settings)
     consumers = ConsumerRegistry(
         clock, on_change=notices.group_changed, silent_ms_max=now.channel_expired_timeout_ms

@@ -73,6 +73,7 @@ def _sending(parts: Parts, store_host: bytes, address: str) -> Table:
         parts.intake,
         parts.flow,
         parts.stats,
+        parts.throughput,
         commit=parts.commit if parts.sync_flush else None,
         store_host=store_host,
     )

@@ -109,9 +109,7 @@ def test_a_failed_write_is_tried_again(tables: Tables, offsets: ConsumerOffsets)
     assert reopened(tables).committed("g", "T", 0) == 5
 
 
-def test_the_file_has_the_members_of_the_original(
-    tables: Tables, offsets: ConsumerOffsets
-) -> None:
+def test_the_file_has_the_members_of_the_original(tables: Tables, offsets: ConsumerOffsets) -> None:
     offsets.commit("g", "T", 0, 5)
     offsets.persist()
     content = json.loads(tables.file("consumerOffset").path.read_bytes())
@@ -126,9 +124,7 @@ def test_files_of_both_lines_are_read(tables: Tables) -> None:
     assert reopened(tables).table() == {"T@g": {0: 5, 1: 7}}
 
 
-@pytest.mark.parametrize(
-    "table", ['{"T":{0:5}}', '{"T@g":{0:-5}}', '{"T@g":{"x":5}}', '{"T@g":7}']
-)
+@pytest.mark.parametrize("table", ['{"T":{0:5}}', '{"T@g":{0:-5}}', '{"T@g":{"x":5}}', '{"T@g":7}'])
 def test_a_table_that_makes_no_sense_is_refused(tables: Tables, table: str) -> None:
     tables.file("consumerOffset").path.write_text(f'{{"offsetTable":{table}}}')
     with pytest.raises(StoreError, match="consumerOffset"):

@@ -88,6 +88,23 @@ def test_every_latency_falls_into_one_bucket(throughput: Throughput) -> None:
     assert throughput.put_ms_max == 60_000
 
 
+def test_messages_without_a_latency_were_quick(
+    throughput: Throughput, stats: BrokerStats, clock: ManualClock
+) -> None:
+    stats.put("T", 0, 99, 0)
+    throughput.put_took(20)
+    stats.put("T", 0, 1, 0)
+
+    assert throughput.put_distribution().startswith("[<=0ms]:99 [0~10ms]:0 [10~50ms]:1 ")
+    assert (throughput.put_percentile(0.99), throughput.put_percentile(0.999)) == (0.0, 20.0)
+
+    seconds_pass(throughput, clock, 60)
+    stats.put("T", 0, 5, 0)
+    assert throughput.put_distribution().startswith("[<=0ms]:99 [0~10ms]:0 [10~50ms]:1 ")
+    seconds_pass(throughput, clock, 60)
+    assert throughput.put_distribution().startswith("[<=0ms]:5 [0~10ms]:0 ")
+
+
 def test_clock_going_backwards_counts_as_no_time(throughput: Throughput) -> None:
     throughput.put_took(-5)
 

@@ -9,11 +9,13 @@ Source: SendMessageProcessor, RocketMQ 5.3 (codes, remarks, the answer's header)
 from __future__ import annotations
 
 import json
+from time import perf_counter
 
 from cometmq.broker.services.flow_control import FlowControl
 from cometmq.broker.services.group_commit import GroupCommit
 from cometmq.broker.services.intake import Intake, SendHeader
 from cometmq.broker.services.stats import BrokerStats
+from cometmq.broker.services.throughput import Throughput
 from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
 from cometmq.model.flags import SysFlag
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -31,6 +33,7 @@ class SendMessage:
         intake: says where they go.
         flow: says when to refuse them.
         stats: counts them.
+        throughput: told how long it took, when it took long.
         commit: tells when they are on disk; None where nobody waits for that.
         store_host: our address as records carry it, 8 or 20 bytes.
     """
@@ -41,6 +44,7 @@ class SendMessage:
         intake: Intake,
         flow: FlowControl,
         stats: BrokerStats,
+        throughput: Throughput,
         *,
         commit: GroupCommit | None,
         store_host: bytes,
@@ -49,6 +53,8 @@ class SendMessage:
         self._intake = intake
         self._flow = flow
         self._stats = stats
+        self._throughput = throughput
+        self._began_s = 0.0
         self._commit = commit
         self._store_host = store_host
         self._id_prefix = store_host.hex().upper()
@@ -70,6 +76,7 @@ class SendMessage:
         Raises:
             ResponseError: the message was refused and is not stored.
         """
+        began_s = self._began_s = perf_counter()
         header: SendHeader
         if request.code == RequestCode.SEND_MESSAGE:
             header = request.header(SendMessageRequest)
@@ -90,6 +97,11 @@ class SendMessage:
         except StoreError as problem:
             self._stats.put_failed()
             return self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem))
+        took_ms = int((perf_counter() - began_s) * 1000)
+        if took_ms > 0:
+            self._flow.append_took(took_ms)
+            if self._commit is None:
+                self._throughput.put_took(took_ms)
         return None
 
     def _refused(self, code: int, remark: str) -> Response:
@@ -168,9 +180,11 @@ class SendMessage:
             self._succeed(request, fields)
             return
         self._flow.wait_began()
+        began_s = self._began_s
 
         def told(synced: bool, error: StoreError | None) -> None:
             self._flow.wait_ended()
+            self._throughput.put_took(int((perf_counter() - began_s) * 1000))
             if synced:
                 self._succeed(request, fields)
             elif error is not None:

@@ -17,6 +17,7 @@ import asyncio
 import logging
 import re
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from cometmq.broker.services.delay_levels import DelayLevels
@@ -67,6 +68,8 @@ class DelayedDelivery:
         self._saving = threading.Lock()
         self.version: DataVersion = DataVersion(timestamp=clock.now_ms())
         """Version of the table of offsets."""
+        self.on_delivery: Callable[[str, int, int], None] | None = None
+        """Told topic, queue and size of every message that was delivered."""
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -100,7 +103,9 @@ class DelayedDelivery:
     def persist(self) -> None:
         """Write the offsets, unless nothing has changed since; returns when they are on the disk.
 
-        It waits for the disk and may be called from any thread.
+        The delivered messages go to the disk first, so that no power cut loses one which counts
+        as delivered. It waits for the disk and may be called from any thread, before the store is
+        closed.
 
         Raises:
             StoreError: the disk refused; the next call tries again.
@@ -110,8 +115,10 @@ class DelayedDelivery:
                 return
             self._changed = False
             self.version = self.version.next(self._clock.now_ms())
+            content = self._content()
             try:
-                self._file.save(self._content())
+                self._store.flush()
+                self._file.save(content)
             except StoreError:
                 self._changed = True
                 raise
@@ -206,7 +213,7 @@ class DelayedDelivery:
         check_subscribed_topic(topic)
         if _QUEUE_ID.fullmatch(queue_text) is None or topic in (HALF_TOPIC, DELAY_TOPIC):
             raise InvalidMessageError(f"its real place is {topic}, queue {queue_text[:80]!r}")
-        self._store.append(
+        stored = self._store.append(
             topic,
             int(queue_text),
             record.body,
@@ -219,6 +226,8 @@ class DelayedDelivery:
             reconsume_times=record.reconsume_times,
             prepared_offset=record.prepared_offset,
         )
+        if self.on_delivery is not None:
+            self.on_delivery(topic, int(queue_text), stored.size_bytes)
 
     def _content(self) -> dict[str, Any]:
         return {"dataVersion": self.version, "offsetTable": dict(self._offsets)}

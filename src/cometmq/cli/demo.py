@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import signal
 import tempfile
 import time
@@ -55,6 +56,7 @@ def run_demo(*, seconds: float, rate: int) -> int:
         rate: messages sent per second.
     """
     console = Console()
+    logging.getLogger("cometmq").addHandler(logging.NullHandler())
     try:
         figures = run(_demo(seconds, rate, console))
     except (CometError, TimeoutError) as error:
@@ -159,7 +161,8 @@ async def _crash(figures: Figures, server: _Server, after_s: float) -> None:
     """Kill the server in the middle, and start it again on the same store."""
     figures.phase = "sending and receiving"
     await asyncio.sleep(after_s)
-    figures.phase = "server killed with SIGKILL, starting again"
+    figures.phase = "the server is dead"
+    figures.notes.append(f"SIGKILL to the server, with {figures.acknowledged} acknowledged")
     killed_at = time.monotonic()
     await server.kill()
     before = figures.acknowledged
@@ -167,6 +170,7 @@ async def _crash(figures: Figures, server: _Server, after_s: float) -> None:
     figures.restart_s = time.monotonic() - killed_at
     await figures.wait_until(lambda: figures.acknowledged > before)
     figures.outage_s = time.monotonic() - killed_at
+    figures.notes.append(f"the server is back on its store after {figures.restart_s:.2f} s")
     figures.phase = "sending and receiving, after the crash"
 
 

@@ -31,6 +31,9 @@ class Figures:
     send_ms: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     arrive_ms: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     samples: deque[str] = field(default_factory=lambda: deque(maxlen=4))
+    """A few of the messages received lately."""
+    notes: deque[str] = field(default_factory=deque)
+    """What happened and was not shown yet."""
     phase: str = "starting"
     restart_s: float | None = None
     """From SIGKILL until the server said it was ready again."""

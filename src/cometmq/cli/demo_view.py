@@ -44,17 +44,28 @@ class View:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=1.0)
+            self._show_once()
         if self._live is not None:
             self._live.stop()
 
     async def _show(self) -> None:
         while True:
-            self._rates.look(self._figures, asyncio.get_running_loop().time())
-            if self._live is not None:
-                self._live.update(self._picture(), refresh=True)
-            else:
-                self._console.print(self._line(), highlight=False, soft_wrap=True)
+            self._show_once()
             await asyncio.sleep(LIVE_S if self._live is not None else PLAIN_S)
+
+    def _show_once(self) -> None:
+        self._rates.look(self._figures, asyncio.get_running_loop().time())
+        while self._figures.notes:
+            self._print(self._figures.notes.popleft())
+        if self._live is not None:
+            self._live.update(self._picture(), refresh=True)
+        else:
+            self._print(self._line())
+            for sample in list(self._figures.samples)[-1:]:
+                self._print(f"  {sample}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _line(self) -> str:
         figures, rates = self._figures, self._rates

@@ -33,9 +33,12 @@ INFO = "info"
 class Standalone:
     """A name server and a broker that registers with it, in one process."""
 
-    def __init__(self, names: Configuration, parts: Configuration) -> None:
+    def __init__(
+        self, names: Configuration, parts: Configuration, config_file: Path | None
+    ) -> None:
         self._names = names
         self._parts = parts
+        self._config_file = config_file
         self.name_server: NameServer | None = None
         self.broker: Broker | None = None
 
@@ -47,7 +50,7 @@ class Standalone:
         self.name_server = NameServer(self._names)
         await self.name_server.start()
         self._parts.set({"namesrvAddr": self.name_server.address})
-        self.broker = Broker(self._parts)
+        self.broker = Broker(self._parts, config_file=self._config_file)
         await self.broker.start()
 
     async def stop(self) -> None:
@@ -79,7 +82,7 @@ def standalone(
     if print_config:
         return _show(names, parts)
     _begin(log_level, names, parts)
-    both = Standalone(names, parts)
+    both = Standalone(names, parts, config)
     return serve(both, lambda: f"{both} build={build()}")
 
 
@@ -119,7 +122,7 @@ def broker(
     if print_config:
         return _show(parts)
     _begin(log_level, parts)
-    server = Broker(parts)
+    server = Broker(parts, config_file=config)
     return serve(server, lambda: f"broker={server.address} build={build()}")
 
 
@@ -157,8 +160,9 @@ def _broker_configuration(
     config: Path | None,
 ) -> Configuration:
     from cometmq.broker.app import SETTINGS
+    from cometmq.broker.config import BrokerSettings
 
-    return load(
+    parts = load(
         SETTINGS,
         known_keys=BROKER_KEYS,
         file=config,
@@ -167,6 +171,16 @@ def _broker_configuration(
         ),
         environment=os.environ,
     )
+    if parts[BrokerSettings].listen_port == 0:
+        _take_free_port(parts)
+    return parts
+
+
+def _take_free_port(parts: Configuration) -> None:
+    """Choose a port for the broker whose neighbour two below is free too."""
+    from cometmq.testing.ports import free_broker_port
+
+    parts.set({"listenPort": str(free_broker_port())})
 
 
 def _said(**values: object) -> dict[str, str]:

@@ -204,18 +204,27 @@ class AdminClient:
             end_timestamp=end_ms,
             unique_key_query=unique_id,
         )
+        route = await self._instance.routes.find(topic)
         found: list[StoredMessage] = []
-        for address in (await self._instance.routes.find(topic)).masters():
-            found += await self._query(address, header)
+        for name in sorted(route.brokers):
+            found += await self._query(name, route.master(name), header)
         return [message for message in found if _has_key(message, key, unique_id=unique_id)]
 
-    async def _query(self, address: str, header: QueryMessageRequest) -> list[StoredMessage]:
+    async def _query(
+        self, broker_name: str, address: str | None, header: QueryMessageRequest
+    ) -> list[StoredMessage]:
+        if address is None:
+            return []
         try:
-            return decode_messages(await self._ask(address, RequestCode.QUERY_MESSAGE, header))
+            body = await self._ask(address, RequestCode.QUERY_MESSAGE, header)
         except ResponseError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return []
             raise
+        messages = decode_messages(body)
+        for message in messages:
+            message.broker_name = broker_name
+        return messages
 
     async def _masters(self, brokers: Iterable[str] | None) -> list[str]:
         table = (await self.cluster_info()).broker_addr_table

@@ -45,10 +45,29 @@ class _Stream:
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
         self.task: asyncio.Task[None] | None = None
+        self.failing = False
 
     def stop(self) -> None:
         if self.task is not None:
             self.task.cancel()
+
+    def note_failure(self, error: CometError) -> None:
+        """Log the first failure of a row; the others say nothing new."""
+        level = logging.DEBUG if self.failing else logging.WARNING
+        log.log(level, "pull failed and is tried again queue=%s error=%s", self.queue, error)
+        self.failing = True
+
+    def note_success(self, offset: QueueOffset, result: PullResult) -> None:
+        if self.failing:
+            log.info("pull works again queue=%s", self.queue)
+            self.failing = False
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            log.warning(
+                "a queue does not hold the wanted offset queue=%s offset=%d goes_on_at=%d",
+                self.queue,
+                offset,
+                result.next_offset,
+            )
 
 
 class Fetcher:
@@ -113,12 +132,10 @@ class Fetcher:
                 await self._wait_for_room()
                 result = await self._pull(stream.queue, offset)
             except CometError as error:
-                log.warning("pull failed queue=%s error=%s", stream.queue, error)
+                stream.note_failure(error)
                 await asyncio.sleep(self._retry_s)
                 continue
-            if result.status is PullStatus.OFFSET_ILLEGAL:
-                log.warning("queue=%s does not hold offset=%d, goes on at offset=%d",
-                            stream.queue, offset, result.next_offset)  # fmt: skip
+            stream.note_success(offset, result)
             if result.messages or result.next_offset != offset:
                 batch = Batch(stream.queue, result.messages, result.next_offset)
                 await self._put(stream, batch)

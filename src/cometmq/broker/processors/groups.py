@@ -83,7 +83,13 @@ class GroupRequests:
             config.attributes = self._merged_attributes(config)
         if self._groups.put(configs):
             for config in configs:
-                log.info("a group was set %s peer=%s", config, request.connection.peer_text)
+                log.info(
+                    "a group was set group=%s consumes=%s retries_max=%d peer=%s",
+                    config.group_name,
+                    config.consume_enable,
+                    config.retry_max_times,
+                    request.connection.peer_text,
+                )
         return Response()
 
     def _merged_attributes(self, config: SubscriptionGroupConfig) -> dict[str, str]:

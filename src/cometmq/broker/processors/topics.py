@@ -108,7 +108,14 @@ class TopicRequests:
         check_is_master(self._settings())
         if self._topics.put(configs):
             for config in configs:
-                log.info("a topic was set %s peer=%s", config, request.connection.peer_text)
+                log.info(
+                    "a topic was set topic=%s read_queues=%d write_queues=%d perm=%d peer=%s",
+                    config.topic_name,
+                    config.read_queue_nums,
+                    config.write_queue_nums,
+                    config.perm,
+                    request.connection.peer_text,
+                )
             await self._announce()
         return Response()
 

@@ -261,3 +261,13 @@ async def test_the_file_names_levels_and_offsets(delayed: Delayed) -> None:
     path.unlink()
     delayed.delivery.persist()
     assert not path.exists()
+
+
+async def test_what_counts_as_delivered_is_on_the_disk_first(delayed: Delayed) -> None:
+    delayed.delivery.start()
+    delayed.park("a", 1)
+    delayed.clock.advance(1000)
+    await delayed.bodies_become("a")
+    assert delayed.store.flushed_to < delayed.store.written_to
+    delayed.delivery.persist()
+    assert delayed.store.flushed_to == delayed.store.written_to

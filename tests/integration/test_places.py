@@ -1,0 +1,205 @@
+"""Where a consumer stands: committed, kept, sought."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cometmq.client import (
+    AdminClient,
+    ClientError,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PullSettings,
+    StartFrom,
+    StoredMessage,
+)
+
+BY_HAND = PullSettings(auto_commit_ms=0)
+
+
+@pytest.fixture
+async def queue(name_servers: str, topic: str) -> MessageQueue:
+    """A queue with ten messages, numbered from 0."""
+    async with AdminClient(name_servers) as admin:
+        (queue,) = await admin.create_topic(topic, queues=1)
+    async with Producer(name_servers, group="test-producer") as sending:
+        for number in range(10):
+            await sending.send(Message(topic, str(number).encode()))
+    return queue
+
+
+def consumer(
+    name_servers: str, queue: MessageQueue, *, settings: PullSettings | None = None
+) -> PullConsumer:
+    """A consumer of a group that belongs to the queue's test alone."""
+    return PullConsumer(
+        name_servers, group=f"g-{queue.topic}", start_from=StartFrom.FIRST, settings=settings
+    )
+
+
+async def take(reading: PullConsumer, count: int) -> list[int]:
+    """The numbers of the next messages, one at a time."""
+    numbers = []
+    async with asyncio.timeout(10):
+        while len(numbers) < count:
+            message: StoredMessage = await anext(reading)
+            numbers.append(int(message.body))
+    return numbers
+
+
+async def test_a_new_group_begins_at_the_first_message(
+    name_servers: str, queue: MessageQueue
+) -> None:
+    async with consumer(name_servers, queue) as reading:
+        await reading.assign([queue])
+
+        assert await take(reading, 10) == list(range(10))
+
+
+async def test_commit_includes_the_message_in_hand(name_servers: str, queue: MessageQueue) -> None:
+    async with consumer(name_servers, queue, settings=BY_HAND) as reading:
+        await reading.assign([queue])
+        await take(reading, 4)
+        await reading.commit()
+        assert await reading.committed(queue) == 4
+
+    async with consumer(name_servers, queue) as reading:
+        await reading.assign([queue])
+        assert await take(reading, 2) == [4, 5]
+
+
+async def test_without_a_commit_everything_is_handed_out_again(
+    name_servers: str, queue: MessageQueue
+) -> None:
+    for _ in range(2):
+        async with consumer(name_servers, queue, settings=BY_HAND) as reading:
+            await reading.assign([queue])
+            assert await take(reading, 4) == [0, 1, 2, 3]
+
+
+async def test_closing_commits_what_is_finished_and_not_the_message_in_hand(
+    name_servers: str, queue: MessageQueue
+) -> None:
+    async with consumer(name_servers, queue) as reading:
+        await reading.assign([queue])
+        await take(reading, 4)
+
+    async with consumer(name_servers, queue) as reading:
+        assert await reading.committed(queue) == 3
+        await reading.assign([queue])
+        assert await take(reading, 1) == [3]
+
+
+async def test_what_is_finished_is_committed_by_itself(
+    name_servers: str, queue: MessageQueue
+) -> None:
+    settings = PullSettings(auto_commit_ms=20)
+    async with consumer(name_servers, queue, settings=settings) as reading:
+        await reading.assign([queue])
+        await take(reading, 8)
+
+        async with asyncio.timeout(5):
+            while await reading.committed(queue) != 7:
+                await asyncio.sleep(0.01)
+
+
+async def test_polling_hands_out_the_messages_that_wait(
+    name_servers: str, queue: MessageQueue
+) -> None:
+    async with consumer(name_servers, queue, settings=BY_HAND) as reading:
+        await reading.assign([queue])
+
+        assert [int(m.body) for m in await reading.poll()] == list(range(10))
+        assert reading.position(queue) == 10
+        assert await reading.poll(timeout=0.1) == []
+
+
+async def test_seeking_goes_on_elsewhere(name_servers: str, queue: MessageQueue) -> None:
+    async with consumer(name_servers, queue) as reading:
+        await reading.assign([queue])
+        assert await take(reading, 2) == [0, 1]
+
+        await reading.seek(queue, 7)
+        assert await take(reading, 2) == [7, 8]
+
+        await reading.seek_to_begin()
+        assert await take(reading, 1) == [0]
+
+
+async def test_behind_the_end_only_new_messages_come(
+    name_servers: str, queue: MessageQueue
+) -> None:
+    async with (
+        consumer(name_servers, queue) as reading,
+        Producer(name_servers, group="test-producer") as sending,
+    ):
+        await reading.assign([queue])
+        await reading.seek_to_end()
+        await sending.send(Message(queue.topic, b"10"))
+
+        assert await take(reading, 1) == [10]
+
+
+async def test_seeking_to_a_time_finds_the_first_message_stored_then(
+    name_servers: str, queue: MessageQueue
+) -> None:
+    async with consumer(name_servers, queue) as reading:
+        sixth = (await reading.pull(queue, 6)).messages[0]
+        await reading.assign([queue])
+
+        await reading.seek_to_time(sixth.store_time_ms)
+        first = (await take(reading, 1))[0]
+
+        assert first <= 6
+        assert (await reading.pull(queue, first)).messages[0].store_time_ms == sixth.store_time_ms
+
+
+async def test_a_place_that_is_no_longer_there_is_left_for_one_that_is(
+    name_servers: str, queue: MessageQueue
+) -> None:
+    async with (
+        consumer(name_servers, queue) as reading,
+        Producer(name_servers, group="test-producer") as sending,
+    ):
+        await reading.assign([queue])
+        await reading.seek(queue, 10_000)
+        async with asyncio.timeout(10):
+            while await reading.poll(timeout=0.2):
+                pass
+        await sending.send(Message(queue.topic, b"10"))
+
+        assert await take(reading, 1) == [10]
+
+
+async def test_a_queue_taken_away_yields_nothing_more(
+    name_servers: str, queue: MessageQueue
+) -> None:
+    async with consumer(name_servers, queue) as reading:
+        await reading.assign([queue])
+        await take(reading, 1)
+
+        await reading.assign([])
+
+        assert reading.assignment() == []
+        assert await reading.poll(timeout=0.2) == []
+        with pytest.raises(ClientError, match="not assigned"):
+            await reading.seek(queue, 0)
+
+
+async def test_a_consumer_that_waits_can_be_cancelled_and_goes_on(
+    name_servers: str, queue: MessageQueue
+) -> None:
+    async with consumer(name_servers, queue) as reading:
+        await reading.assign([queue])
+        await take(reading, 10)
+
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await anext(reading)
+
+        await reading.seek(queue, 3)
+        assert await take(reading, 2) == [3, 4]

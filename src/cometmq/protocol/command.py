@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Commands: what a frame says, whichever of the two header encodings it uses.
 
     JSON header   := {"code", "flag", "opaque", "version", "language", "remark"?, "extFields"?}
@@ -25,7 +26,6 @@ from cometmq.protocol.frame import (
     BINARY_HEADER,
     JSON_HEADER,
     PREFIX_BYTES,
-    TWO_U32,
     Frame,
     frame_prefix,
 )
@@ -36,6 +36,7 @@ from cometmq.protocol.headers import (
     decode_fields,
     encode_fields,
 )
+from cometmq.protocol.octets import copy_of, two_u32
 
 RESPONSE_FLAG: Final = 1
 ONEWAY_FLAG: Final = 2
@@ -186,7 +187,7 @@ class Command:
                 decoder = _typed_decoders[kind] = msgspec.json.Decoder(kind, strict=False).decode
             try:
                 header: H = decoder(raw)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, UnicodeDecodeError):
                 pass
             else:
                 return header
@@ -208,16 +209,16 @@ def decode_command(frame: Frame) -> Command:
     return _decode_binary(frame.header, frame.body)
 
 
-def command_at(data: bytes | bytearray | memoryview, start: int, size: int) -> Command:
+def command_at(data: bytes | bytearray, start: int, size: int) -> Command:
     """Read the command whose whole frame of ``size`` bytes begins at ``start``.
 
     Raises:
         HeaderError: its header cannot be read; the connection cannot go on.
     """
-    _, word = TWO_U32.unpack_from(data, start)
+    _, word = two_u32(data, start)
     header_start = start + PREFIX_BYTES
     header_end = header_start + (word & 0xFFFFFF)
-    header, body = bytes(data[header_start:header_end]), bytes(data[header_end : start + size])
+    header, body = copy_of(data, header_start, header_end), copy_of(data, header_end, start + size)
     return _decode_json(header, body) if word >> 24 == JSON_HEADER else _decode_binary(header, body)
 
 
@@ -294,7 +295,7 @@ def _language_name(number: int | None) -> str | None:
 def _read_raw_fields(raw: bytes | msgspec.Raw) -> dict[str, str]:
     try:
         fields: dict[str, str] = _decode_raw_fields(raw)
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         found = fastjson.loads(bytes(raw))
         if not isinstance(found, dict):
             return {}

@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import islice
 from typing import NamedTuple
 
 import kit
@@ -76,6 +77,11 @@ def fill(broker: str, ledger: Ledger, topics: list[str], *, seed: int, singles: 
     _fill_batches(broker, ledger, topics, messages, batches)
 
 
+def place(topics: list[str], number: int) -> Queue:
+    """Deal the messages out over all queues of all topics."""
+    return topics[number % len(topics)], number // len(topics) % QUEUES
+
+
 def _fill_one_by_one(
     broker: str, ledger: Ledger, topics: list[str], messages: Iterator[Stored], count: int
 ) -> None:
@@ -89,7 +95,8 @@ def _fill_one_by_one(
         acknowledged[topic, queue][answer.number("queueOffset")] = message
 
     for number in range(count):
-        topic, queue, message = topics[number % len(topics)], number % QUEUES, next(messages)
+        topic, queue = place(topics, number)
+        message = next(messages)
         properties = encode_properties({"TAGS": message.tags, "KEYS": message.keys})
         header = kit.send_fields(topic, e=queue, i=properties)
         opaque = connection.send(Request.SEND_MESSAGE_V2, header, message.body)
@@ -112,8 +119,8 @@ def _fill_batches(
 ) -> None:
     connection = connect(broker)
     for number in range(count):
-        topic, queue = topics[number % len(topics)], number % QUEUES
-        batch = [message for message, _ in zip(messages, range(BATCH), strict=False)]
+        topic, queue = place(topics, number)
+        batch = list(islice(messages, BATCH))
         items = [(m.body, {"TAGS": m.tags, "KEYS": m.keys}) for m in batch]
         header = kit.send_fields(topic, e=queue, m=True)
         answer = kit.ok(

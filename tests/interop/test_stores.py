@@ -173,6 +173,7 @@ def serve_with_comet(
 ) -> None:
     """Ours opens the store, gives every message back, and goes on writing behind them."""
     server = CometStandalone(folder / "comet", store=store, settings=SETTINGS)
+    ledger = ledger.copy()
     try:
         server.start()
         check_all(server.address, ledger)

@@ -13,10 +13,17 @@ from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
 
 COMPILED: dict[str, str] = {
+    "cometmq.protocol.octets": "numbers and slices out of every read",
+    "cometmq.protocol.frame": "the lengths of every frame",
+    "cometmq.protocol.command": "the header of every frame",
     "cometmq.protocol.hashing": "hash codes of tags and keys, one to four for every message",
     "cometmq.protocol.properties": "the properties of every message, from and to their text",
     "cometmq.protocol.record": "the record of every message, written once and read often",
     "cometmq.protocol.batch": "every message of a batch body",
+    "cometmq.remoting.exchange": "the answer to every request",
+    "cometmq.remoting.connection": "every read and every write",
+    "cometmq.broker.services.intake": "the checks of every send",
+    "cometmq.broker.processors.send": "every send",
 }
 """Modules worth compiling, and why each one is: it runs once or more for every message."""
 

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Cuts a stream of bytes into frames: the outermost layer of the protocol, without any I/O.
 
     frame := length:u32 | word:u32 | header:bytes[word & 0xFFFFFF] | body:bytes[the rest]
@@ -14,6 +15,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from cometmq.model.errors import ProtocolError
+from cometmq.protocol.octets import copy_of, two_u32
 
 TWO_U32 = Struct(">II")
 PREFIX_BYTES = 8
@@ -36,7 +38,7 @@ class Frame(NamedTuple):
     body: bytes
 
 
-def frame_size(data: bytes | bytearray | memoryview, start: int, frame_bytes_max: int) -> int:
+def frame_size(data: bytes | bytearray, start: int, frame_bytes_max: int) -> int:
     """The bytes of the frame that begins at ``start``, its length field included.
 
     At least eight bytes must lie there; the rest of the frame may still be on its way.
@@ -44,8 +46,8 @@ def frame_size(data: bytes | bytearray | memoryview, start: int, frame_bytes_max
     Raises:
         FrameError: no frame begins like this; the connection cannot go on.
     """
-    length, word = TWO_U32.unpack_from(data, start)
-    size: int = 4 + length
+    length, word = two_u32(data, start)
+    size = 4 + length
     if size > frame_bytes_max:
         raise FrameError(f"a frame of {size} bytes, where at most {frame_bytes_max} are allowed")
     if PREFIX_BYTES + (word & 0xFFFFFF) > size:
@@ -57,14 +59,14 @@ def frame_size(data: bytes | bytearray | memoryview, start: int, frame_bytes_max
     return size
 
 
-def cut_frame(data: bytes | bytearray | memoryview, start: int, size: int) -> Frame:
+def cut_frame(data: bytes | bytearray, start: int, size: int) -> Frame:
     """Copy the frame of ``size`` bytes at ``start`` out of a buffer that will be used again."""
-    _, word = TWO_U32.unpack_from(data, start)
+    _, word = two_u32(data, start)
     header_end = start + PREFIX_BYTES + (word & 0xFFFFFF)
     return Frame(
         word >> 24,
-        bytes(data[start + PREFIX_BYTES : header_end]),
-        bytes(data[header_end : start + size]),
+        copy_of(data, start + PREFIX_BYTES, header_end),
+        copy_of(data, header_end, start + size),
     )
 
 

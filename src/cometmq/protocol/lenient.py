@@ -138,7 +138,7 @@ def _text(value: Any) -> str:
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, dict | list):
+    if value is None or isinstance(value, dict | list):
         return dumps(value).decode()
     return str(value)
 
@@ -191,4 +191,4 @@ _SCALARS: dict[Any, _Reader] = {
 
 
 def _misfit(value: Any, expected: str) -> FastJsonError:
-    return FastJsonError(f"met {str(value)[:40]!r} in a JSON text, expected {expected}")
+    return FastJsonError(f"met {_text(value)[:40]} in a JSON text, expected {expected}")

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """One TCP connection: bytes in, commands to their processors, answers out, in both directions.
 
 All frames of one read are handled before anything is written, so that their answers leave in one

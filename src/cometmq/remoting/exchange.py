@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """What processors see of remoting: a request came in, a response goes out.
 
 Source: ours; the codes of refused and failed requests are RocketMQ's.

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): store messages.
 
 Intake decides, the store keeps, and the answer leaves at once or, with synchronous flush, when the

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Intake: where a producer's message goes and what the broker writes into its properties.
 
 All checks of a send happen here, in RocketMQ's order, before anything is stored. The result says

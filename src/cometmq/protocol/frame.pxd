@@ -1,0 +1,6 @@
+cimport cython
+
+from cometmq.protocol.octets cimport copy_of, two_u32
+
+@cython.locals(length=cython.uint, word=cython.uint, size=cython.Py_ssize_t)
+cpdef Py_ssize_t frame_size(object data, Py_ssize_t start, Py_ssize_t frame_bytes_max) except -1

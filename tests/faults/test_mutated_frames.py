@@ -16,8 +16,8 @@ from pathlib import Path
 
 import kit
 import pytest
-from codes import Request
-from wire import Connection, decode
+from codes import Answer, Request
+from wire import Connection, decode, encode
 
 from support.rounds import rounds
 from support.server import Address, Standalone, standalone
@@ -237,3 +237,13 @@ def check_log(server: Standalone) -> None:
 def context(lines: list[str], line: str) -> str:
     at = lines.index(line)
     return "\n".join(lines[at : at + 25])
+
+
+def test_a_header_field_that_is_not_utf8_is_answered_and_no_error(server: Standalone) -> None:
+    connection = Connection(server.broker)
+    command = connection.command(Request.QUERY_MESSAGE, {"topic": "?" * 4, "key": "k"})
+    connection.send_raw(encode(command).replace(b"????", b"\xe0\xff\xe0\xff"))
+
+    assert connection.response(command.opaque).code == Answer.SYSTEM_ERROR
+    connection.close()
+    check_log(server)

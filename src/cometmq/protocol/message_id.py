@@ -63,7 +63,7 @@ def encode_offset_id(store_host: bytes, log_offset: int) -> str:
         store_host: address and port as in records, 8 or 20 bytes.
         log_offset: where the record begins.
     """
-    return (store_host + log_offset.to_bytes(8, "big")).hex().upper()
+    return (store_host + log_offset.to_bytes(8, "big", signed=True)).hex().upper()
 
 
 def decode_offset_id(text: str) -> OffsetId:

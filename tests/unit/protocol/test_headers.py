@@ -1,0 +1,172 @@
+"""Typed headers: read forgivingly, written as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cometmq.model.errors import ResponseError
+from cometmq.protocol.codes import RequestCode, ResponseCode, request_name, response_name
+from cometmq.protocol.headers import (
+    REQUEST_HEADERS,
+    RESPONSE_HEADERS,
+    GetConsumerRunningInfoRequest,
+    Header,
+    PullMessageRequest,
+    QueryConsumerOffsetRequest,
+    RegisterBrokerRequest,
+    SendMessageRequest,
+    SendMessageV2Request,
+    UnregisterClientRequest,
+    decode_fields,
+    encode_fields,
+)
+from cometmq.protocol.headers.base import I32_MAX, I32_MIN, I64_MAX, I64_MIN
+
+HEADERS = sorted(
+    {*REQUEST_HEADERS.values(), *RESPONSE_HEADERS.values()}, key=lambda kind: kind.__name__
+)
+OFFSET_QUERY = {"consumerGroup": "g", "topic": "T", "queueId": "3"}
+
+
+def values_of(info: msgspec.structs.FieldInfo) -> st.SearchStrategy[Any]:
+    """Any value that a field may have."""
+    text = str(info.type)
+    if "bool" in text:
+        found: st.SearchStrategy[Any] = st.booleans()
+    elif "int" in text:
+        is_small = str(I32_MAX) in text
+        found = st.integers(I32_MIN if is_small else I64_MIN, I32_MAX if is_small else I64_MAX)
+    else:
+        found = st.text(max_size=8)
+    return found if info.required else st.one_of(st.none(), found)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.data())
+@pytest.mark.parametrize("kind", HEADERS, ids=lambda kind: kind.__name__)
+def test_each_header_comes_back_from_its_fields(kind: type[Header], data: st.DataObject) -> None:
+    fields = msgspec.structs.fields(kind)
+    made = kind(**{info.name: data.draw(values_of(info)) for info in fields})
+    optional_false = {
+        info.name: info.default
+        for info in fields
+        if not info.required and info.default not in (None, msgspec.NODEFAULT)
+    }
+    wire = encode_fields(made)
+
+    found = decode_fields(kind, wire)
+    at_once = msgspec.json.decode(msgspec.json.encode(wire), type=kind, strict=False)
+
+    for info in fields:
+        expected = getattr(made, info.name)
+        if expected is None and info.name in optional_false:
+            expected = optional_false[info.name]  # left out, so the default stands
+        assert getattr(found, info.name) == expected
+        assert getattr(at_once, info.name) == expected
+
+
+def test_values_may_be_numbers_booleans_or_null() -> None:
+    fields = {"consumerGroup": 7, "topic": True, "queueId": 3, "setZeroIfNotFound": "TRUE"}
+    fields["bname"] = None  # type: ignore[assignment]
+
+    found = decode_fields(QueryConsumerOffsetRequest, fields)
+
+    assert found == QueryConsumerOffsetRequest(
+        consumer_group="7", topic="true", queue_id=3, set_zero_if_not_found=True
+    )
+
+
+@pytest.mark.parametrize("text", ["false", "yes", "1", "", "truee"])
+def test_a_boolean_is_false_unless_it_says_true(text: str) -> None:
+    found = decode_fields(QueryConsumerOffsetRequest, OFFSET_QUERY | {"setZeroIfNotFound": text})
+    assert found.set_zero_if_not_found is False
+
+
+@pytest.mark.parametrize("text", ["+3", "03", "3"])
+def test_numbers_are_read_as_java_reads_them(text: str) -> None:
+    found = decode_fields(QueryConsumerOffsetRequest, OFFSET_QUERY | {"queueId": text})
+    assert found.queue_id == 3
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", " 3", "3 ", "1_000", "--3", "+", "3.0", "0x3", "2147483648", "9" * 5000, True]
+)
+def test_an_unreadable_number_is_code_1_and_names_the_field(text: Any) -> None:
+    with pytest.raises(ResponseError) as refusal:
+        decode_fields(QueryConsumerOffsetRequest, OFFSET_QUERY | {"queueId": text})
+
+    assert refusal.value.code == ResponseCode.SYSTEM_ERROR
+    assert "queueId" in refusal.value.remark
+    assert len(refusal.value.remark) < 200
+
+
+def test_a_missing_field_is_code_1_and_named() -> None:
+    with pytest.raises(ResponseError) as refusal:
+        decode_fields(QueryConsumerOffsetRequest, {"topic": "T", "queueId": "0"})
+
+    assert refusal.value.code == ResponseCode.SYSTEM_ERROR
+    assert refusal.value.remark == (
+        "QueryConsumerOffsetRequest: required field consumerGroup is missing"
+    )
+
+
+def test_unknown_fields_do_not_matter() -> None:
+    found = decode_fields(QueryConsumerOffsetRequest, OFFSET_QUERY | {"new": "thing"})
+    assert found.topic == "T"
+
+
+def test_names_with_an_odd_spelling_travel_as_rocketmq_spells_them() -> None:
+    assert encode_fields(UnregisterClientRequest(client_id="c")) == {"clientID": "c"}
+    assert encode_fields(
+        RegisterBrokerRequest(
+            broker_name="b", broker_addr="a", cluster_name="c", ha_server_addr="h", broker_id=0
+        )
+    ) == {
+        "brokerName": "b",
+        "brokerAddr": "a",
+        "clusterName": "c",
+        "haServerAddr": "h",
+        "brokerId": "0",
+        "compressed": "false",
+        "bodyCrc32": "0",
+    }
+    pull = PullMessageRequest(
+        consumer_group="g",
+        topic="T",
+        queue_id=0,
+        queue_offset=1,
+        max_msg_nums=2,
+        sys_flag=3,
+        commit_offset=4,
+        suspend_timeout_millis=5,
+        sub_version=6,
+        proxy_froward_client_id="c",
+    )
+    assert encode_fields(pull)["proxyFrowardClientId"] == "c"
+
+
+def test_both_forms_of_a_send_have_the_same_fields() -> None:
+    long_names = {info.name for info in msgspec.structs.fields(SendMessageRequest)}
+    short_names = {info.name for info in msgspec.structs.fields(SendMessageV2Request)}
+    wire_names = {info.encode_name for info in msgspec.structs.fields(SendMessageV2Request)}
+
+    assert short_names <= long_names
+    assert wire_names == set("abcdefghijklmn")
+
+
+def test_a_flag_without_a_mark_of_absence_has_a_default() -> None:
+    found = decode_fields(GetConsumerRunningInfoRequest, {"consumerGroup": "g", "clientId": "c"})
+    assert found.jstack_enable is False
+
+
+def test_codes_have_names_and_strangers_are_shown_as_numbers() -> None:
+    assert request_name(11) == "PULL_MESSAGE"
+    assert request_name(99999) == "99999"
+    assert response_name(17) == "TOPIC_NOT_EXIST"
+    assert response_name(-5) == "-5"
+    assert set(REQUEST_HEADERS) | set(RESPONSE_HEADERS) <= set(RequestCode)

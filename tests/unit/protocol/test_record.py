@@ -1,0 +1,209 @@
+"""Message records and the bodies in them."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.model.errors import InvalidMessageError
+from cometmq.model.flags import SysFlag
+from cometmq.protocol.compression import CompressionError, compress_body, decompress_body
+from cometmq.protocol.properties import encode_properties
+from cometmq.protocol.record import (
+    LOG_OFFSET_AT,
+    MAGIC_V1,
+    MAGIC_V2,
+    QUEUE_OFFSET_AT,
+    RecordError,
+    decode_messages,
+    decode_record,
+    encode_host,
+    encode_record,
+    host_text,
+    iter_records,
+    record_size,
+)
+
+V4, V6 = encode_host("10.0.0.1", 10911), encode_host("fe80::1", 40000)
+i32 = st.integers(-(2**31), 2**31 - 1)
+i64 = st.integers(-(2**63), 2**63 - 1)
+names = st.text("abcXYZ%_-", min_size=1, max_size=200)
+
+
+def record(
+    body: bytes = b"hello", topic: bytes = b"T", properties: bytes = b"", **changes: Any
+) -> bytes:
+    known: dict[str, Any] = {
+        "queue_id": 1,
+        "queue_offset": 2,
+        "log_offset": 3,
+        "born_time_ms": 4,
+        "born_host": V4,
+        "store_time_ms": 5,
+        "store_host": V4,
+    }
+    return encode_record(topic, body, properties, **known | changes)
+
+
+@given(
+    topic=names,
+    body=st.binary(max_size=100),
+    properties=st.dictionaries(names, names, max_size=3),
+    numbers=st.fixed_dictionaries(
+        {
+            "queue_id": i32,
+            "flag": i32,
+            "reconsume_times": i32,
+            "queue_offset": i64,
+            "log_offset": i64,
+            "born_time_ms": i64,
+            "store_time_ms": i64,
+            "prepared_offset": i64,
+        }
+    ),
+    hosts=st.fixed_dictionaries(
+        {"born_host": st.sampled_from([V4, V6]), "store_host": st.sampled_from([V4, V6])}
+    ),
+)
+def test_a_record_comes_back(
+    topic: str,
+    body: bytes,
+    properties: dict[str, str],
+    numbers: dict[str, int],
+    hosts: dict[str, bytes],
+) -> None:
+    text = encode_properties(properties)
+    data = encode_record(topic.encode(), body, text, **numbers, **hosts)  # type: ignore[arg-type]
+
+    found = decode_record(b"before" + data + b"behind", 6)
+
+    assert found.size_bytes == len(data)
+    assert (found.topic, found.body, found.properties) == (topic, body, properties)
+    assert {name: getattr(found, name) for name in numbers} == numbers
+    assert found.born_host == host_text(hosts["born_host"])
+    assert found.store_host == host_text(hosts["store_host"])
+    assert int.from_bytes(data[4:8], "big", signed=True) == (
+        MAGIC_V1 if len(topic) <= 127 else MAGIC_V2
+    )
+
+
+@pytest.mark.parametrize("topic", [b"T", b"T" * 200])
+@pytest.mark.parametrize("host", [V4, V6])
+def test_a_record_cut_anywhere_is_refused(topic: bytes, host: bytes) -> None:
+    data = record(topic=topic, properties=b"a\x01b\x02", born_host=host, store_host=host)
+
+    for size in range(len(data)):
+        with pytest.raises(RecordError):
+            decode_record(data[:size])
+        shortened = size.to_bytes(4, "big") + data[4:size]  # its size field agrees with the cut
+        with pytest.raises(RecordError):
+            decode_record(shortened)
+
+
+@given(st.data())
+def test_a_damaged_record_is_refused_or_read_but_never_more(data: st.DataObject) -> None:
+    good = record(properties=b"a\x01b\x02")
+    at = data.draw(st.integers(0, len(good) - 4))
+    bad = good[:at] + data.draw(st.binary(min_size=4, max_size=4)) + good[at + 4 :]
+
+    try:
+        found = decode_record(bad)
+    except RecordError:
+        return
+    assert found.size_bytes <= len(bad)
+
+
+def test_records_back_to_back_are_read_in_order() -> None:
+    data = b"".join(record(queue_offset=offset) for offset in range(5))
+
+    assert [message.queue_offset for message in decode_messages(data)] == [0, 1, 2, 3, 4]
+    assert [message.queue_offset for message in iter_records(memoryview(data))] == [0, 1, 2, 3, 4]
+    assert decode_messages(b"") == []
+
+
+def test_what_was_whole_is_given_before_what_is_not() -> None:
+    found = iter_records(record() + record()[:-1])
+
+    assert next(found).queue_offset == 2
+    with pytest.raises(RecordError, match="with 96 there"):
+        next(found)
+
+
+def test_a_filler_is_no_record() -> None:
+    filler = (100).to_bytes(4, "big") + bytes.fromhex("cbd43194") + bytes(92)
+    with pytest.raises(RecordError, match="magic cbd43194"):
+        record_size(filler)
+
+
+def test_offsets_stand_where_a_broker_fills_them_in() -> None:
+    data = record(queue_offset=0x1122, log_offset=0x3344)
+
+    assert data[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] == (0x1122).to_bytes(8, "big")
+    assert data[LOG_OFFSET_AT : LOG_OFFSET_AT + 8] == (0x3344).to_bytes(8, "big")
+
+
+def test_a_compressed_body_is_whole_again_and_its_flag_gone() -> None:
+    flag = SysFlag.COMPRESSED | SysFlag.ZLIB | SysFlag.TRANSACTION_COMMIT
+    data = record(compress_body(b"x" * 5000), sys_flag=flag)
+
+    assert decode_record(data).body == b"x" * 5000
+    assert decode_record(data).sys_flag == flag & ~SysFlag.COMPRESSED
+    assert decode_record(data, decompress=False).body == compress_body(b"x" * 5000)
+    assert decode_record(data, decompress=False).sys_flag == flag
+
+
+def test_a_body_that_does_not_inflate_is_refused() -> None:
+    with pytest.raises(RecordError, match="damaged"):
+        decode_record(record(b"not zlib", sys_flag=SysFlag.COMPRESSED))
+
+
+@pytest.mark.parametrize(
+    ("topic", "properties"), [(b"t" * 32768, b""), (b"T", b"p" * 32768)], ids=["topic", "props"]
+)
+def test_what_a_record_has_no_room_for_is_refused(topic: bytes, properties: bytes) -> None:
+    with pytest.raises(InvalidMessageError, match="at most 32767"):
+        record(topic=topic, properties=properties)
+
+
+def test_a_known_checksum_is_not_computed_again() -> None:
+    assert decode_record(record(crc=77)).body_crc == 77
+    assert decode_record(record(b"hello")).body_crc == 907060870
+
+
+def test_hosts_are_shown_with_their_ports() -> None:
+    assert host_text(V4) == "10.0.0.1:10911"
+    assert host_text(V6) == "[fe80::1]:40000"
+
+
+def test_bodies_that_are_cut_or_too_large_are_refused() -> None:
+    packed = zlib.compress(b"x" * 1000)
+
+    assert decompress_body(packed, SysFlag.COMPRESSED, inflated_bytes_max=1001) == b"x" * 1000
+    for body, limit in ((packed[:-1], 2000), (packed, 100)):
+        with pytest.raises(CompressionError, match="cut short or exceeds"):
+            decompress_body(body, SysFlag.COMPRESSED, inflated_bytes_max=limit)
+
+
+def test_unknown_compression_is_refused() -> None:
+    with pytest.raises(CompressionError, match="type 5"):
+        decompress_body(b"", SysFlag.COMPRESSED | 0x500)
+    with pytest.raises(CompressionError, match="type 5"):
+        compress_body(b"", 0x500)
+
+
+@pytest.mark.parametrize(("kind", "package"), [(SysFlag.LZ4, "lz4"), (SysFlag.ZSTD, "zstandard")])
+def test_optional_compression_works_or_names_its_package(kind: int, package: str) -> None:
+    try:
+        packed = compress_body(b"x" * 1000, kind)
+    except CompressionError as refusal:
+        assert f"the package {package} is needed" in str(refusal)  # noqa: PT017
+        return
+    assert decompress_body(packed, SysFlag.COMPRESSED | kind) == b"x" * 1000
+    with pytest.raises(CompressionError):
+        decompress_body(packed, SysFlag.COMPRESSED | kind, inflated_bytes_max=100)
+    with pytest.raises(CompressionError):
+        decompress_body(b"neither", SysFlag.COMPRESSED | kind)

@@ -432,7 +432,7 @@ async def test_members_of_a_producer_group(broker: Administered) -> None:
             "clientId": "p1",
             "language": "JAVA",
             "lastUpdateTimestamp": broker.clock.now_ms(),
-            "remoteIP": "10.0.0.9:51000",
+            "remoteIP": "/10.0.0.9:51000",
             "version": 479,
         }
     ]

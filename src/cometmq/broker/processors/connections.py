@@ -100,7 +100,8 @@ def _connection(member: Member) -> Connection:
 def _producer(member: Member) -> ProducerInfo:
     return ProducerInfo(
         client_id=member.client_id,
-        remote_ip=member.connection.peer_text,
+        # With the slash that Java puts before an address without a host name.
+        remote_ip=f"/{member.connection.peer_text}",
         language=member.language or "OTHER",
         version=member.version,
         last_update_timestamp=member.seen_ms,

@@ -3,7 +3,8 @@
 On the server's side (the default): the new offset is put down, commits are void until the group's
 next pull, and that pull is told. By the clients: every member is told with
 RESET_CONSUMER_CLIENT_OFFSET (220) and moves by itself; nobody online is an error then.
-Source: AdminBrokerProcessor.resetOffset and Broker2Client.resetOffset, RocketMQ 5.3.
+Source: AdminBrokerProcessor.resetOffset and Broker2Client.resetOffset, RocketMQ 5.3, which chooses
+the form of 220 by who asks instead of by who is told.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class ResetOffsets:
         if self._settings().use_server_side_reset_offset:
             offsets = self._reset_here(header)
         else:
-            offsets = self._tell_members(header, for_cpp=request.connection.language == _CPP)
+            offsets = self._tell_members(header)
         return Response(body=self._body(header.topic, offsets))
 
     # --- on the server's side -----------------------------------------------------------------
@@ -108,9 +109,7 @@ class ResetOffsets:
 
     # --- by the clients -----------------------------------------------------------------------
 
-    def _tell_members(
-        self, header: InvokeBrokerToResetOffsetRequest, *, for_cpp: bool
-    ) -> dict[int, int]:
+    def _tell_members(self, header: InvokeBrokerToResetOffsetRequest) -> dict[int, int]:
         topic = self._topics.get(header.topic)
         if topic is None:
             raise ResponseError(
@@ -122,19 +121,20 @@ class ResetOffsets:
             queue_id: self._moved(header, queue_id) for queue_id in range(topic.write_queue_nums)
         }
         group = self._consumers.group(header.group)
-        members = [] if group is None else list(group.members)
+        members = [] if group is None else list(group.members.values())
         if not members:
             raise ResponseError(
                 ResponseCode.CONSUMER_NOT_ONLINE,
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
                 f"Topic: {header.topic} Timestamp: {header.timestamp}",
             )
-        body = self._list_body if for_cpp else self._body
         told = InvokeBrokerToResetOffsetRequest(
             topic=header.topic, group=header.group, timestamp=header.timestamp
         )
-        for connection in members:
-            connection.oneway(
+        for member in members:
+            # C++ consumers read only the list form, all others only the map.
+            body = self._list_body if member.language == _CPP else self._body
+            member.connection.oneway(
                 RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body(header.topic, offsets)
             )
         return offsets

@@ -1,0 +1,275 @@
+"""A broker's registration against real name servers: some up, some down, some coming back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.services.registration import Identity, Registration
+from cometmq.broker.services.topics import TopicTable
+from cometmq.model.topic import TopicConfig
+from cometmq.namesrv import NameServer, NameServerSettings
+from cometmq.namesrv.registry import BrokerKey
+from cometmq.protocol.bodies import DataVersion
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers import PutKvConfigRequest, QueryDataVersionResponse
+from cometmq.remoting import RemotingClient, RemotingServer, Request, Response, check
+from cometmq.store.config_files import JsonFile
+from cometmq.system.clock import SystemClock
+from cometmq.system.files import SystemFiles
+
+TIMEOUT_S = 5.0
+WHO = Identity("c", "broker-a", 0, "127.0.0.1:10911", "127.0.0.1:10912")
+KEY = BrokerKey("c", "127.0.0.1:10911")
+
+
+class Broker:
+    """As much of a broker as registers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings = BrokerSettings(broker_name="broker-a", register_broker_timeout_ms=500)
+        file = JsonFile(folder / "topics.json", SystemFiles())
+        self.topics = TopicTable(lambda: self.settings, file, clock=SystemClock())
+        self.topics.load()
+        self.client = RemotingClient(name="broker")
+        self.registration = Registration(self.client, self.topics, lambda: self.settings)
+        self.topics.on_change = self.registration.wake
+
+    async def start(self, *name_servers: str, timeout: float = TIMEOUT_S) -> None:
+        await self.registration.start(WHO, name_servers, timeout=timeout)
+
+    def put(self, name: str, perm: int = 6) -> None:
+        self.topics.put([TopicConfig(topic_name=name, perm=perm)])
+
+    async def close(self) -> None:
+        await self.registration.stop()
+        await self.client.close()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    broker = Broker(tmp_path)
+    yield broker
+    await broker.close()
+
+
+@contextlib.asynccontextmanager
+async def name_server(folder: Path, port: int = 0) -> AsyncIterator[NameServer]:
+    settings = NameServerSettings(listen_port=port, kv_config_path=folder / "kvConfig.json")
+    server = NameServer(settings)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(0.1)
+
+
+async def until(server: NameServer, topic: str) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while topic not in server.registry.topics:
+            await asyncio.sleep(0.005)
+
+
+def closed_port() -> int:
+    """A port nobody listens on."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Silent:
+    """A name server that takes connections and answers nothing."""
+
+    async def __aenter__(self) -> str:
+        self._server = RemotingServer({RequestCode.REGISTER_BROKER: self._keep}, name="silent")
+        await self._server.start("127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.port}"
+
+    def _keep(self, request: Request) -> Response | None:
+        return None
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.stop(0.1)
+
+
+async def test_broker_is_known_everywhere_when_start_returns(
+    broker: Broker, tmp_path: Path
+) -> None:
+    async with name_server(tmp_path / "1") as one, name_server(tmp_path / "2") as two:
+        await broker.start(one.address, two.address, one.address)
+        for server in (one, two):
+            assert server.registry.groups["broker-a"].addresses == {0: "127.0.0.1:10911"}
+            assert server.registry.topics.keys() == broker.topics.all().keys()
+            assert server.registry.live[KEY].version == broker.topics.version
+            assert server.registry.live[KEY].ha_address == "127.0.0.1:10912"
+        assert broker.registration.missing == []
+
+
+async def test_name_server_that_is_down_is_tolerated_and_registered_at_once_it_is_up(
+    broker: Broker, tmp_path: Path
+) -> None:
+    port = closed_port()
+    async with name_server(tmp_path / "1") as up:
+        await broker.start(up.address, f"127.0.0.1:{port}")
+        assert "broker-a" in up.registry.groups
+        assert broker.registration.missing == [f"127.0.0.1:{port}"]
+        async with name_server(tmp_path / "2", port) as late:
+            await until(late, "TBW102")
+
+
+async def test_name_server_that_never_answers_delays_nobody(broker: Broker, tmp_path: Path) -> None:
+    async with name_server(tmp_path) as up, Silent() as silent:
+        begin = time.monotonic()
+        await broker.start(silent, up.address, timeout=0.3)
+        assert "broker-a" in up.registry.groups
+        broker.put("fresh")
+        await broker.registration.announce(timeout=TIMEOUT_S)
+        assert "fresh" in up.registry.topics
+        assert broker.registration.missing == [silent]
+        assert time.monotonic() - begin < TIMEOUT_S / 2
+
+
+async def test_announced_change_is_known_when_the_call_returns(
+    broker: Broker, tmp_path: Path
+) -> None:
+    async with name_server(tmp_path) as server:
+        await broker.start(server.address)
+        for number in range(20):
+            broker.put(f"t{number}", perm=4)
+            await broker.registration.announce()
+            assert server.registry.topics[f"t{number}"]["broker-a"].perm == 4
+
+
+async def test_change_is_registered_in_the_background(broker: Broker, tmp_path: Path) -> None:
+    async with name_server(tmp_path) as server:
+        await broker.start(server.address)
+        for number in range(50):
+            broker.put(f"t{number}")
+        await until(server, "t49")
+
+
+async def test_broker_comes_back_by_itself_when_its_name_server_was_restarted(
+    broker: Broker, tmp_path: Path
+) -> None:
+    async with name_server(tmp_path) as server:
+        port = server.port
+        await broker.start(server.address)
+    async with name_server(tmp_path, port) as again:
+        await until(again, "TBW102")
+
+
+async def test_stop_takes_the_broker_out(broker: Broker, tmp_path: Path) -> None:
+    async with name_server(tmp_path) as server:
+        await broker.start(server.address)
+        await broker.registration.stop()
+        assert not server.registry.groups
+        assert not server.registry.topics
+
+
+async def test_stop_is_short_when_a_name_server_does_not_answer(broker: Broker) -> None:
+    async with Silent() as silent:
+        await broker.start(silent, timeout=0.05)
+        begin = time.monotonic()
+        await broker.registration.stop(timeout=0.2)
+        assert time.monotonic() - begin < TIMEOUT_S / 2
+
+
+async def test_withheld_permission_shows_in_every_route(broker: Broker, tmp_path: Path) -> None:
+    async with name_server(tmp_path) as server:
+        await broker.start(server.address)
+        broker.settings = dataclasses.replace(broker.settings, broker_permission=4)
+        broker.topics.touch()
+        await broker.registration.announce()
+        perms = {name: rows["broker-a"].perm for name, rows in server.registry.topics.items()}
+        assert perms["TBW102"] == 4
+        assert not any(perm & 2 for perm in perms.values())
+        assert broker.topics.all()["TBW102"].perm == 7
+
+
+async def test_ordered_topics_are_learnt_from_the_name_server(
+    broker: Broker, tmp_path: Path
+) -> None:
+    async with name_server(tmp_path) as server:
+        broker.put("T")
+        header = PutKvConfigRequest(namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4")
+        check(
+            await broker.client.call(
+                server.address, RequestCode.PUT_KV_CONFIG, header, timeout=TIMEOUT_S
+            )
+        )
+        await broker.start(server.address)
+        assert broker.topics.all()["T"].order
+
+
+class Scripted:
+    """A name server that counts what it is asked, and says of every version what it is told to."""
+
+    def __init__(self, *, changed: bool) -> None:
+        self.changed = changed
+        self.asked: list[int] = []
+        self.seen = asyncio.Event()
+
+    async def __aenter__(self) -> str:
+        self._server = RemotingServer(
+            {
+                RequestCode.REGISTER_BROKER: self._note,
+                RequestCode.QUERY_DATA_VERSION: self._compare,
+                RequestCode.UNREGISTER_BROKER: self._note,
+            },
+            name="scripted",
+        )
+        await self._server.start("127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.port}"
+
+    def _note(self, request: Request) -> Response:
+        self.asked.append(request.code)
+        self.seen.set()
+        return Response()
+
+    def _compare(self, request: Request) -> Response:
+        DataVersion.decode(request.body)
+        self._note(request)
+        return Response(header=QueryDataVersionResponse(changed=self.changed))
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.stop(0.1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "forced", "asked"),
+    [
+        (True, False, [RequestCode.QUERY_DATA_VERSION, RequestCode.REGISTER_BROKER]),
+        (False, False, [RequestCode.QUERY_DATA_VERSION]),
+        (False, True, [RequestCode.REGISTER_BROKER]),
+    ],
+)
+async def test_each_period_registers_only_what_changed_unless_it_is_forced(
+    broker: Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: bool,
+    forced: bool,
+    asked: list[int],
+) -> None:
+    monkeypatch.setattr("cometmq.broker.services.registration.PERIOD_S_MIN", 0.01)
+    monkeypatch.setattr("cometmq.broker.services.registration.PERIOD_S_MAX", 0.01)
+    broker.settings = dataclasses.replace(broker.settings, force_register=forced)
+    scripted = Scripted(changed=changed)
+    async with scripted as address:
+        await broker.start(address)
+        assert scripted.asked[0] == RequestCode.REGISTER_BROKER
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(scripted.asked) < 1 + 2 * len(asked):
+                scripted.seen.clear()
+                await scripted.seen.wait()
+        assert scripted.asked[1 : 1 + 2 * len(asked)] == asked * 2
+        await broker.close()

@@ -26,7 +26,7 @@ Int64 = Annotated[int, msgspec.Meta(ge=I64_MIN, le=I64_MAX)]
 SYSTEM_ERROR = 1
 
 
-class Header(msgspec.Struct, kw_only=True, rename="camel"):
+class Header(msgspec.Struct, kw_only=True, rename="camel", gc=False):
     """The base of every header."""
 
 

@@ -3,7 +3,7 @@
 Source: QueryConsumerOffsetRequestHeader, GetMaxOffsetRequestHeader and relatives, RocketMQ 5.3.
 """
 
-from cometmq.protocol.headers.base import Header, Int32, Int64, TopicHeader
+from cometmq.protocol.headers.base import Header, Int32, Int64, RpcHeader, TopicHeader
 
 
 class QueryConsumerOffsetRequest(TopicHeader, kw_only=True):
@@ -95,17 +95,13 @@ class QueryCorrectionOffsetRequest(TopicHeader, kw_only=True):
     """Names of groups, joined by commas."""
 
 
-class CloneGroupOffsetRequest(Header, kw_only=True):
+class CloneGroupOffsetRequest(RpcHeader, kw_only=True):
     """CLONE_GROUP_OFFSET (314): let one group stand where another stands."""
 
     src_group: str
     dest_group: str
     topic: str | None = None
     offline: bool = False
-    bname: str | None = None
-    ns: str | None = None
-    nsd: bool | None = None
-    oway: bool | None = None
 
 
 class InvokeBrokerToResetOffsetRequest(TopicHeader, kw_only=True):

@@ -20,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 store_app = typer.Typer(
-    help="Look into the files of a store that no broker uses now.", no_args_is_help=True
+    help="Look into the files of a store, without changing them.", no_args_is_help=True
 )
 app.add_typer(store_app, name="store")
 
@@ -187,11 +187,11 @@ StorePath = Annotated[Path, typer.Argument(help="Directory of the store.", metav
 
 
 @store_app.command("list")
-def store_list(path: StorePath) -> None:
+def store_list(path: StorePath, config: options.ConfigFile = None) -> None:
     """List the queues of a store: their bounds and their messages."""
     from cometmq.cli import store_files
 
-    store_files.list_queues(path)
+    store_files.list_queues(path, config)
 
 
 @store_app.command("show")
@@ -203,16 +203,17 @@ def store_show(
         int | None, typer.Option(help="First queue offset.", show_default="the oldest")
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Messages to show.")] = 10,
+    config: options.ConfigFile = None,
 ) -> None:
     """Show messages of one queue of a store."""
     from cometmq.cli import store_files
 
-    store_files.show(path, topic, queue, offset, count)
+    store_files.show(path, config, topic, queue, offset, count)
 
 
 @store_app.command("verify")
-def store_verify(path: StorePath) -> None:
+def store_verify(path: StorePath, config: options.ConfigFile = None) -> None:
     """Check every record, queue entry and index entry of a store; exit code 1 if one is bad."""
     from cometmq.cli import store_files
 
-    raise typer.Exit(0 if store_files.verify(path) else 1)
+    raise typer.Exit(0 if store_files.verify(path, config) else 1)

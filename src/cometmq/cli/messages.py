@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 
+from cometmq.cli.lines import line_of
 from cometmq.client import (
     ClientSettings,
     Filter,
@@ -17,11 +17,9 @@ from cometmq.client import (
     Producer,
     PullConsumer,
     PullSettings,
-    StoredMessage,
 )
 
 GROUP = "cometmq-cli"
-BODY_CHARS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +94,3 @@ async def tail(
             shown += 1
             if shown == count:
                 return
-
-
-def line_of(message: StoredMessage) -> str:
-    """Show a message in one line: when, where, its tag and keys, and its body shortened."""
-    when = datetime.fromtimestamp(message.store_time_ms / 1000).isoformat(timespec="milliseconds")
-    text = message.body.decode(errors="backslashreplace")
-    shown = text if len(text) <= BODY_CHARS_MAX else f"{text[:BODY_CHARS_MAX]}…"
-    tag = f" tag={message.tags}" if message.tags else ""
-    keys = f" keys={','.join(message.keys)}" if message.keys else ""
-    return f"{when} {message.queue}@{message.queue_offset}{tag}{keys} {shown!r}"

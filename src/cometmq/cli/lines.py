@@ -1,0 +1,24 @@
+"""How a message is shown in one line.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from cometmq.model.message import StoredMessage
+
+BODY_CHARS_MAX = 200
+
+
+def line_of(message: StoredMessage) -> str:
+    """Show when it was stored, where, its tag and keys, and its body shortened."""
+    when = datetime.fromtimestamp(message.store_time_ms / 1000).isoformat(timespec="milliseconds")
+    text = message.body.decode(errors="backslashreplace")
+    shown = text if len(text) <= BODY_CHARS_MAX else f"{text[:BODY_CHARS_MAX]}…"
+    broker = f"@{message.broker_name}" if message.broker_name else ""
+    place = f"{message.topic}{broker}:{message.queue_id} offset={message.queue_offset}"
+    tag = f" tag={message.tags}" if message.tags else ""
+    keys = f" keys={','.join(message.keys)}" if message.keys else ""
+    return f"{when} {place}{tag}{keys} {shown!r}"

@@ -1,0 +1,118 @@
+"""The command line: its options, its help, and the short way to start a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+import cometmq
+from cometmq.cli import build, quick
+from cometmq.cli.commands import app
+
+ROOT = typer.main.get_command(app)
+
+
+def commands(group: Any = ROOT, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command by its full name."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
+COMMANDS = dict(commands())
+
+
+def test_the_commands_are_all_there() -> None:
+    assert set(COMMANDS) == {
+        "version", "standalone", "namesrv", "broker", "send", "tail", "demo",
+        "store list", "store show", "store verify",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_has_help(name: str) -> None:
+    command = COMMANDS[name]
+
+    assert command.help
+    for parameter in command.params:
+        assert parameter.help, f"{name} {parameter.name}"
+
+
+@pytest.mark.parametrize("name", quick.SERVERS)
+def test_the_short_way_knows_the_options_of_the_full_command_line(name: str) -> None:
+    """All but the flag that prints settings, which takes the full way."""
+    full = {
+        option: parameter.name
+        for parameter in COMMANDS[name].params
+        for option in parameter.opts
+        if option not in ("--help", "--print-config")
+    }
+
+    assert {option: known.parameter for option, known in quick.SERVERS[name].items()} == full
+
+
+def test_the_short_way_reads_plain_options() -> None:
+    words = "broker --port 0 --store=/s -n a:1;b:2 -c /f --log-level debug --host 0.0.0.0"
+
+    call = quick.parse(words.split())
+
+    assert call == quick.Call(
+        "broker",
+        {
+            "port": 0,
+            "store": Path("/s"),
+            "namesrv": "a:1;b:2",
+            "config": Path("/f"),
+            "log_level": "debug",
+            "host": "0.0.0.0",
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "--version",
+        "send t b",
+        "broker --help",
+        "broker --print-config",
+        "broker --port",
+        "broker --port x",
+        "broker --port 65536",
+        "broker --unknown 1",
+        "broker extra",
+        "broker -c=/f",
+    ],
+)
+def test_the_short_way_leaves_anything_else_to_the_full_command_line(words: str) -> None:
+    assert quick.parse(words.split()) is None
+
+
+def test_version_tells_which_build_runs() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+
+    assert result.exit_code == 0
+    assert result.output.startswith(f"cometmq {cometmq.__version__} ({build.build()}), Python 3.")
+
+
+def test_a_mistake_is_named_and_ends_with_code_2() -> None:
+    result = CliRunner().invoke(app, ["broker", "--port", "70000"])
+
+    assert result.exit_code == 2
+    assert "--port" in result.output
+
+
+def test_hot_modules_are_modules_of_the_package() -> None:
+    hot = build.hot_modules()
+
+    assert "cometmq.protocol.record" in hot
+    root = Path(cometmq.__file__).parent.parent
+    assert all((root / Path(*name.split("."))).with_suffix(".py").exists() for name in hot)

@@ -107,7 +107,8 @@ def _source(name: str) -> Path:
 
 def _is_compiled(name: str) -> bool:
     source = _source(name)
-    newest = max(path.stat().st_mtime for path in (source, source.with_suffix(".pxd")))
+    sources = [path for path in (source, source.with_suffix(".pxd")) if path.exists()]
+    newest = max((path.stat().st_mtime for path in sources), default=0.0)
     libraries = source.parent.glob(f"{source.stem}.*.so")
     return any(path.stat().st_mtime >= newest for path in libraries)
 

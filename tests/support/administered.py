@@ -10,6 +10,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.processors.connections import Connections
 from cometmq.broker.processors.query import QueryMessages
 from cometmq.broker.processors.relay import RelayedCalls
+from cometmq.broker.processors.slave_tables import DelayOffsetTable, ReplicationStatus
 from cometmq.broker.processors.stats import BrokerFigures, GroupFigures, TopicFigures
 from cometmq.broker.services.consumers import ConsumerRegistry
 from cometmq.broker.services.groups import GroupTable
@@ -24,7 +25,7 @@ from cometmq.broker.services.throughput import Throughput
 from cometmq.broker.services.topics import TopicTable
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import SubscriptionData
+from cometmq.protocol.bodies import DataVersion, SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.hashing import java_hash
@@ -124,6 +125,8 @@ class Administered:
             RequestCode.QUERY_CONSUME_QUEUE: query.queue_entries,
             RequestCode.GET_BROKER_RUNTIME_INFO: broker.runtime_info,
             RequestCode.VIEW_BROKER_STATS_DATA: broker.counter,
+            RequestCode.GET_BROKER_HA_STATUS: ReplicationStatus(self.store).show,
+            RequestCode.GET_ALL_DELAY_OFFSET: DelayOffsetTable(self.delay_offsets).all,
             RequestCode.GET_TOPIC_STATS_INFO: topics.stats_of_topic,
             RequestCode.GET_CONSUME_STATS: groups.consume_stats,
             RequestCode.GET_BROKER_CONSUME_STATS: groups.all_consume_stats,
@@ -138,6 +141,11 @@ class Administered:
             RequestCode.CONSUME_MESSAGE_DIRECTLY: relay.consume_directly,
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: relay.consumer_status,
         }
+
+    def delay_offsets(self) -> tuple[dict[int, int], DataVersion]:
+        """What was delivered of each delay level, as a slave gets it."""
+        numbers = {level: place.delivered for level, place in self.delay_levels.items()}
+        return numbers, DataVersion(counter=7, timestamp=self.clock.now_ms())
 
     # --- what happened before -----------------------------------------------------------------
 

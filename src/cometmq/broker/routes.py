@@ -24,7 +24,7 @@ from cometmq.broker.processors.reply import SendReply
 from cometmq.broker.processors.reset import ResetOffsets
 from cometmq.broker.processors.send import SendMessage
 from cometmq.broker.processors.send_back import SendBack
-from cometmq.broker.processors.slave_tables import DelayOffsetTable
+from cometmq.broker.processors.slave_tables import DelayOffsetTable, ReplicationStatus
 from cometmq.broker.processors.stats import BrokerFigures, GroupFigures, TopicFigures
 from cometmq.broker.processors.topics import TopicRequests
 from cometmq.protocol.codes import RequestCode
@@ -244,6 +244,7 @@ def _figures(parts: Parts, address: str) -> Table:
         RequestCode.GET_ALL_PRODUCER_INFO: connections.of_all_producers,
         RequestCode.GET_BROKER_RUNTIME_INFO: broker.runtime_info,
         RequestCode.VIEW_BROKER_STATS_DATA: broker.counter,
+        RequestCode.GET_BROKER_HA_STATUS: ReplicationStatus(parts.store).show,
         RequestCode.GET_TOPIC_STATS_INFO: topics.stats_of_topic,
         RequestCode.GET_CONSUME_STATS: groups.consume_stats,
         RequestCode.GET_BROKER_CONSUME_STATS: groups.all_consume_stats,

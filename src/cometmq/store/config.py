@@ -84,28 +84,37 @@ class StoreSettings:
     """A send that waited this long for the disk is told that its bytes may not be there."""
 
     flush_interval_ms: int = setting(
-        500, key="flushIntervalCommitLog", unit="ms", low=1, high=3_600_000
+        500, key="flushIntervalCommitLog", unit="ms", low=1, high=3_600_000, remote=True
     )
     """How often an asynchronous flush looks for work."""
 
-    flush_least_pages: int = setting(4, key="flushCommitLogLeastPages", low=0, high=2**20)
+    flush_least_pages: int = setting(
+        4, key="flushCommitLogLeastPages", low=0, high=2**20, remote=True
+    )
     """Pages of 4 KiB that must be waiting before an asynchronous flush acts."""
 
     flush_thorough_interval_ms: int = setting(
-        10_000, key="flushCommitLogThoroughInterval", unit="ms", low=1, high=3_600_000
+        10_000, key="flushCommitLogThoroughInterval", unit="ms", low=1, high=3_600_000, remote=True
     )
     """How often it acts on any byte."""
 
     flush_queue_interval_ms: int = setting(
-        1000, key="flushIntervalConsumeQueue", unit="ms", low=1, high=3_600_000
+        1000, key="flushIntervalConsumeQueue", unit="ms", low=1, high=3_600_000, remote=True
     )
     """How often queues are flushed."""
 
-    flush_queue_least_pages: int = setting(2, key="flushConsumeQueueLeastPages", low=0, high=2**20)
+    flush_queue_least_pages: int = setting(
+        2, key="flushConsumeQueueLeastPages", low=0, high=2**20, remote=True
+    )
     """Pages that must be waiting in a queue before its flush acts."""
 
     flush_queue_thorough_interval_ms: int = setting(
-        60_000, key="flushConsumeQueueThoroughInterval", unit="ms", low=1, high=3_600_000
+        60_000,
+        key="flushConsumeQueueThoroughInterval",
+        unit="ms",
+        low=1,
+        high=3_600_000,
+        remote=True,
     )
     """How often it acts on any byte and the checkpoint is written."""
 
@@ -113,7 +122,7 @@ class StoreSettings:
     """How long an append waits for a commit-log file that is being made."""
 
     clean_interval_ms: int = setting(
-        10_000, key="cleanResourceInterval", unit="ms", low=10, high=3_600_000
+        10_000, key="cleanResourceInterval", unit="ms", low=10, high=3_600_000, remote=True
     )
     """How often old files are looked for."""
 

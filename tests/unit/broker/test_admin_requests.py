@@ -386,6 +386,24 @@ async def test_runtime_info_is_all_text(broker: Administered) -> None:
     assert int(table["commitLogMaxOffset"]) > 0
 
 
+async def test_delay_offsets_are_told_by_level(broker: Administered) -> None:
+    broker.delay_levels[2] = DelayLevelPlace(5, 9)
+    answer = await broker.ask(RequestCode.GET_ALL_DELAY_OFFSET)
+
+    assert answer.body == (
+        b'{"dataVersion":{"counter":7,"stateVersion":0,"timestamp":1700000000000},'
+        b'"offsetTable":{2:5}}'
+    )
+
+
+async def test_replication_has_no_slaves(broker: Administered) -> None:
+    broker.put("T", b"x")
+    body = await broker.ask_json(RequestCode.GET_BROKER_HA_STATUS)
+
+    assert (body["master"], body["inSyncSlaveNums"], body["haConnectionInfo"]) == (True, 0, [])
+    assert body["masterCommitLogMaxOffset"] == broker.store.written_to
+
+
 def test_texts_of_runtime_info() -> None:
     assert running_text(93_784) == "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"
     assert [bytes_text(n) for n in (0, 1023, 1024, 2253, 84_933_031_526)] == [
@@ -563,6 +581,7 @@ async def recorded_situation(broker: Administered) -> None:
 
 RECORDED: list[tuple[str, dict[str, object]]] = [
     ("GET_TOPIC_STATS_INFO", {"topic": "T"}),
+    ("GET_BROKER_HA_STATUS", {}),
     ("GET_CONSUME_STATS", {"consumerGroup": "G", "topic": "T"}),
     ("VIEW_BROKER_STATS_DATA", {"statsName": "GROUP_GET_NUMS", "statsKey": "T@G"}),
     ("QUERY_TOPIC_CONSUME_BY_WHO", {"topic": "T"}),

@@ -20,6 +20,7 @@ from cometmq.system.clock import ManualClock
 from cometmq.system.configuration import COMMAND_LINE, Configuration, Value
 from cometmq.system.files import SystemFiles
 from support.memory_link import link
+from support.recorded import VERSIONS, frames
 
 NAME = {"brokerName": Value("broker-a", COMMAND_LINE)}
 
@@ -84,6 +85,17 @@ async def test_a_change_holds_at_once_and_counts_the_version_up() -> None:
     assert shown["brokerPermission"] == "4"
     assert version == {"counter": 1, "stateVersion": 0, "timestamp": 1_700_000_000_005}
     assert running.told == [{"brokerPermission": "4"}]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_recorded_change_is_taken(version: str) -> None:
+    running = Running()
+    bodies = [c.body for name, c in frames(version, "mqadmin") if name == "UPDATE_BROKER_CONFIG"]
+    for body in bodies:
+        running.update(body)
+
+    assert bodies == [b"flushIntervalCommitLog=600\n", b"noSuchKey=1\n"]
+    assert running.configuration[StoreSettings].flush_interval_ms == 600
 
 
 async def test_unknown_keys_are_ignored() -> None:

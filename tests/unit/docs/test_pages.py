@@ -11,7 +11,7 @@ import pytest
 import typer.main
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.cli.main import app
+from cometmq.cli.commands import app
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting.config import RemotingSettings, TlsSettings
 from cometmq.store.config import StoreSettings

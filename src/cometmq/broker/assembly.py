@@ -158,6 +158,7 @@ def _around(
             levels,
             holds_locks=locks.holds_any,
             new_unique_key=UniqueIds().next,
+            now_ms=clock.now_ms,
         ),
         flow=FlowControl(lambda: _flow_limits(settings()), clock=clock),
         commit=commit,

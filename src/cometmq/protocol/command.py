@@ -27,6 +27,7 @@ from cometmq.protocol.frame import (
     JSON_HEADER,
     PREFIX_BYTES,
     Frame,
+    checked_size,
     frame_prefix,
 )
 from cometmq.protocol.headers import (
@@ -111,6 +112,7 @@ class Command:
         "body",
         "code",
         "flag",
+        "frame_bytes",
         "language",
         "opaque",
         "remark",
@@ -139,6 +141,8 @@ class Command:
         self.remark = remark
         self.body = body
         self.serialization = serialization
+        self.frame_bytes = 0
+        """Size of the frame it came in; 0 for one of ours."""
         self._fields = fields
         self._raw_fields: bytes | msgspec.Raw = b""
         """The fields as they came; the whole header where they were read as a typed one."""
@@ -209,17 +213,36 @@ def decode_command(frame: Frame) -> Command:
     return _decode_binary(frame.header, frame.body)
 
 
-def command_at(data: bytes | bytearray, start: int, size: int) -> Command:
-    """Read the command whose whole frame of ``size`` bytes begins at ``start``.
+def command_at(
+    data: bytes | bytearray, start: int, end: int, frame_bytes_max: int
+) -> Command | None:
+    """Read the command whose frame begins at ``start``; None until all of it has arrived.
+
+    Args:
+        data: received bytes.
+        start: where the frame begins.
+        end: where the received bytes end.
+        frame_bytes_max: the largest frame to take.
 
     Raises:
+        FrameError: no frame begins like this; the connection cannot go on.
         HeaderError: its header cannot be read; the connection cannot go on.
     """
-    _, word = two_u32(data, start)
+    if end - start < PREFIX_BYTES:
+        return None
+    length, word = two_u32(data, start)
+    size = checked_size(length, word, frame_bytes_max)
+    if end - start < size:
+        return None
     header_start = start + PREFIX_BYTES
     header_end = header_start + (word & 0xFFFFFF)
     header, body = copy_of(data, header_start, header_end), copy_of(data, header_end, start + size)
-    return _decode_json(header, body) if word >> 24 == JSON_HEADER else _decode_binary(header, body)
+    if word >> 24 == JSON_HEADER:
+        command = _decode_json(header, body)
+    else:
+        command = _decode_binary(header, body)
+    command.frame_bytes = size
+    return command
 
 
 def _decode_json(data: bytes, body: bytes) -> Command:

@@ -47,6 +47,15 @@ def frame_size(data: bytes | bytearray, start: int, frame_bytes_max: int) -> int
         FrameError: no frame begins like this; the connection cannot go on.
     """
     length, word = two_u32(data, start)
+    return checked_size(length, word, frame_bytes_max)
+
+
+def checked_size(length: int, word: int, frame_bytes_max: int) -> int:
+    """The bytes of a frame that begins with these two numbers.
+
+    Raises:
+        FrameError: no frame begins like this; the connection cannot go on.
+    """
     size = 4 + length
     if size > frame_bytes_max:
         raise FrameError(f"a frame of {size} bytes, where at most {frame_bytes_max} are allowed")

@@ -16,14 +16,14 @@ try:
 except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
 
-_TWO_U32 = Struct(">II")
+_unpack_two = Struct(">II").unpack_from
 
 
 def two_u32(data: bytes | bytearray, position: int) -> tuple[int, int]:
     """Return the two unsigned 4-byte numbers at ``position``, big-endian."""
     if cython.compiled:
         return _u32(data, position), _u32(data, position + 4)
-    return _TWO_U32.unpack_from(data, position)
+    return _unpack_two(data, position)
 
 
 def copy_of(data: bytes | bytearray, start: int, end: int) -> bytes:
@@ -36,9 +36,5 @@ def copy_of(data: bytes | bytearray, start: int, end: int) -> bytes:
 
 def _u32(data: bytes | bytearray, position: int) -> int:
     memory: cython.p_uchar = data
-    return (
-        memory[position] << 24
-        | memory[position + 1] << 16
-        | memory[position + 2] << 8
-        | memory[position + 3]
-    )
+    value = memory[position] << 24 | memory[position + 1] << 16
+    return value | memory[position + 2] << 8 | memory[position + 3]  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from cometmq.remoting.errors import (
     TooManyCallsError,
     check,
 )
-from cometmq.remoting.exchange import Processor, Request, Response
+from cometmq.remoting.exchange import Processor, Request, Response, SuccessFormat
 from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.tasks import Supervisor
 
@@ -20,6 +20,7 @@ __all__ = [
     "Connection",
     "Request",
     "Response",
+    "SuccessFormat",
     "Processor",
     "Supervisor",
     "RemotingSettings",

@@ -18,7 +18,6 @@ from typing import Any
 from cometmq.model.errors import CometError, ProtocolError, ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command, command_at, encode_head, request
-from cometmq.protocol.frame import PREFIX_BYTES, frame_size
 from cometmq.protocol.headers.base import Header
 from cometmq.remoting.config import RemotingSettings
 from cometmq.remoting.errors import ConnectionLostError
@@ -61,6 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._inflight = Inflight(self._loop, settings.calls_in_flight_max)
         self._frame_bytes_max = settings.frame_bytes_max
+        self._out_bytes_max = settings.write_buffer_bytes_max
         self._partial: bytearray | None = None
         self._partial_view: memoryview | None = None
         self._filled = 0
@@ -169,13 +169,14 @@ class Connection(asyncio.BufferedProtocol):
     def _handle_frames(self, data: bytearray, end: int) -> int:
         """Handle frame after frame; returns where the first one begins that must wait."""
         start = 0
-        while end - start >= PREFIX_BYTES and not self._paused:
-            size = frame_size(data, start, self._frame_bytes_max)
-            if end - start < size:
+        frame_bytes_max, out_bytes_max = self._frame_bytes_max, self._out_bytes_max
+        while not self._paused:
+            command = command_at(data, start, end, frame_bytes_max)
+            if command is None:
                 break
-            self._receive(command_at(data, start, size))
-            start += size
-            if self._out_bytes > self._settings.write_buffer_bytes_max:
+            start += command.frame_bytes
+            self._receive(command)
+            if self._out_bytes > out_bytes_max:
                 self._flush()
         return start
 
@@ -203,11 +204,7 @@ class Connection(asyncio.BufferedProtocol):
                 log.debug("dropped an answer nobody waits for peer=%s %r", self.peer_text, command)
             return
         self.language, self.version = command.language, command.version
-        self._process(Request(command, self))
-
-    # --- processing ---------------------------------------------------------------------------
-
-    def _process(self, incoming: Request) -> None:
+        incoming = Request(command, self)
         processor = self._processors.get(incoming.code, self._unknown)
         try:
             result = processor(incoming)
@@ -219,6 +216,8 @@ class Connection(asyncio.BufferedProtocol):
             incoming.reply(result)
         else:
             self._supervisor.spawn(self._finish(incoming, result), f"request-{incoming.code}")
+
+    # --- processing ---------------------------------------------------------------------------
 
     async def _finish(self, incoming: Request, result: Awaitable[Response | None]) -> None:
         try:

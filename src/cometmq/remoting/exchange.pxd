@@ -1,3 +1,5 @@
+cimport cython
+
 from cometmq.protocol.command cimport Command
 
 
@@ -11,7 +13,7 @@ cdef class Request:
 
     cpdef object header(self, object kind)
     cpdef object reply(self, object response)
-    cpdef object reply_success(self, bytes fields_json)
+    cpdef object reply_head(self, bytes head)
 
 
 cdef class Response:
@@ -22,4 +24,7 @@ cdef class Response:
     cdef public object fields
 
 
-cdef bytes _success(Command command, bytes fields_json)
+cdef class SuccessFormat:
+    cdef str _format
+
+    cpdef bytes head(self, tuple values)

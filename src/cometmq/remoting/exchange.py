@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from cometmq.protocol.command import RESPONSE_FLAG, Command, encode_head
-from cometmq.protocol.frame import JSON_HEADER
+from cometmq.protocol.command import RESPONSE_FLAG, Command, encode_command, encode_head
+from cometmq.protocol.frame import PREFIX_BYTES, TWO_U32
 from cometmq.protocol.headers.base import Header, encode_fields
 
 if TYPE_CHECKING:
     from cometmq.remoting.connection import Connection
+
+_pack_two = TWO_U32.pack
 
 H = TypeVar("H", bound=Header)
 Slice = bytes | memoryview
@@ -103,11 +105,11 @@ class Request:
         )
         self.connection.write(head, slices if body_bytes else ())
 
-    def reply_success(self, fields_json: bytes) -> None:
-        """Send a success whose fields are JSON already; what answers of sends are made of."""
+    def reply_head(self, head: bytes) -> None:
+        """Send an answer that is encoded already and has no body; see :class:`SuccessFormat`."""
         self.answered = True
         if not self.oneway:
-            self.connection.write(_success(self.command, fields_json), ())
+            self.connection.write(head)
 
 
 Processor = Callable[[Request], Response | Awaitable[Response | None] | None]
@@ -116,20 +118,22 @@ Processor = Callable[[Request], Response | Awaitable[Response | None] | None]
 It raises ResponseError to refuse; any other exception becomes code 1 with its name and text.
 """
 
-_SUCCESS_START = b'{"code":0,"extFields":'
 
+class SuccessFormat:
+    """Writes one kind of success, in JSON and without a body, many times over.
 
-def _success(command: Command, fields_json: bytes) -> bytes:
-    if command.serialization != JSON_HEADER:
-        raise AssertionError("JSON fields for a binary answer")
-    header = b'%b%b,"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON",' % (
-        _SUCCESS_START,
-        fields_json,
-        command.opaque,
-    )
-    header += b'"version":479}'
-    return b"%b%b%b" % (
-        (4 + len(header)).to_bytes(4, "big"),
-        len(header).to_bytes(4, "big"),
-        header,
-    )
+    Args:
+        fields: a percent format of the header's fields as a JSON object.
+    """
+
+    def __init__(self, fields: str) -> None:
+        known = encode_command(Command(0, flag=RESPONSE_FLAG, fields={"": ""}, opaque=0))
+        text = known[PREFIX_BYTES:].decode().replace("%", "%%")
+        text = text.replace('{"":""}', fields).replace('"opaque":0', '"opaque":%d')
+        self._format = text
+
+    def head(self, values: tuple[object, ...]) -> bytes:
+        """The frame for these values, the opaque being the last of them."""
+        header = (self._format % values).encode()
+        size = len(header)
+        return _pack_two(4 + size, size) + header

@@ -42,6 +42,7 @@ class Broker:
                 tables.groups,
                 DelayLevels.parse(),
                 holds_locks=lambda _: False,
+                now_ms=lambda: 0,
                 new_unique_key=lambda: "UNIQUE",
             ),
             producers=self.producers,

@@ -43,7 +43,6 @@ _RETRY = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
 _MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
 
 _CODE_OF_STATUS = {
-    GetStatus.FOUND: _FOUND,
     GetStatus.MESSAGE_WAS_REMOVING: _RETRY,
     GetStatus.NO_MATCHED_MESSAGE: _RETRY,
     GetStatus.OFFSET_FOUND_NULL: _NOT_FOUND,
@@ -260,10 +259,9 @@ class PullMessages:
             slow = result.suggest_slave
             suggested = group.which_broker_when_consume_slowly if slow else group.broker_id
         fields = _fields(suggested, result.next_begin_offset, result.min_offset, result.max_offset)
-        remark = result.status.name
         if code != _FOUND:
             self._stats.missed()
-            return Response(code, remark, fields=fields)
+            return Response(code, result.status.name, fields=fields)
         self._stats.got(
             header.consumer_group,
             header.topic,
@@ -271,7 +269,7 @@ class PullMessages:
             result.count,
             result.size_bytes,
         )
-        return Response(code, remark, fields=fields, body=result.slices)
+        return Response(code, "FOUND", fields=fields, body=result.slices)
 
     # --- holding ------------------------------------------------------------------------------
 
@@ -303,9 +301,12 @@ class PullMessages:
 
 
 def _code_of(result: GetResult, requested_offset: int) -> int:
-    if result.status in _EMPTY:
+    status = result.status
+    if status is GetStatus.FOUND:
+        return _FOUND
+    if status in _EMPTY:
         return _NOT_FOUND if requested_offset == 0 else _MOVED
-    return _CODE_OF_STATUS[result.status]
+    return _CODE_OF_STATUS[status]
 
 
 def _fields(suggested_broker: int, next_offset: int, low: int, high: int) -> dict[str, str]:

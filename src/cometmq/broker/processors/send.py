@@ -9,7 +9,6 @@ Source: SendMessageProcessor, RocketMQ 5.3 (codes, remarks, the answer's header)
 
 from __future__ import annotations
 
-import json
 from time import perf_counter
 
 from cometmq.broker.services.flow_control import FlowControl
@@ -21,9 +20,16 @@ from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
 from cometmq.model.flags import SysFlag
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON_HEADER
-from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
-from cometmq.remoting import Request, Response
+from cometmq.protocol.headers import (
+    SendMessageRequest,
+    SendMessageResponse,
+    SendMessageV2Request,
+)
+from cometmq.remoting import Request, Response, SuccessFormat
 from cometmq.store import MessageStore
+
+Place = tuple[int | str, int, int]
+"""What an answer tells: log offset or message ids, queue, and queue offset."""
 
 
 class SendMessage:
@@ -66,10 +72,15 @@ class SendMessage:
         """Tell producers of another region or trace switch from now on."""
         trace = "true" if intake.rules.trace_on else "false"
         self._trace_fields = {"MSG_REGION": intake.rules.region, "TRACE_ON": trace}
-        self._fields_format = (
-            '{"MSG_REGION":"%s","TRACE_ON":"%s","msgId":"%%s%%016X",'
-            '"queueId":"%%d","queueOffset":"%%d"}'
-        ) % (intake.rules.region.replace("%", "%%"), trace)
+        region = intake.rules.region.replace("%", "%%")
+        self._success = SuccessFormat(
+            f'{{"MSG_REGION":"{region}","TRACE_ON":"{trace}","msgId":"{self._id_prefix}%016X",'
+            '"queueId":"%d","queueOffset":"%d"}'
+        )
+        self._batch_success = SuccessFormat(
+            f'{{"MSG_REGION":"{region}","TRACE_ON":"{trace}","msgId":"%s",'
+            '"queueId":"%d","queueOffset":"%d"}'
+        )
 
     def handle(self, request: Request) -> Response | None:
         """Answer one send.
@@ -125,17 +136,12 @@ class SendMessage:
             reconsume_times=header.reconsume_times or 0,
         )
         self._stats.put(placement.topic, placement.queue_id, 1, stored.size_bytes)
-        fields = self._fields_format % (
-            self._id_prefix,
-            stored.log_offset,
-            placement.asked_queue_id,
-            stored.queue_offset,
-        )
-        end = stored.log_offset + stored.size_bytes
+        place = (stored.log_offset, placement.asked_queue_id, stored.queue_offset)
         if self._commit is None:
-            self._succeed(request, fields)
+            self._succeed(request, self._success, place)
         else:
-            self._answer_when_synced(request, header, fields, end)
+            end = stored.log_offset + stored.size_bytes
+            self._answer_when_synced(request, header, self._success, place, end)
 
     def _sys_flag(self, header: SendHeader, born_host: bytes) -> int:
         flag = header.sys_flag & ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
@@ -160,48 +166,54 @@ class SendMessage:
         self._stats.put(placement.topic, placement.queue_id, count, stored.size_bytes)
         prefix = self._id_prefix
         ids = ",".join([f"{prefix}{log_offset:016X}" for log_offset in stored.log_offsets])
-        fields = (
-            f'{{"MSG_REGION":"{self._trace_fields["MSG_REGION"]}",'
-            f'"TRACE_ON":"{self._trace_fields["TRACE_ON"]}","msgId":"{ids}",'
-            f'"queueId":"{placement.asked_queue_id}","queueOffset":"{stored.queue_offset}"}}'
-        )
+        place = (ids, placement.asked_queue_id, stored.queue_offset)
         if self._commit is None:
-            self._succeed(request, fields)
+            self._succeed(request, self._batch_success, place)
         else:
-            self._answer_when_synced(request, header, fields, stored.log_offset_end)
+            end = stored.log_offset_end
+            self._answer_when_synced(request, header, self._batch_success, place, end)
 
     # --- answers ------------------------------------------------------------------------------
 
     def _answer_when_synced(
-        self, request: Request, header: SendHeader, fields: str, end: int
+        self,
+        request: Request,
+        header: SendHeader,
+        success: SuccessFormat,
+        place: Place,
+        end: int,
     ) -> None:
         assert self._commit is not None
         if "WAIT\x01false" in (header.properties or ""):
             self._commit.kick()
-            self._succeed(request, fields)
+            self._succeed(request, success, place)
             return
         self._flow.wait_began()
-        began_s = self._began_s
 
         def told(synced: bool, error: StoreError | None) -> None:
             self._flow.wait_ended()
-            self._throughput.put_took(int((perf_counter() - began_s) * 1000))
             if synced:
-                self._succeed(request, fields)
+                self._succeed(request, success, place)
             elif error is not None:
                 remark = f"stored, but not on disk, and nothing further will be: {error}"
                 request.reply(self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark))
             else:
-                self._answer(request, ResponseCode.FLUSH_DISK_TIMEOUT, fields)
+                self._answer(request, ResponseCode.FLUSH_DISK_TIMEOUT, place)
 
         self._commit.wait(end, told)
 
-    def _succeed(self, request: Request, fields: str) -> None:
-        if request.command.serialization == JSON_HEADER:
-            request.reply_success(fields.encode())
+    def _succeed(self, request: Request, success: SuccessFormat, place: Place) -> None:
+        command = request.command
+        if command.serialization == JSON_HEADER:
+            request.reply_head(success.head((*place, command.opaque)))
         else:
-            self._answer(request, ResponseCode.SUCCESS, fields)
+            self._answer(request, ResponseCode.SUCCESS, place)
 
-    def _answer(self, request: Request, code: int, fields: str) -> None:
+    def _answer(self, request: Request, code: int, place: Place) -> None:
         """The long way, for answers that are no success or not in JSON."""
-        request.reply(Response(code, fields=json.loads(fields)))
+        where, queue_id, queue_offset = place
+        message_id = where if isinstance(where, str) else f"{self._id_prefix}{where:016X}"
+        header = SendMessageResponse(
+            msg_id=message_id, queue_id=queue_id, queue_offset=queue_offset
+        )
+        request.reply(Response(code, header=header, fields=self._trace_fields))

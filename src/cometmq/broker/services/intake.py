@@ -13,7 +13,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from datetime import datetime
+from typing import Final, Protocol
 
 from cometmq.broker.services.delay_levels import DelayLevels
 from cometmq.model import property_names
@@ -83,16 +84,26 @@ class IntakeRules:
     body_bytes_max: int = 4 * 1024 * 1024
 
 
-class Placement(NamedTuple):
-    """What is to be stored, and where."""
+class Placement:
+    """What is to be stored, and where.
 
-    topic: str
-    queue_id: int
-    properties: bytes
-    asked_queue_id: int
-    """The queue the answer names: that of the request, even for a parked message."""
-    sys_flag: int = 0
-    """Bits to add to those of the request."""
+    Args:
+        topic, queue_id: where it goes.
+        properties: its properties with the broker's own.
+        asked_queue_id: the queue the answer names: that of the request, even for a parked message.
+        sys_flag: bits to add to those of the request.
+    """
+
+    __slots__ = ("asked_queue_id", "properties", "queue_id", "sys_flag", "topic")
+
+    def __init__(
+        self, topic: str, queue_id: int, properties: bytes, asked_queue_id: int, sys_flag: int = 0
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.properties = properties
+        self.asked_queue_id = asked_queue_id
+        self.sys_flag = sys_flag
 
 
 class Intake:
@@ -104,6 +115,7 @@ class Intake:
         levels: the delay levels.
         holds_locks: whether a group holds queue locks, that is, consumes in order.
         new_unique_key: makes a unique key for a message whose client sent none.
+        now_ms: the wall clock.
         queue_chance: picks one of so many queues.
     """
 
@@ -116,6 +128,7 @@ class Intake:
         *,
         holds_locks: Callable[[str], bool],
         new_unique_key: Callable[[], str],
+        now_ms: Callable[[], int],
         queue_chance: Callable[[int], int] = random.randrange,
     ) -> None:
         self._topics = topics
@@ -123,6 +136,7 @@ class Intake:
         self._levels = levels
         self._holds_locks = holds_locks
         self._new_unique_key = new_unique_key
+        self._now_ms = now_ms
         self._queue_chance = queue_chance
         self.change(rules)
 
@@ -135,7 +149,9 @@ class Intake:
             property_names.MSG_REGION: rules.region,
             property_names.TRACE_ON: trace,
         }
-        self._suffix = encode_properties(self._stamps)
+        self._suffix = encode_properties(self._stamps).decode()
+        self._body_bytes_max = rules.body_bytes_max
+        self._watchful = not rules.broker_writable or rules.accept_from_ms > 0
 
     def place(self, header: SendHeader, body: bytes, connection: Connection) -> Placement:
         """Decide where a single message goes.
@@ -143,10 +159,31 @@ class Intake:
         Raises:
             ResponseError: it may not be stored; nothing was.
         """
+        topic, queue_id, text = header.topic, header.queue_id, header.properties or ""
+        config = self._topics.get(topic)
+        if (
+            config is None
+            or self._watchful
+            or topic in SEND_FORBIDDEN_TOPICS
+            or topic.startswith(RETRY_PREFIX)
+            or not 0 <= queue_id < config.write_queue_nums
+            or config.topic_filter_type == MULTI_TAG
+            or _is_unusual(text)
+        ):
+            return self._place_with_care(header, body, connection)
+        properties = self._stamped(text)
+        if not 0 < len(body) <= self._body_bytes_max or len(properties) > PROPERTIES_BYTES_MAX:
+            self._check_size(body, properties)
+        return Placement(topic, queue_id, properties, queue_id)
+
+    def _place_with_care(
+        self, header: SendHeader, body: bytes, connection: Connection
+    ) -> Placement:
+        """Run every check in RocketMQ's order."""
         config = self._checked_topic(header, connection)
         queue_id = self._checked_queue(header, config, connection)
         text = header.properties or ""
-        if header.topic[0] == "%" or _is_unusual(text):
+        if header.topic.startswith(RETRY_PREFIX) or _is_unusual(text):
             placement = self._place_unusual(header, queue_id, connection)
         else:
             stamped = self._stamped(text)
@@ -179,6 +216,7 @@ class Intake:
     # --- checks -------------------------------------------------------------------------------
 
     def _checked_topic(self, header: SendHeader, connection: Connection) -> TopicConfig:
+        self._check_time()
         topic = header.topic
         config = self._topics.get(topic)
         if config is None or not self.rules.broker_writable:
@@ -188,6 +226,15 @@ class Intake:
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
             )
         return config
+
+    def _check_time(self) -> None:
+        opens_ms = self.rules.accept_from_ms
+        if self._now_ms() < opens_ms:
+            opens = datetime.fromtimestamp(opens_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker unable to service, until {opens},{opens_ms % 1000:03d}",
+            )
 
     def _unusual_topic(
         self, header: SendHeader, config: TopicConfig | None, connection: Connection
@@ -257,7 +304,7 @@ class Intake:
             text += "\x02"
         if "UNIQ_KEY\x01" not in text:
             text += f"UNIQ_KEY\x01{self._new_unique_key()}\x02"
-        return text.encode() + self._suffix
+        return (text + self._suffix).encode()
 
     def _place_unusual(
         self, header: SendHeader, queue_id: int, connection: Connection
@@ -312,7 +359,7 @@ def _flag_of(config: TopicConfig) -> int:
 
 
 def _is_unusual(text: str) -> bool:
-    """Whether properties need more than the broker's own behind them; look-alikes only cost time."""
+    """Whether the broker must rewrite properties, not just add to them; look-alikes cost time."""
     return (
         "DELAY\x01" in text
         or "TRAN_MSG\x01" in text

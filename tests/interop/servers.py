@@ -290,7 +290,8 @@ class CometBroker(_CometServer):
             "-n", self.namesrv, "-c", str(conf),
         )  # fmt: skip
         self._await_ready(before)
-        self._await_registration(self.namesrv)
+        for address in self.namesrv.split(";"):
+            self._await_registration(address)
 
 
 class CometStandalone(_CometServer):

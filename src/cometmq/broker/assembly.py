@@ -131,7 +131,7 @@ def _around(
         clock, on_change=notices.group_changed, silent_ms_max=now.channel_expired_timeout_ms
     )
     locks = QueueLocks(clock)
-    held = HeldPulls(held_max=now.pull_queue_capacity, woken_by_arrivals=now.long_polling_enable)
+    held = HeldPulls(held_max=now.pull_queue_capacity)
     throughput = Throughput(stats, clock=clock)
     commit = GroupCommit(store, timeout_s=stored().sync_flush_timeout_ms / 1000)
     store.on_arrival = _arrivals(held, delay)

@@ -39,9 +39,11 @@ class Waiting:
         owner: object = "connection",
         hold_ms: int = LONG_MS,
         rerun: Callable[[], None] | None = None,
+        sits_out: bool = False,
     ) -> bool:
         act = rerun or (lambda: self.answered.append(name))
-        return self.pulls.hold(HeldPull(topic, queue, offset, matcher, owner, act), hold_ms)
+        pull = HeldPull(topic, queue, offset, matcher, owner, act, sits_out=sits_out)
+        return self.pulls.hold(pull, hold_ms)
 
 
 @pytest.fixture
@@ -148,8 +150,8 @@ async def test_a_pull_that_fails_does_not_keep_others_waiting(waiting: Waiting) 
 
 
 async def test_short_polling_ignores_arrivals() -> None:
-    waiting = Waiting(HeldPulls(woken_by_arrivals=False))
-    waiting.hold("a")
+    waiting = Waiting(HeldPulls())
+    waiting.hold("a", sits_out=True)
     waiting.pulls.arrived("T", 0, 0, 0)
     await asyncio.sleep(0)
     assert waiting.answered == []

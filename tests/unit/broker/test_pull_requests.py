@@ -325,6 +325,16 @@ async def test_a_held_pull_ends_on_time(broker: Broker) -> None:
     assert (answer.code, answer.remark) == (19, "NO_MESSAGE_IN_QUEUE")
 
 
+async def test_short_polling_sits_out_its_own_time(broker: Broker) -> None:
+    broker.set(long_polling_enable=False, short_polling_time_ms=50)
+    waiting = asyncio.ensure_future(broker.connect().pull(suspend_ms=LONG_MS))
+    await held(broker, 1)
+    broker.put("a")
+    await asyncio.sleep(0)
+    assert len(broker.held) == 1
+    assert bodies(await waiting) == [b"a"]
+
+
 async def test_a_held_pull_over_unwanted_messages_moves_on_when_it_ends(broker: Broker) -> None:
     waiting = asyncio.ensure_future(broker.connect().pull(expression="b", suspend_ms=50))
     await held(broker, 1)

@@ -135,9 +135,10 @@ class PullMessages:
             )
         code = _code_of(result, header.queue_offset)
         if code == _NOT_FOUND and may_hold and header.sys_flag & _SUSPEND:
-            hold_ms = self._hold_ms(header, settings)
+            is_long = settings.long_polling_enable
+            hold_ms = header.suspend_timeout_millis if is_long else settings.short_polling_time_ms
             if hold_ms > 0:
-                self._hold(request, header, matcher, hold_ms)
+                self._hold(request, header, matcher, hold_ms, sits_out=not is_long)
                 return None
         return self._answer(header, group, result, code, settings)
 
@@ -273,17 +274,14 @@ class PullMessages:
 
     # --- holding ------------------------------------------------------------------------------
 
-    def _hold_ms(self, header: PullMessageRequest, settings: BrokerSettings) -> int:
-        if self._held.woken_by_arrivals:
-            return header.suspend_timeout_millis
-        return settings.short_polling_time_ms
-
     def _hold(
         self,
         request: Request,
         header: PullMessageRequest,
         matcher: Matcher | None,
         hold_ms: int,
+        *,
+        sits_out: bool,
     ) -> None:
         pull = HeldPull(
             header.topic,
@@ -292,6 +290,7 @@ class PullMessages:
             matcher,
             request.connection,
             lambda: self._rerun(request, header),
+            sits_out=sits_out,
         )
         if not self._held.hold(pull, hold_ms):
             raise ResponseError(

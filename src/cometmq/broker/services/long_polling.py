@@ -36,9 +36,10 @@ class HeldPull:
         matcher: what it wants; None for everything.
         owner: what it leaves with, its connection.
         rerun: answers the pull for good; called at most once.
+        sits_out: whether it waits for its time only (short polling), not for messages.
     """
 
-    __slots__ = ("matcher", "offset", "owner", "place", "rerun", "timer")
+    __slots__ = ("matcher", "offset", "owner", "place", "rerun", "sits_out", "timer")
 
     def __init__(
         self,
@@ -48,12 +49,15 @@ class HeldPull:
         matcher: Matcher | None,
         owner: object,
         rerun: Callable[[], None],
+        *,
+        sits_out: bool = False,
     ) -> None:
         self.place = (topic, queue_id)
         self.offset = offset
         self.matcher = matcher
         self.owner = owner
         self.rerun = rerun
+        self.sits_out = sits_out
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -62,11 +66,9 @@ class HeldPulls:
 
     Args:
         held_max: how many pulls may wait at once; more are refused.
-        woken_by_arrivals: False for short polling, where pulls just sit out their time.
     """
 
-    def __init__(self, *, held_max: int = HELD_PULLS_MAX, woken_by_arrivals: bool = True) -> None:
-        self.woken_by_arrivals = woken_by_arrivals
+    def __init__(self, *, held_max: int = HELD_PULLS_MAX) -> None:
         self._held_max = held_max
         self._by_place: dict[tuple[str, int], dict[HeldPull, None]] = {}
         self._by_owner: dict[object, dict[HeldPull, None]] = {}
@@ -103,10 +105,10 @@ class HeldPulls:
     ) -> None:
         """Wake the pulls that want the message which came to this place."""
         waiting = self._by_place.get((topic, queue_id))
-        if waiting is None or not self.woken_by_arrivals:
+        if waiting is None:
             return
         for pull in list(waiting):
-            if queue_offset < pull.offset:
+            if pull.sits_out or queue_offset < pull.offset:
                 continue
             if _wants(pull.matcher, tags_code, properties):
                 self._wake(pull)

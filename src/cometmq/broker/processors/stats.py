@@ -164,9 +164,10 @@ class GroupFigures:
         only_ordered = request.header(GetBrokerConsumeStatsRequest).is_order
         body = ConsumeStatsList(broker_addr=self._address())
         looked_at = 0
+        topics = self._topics_by_group()
         for group in list(self._groups.all()):
             told: list[ConsumeStats] = []
-            for config in self._consumed_topics(group):
+            for config in self._existing_consumed(group, topics.get(group, [])):
                 if only_ordered and not config.order:
                     continue
                 told.append(self._progress.of_topic(group, config, config.write_queue_nums))
@@ -218,11 +219,16 @@ class GroupFigures:
         if not names and header.topic:
             names = [header.topic]
         if not names:
-            return self._consumed_topics(header.consumer_group)
+            names = self._offsets.topics_of(header.consumer_group)
         return self._existing_consumed(header.consumer_group, names)
 
-    def _consumed_topics(self, group: str) -> Iterator[TopicConfig]:
-        return self._existing_consumed(group, self._offsets.topics_of(group))
+    def _topics_by_group(self) -> dict[str, list[str]]:
+        """The topics in which each group has offsets, found in one pass for all groups."""
+        topics: dict[str, list[str]] = {}
+        for key in self._offsets.table():
+            topic, _, group = key.partition("@")
+            topics.setdefault(group, []).append(topic)
+        return topics
 
     def _existing_consumed(self, group: str, names: list[str]) -> Iterator[TopicConfig]:
         for name in names:

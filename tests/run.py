@@ -14,7 +14,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,10 +27,10 @@ class Stage:
     """One kind of test on one build."""
 
     name: str
-    build: str
     paths: tuple[str, ...]
-    arguments: tuple[str, ...] = ()
+    on_every_build: bool = False
     runner: tuple[str, ...] = ("-m", "pytest")
+    build: str = "compiled"
 
     @property
     def title(self) -> str:
@@ -45,10 +45,13 @@ class Stage:
             sys.executable,
             *self.runner,
             *self.paths,
-            *self.arguments,
             "-q",
             f"--junitxml={self.report}",
         ]
+
+    def builds_of(self, builds: tuple[str, ...]) -> tuple[str, ...]:
+        """On which of the builds at hand this stage runs: on all, or on the first."""
+        return builds if self.on_every_build else builds[:1]
 
     def has_tests(self) -> bool:
         return any(any((ROOT / path).rglob("test_*.py")) for path in self.paths)
@@ -68,13 +71,11 @@ class Outcome:
 CONFORMANCE = ("tests/conformance_run/run.py",)
 
 STAGES = (
-    Stage("unit", "compiled", ("tests/unit", "tests/golden")),
-    Stage("unit", "interpreted", ("tests/unit", "tests/golden")),
-    Stage("integration", "compiled", ("tests/integration",)),
-    Stage("faults", "compiled", ("tests/faults",)),
-    Stage("conformance", "compiled", ("tests/conformance",), runner=CONFORMANCE),
-    Stage("conformance", "interpreted", ("tests/conformance",), runner=CONFORMANCE),
-    Stage("interop", "compiled", ("tests/interop",)),
+    Stage("unit", ("tests/unit", "tests/golden"), on_every_build=True),
+    Stage("integration", ("tests/integration",)),
+    Stage("faults", ("tests/faults",)),
+    Stage("conformance", ("tests/conformance",), on_every_build=True, runner=CONFORMANCE),
+    Stage("interop", ("tests/interop",)),
 )
 
 
@@ -105,19 +106,14 @@ def _chosen() -> Iterator[Stage]:
     unknown = set(asked.stage) - set(names)
     if unknown:
         parser.error(f"no such stage: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    has_compiler = _has_compiled_build()
+    builds = (asked.build,) if asked.build else _builds()
     for stage in STAGES:
-        if asked.stage and stage.name not in asked.stage:
-            continue
-        if asked.build and stage.build != asked.build:
-            continue
-        if not stage.has_tests():
-            continue
-        if stage.build == "compiled" and not has_compiler:
-            if any(s.name == stage.name and s.build == "interpreted" for s in STAGES):
-                continue
-            stage = Stage(stage.name, "interpreted", stage.paths, stage.arguments, stage.runner)
-        yield stage
+        if (not asked.stage or stage.name in asked.stage) and stage.has_tests():
+            yield from (replace(stage, build=build) for build in stage.builds_of(builds))
+
+
+def _builds() -> tuple[str, ...]:
+    return ("compiled", "interpreted") if _has_compiled_build() else ("interpreted",)
 
 
 def _has_compiled_build() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import time
 from collections import defaultdict
 
@@ -11,6 +12,8 @@ import pytest
 
 from cometmq.client import (
     AdminClient,
+    ClientError,
+    ClientInstance,
     Message,
     MessageQueue,
     Producer,
@@ -117,6 +120,33 @@ async def test_a_body_over_the_brokers_limit_is_refused(name_servers: str, topic
             await sending.send(Message(topic, b"x" * (5 * 1024 * 1024)))
 
     assert refusal.value.code == 13
+
+
+async def test_messages_travel_over_tls(name_servers: str, topic: str) -> None:
+    """The server makes itself a certificate, so there is nothing to check it against."""
+    unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unchecked.check_hostname = False
+    unchecked.verify_mode = ssl.CERT_NONE
+    async with (
+        ClientInstance(name_servers, tls=unchecked) as instance,
+        Producer(group="secret", instance=instance) as sending,
+        PullConsumer(group="secret", instance=instance) as reading,
+    ):
+        receipt = await sending.send(Message(topic, b"x"))
+        result = await reading.pull(receipt.queue, 0)
+
+    assert [message.body for message in result.messages] == [b"x"]
+
+
+async def test_a_group_joins_an_instance_once(name_servers: str) -> None:
+    async with (
+        ClientInstance(name_servers) as instance,
+        Producer(group="twice", instance=instance) as first,
+    ):
+        with pytest.raises(ClientError, match="has a Producer of twice already"):
+            await Producer(group="twice", instance=instance).start()
+        await first.close()
+        await Producer(group="twice", instance=instance).start()
 
 
 # --- many messages ------------------------------------------------------------------------------

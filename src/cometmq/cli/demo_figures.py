@@ -10,6 +10,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+LOOK_S_MIN = 0.1
+"""Looks closer together than this would give rates by chance."""
+
 RECENT = 4_000
 """Latencies that the percentiles look back on."""
 
@@ -93,8 +96,10 @@ class Rates:
     def look(self, figures: Figures, now: float) -> None:
         """Work out the rates since the last look at the figures."""
         elapsed = now - self._at
+        if elapsed < LOOK_S_MIN:
+            return
         sent, received = figures.acknowledged, figures.received.total()
-        if self._at and elapsed > 0:
+        if self._at:
             self.sent_per_s = (sent - self._sent) / elapsed
             self.received_per_s = (received - self._received) / elapsed
         self._at, self._sent, self._received = now, sent, received

@@ -7,14 +7,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cometmq.system.settings import setting
+from cometmq.system.settings import describe, setting
 
 KIB = 1024
 MIB = 1024 * KIB
 
 
-@dataclass(frozen=True, slots=True)
-class ClientSettings:
+@dataclass(frozen=True)
+class _Checked:
+    """Settings that are made in programs, and so are checked when they are made."""
+
+    def __post_init__(self) -> None:
+        """Check every value.
+
+        Raises:
+            ConfigError: one is out of its range; says which, and what was expected.
+        """
+        kind: type = type(self)
+        for known in describe(kind):
+            known.parse(known.render(getattr(self, known.name)))
+
+
+@dataclass(frozen=True)
+class ClientSettings(_Checked):
     """Settings shared by producers, consumers and the admin client."""
 
     client_ip: str = setting("", key="clientIP")
@@ -33,8 +48,8 @@ class ClientSettings:
     """Time for one background call: routes, heartbeats, offsets."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerSettings:
+@dataclass(frozen=True)
+class ProducerSettings(_Checked):
     """Settings of a producer."""
 
     retries: int = setting(2, key="retryTimesWhenSendFailed", low=0, high=16)
@@ -53,8 +68,8 @@ class ProducerSettings:
     """Queues of a topic that a broker creates because this producer sent to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PullSettings:
+@dataclass(frozen=True)
+class PullSettings(_Checked):
     """Settings of a pull consumer."""
 
     pull_batch: int = setting(32, key="pullBatchSize", low=1, high=1024)

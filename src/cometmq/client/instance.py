@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -60,19 +61,24 @@ class ClientInstance:
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses.
         settings: the client's settings.
+        tls: the context for TLS connections, to all servers; None for plain ones.
 
     Example: ``async with ClientInstance("127.0.0.1:9876") as instance: ...``
     """
 
     def __init__(
-        self, name_servers: str | Sequence[str], *, settings: ClientSettings | None = None
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        settings: ClientSettings | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.settings = settings or ClientSettings()
         addresses = parse_addresses(name_servers)
         self.client_id = client_id(self.settings, addresses)
         self.processors: dict[int, Processor] = {}
         """What this client answers when a broker asks it; members add theirs before `start`."""
-        self.remoting = RemotingClient(processors=self.processors)
+        self.remoting = RemotingClient(processors=self.processors, tls=tls)
         call_timeout = self.settings.call_timeout_ms / 1000
         self.name_servers = NameServers(self.remoting, addresses)
         self.routes = Routes(self.name_servers, timeout=call_timeout)

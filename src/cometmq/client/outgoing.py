@@ -133,6 +133,11 @@ def check_message(message: Message, body_bytes_max: int) -> None:
         raise InvalidMessageError(
             f"topic {message.topic} belongs to the broker: nobody sends to it"
         )
+    if not isinstance(message.body, bytes | bytearray | memoryview):
+        kind = type(message.body).__name__
+        raise InvalidMessageError(f"a body of type {kind}: bytes are expected")
+    if not -(2**31) <= message.flag < 2**31:
+        raise InvalidMessageError(f"flag {message.flag}: a number of 32 bits is expected")
     if not message.body:
         raise InvalidMessageError(f"a message for {message.topic} has an empty body")
     if len(message.body) > body_bytes_max:

@@ -66,6 +66,8 @@ def test_the_header_says_where_from_and_where_to() -> None:
     [
         (Message("t", b""), "empty body"),
         (Message("t", b"x" * (4 * 1024 * 1024 + 1)), "4194305 bytes: at most 4194304"),
+        (Message("t", "text"), "type str: bytes are expected"),
+        (Message("t", b"x", flag=2**31), "flag 2147483648"),
         (Message("SCHEDULE_TOPIC_XXXX", b"x"), "belongs to the broker"),
         (Message("t", b"x", properties={"UNIQ_KEY": "1"}), "reserved names: UNIQ_KEY"),
         (Message("t", b"x", properties={"a": " "}), "'a'"),

@@ -94,11 +94,12 @@ def assemble(configuration: Configuration, *, clock: Clock, files: Files) -> Par
     now = settings()
     topics = TopicTable(settings, JsonFile(folder / "topics.json", files), clock=clock)
     groups = GroupTable(settings, JsonFile(folder / "subscriptionGroup.json", files), clock=clock)
-    topics.load()
-    groups.load()
     store = MessageStore(stored, clock=clock, files=files)
     store.open()
     try:
+        # Only now is the folder ours: opening the store took its lock.
+        topics.load()
+        groups.load()
         return _around(store, configuration, topics, groups, folder, clock, files, now)
     except BaseException:
         store.close()

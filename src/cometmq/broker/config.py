@@ -12,7 +12,7 @@ import re
 import socket
 from dataclasses import dataclass
 
-from cometmq.model.errors import ConfigError
+from cometmq.model.errors import ConfigError, InvalidNameError
 from cometmq.model.topic import check_topic_name
 from cometmq.system.settings import setting
 
@@ -123,9 +123,6 @@ class BrokerSettings:
 
     # --- sending --------------------------------------------------------------------------------
 
-    reject_transaction_message: bool = setting(False, key="rejectTransactionMessage", remote=True)
-    """Whether transactional messages are refused."""
-
     start_accept_send_request_ms: int = setting(
         0, key="startAcceptSendRequestTimeStamp", unit="ms since 1970", low=0, remote=True
     )
@@ -174,19 +171,6 @@ class BrokerSettings:
     enable_property_filter: bool = setting(False, key="enablePropertyFilter", remote=True)
     """Whether consumers may filter with SQL92 expressions over message properties."""
 
-    filter_support_retry: bool = setting(False, key="filterSupportRetry", remote=True)
-    """Whether SQL filters also hold for retried messages."""
-
-    disable_consume_if_consumer_read_slowly: bool = setting(
-        False, key="disableConsumeIfConsumerReadSlowly", remote=True
-    )
-    """Whether groups that fall behind by too much may not consume any more."""
-
-    consumer_fallbehind_threshold_bytes: int = setting(
-        16 * 1024**3, key="consumerFallbehindThreshold", unit="bytes", low=1, remote=True
-    )
-    """How far behind is too much."""
-
     # --- consumers ------------------------------------------------------------------------------
 
     notify_consumer_ids_changed_enable: bool = setting(
@@ -207,23 +191,6 @@ class BrokerSettings:
     use_server_side_reset_offset: bool = setting(True, key="useServerSideResetOffset", remote=True)
     """Whether the offset that a reset put down wins over what consumers commit afterwards."""
 
-    # --- transactions ---------------------------------------------------------------------------
-
-    transaction_timeout_ms: int = setting(
-        6_000, key="transactionTimeOut", unit="ms", low=0, high=86_400_000, remote=True
-    )
-    """How old a prepared message must be before its producer is asked about it."""
-
-    transaction_check_max: int = setting(
-        15, key="transactionCheckMax", low=0, high=10_000, remote=True
-    )
-    """How often a producer is asked before the message is given up."""
-
-    transaction_check_interval_ms: int = setting(
-        30_000, key="transactionCheckInterval", unit="ms", low=10, high=86_400_000, remote=True
-    )
-    """How often prepared messages are looked through."""
-
     def __post_init__(self) -> None:
         """Check what a range cannot say.
 
@@ -242,4 +209,7 @@ class BrokerSettings:
         for address in self.namesrv_addr:
             if not _ADDRESS.fullmatch(address):
                 raise ConfigError(f"namesrvAddr={address}: expected host:port;host:port")
-        check_topic_name(self.msg_trace_topic_name)
+        try:
+            check_topic_name(self.msg_trace_topic_name)
+        except InvalidNameError as problem:
+            raise ConfigError(f"msgTraceTopicName={self.msg_trace_topic_name}: {problem}") from None

@@ -269,7 +269,8 @@ def test_settings_printed_by_a_real_broker_are_a_configuration_file_for_ours(
     settings = configuration[BrokerSettings]
     assert (settings.broker_name, settings.listen_port) == ("broker-a", 19911)
     assert settings.namesrv_addr == ("127.0.0.1:19876",)
-    assert settings.transaction_check_interval_ms == 5000
+    assert settings.default_topic_queue_nums == 4
+    assert "transactionCheckInterval" in (configuration.warning() or "")
     assert configuration[StoreSettings].index_slots == 1000
 
 
@@ -307,6 +308,7 @@ def test_passwords_are_secrets(kind: type) -> None:
         {"namesrvAddr": "host"},
         {"namesrvAddr": "host:1;:2"},
         {"brokerPermission": "8"},
+        {"msgTraceTopicName": "a/b"},
     ],
 )
 def test_broker_refuses_names_and_addresses_that_are_none(bad: dict[str, str]) -> None:

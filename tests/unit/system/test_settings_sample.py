@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import runpy
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from cometmq.system.settings import describe
 from cometmq.system.settings_sample import field_texts
 
 CONF = Path(__file__).parents[3] / "conf"
+SOURCES = Path(__file__).parents[3] / "src" / "cometmq"
 TOOL = runpy.run_path(str(CONF / "update.py"))
 SAMPLES: dict[str, str] = TOOL["samples"]()
 KINDS: dict[str, list[type]] = {
@@ -44,3 +47,13 @@ def test_every_key_of_a_sample_stands_there_at_its_default(name: str) -> None:
 @pytest.mark.parametrize("kind", {kind for kinds in KINDS.values() for kind in kinds})
 def test_every_setting_has_a_docstring(kind: type) -> None:
     assert [f.name for f in describe(kind) if not field_texts(kind).get(f.name)] == []
+
+
+@pytest.mark.parametrize("kind", {kind for kinds in KINDS.values() for kind in kinds})
+def test_every_setting_is_read_somewhere(kind: type) -> None:
+    """One that nothing acts on must not be declared: it belongs into the warning at the start."""
+    declared = Path(inspect.getfile(kind))
+    others = [path for path in SOURCES.rglob("*.py") if path != declared]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in others)
+    text += declared.read_text(encoding="utf-8")
+    assert [f.name for f in describe(kind) if not re.search(rf"\.{f.name}\b", text)] == []

@@ -165,7 +165,9 @@ async def test_offsets_that_were_not_kept_deliver_again_but_lose_nothing(delayed
     await delayed.bodies_become("a", "a")
 
 
-async def test_messages_wait_in_order_while_the_store_takes_none(delayed: Delayed) -> None:
+async def test_messages_wait_in_order_while_the_store_takes_none(
+    delayed: Delayed, caplog: pytest.LogCaptureFixture
+) -> None:
     delayed.delivery.start()
     delayed.park("a", 1)
     delayed.park("b", 1)
@@ -175,6 +177,7 @@ async def test_messages_wait_in_order_while_the_store_takes_none(delayed: Delaye
     await settle()
     assert delayed.bodies() == []
     assert delayed.delivery.offsets() == {}
+    assert caplog.text.count("delivery waits for the store") == 1
     appender.refusal = None
     await delayed.bodies_become("a", "b")
     assert delayed.delivery.offsets() == {1: 2}

@@ -172,6 +172,15 @@ async def test_the_second_form_asks_for_all_when_the_broker_knows_nothing(broker
     assert online.subscriptions.keys() == {"T"}
 
 
+async def test_a_group_whose_retry_topic_cannot_have_its_name_is_online_all_the_same(
+    broker: Broker,
+) -> None:
+    name = "g" * 255
+    assert (await broker.connect().beat(group(name))).code == 0
+    assert broker.consumers.client_ids(name) == ["c"]
+    assert broker.tables.topics.get(f"%RETRY%{name}") is None
+
+
 async def test_an_unknown_group_is_left_out_where_groups_are_not_made(broker: Broker) -> None:
     tables = broker.tables
     tables.settings = dataclasses.replace(tables.settings, auto_create_subscription_group=False)

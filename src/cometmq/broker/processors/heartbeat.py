@@ -7,6 +7,7 @@ ConsumerManageProcessor, RocketMQ 5.3; the check of every name is ours.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from cometmq.broker.config import BrokerSettings
@@ -16,7 +17,7 @@ from cometmq.broker.services.names import check_client_id, check_group, check_su
 from cometmq.broker.services.producers import ProducerRegistry
 from cometmq.broker.services.subscriptions import Subscription, check_client_subscription
 from cometmq.broker.services.topics import TopicTable
-from cometmq.model.errors import ResponseError
+from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.flags import TopicSysFlag
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import retry_topic
@@ -33,6 +34,8 @@ from cometmq.protocol.headers import (
     UnregisterClientRequest,
 )
 from cometmq.remoting import Connection, Request, Response
+
+log = logging.getLogger(__name__)
 
 ACTIVELY = "CONSUME_ACTIVELY"
 CLUSTERING = "CLUSTERING"
@@ -155,9 +158,13 @@ class Heartbeats:
 
     def _make_retry_topic(self, config: SubscriptionGroupConfig, consumer: ConsumerData) -> None:
         name = retry_topic(consumer.group_name)
-        if config.retry_queue_nums > 0 and self._topics.get(name) is None:
-            sys_flag = TopicSysFlag.UNIT_SUB if consumer.unit_mode else 0
+        if config.retry_queue_nums <= 0 or self._topics.get(name) is not None:
+            return
+        sys_flag = TopicSysFlag.UNIT_SUB if consumer.unit_mode else 0
+        try:
             self._topics.create_internal(name, config.retry_queue_nums, sys_flag=sys_flag)
+        except InvalidNameError as problem:
+            log.warning("a group has no retry topic group=%s: %s", consumer.group_name, problem)
 
 
 def _check_names(data: HeartbeatData) -> None:

@@ -63,6 +63,8 @@ class DelayedDelivery:
         self._clock = clock
         self._offsets: Numbers = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._store_waits: set[int] = set()
+        """Levels that the store takes nothing from now; each was logged once."""
         self._changed = False
         self._running = False
         self._saving = threading.Lock()
@@ -153,9 +155,12 @@ class DelayedDelivery:
         del self._timers[level]
         try:
             wait_s = self._deliver_due(level)
+            self._store_waits.discard(level)
         except StoreError as problem:
-            log.warning("delivery waits for the store level=%d: %s", level, problem)
             wait_s = STORE_BUSY_S
+            if level not in self._store_waits:
+                self._store_waits.add(level)
+                log.warning("delivery waits for the store level=%d: %s", level, problem)
         except Exception:
             log.exception("delivery failed and goes on later level=%d", level)
             wait_s = FAILURE_S

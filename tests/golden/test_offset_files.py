@@ -1,0 +1,53 @@
+"""Offset files that RocketMQ 4.9.7 and 5.3.3 wrote are read, and go on where they ended."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.services.offsets import ConsumerOffsets, read_numbers
+from cometmq.store.config_files import JsonFile
+from cometmq.system.clock import ManualClock
+from cometmq.system.files import SystemFiles
+from golden.recordings import VECTORS, VERSIONS
+
+NUMBERS = re.compile(r'"([^"]+@[^"]+)":\{([0-9:,]+)')
+
+
+@pytest.fixture(params=VERSIONS)
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    with tarfile.open(VECTORS / "stores" / f"{request.param}-main.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "store" / "config"
+
+
+def numbers(text: str) -> dict[int, int]:
+    return {int(key): int(value) for key, value in (part.split(":") for part in text.split(","))}
+
+
+def test_consumer_offsets_are_read_and_written_again(config: Path) -> None:
+    path = config / "consumerOffset.json"
+    expected = {key: numbers(text) for key, text in NUMBERS.findall(path.read_text())}
+    assert expected
+    offsets = ConsumerOffsets(JsonFile(path, SystemFiles()), clock=ManualClock())
+    offsets.load()
+    assert offsets.table() == expected
+
+    offsets.commit("g", "T", 3, 4)
+    offsets.persist()
+    again = ConsumerOffsets(JsonFile(path, SystemFiles()), clock=ManualClock())
+    again.load()
+    assert again.table() == expected | {"T@g": {3: 4}}
+    assert again.version == offsets.version
+
+
+def test_delay_offsets_are_read(config: Path) -> None:
+    file = JsonFile(config / "delayOffset.json", SystemFiles())
+    content = file.load()
+    assert content is not None
+    text = re.search(r'"offsetTable":\{([0-9:,]+)', file.path.read_text())
+    assert text is not None
+    assert read_numbers(content["offsetTable"], file) == numbers(text[1])

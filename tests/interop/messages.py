@@ -70,7 +70,9 @@ def generate(seed: int, count: int) -> Iterator[Stored]:
         yield Stored(body, f"tag{number % 7}", f"key-{seed}-{number} all")
 
 
-def fill(broker: str, ledger: Ledger, topics: list[str], *, seed: int, singles: int, batches: int) -> None:
+def fill(
+    broker: str, ledger: Ledger, topics: list[str], *, seed: int, singles: int, batches: int
+) -> None:
     """Send messages one by one, pipelined, and then batches of 100; all must be acknowledged."""
     messages = generate(seed, singles + batches * BATCH)
     _fill_one_by_one(broker, ledger, topics, messages, singles)

@@ -1,4 +1,4 @@
-"""Child processes of the tests: started with a log, awaited by an event, gone when the tests end."""
+"""Child processes of the tests: started with a log, awaited, gone when the tests end."""
 
 from __future__ import annotations
 

@@ -14,11 +14,10 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-import toolchain
-from processes import Process, ProcessError, accepts, free_port_block
-
 import kit
+import toolchain
 from codes import Request
+from processes import Process, ProcessError, accepts, free_port_block
 from wire import Address, Connection
 
 VERSIONS = ("4.9.7", "5.3.3")
@@ -43,19 +42,21 @@ QUICK_BROKER: Settings = {
     "autoCreateTopicEnable": True,
     "autoCreateSubscriptionGroup": True,
     "defaultTopicQueueNums": 4,
-    "enablePropertyFilter": True,
     "messageDelayLevel": "1s 2s 3s 4s 5s 6s 7s 8s 9s 10s 11s 12s 13s 14s 15s 16s 17s 18s",
-    "transactionTimeOut": 2000,
-    "transactionCheckInterval": 3000,
 }
 """Settings both servers know, with short delay levels: retries begin at level 3."""
 
-_JVM = (
-    "-Xms128m -Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MaxDirectMemorySize=256m "
-    "--add-opens=java.base/java.nio=ALL-UNNAMED --add-opens=java.base/sun.nio.ch=ALL-UNNAMED "
-    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED "
-    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED"
-).split()
+_JVM = [
+    "-Xms128m",
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:MaxDirectMemorySize=256m",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+]
 
 _QUIET_LOGBACK = """<configuration>
   <appender name="file" class="ch.qos.logback.core.FileAppender">
@@ -156,8 +157,7 @@ class _Server:
 
     def _await_registration(self, namesrv: str) -> None:
         self.process.wait_until(
-            lambda: accepts(self.port)
-            and self.address in registered_brokers(namesrv).values(),
+            lambda: accepts(self.port) and self.address in registered_brokers(namesrv).values(),
             "registration at the name server",
             READY_SECONDS_MAX,
         )
@@ -240,7 +240,7 @@ class RealBroker(_RealServer):
 
 class _CometServer(_Server):
     def _launch(self, *arguments: str) -> None:
-        env = os.environ | {"PYTHONUNBUFFERED": "1"}
+        env = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
         command = [sys.executable, "-m", "cometmq", *arguments]
         self._process = Process(command, self.folder / "cometmq.out", env=env, cwd=self.folder)
 

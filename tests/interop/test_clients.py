@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import kit
 import pytest
 from programs import JAVA_49, JAVA_53, KINDS, Client, Group, Kind
-
-import kit
 
 MakeTopic = Callable[..., str]
 MakeGroup = Callable[[], str]
@@ -17,7 +16,6 @@ DELAY_LEVEL, DELAY_MS = 2, 2000
 RETRY_DELAY_MS = 3000
 """The first retry waits for level 3."""
 CLOCK_GRAIN_MS = 20
-
 
 
 def with_mode(mode: str) -> list[Kind]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import kit
 import pytest
 from programs import KINDS, Client, CommandError, Group, Kind
 from servers import Cluster
-
-import kit
 
 MESSAGES = 40
 BACK_SECONDS_MAX = 60.0

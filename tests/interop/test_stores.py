@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import kit
 import pytest
 from messages import QUEUES, Ledger, check_all, fill
 from servers import (
@@ -22,8 +23,6 @@ from servers import (
     connect,
     copy_store,
 )
-
-import kit
 
 TOPICS = ["Orders", "Bills"]
 GROUP = "billing"
@@ -168,9 +167,7 @@ def test_comet_serves_a_store_that_a_real_broker_wrote(
     serve_with_comet(store, ledger, tmp_path, committed=True)
 
 
-def serve_with_comet(
-    store: Path, ledger: Ledger, folder: Path, *, committed: bool = False
-) -> None:
+def serve_with_comet(store: Path, ledger: Ledger, folder: Path, *, committed: bool = False) -> None:
     """Ours opens the store, gives every message back, and goes on writing behind them."""
     server = CometStandalone(folder / "comet", store=store, settings=SETTINGS)
     ledger = ledger.copy()

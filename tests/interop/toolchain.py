@@ -1,11 +1,12 @@
 """Finds or installs what the tests against real RocketMQ programs need.
 
-Everything lands below one cache folder (``COMETMQ_TOOLS_CACHE``, default ``~/.cache/cometmq-tests``),
-so that a second run needs no network. Each function returns the path of a thing that is ready to
-use, and is safe to call from several test processes at once.
+Everything lands below one cache folder (``COMETMQ_TOOLS_CACHE``, by default
+``~/.cache/cometmq-tests``), so that a second run needs no network. Each function returns the path
+of a thing that is ready to use, and is safe to call from several test processes at once.
 
-Where a tool of the system is missing (a JDK, Maven, Go, Node.js), a developer's run skips the test;
-with ``CI`` set in the environment the tool is installed through apt, and failing that, the test fails.
+Where a tool of the system is missing (a JDK, Maven, Go, Node.js), a developer's run skips the
+test; with ``CI`` set in the environment the tool is installed through apt, and if that fails, so
+does the test.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def rocketmq_jars(profile: str, version: str) -> str:
 
 
 def java_classes(program: str, jars: str) -> str:
-    """The class path of ``java/<program>/*.java``, compiled against ``jars`` (which it includes)."""
+    """The class path of ``java/<program>/*.java``, compiled against ``jars``, and of the jars."""
     sources = sorted((HERE / "java" / program).glob("*.java"))
     folder = CACHE / f"classes-{program}-{_fingerprint(sources, jars)}"
     with _built_once(folder) as build:
@@ -166,7 +167,9 @@ def _run(
         check=False,
     )
     if done.returncode:
-        raise ToolchainError(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stdout[-3000:]}")
+        raise ToolchainError(
+            f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stdout[-3000:]}"
+        )
 
 
 def main() -> None:

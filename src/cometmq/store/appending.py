@@ -1,4 +1,4 @@
-# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
+# cython: annotation_typing=False, cdivision=True
 """Appending: a message becomes a record, its unit in a queue and its keys in the index.
 
 Room in all three is made before the first byte is written, so that a full disk refuses a message

@@ -1,4 +1,4 @@
-# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
+# cython: annotation_typing=False, cdivision=True
 """The commit log: every message of every topic, one record after the other.
 
     log := segment of records, closed by a blank := left_bytes:i32 magic:i32 (the rest is left)
@@ -42,6 +42,9 @@ class CommitLog:
         sync_flush: whether every write is synced soon after; then pages are left as they are.
     """
 
+    _memory: Any
+    """Of the newest segment; set as soon as there is room in one."""
+
     def __init__(self, segments: Segments, preparation: Preparation, *, sync_flush: bool) -> None:
         self.segments = segments
         self.preparation = preparation
@@ -49,7 +52,6 @@ class CommitLog:
         self.flushed_to = 0
         self.last_store_ms = 0
         self._sync_flush = sync_flush
-        self._memory: Any = None
         self._base = 0
         self._position = 0
         self._limit = 0
@@ -66,7 +68,7 @@ class CommitLog:
         self.written_to = self.flushed_to = offset
         segment = self.segments.find(offset)
         if segment is None:
-            self._memory, self._base, self._position, self._limit = None, offset, 0, 0
+            self._base, self._position, self._limit = offset, 0, 0
         else:
             self._enter(segment, offset - segment.base_offset)
 

@@ -1,4 +1,4 @@
-# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
+# cython: annotation_typing=False, cdivision=True
 """A consume queue: for each message of one topic queue, where its record is in the commit log.
 
     unit n (at byte 20 * n) := log_offset:i64 size:i32 tags_code:i64     filler := 0, 2**31 - 1, 0
@@ -35,6 +35,9 @@ class ConsumeQueue:
         ext: the queue's extension units, if it has any.
     """
 
+    _memory: Any
+    """Of the newest segment; set as soon as there is room in one."""
+
     def __init__(
         self, topic: str, queue_id: int, segments: Segments, ext: ConsumeQueueExt | None = None
     ) -> None:
@@ -46,7 +49,6 @@ class ConsumeQueue:
         self.max_offset = 0
         self.max_physical = 0
         self.flushed_offset = 0
-        self._memory: Any = None
         self._position = 0
         self._room_end = 0
 
@@ -253,7 +255,7 @@ class ConsumeQueue:
         """Walk the newest files to the last unit and go on from there."""
         items = self.segments.items
         self.max_offset = self.max_physical = self.min_offset = 0
-        self._memory, self._position, self._room_end = None, 0, 0
+        self._position = self._room_end = 0
         if items:
             self.min_offset = items[0].base_offset // UNIT_BYTES
         for segment in items[max(0, len(items) - 3) :]:

@@ -1,4 +1,4 @@
-# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
+# cython: annotation_typing=False, cdivision=True
 """Dispatch: what a record in the commit log means for its consume queue and for the index.
 
     transaction bits of sys_flag    unit in the queue    keys in the index

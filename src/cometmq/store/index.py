@@ -1,4 +1,4 @@
-# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
+# cython: annotation_typing=False, cdivision=True
 """The index: hash files that lead from a key to the messages that carry it.
 
     file  := begin_ms:i64 end_ms:i64 begin_log:i64 end_log:i64 slots_used:i32 next_entry:i32
@@ -43,7 +43,7 @@ class IndexFile:
     def __init__(self, segment: Segment, slots: int, entries: int) -> None:
         self.segment = segment
         self.path: Path = segment.file.path
-        self._memory: Any = segment.memory
+        self._attach(segment)
         self._slots = slots
         self._entries = entries
         self._reserved = 0
@@ -51,6 +51,9 @@ class IndexFile:
         self.begin_ms, self.end_ms, self.begin_log, self.end_log = header[:4]
         self.slots_used = header[4]
         self.next_entry = max(1, header[5])
+
+    def _attach(self, segment: Segment) -> None:
+        self._memory: Any = segment.memory
 
     def begin_after(self, log_offset: int, store_ms: int) -> None:
         """Take over where the previous file ended."""
@@ -78,15 +81,13 @@ class IndexFile:
     def put(self, hashed: int, log_offset: int, store_ms: int) -> None:
         """Add one entry; the file must not be full. The header is not written yet."""
         slot = _HEADER_BYTES + hashed % self._slots * 4
-        previous = raw.get_i32(self._memory, slot)
-        if previous <= 0 or previous > self.next_entry:
-            previous = 0
         seconds = 0
         if self.begin_ms > 0 and store_ms > self.begin_ms:
             seconds = min((store_ms - self.begin_ms) // 1000, _INT_MAX)
         entry = _HEADER_BYTES + self._slots * 4 + self.next_entry * _ENTRY_BYTES
-        raw.write_entry(self._memory, entry, hashed, log_offset, seconds, previous)
-        raw.put_i32(self._memory, slot, self.next_entry)
+        previous = raw.add_entry(
+            self._memory, slot, entry, self.next_entry, hashed, log_offset, seconds
+        )
         if self.next_entry <= 1:
             self.begin_log = log_offset
             self.begin_ms = store_ms
@@ -98,12 +99,15 @@ class IndexFile:
 
     def write_header(self) -> None:
         """Write the header to the file, which readers in other processes go by."""
-        raw.put_i64(self._memory, 0, self.begin_ms)
-        raw.put_i64(self._memory, 8, self.end_ms)
-        raw.put_i64(self._memory, 16, self.begin_log)
-        raw.put_i64(self._memory, 24, self.end_log)
-        raw.put_i32(self._memory, 32, self.slots_used)
-        raw.put_i32(self._memory, 36, self.next_entry)
+        raw.write_index_header(
+            self._memory,
+            self.begin_ms,
+            self.end_ms,
+            self.begin_log,
+            self.end_log,
+            self.slots_used,
+            self.next_entry,
+        )
 
     def chain(self, hashed: int) -> Iterator[tuple[int, int]]:
         """Yield log offset and nearly exact store time of the entries of a hash, newest first.

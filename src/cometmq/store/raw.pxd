@@ -1,7 +1,48 @@
+cimport cython
+
+cdef unsigned char* address_of(const unsigned char[::1] mapping)
 cdef short get_i16(const unsigned char* memory, Py_ssize_t position) noexcept
+
+@cython.locals(value=cython.uint, at=cython.int)
 cdef int get_i32(const unsigned char* memory, Py_ssize_t position) noexcept
+
+@cython.locals(value=cython.ulonglong, at=cython.int)
 cdef long long get_i64(const unsigned char* memory, Py_ssize_t position) noexcept
 cdef void put_i16(unsigned char* memory, Py_ssize_t position, int value) noexcept
+
+@cython.locals(at=cython.int)
 cdef void put_i32(unsigned char* memory, Py_ssize_t position, int value) noexcept
+
+@cython.locals(at=cython.int)
 cdef void put_i64(unsigned char* memory, Py_ssize_t position, long long value) noexcept
+
 cdef void put_bytes(unsigned char* memory, Py_ssize_t position, bytes data) noexcept
+
+cdef void write_record(
+    unsigned char* memory, Py_ssize_t position, int total, int magic, unsigned int crc,
+    int queue_id, int flag, long long queue_offset, long long log_offset, int sys_flag,
+    long long born_ms, bytes born_host, long long store_ms, bytes store_host, int reconsumed,
+    long long prepared_offset, bytes body, bytes topic_field, bytes properties) noexcept
+
+cdef (int, int, int, int, int, long long, long long, int) read_prefix(
+    const unsigned char* memory, Py_ssize_t position) noexcept
+
+cdef void write_unit(
+    unsigned char* memory, Py_ssize_t position, long long log_offset, int size,
+    long long code) noexcept
+cdef (long long, int, long long) read_unit(
+    const unsigned char* memory, Py_ssize_t position) noexcept
+
+@cython.locals(count=cython.Py_ssize_t)
+cdef Py_ssize_t count_valid_units(
+    const unsigned char* memory, Py_ssize_t start, Py_ssize_t stop) noexcept
+
+@cython.locals(previous=cython.int)
+cdef int add_entry(
+    unsigned char* memory, Py_ssize_t slot, Py_ssize_t position, int number, int key_hash,
+    long long log_offset, int seconds) noexcept
+cdef (int, long long, int, int) read_entry(
+    const unsigned char* memory, Py_ssize_t position) noexcept
+cdef void write_index_header(
+    unsigned char* memory, long long begin_ms, long long end_ms, long long begin_log,
+    long long end_log, int slots_used, int next_entry) noexcept

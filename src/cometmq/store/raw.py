@@ -30,6 +30,8 @@ _HEAD = Struct(">iiiiiqqiq")
 _TAIL = Struct(">iqi")
 _UNIT = Struct(">qiq")
 _ENTRY = Struct(">iqii")
+_PREFIX = Struct(">iiiiiqqi")
+_INDEX_HEADER = Struct(">qqqqii")
 _I16, _I32, _I64 = Struct(">h"), Struct(">i"), Struct(">q")
 
 
@@ -50,7 +52,7 @@ def get_i16(memory: Any, position: int) -> int:
 def get_i32(memory: Any, position: int) -> int:
     """Return the 4-byte integer at ``position``."""
     if cython.compiled:
-        value: cython.uint = 0
+        value = 0
         for at in range(4):
             value = value << 8 | memory[position + at]
         return cython.cast(cython.int, value)  # type: ignore[no-any-return]
@@ -60,7 +62,7 @@ def get_i32(memory: Any, position: int) -> int:
 def get_i64(memory: Any, position: int) -> int:
     """Return the 8-byte integer at ``position``."""
     if cython.compiled:
-        value: cython.ulonglong = 0
+        value = 0
         for at in range(8):
             value = value << 8 | memory[position + at]
         return cython.cast(cython.longlong, value)  # type: ignore[no-any-return]
@@ -172,6 +174,22 @@ def write_record(
         )
 
 
+def read_prefix(memory: Any, position: int) -> tuple[int, int, int, int, int, int, int, int]:
+    """Return the first 40 bytes of a record: everything up to its ``sys_flag``."""
+    if cython.compiled:
+        return (
+            get_i32(memory, position),
+            get_i32(memory, position + 4),
+            get_i32(memory, position + 8),
+            get_i32(memory, position + 12),
+            get_i32(memory, position + 16),
+            get_i64(memory, position + 20),
+            get_i64(memory, position + 28),
+            get_i32(memory, position + 36),
+        )
+    return _PREFIX.unpack_from(memory, position)
+
+
 def write_unit(memory: Any, position: int, log_offset: int, size: int, code: int) -> None:
     """Write a unit of a consume queue."""
     if cython.compiled:
@@ -193,17 +211,56 @@ def read_unit(memory: Any, position: int) -> tuple[int, int, int]:
     return _UNIT.unpack_from(memory, position)
 
 
-def write_entry(
-    memory: Any, position: int, key_hash: int, log_offset: int, seconds: int, previous: int
-) -> None:
-    """Write an entry of an index file."""
+def add_entry(
+    memory: Any,
+    slot: int,
+    position: int,
+    number: int,
+    key_hash: int,
+    log_offset: int,
+    seconds: int,
+) -> int:
+    """Write entry ``number`` of an index file at ``position`` and make it its slot's newest.
+
+    Returns:
+        The number of the entry that was the newest before, 0 for none.
+    """
+    previous = get_i32(memory, slot)
+    if previous <= 0 or previous > number:
+        previous = 0
     if cython.compiled:
         put_i32(memory, position, key_hash)
         put_i64(memory, position + 4, log_offset)
         put_i32(memory, position + 12, seconds)
         put_i32(memory, position + 16, previous)
+        put_i32(memory, slot, number)
     else:
         _ENTRY.pack_into(memory, position, key_hash, log_offset, seconds, previous)
+        _I32.pack_into(memory, slot, number)
+    return previous
+
+
+def write_index_header(
+    memory: Any,
+    begin_ms: int,
+    end_ms: int,
+    begin_log: int,
+    end_log: int,
+    slots_used: int,
+    next_entry: int,
+) -> None:
+    """Write the header of an index file."""
+    if cython.compiled:
+        put_i64(memory, 0, begin_ms)
+        put_i64(memory, 8, end_ms)
+        put_i64(memory, 16, begin_log)
+        put_i64(memory, 24, end_log)
+        put_i32(memory, 32, slots_used)
+        put_i32(memory, 36, next_entry)
+    else:
+        _INDEX_HEADER.pack_into(
+            memory, 0, begin_ms, end_ms, begin_log, end_log, slots_used, next_entry
+        )
 
 
 def read_entry(memory: Any, position: int) -> tuple[int, int, int, int]:

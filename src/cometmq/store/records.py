@@ -1,4 +1,4 @@
-# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
+# cython: annotation_typing=False, cdivision=True
 """Records as the store sees them: is this one whole, and what must the queues know of it?
 
 The layout is that of ``raw.write_record``; hosts have 8 bytes, or 20 where ``sys_flag`` says so.
@@ -55,17 +55,15 @@ def read_facts(segment: Segment, position: int, check_crc: bool) -> RecordFacts:
 
 
 def _read(memory: Any, view: memoryview, start: int, limit: int, facts: RecordFacts) -> str | None:
-    if start + 8 > limit:
-        return "less than 8 bytes"
-    total = raw.get_i32(memory, start)
-    magic = raw.get_i32(memory, start + 4)
-    if magic == MAGIC_BLANK:
-        return None if total == limit - start else f"a blank of {total} bytes"
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        return "zeros" if magic == 0 and total == 0 else f"magic number {magic & 0xFFFFFFFF:#010x}"
+    if start + RECORD_BYTES_MIN > limit:
+        return _short_problem(memory, start, limit)
+    total, magic, _, queue_id, _, queue_offset, log_offset, sys_flag = raw.read_prefix(
+        memory, start
+    )
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        return _other_problem(total, magic, limit - start)
     if total < RECORD_BYTES_MIN or start + total > limit:
         return f"a record of {total} bytes"
-    sys_flag = raw.get_i32(memory, start + 36)
     at = start + 48 + (20 if sys_flag & _BORN_V6 else 8)
     facts.store_ms = raw.get_i64(memory, at)
     at += 8 + (20 if sys_flag & _STORE_V6 else 8) + 12
@@ -90,12 +88,27 @@ def _read(memory: Any, view: memoryview, start: int, limit: int, facts: RecordFa
     if properties_length < 0 or at + properties_length != end:
         return f"properties of {properties_length} bytes in a record of {total}"
     facts.properties = bytes(view[at:end])
-    facts.queue_id = raw.get_i32(memory, start + 12)
-    facts.queue_offset = raw.get_i64(memory, start + 20)
-    facts.log_offset = raw.get_i64(memory, start + 28)
+    facts.queue_id = queue_id
+    facts.queue_offset = queue_offset
+    facts.log_offset = log_offset
     facts.sys_flag = sys_flag
     facts.total = total
     return None
+
+
+def _short_problem(memory: Any, start: int, limit: int) -> str | None:
+    if start + 8 > limit:
+        return "less than 8 bytes"
+    return _other_problem(raw.get_i32(memory, start), raw.get_i32(memory, start + 4), limit - start)
+
+
+def _other_problem(total: int, magic: int, left: int) -> str | None:
+    """What stands where no record begins; None for a blank."""
+    if magic == MAGIC_BLANK:
+        return None if total == left else f"a blank of {total} bytes where {left} are left"
+    if magic == 0 and total == 0:
+        return "zeros"
+    return f"magic number {magic & 0xFFFFFFFF:#010x}"
 
 
 def _crc_problem(segment: Segment, position: int) -> str | None:

@@ -1,0 +1,62 @@
+cimport cython
+
+from cometmq.store.commit_log cimport CommitLog
+from cometmq.store.consume_queue cimport ConsumeQueue
+from cometmq.store.dispatch cimport Dispatcher, QueueTable, TopicQueues
+from cometmq.store.index cimport Index
+
+
+cdef class Appended:
+    cdef readonly long long log_offset
+    cdef readonly int size_bytes
+    cdef readonly long long queue_offset
+    cdef readonly long long store_time_ms
+
+
+cdef class AppendedBatch:
+    cdef readonly list log_offsets
+    cdef readonly int size_bytes
+    cdef readonly long long queue_offset
+    cdef readonly long long store_time_ms
+    cdef readonly long long log_offset_end
+
+
+cdef class Appender:
+    cdef CommitLog _log
+    cdef QueueTable _table
+    cdef dict _topics
+    cdef Index _index
+    cdef Dispatcher _dispatcher
+    cdef object _now_ms
+    cdef bint _long_topics
+    cdef public long long message_bytes_max
+    cdef public object refusal
+    cdef public object on_arrival
+
+    @cython.locals(
+        queues=TopicQueues, queue=ConsumeQueue, total=cython.longlong, kind=cython.int,
+        queue_offset=cython.longlong, store_ms=cython.longlong, log_offset=cython.longlong)
+    cpdef Appended append(
+        self, str topic, int queue_id, bytes body, bytes properties, int flag, int sys_flag,
+        long long born_ms, bytes born_host, bytes store_host, int reconsumed,
+        long long prepared_offset)
+
+    @cython.locals(
+        queues=TopicQueues, queue=ConsumeQueue, total=cython.longlong, whole=cython.longlong,
+        first=cython.longlong, store_ms=cython.longlong, log_offset=cython.longlong,
+        extra=cython.longlong, items=list, joined=list, sizes=list, log_offsets=list,
+        number=cython.Py_ssize_t, body=bytes, own=bytes, text=bytes)
+    cpdef AppendedBatch append_batch(
+        self, str topic, int queue_id, bytes batch_body, bytes properties, int sys_flag,
+        long long born_ms, bytes born_host, bytes store_host, int reconsumed)
+
+    @cython.locals(total=cython.longlong)
+    cdef long long _record_bytes(self, TopicQueues queues, bytes body, bytes properties) except -1
+    cdef long long _extra_bytes(self, bytes born_host, bytes store_host) except -1
+    cdef _make_room(self, ConsumeQueue queue, long long total, long long count)
+    @cython.locals(tags_code=cython.longlong)
+    cdef _follow(
+        self, TopicQueues queues, ConsumeQueue queue, long long log_offset, int total,
+        long long queue_offset, int sys_flag, long long store_ms, bytes properties)
+    cdef TopicQueues _admit(self, str topic)
+    cdef ConsumeQueue _admit_queue(self, TopicQueues queues, int queue_id)

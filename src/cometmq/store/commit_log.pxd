@@ -1,0 +1,38 @@
+cimport cython
+
+from cometmq.store cimport raw
+from cometmq.store.segments cimport Segment, Segments
+
+
+cdef class CommitLog:
+    cdef readonly Segments segments
+    cdef readonly object preparation
+    cdef readonly long long written_to
+    cdef readonly long long flushed_to
+    cdef public long long last_store_ms
+    cdef bint _sync_flush
+    cdef unsigned char* _memory
+    cdef long long _base
+    cdef long long _position
+    cdef long long _limit
+    cdef long long _notice_at
+    cdef long long _populated
+
+    cpdef long long min_offset(self)
+    cpdef make_room(self, long long size)
+
+    @cython.locals(log_offset=cython.longlong)
+    cpdef long long write(
+        self, int total, int magic, unsigned int crc, int queue_id, int flag,
+        long long queue_offset, int sys_flag, long long born_ms, bytes born_host,
+        long long store_ms, bytes store_host, int reconsumed, long long prepared_offset,
+        bytes body, bytes topic_field, bytes properties) except -1
+
+    @cython.locals(segment=Segment, start=cython.longlong)
+    cpdef record(self, long long log_offset, long long size)
+    @cython.locals(segment=Segment)
+    cpdef slice(self, long long start, long long stop)
+    cpdef long long next_base_after(self, long long offset)
+    cdef _roll(self, long long size)
+    cdef _enter(self, Segment segment, long long position)
+    cdef _look_ahead(self)

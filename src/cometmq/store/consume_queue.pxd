@@ -1,0 +1,39 @@
+cimport cython
+
+from cometmq.store cimport raw
+from cometmq.store.segments cimport Segment, Segments
+
+
+cdef class ConsumeQueue:
+    cdef readonly str topic
+    cdef readonly int queue_id
+    cdef readonly Segments segments
+    cdef readonly object ext
+    cdef readonly long long min_offset
+    cdef readonly long long max_offset
+    cdef readonly long long max_physical
+    cdef readonly long long flushed_offset
+    cdef unsigned char* _memory
+    cdef long long _position
+    cdef long long _room_end
+
+    cpdef make_room(self, long long units)
+    cpdef put(
+        self, long long queue_offset, long long log_offset, int size, long long tags_code,
+        long long store_ms)
+
+    @cython.locals(segment=Segment)
+    cpdef tuple unit(self, long long queue_offset)
+    cpdef long long tags_code_of(self, long long code)
+
+    @cython.locals(low=cython.longlong, high=cython.longlong, middle=cython.longlong)
+    cpdef long long first_at_or_after(self, long long log_offset)
+
+    @cython.locals(segment=Segment, end=cython.longlong, target=cython.longlong)
+    cdef _reserve(self, long long units)
+    cdef _enter(self, Segment segment, long long position)
+    cdef bint _jump(self, long long queue_offset) except -1
+    cdef _fill(self, long long queue_offset)
+
+    @cython.locals(segment=Segment, count=cython.longlong)
+    cdef _find_end(self)

@@ -1,0 +1,45 @@
+cimport cython
+
+from cometmq.store cimport raw
+from cometmq.store.segments cimport Segment
+
+
+cdef class IndexFile:
+    cdef readonly Segment segment
+    cdef readonly object path
+    cdef unsigned char* _memory
+    cdef long long _slots
+    cdef long long _entries
+    cdef long long _reserved
+    cdef readonly long long begin_ms
+    cdef readonly long long end_ms
+    cdef readonly long long begin_log
+    cdef readonly long long end_log
+    cdef readonly int slots_used
+    cdef readonly int next_entry
+
+    cdef _attach(self, Segment segment)
+    cpdef bint is_full(self)
+    @cython.locals(position=cython.longlong, start=cython.longlong, stop=cython.longlong)
+    cpdef reserve(self, long long entries)
+    @cython.locals(
+        slot=cython.Py_ssize_t, entry=cython.Py_ssize_t, seconds=cython.longlong,
+        previous=cython.int)
+    cdef put(self, int hashed, long long log_offset, long long store_ms)
+    cpdef write_header(self)
+
+
+cdef class Index:
+    cdef object _files
+    cdef object _directory
+    cdef readonly long long _slots
+    cdef readonly long long _entries
+    cdef object _now_ms
+    cdef bint _read_only
+    cdef readonly list items
+    cdef readonly IndexFile newest
+    cdef readonly list filled
+
+    cpdef make_room(self, long long entries)
+    cpdef put(self, int hashed, long long log_offset, long long store_ms)
+    cdef IndexFile _roll(self)

@@ -1,0 +1,43 @@
+cimport cython
+
+from cometmq.store cimport raw
+from cometmq.store.commit_log cimport CommitLog
+from cometmq.store.consume_queue cimport ConsumeQueue
+from cometmq.store.segments cimport Segment
+
+
+cdef class GetResult:
+    cdef public object status
+    cdef public long long next_begin_offset
+    cdef public long long min_offset
+    cdef public long long max_offset
+    cdef public list slices
+    cdef public int count
+    cdef public long long size_bytes
+    cdef public bint suggest_slave
+
+
+cdef class ReadLimits:
+    cdef readonly long long memory_bytes
+    cdef readonly long long bytes_in_memory
+    cdef readonly long long count_in_memory
+    cdef readonly long long bytes_on_disk
+    cdef readonly long long count_on_disk
+    cdef readonly long long units
+
+
+@cython.locals(low=cython.longlong, high=cython.longlong, result=GetResult)
+cpdef GetResult read_queue(
+    ConsumeQueue queue, CommitLog log, ReadLimits limits, long long offset, long long max_count,
+    object matcher, long long max_bytes)
+
+@cython.locals(
+    log_end=cython.longlong, log_min=cython.longlong, stop=cython.longlong, units=Segment,
+    units_at=cython.longlong, units_end=cython.longlong, run_start=cython.longlong,
+    run_end=cython.longlong, run_limit=cython.longlong, skip_below=cython.longlong,
+    count=cython.longlong, size_sum=cython.longlong, last_log_offset=cython.longlong,
+    removing=cython.bint, log_offset=cython.longlong, size=cython.int, code=cython.longlong,
+    segment=Segment)
+cdef _scan(
+    GetResult result, ConsumeQueue queue, CommitLog log, ReadLimits limits, long long offset,
+    long long max_count, object matcher, long long max_bytes)

@@ -77,6 +77,22 @@ async def test_ready_is_said_with_the_addresses_that_serve(place: Standalone) ->
     assert receipt.queue_offset == 0
 
 
+async def test_the_faster_event_loop_is_used_where_it_is_installed(place: Standalone) -> None:
+    pytest.importorskip("uvloop")
+    async with await place.start() as server:
+        assert "/uvloop/" in mapped_by(server.pid)
+
+
+def mapped_by(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+async def test_a_server_loads_nothing_that_only_people_need(place: Standalone) -> None:
+    """The library of the command line, and what it draws in, take time and memory."""
+    async with await place.start() as server:
+        assert "pydantic" not in mapped_by(server.pid)
+
+
 async def test_a_port_that_is_taken_ends_the_start_with_the_reason(place: Standalone) -> None:
     async with await place.start():
         other = Standalone(place.folder / "other")

@@ -46,6 +46,8 @@ class BuildExt(build_ext):
             compiler_directives=DIRECTIVES,
             build_dir="build/cython",
             include_path=["src"],
+            nthreads=os.cpu_count() or 1,
+            quiet=True,
         )
         sources = {module.name: module.sources for module in translated}
         for module in self.extensions:
@@ -61,7 +63,7 @@ def extensions() -> list[Extension]:
         Extension(
             name,
             [str(_source(name).relative_to(ROOT))],
-            extra_compile_args=["-O2", "-g0"],
+            extra_compile_args=["-O2", "-g0", "-w"],
             optional=True,
         )
         for name in COMPILED

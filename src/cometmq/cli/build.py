@@ -1,6 +1,6 @@
-"""Which build runs: the compiled hot modules or their sources.
+"""Which build runs: compiled hot modules, or the same files interpreted.
 
-A module is hot when a ``.pxd`` file lies beside it. Source: ours.
+Source: ours.
 """
 
 from __future__ import annotations
@@ -11,31 +11,37 @@ from pathlib import Path
 
 import cometmq
 
+_PACKAGE = Path(cometmq.__file__).parent
+
 
 def build() -> str:
-    """Say which build runs: ``compiled``, ``interpreted``, or ``mixed`` of both."""
-    hot = hot_modules()
-    compiled = [name for name in hot if _is_compiled(name)]
-    if not compiled:
-        return "interpreted"
-    return "compiled" if len(compiled) == len(hot) else "mixed"
+    """Say which build runs: ``compiled`` or ``interpreted``."""
+    return "compiled" if compiled_modules() else "interpreted"
 
 
-def hot_modules() -> list[str]:
-    """Name the modules that a compiler makes faster."""
-    root = Path(cometmq.__file__).parent
-    paths = sorted(path.relative_to(root.parent) for path in root.rglob("*.pxd"))
-    return [".".join(path.with_suffix("").parts) for path in paths if path.stem != "__init__"]
+def compiled_modules() -> list[str]:
+    """Name the modules that this process loads from compiled files."""
+    found = {
+        _module(path) for suffix in EXTENSION_SUFFIXES for path in _PACKAGE.rglob(f"*{suffix}")
+    }
+    return sorted(name for name in found if _loads_compiled(name))
 
 
 def version_line() -> str:
     """Say version, build and Python in one line."""
     import platform
 
-    return f"cometmq {cometmq.__version__} ({build()}), Python {platform.python_version()}"
+    count = len(compiled_modules())
+    kind = f"compiled: {count} modules" if count else "interpreted"
+    return f"cometmq {cometmq.__version__} ({kind}), Python {platform.python_version()}"
 
 
-def _is_compiled(name: str) -> bool:
+def _module(path: Path) -> str:
+    folder = path.relative_to(_PACKAGE.parent).parent
+    return ".".join((*folder.parts, path.name.partition(".")[0]))
+
+
+def _loads_compiled(name: str) -> bool:
+    """Whether the import system finds the compiled file; it may be told to prefer the source."""
     spec = find_spec(name)
-    origin = spec.origin if spec else None
-    return origin is not None and origin.endswith(tuple(EXTENSION_SUFFIXES))
+    return spec is not None and (spec.origin or "").endswith(tuple(EXTENSION_SUFFIXES))

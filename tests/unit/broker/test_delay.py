@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cometmq.broker.services import delay as delay_module
-from cometmq.broker.services.delay import DelayedDelivery
+from cometmq.broker.services.delay import TURN_MESSAGES_MAX, DelayedDelivery
 from cometmq.broker.services.delay_levels import DelayLevels
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.properties import encode_properties
@@ -32,8 +31,14 @@ class Delayed:
         self.delivery = self._deliver()
 
     def _deliver(self) -> DelayedDelivery:
+        # The clock is moved by hand, so the delivery has to look at it more often.
         delivery = DelayedDelivery(
-            self.store, self.levels, self.tables.file("delayOffset"), clock=self.clock
+            self.store,
+            self.levels,
+            self.tables.file("delayOffset"),
+            clock=self.clock,
+            look_again_s=0.002,
+            store_busy_s=0.002,
         )
         delivery.load()
         self.store.on_arrival = lambda topic, queue, *_: (
@@ -79,10 +84,7 @@ class Delayed:
 
 
 @pytest.fixture
-async def delayed(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> Iterator[Delayed]:
-    # The clock is moved by hand, so the delivery has to look at it more often.
-    monkeypatch.setattr(delay_module, "LOOK_AGAIN_S", 0.002)
-    monkeypatch.setattr(delay_module, "STORE_BUSY_S", 0.002)
+async def delayed(tables: Tables) -> Iterator[Delayed]:
     made = Delayed(tables)
     yield made
     made.delivery.stop()
@@ -236,7 +238,7 @@ async def test_an_offset_beyond_its_queue_is_moved_to_the_end(delayed: Delayed) 
 
 
 async def test_many_due_messages_come_in_order(delayed: Delayed) -> None:
-    count = 2 * delay_module.TURN_MESSAGES_MAX + 3
+    count = 2 * TURN_MESSAGES_MAX + 3
     for n in range(count):
         delayed.park(str(n), 1)
     delayed.clock.advance(1000)

@@ -52,15 +52,26 @@ class DelayedDelivery:
         levels: the delay levels.
         file: delayOffset.json.
         clock: tells when a message is due.
+        look_again_s: how long to trust the clock for at most.
+        store_busy_s: how long to wait while the store takes nothing.
     """
 
     def __init__(
-        self, store: MessageStore, levels: DelayLevels, file: JsonFile, *, clock: Clock
+        self,
+        store: MessageStore,
+        levels: DelayLevels,
+        file: JsonFile,
+        *,
+        clock: Clock,
+        look_again_s: float = LOOK_AGAIN_S,
+        store_busy_s: float = STORE_BUSY_S,
     ) -> None:
         self._store = store
         self._levels = levels
         self._file = file
         self._clock = clock
+        self._look_again_s = look_again_s
+        self._store_busy_s = store_busy_s
         self._offsets: Numbers = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._store_waits: set[int] = set()
@@ -157,7 +168,7 @@ class DelayedDelivery:
             wait_s = self._deliver_due(level)
             self._store_waits.discard(level)
         except StoreError as problem:
-            wait_s = STORE_BUSY_S
+            wait_s = self._store_busy_s
             if level not in self._store_waits:
                 self._store_waits.add(level)
                 log.warning("delivery waits for the store level=%d: %s", level, problem)
@@ -178,7 +189,7 @@ class DelayedDelivery:
             now_ms = self._clock.now_ms()
             # Due later than the level allows: the level was changed or the clock set back.
             if now_ms < due_ms <= latest_ms:
-                return min((due_ms - now_ms) / 1000, LOOK_AGAIN_S)
+                return min((due_ms - now_ms) / 1000, self._look_again_s)
             self._deliver(log_offset, size_bytes)
             offset += 1
             self._offsets[level] = offset

@@ -6,12 +6,11 @@ Source: DefaultMQAdminExt, RocketMQ 5.3.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from types import TracebackType
-from typing import Self
 
 from cometmq.client.config import ClientSettings
 from cometmq.client.errors import ClientError
 from cometmq.client.instance import ClientInstance
+from cometmq.client.lifetime import Lifetime
 from cometmq.client.queue_offsets import QueueBounds, QueueOffsets
 from cometmq.client.routes import MASTER_ID
 from cometmq.model.errors import ResponseError
@@ -37,7 +36,7 @@ READ_WRITE = Perm.READ | Perm.WRITE
 FOUND_MAX = 64
 
 
-class AdminClient:
+class AdminClient(Lifetime):
     """Creates and deletes topics, and tells how a cluster stands.
 
     Args:
@@ -70,18 +69,6 @@ class AdminClient:
         """Close the connections."""
         if self._owns_instance:
             await self._instance.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def create_topic(
         self,

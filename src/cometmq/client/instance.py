@@ -15,13 +15,13 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from cometmq.client.broker_calls import BrokerCalls
 from cometmq.client.config import ClientSettings
 from cometmq.client.errors import ClientClosedError, ClientError
 from cometmq.client.identity import client_id
+from cometmq.client.lifetime import Lifetime
 from cometmq.client.name_servers import NameServers, parse_addresses
 from cometmq.client.routes import Routes
 from cometmq.model.errors import CometError
@@ -55,7 +55,7 @@ class Member(Protocol):
         """Say what the heartbeat is to tell of this member."""
 
 
-class ClientInstance:
+class ClientInstance(Lifetime):
     """Connections, routes and heartbeats of one client.
 
     Args:
@@ -115,18 +115,6 @@ class ClientInstance:
         finally:
             await self._tasks.cancel()
             await self.remoting.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def unique_ids(self) -> UniqueIds:
         """Give a source of message ids that carry this client's address."""

@@ -6,11 +6,10 @@ Source: DefaultMQProducer and DefaultMQProducerImpl, RocketMQ 5.3.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 from cometmq.client.config import ClientSettings, ProducerSettings
 from cometmq.client.instance import ClientInstance, Membership
+from cometmq.client.lifetime import Lifetime
 from cometmq.client.outgoing import prepare, prepare_batch
 from cometmq.client.queue_choice import QueueSelector, by_key
 from cometmq.client.receipt import SendReceipt
@@ -23,7 +22,7 @@ from cometmq.protocol.bodies import ProducerData
 SEND_S = 3.0
 
 
-class Producer:
+class Producer(Lifetime):
     """Sends messages to the brokers of a cluster.
 
     Args:
@@ -81,18 +80,6 @@ class Producer:
             await self._instance.close()
         else:
             await self._instance.leave(self)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def send(
         self,

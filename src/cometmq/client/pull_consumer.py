@@ -10,13 +10,12 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from enum import Enum
-from types import TracebackType
-from typing import Self
 
 from cometmq.client.config import ClientSettings, PullSettings
 from cometmq.client.errors import ClientError
 from cometmq.client.fetching import Batch, Fetcher
 from cometmq.client.instance import ClientInstance, Membership
+from cometmq.client.lifetime import Lifetime
 from cometmq.client.pulling import Pull, PullResult, pull_once
 from cometmq.client.queue_offsets import QueueBounds, QueueOffsets
 from cometmq.client.subscription import Filter
@@ -41,7 +40,7 @@ class StartFrom(Enum):
     """At the oldest message."""
 
 
-class PullConsumer:
+class PullConsumer(Lifetime):
     """Reads the queues it is told to, and commits how far it came.
 
     Args:
@@ -136,18 +135,6 @@ class PullConsumer:
             await self._instance.close()
         else:
             await self._instance.leave(self)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """Give the queues of a topic that can be read.

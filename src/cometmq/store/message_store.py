@@ -174,6 +174,11 @@ class MessageStore:
 
     # --- appending ----------------------------------------------------------------------------
 
+    @property
+    def appender(self) -> Appender:
+        """What `append` calls, for whoever sends very many messages and checks their numbers."""
+        return self._appender
+
     def append(
         self,
         topic: str,

@@ -16,6 +16,7 @@ from cometmq.broker.services.group_commit import GroupCommit
 from cometmq.broker.services.intake import Intake, SendHeader
 from cometmq.broker.services.stats import BrokerStats
 from cometmq.broker.services.throughput import Throughput
+from cometmq.model import property_names
 from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
 from cometmq.model.flags import SysFlag
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -25,7 +26,8 @@ from cometmq.protocol.headers import (
     SendMessageResponse,
     SendMessageV2Request,
 )
-from cometmq.remoting import Request, Response, SuccessFormat
+from cometmq.protocol.properties import decode_properties
+from cometmq.remoting.exchange import Request, Response, SuccessFormat
 from cometmq.store import MessageStore
 
 Place = tuple[int | str, int, int]
@@ -57,6 +59,7 @@ class SendMessage:
         store_host: bytes,
     ) -> None:
         self._store = store
+        self._appender = store.appender
         self._intake = intake
         self._flow = flow
         self._stats = stats
@@ -123,17 +126,18 @@ class SendMessage:
         connection = request.connection
         placement = self._intake.place(header, request.body, connection)
         host = connection.peer_bytes
-        stored = self._store.append(
+        stored = self._appender.append(
             placement.topic,
             placement.queue_id,
             request.body,
             placement.properties,
-            flag=header.flag,
-            sys_flag=self._sys_flag(header, host) | placement.sys_flag,
-            born_time_ms=header.born_timestamp,
-            born_host=host,
-            store_host=self._store_host,
-            reconsume_times=header.reconsume_times or 0,
+            header.flag,
+            self._sys_flag(header, host) | placement.sys_flag,
+            header.born_timestamp,
+            host,
+            self._store_host,
+            header.reconsume_times or 0,
+            0,
         )
         self._stats.put(placement.topic, placement.queue_id, 1, stored.size_bytes)
         place = (stored.log_offset, placement.asked_queue_id, stored.queue_offset)
@@ -184,14 +188,16 @@ class SendMessage:
         end: int,
     ) -> None:
         assert self._commit is not None
-        if "WAIT\x01false" in (header.properties or ""):
+        if not _waits_for_disk(header.properties or ""):
             self._commit.kick()
             self._succeed(request, success, place)
             return
+        began_s = self._began_s
         self._flow.wait_began()
 
         def told(synced: bool, error: StoreError | None) -> None:
             self._flow.wait_ended()
+            self._throughput.put_took(int((perf_counter() - began_s) * 1000))
             if synced:
                 self._succeed(request, success, place)
             elif error is not None:
@@ -217,3 +223,10 @@ class SendMessage:
             msg_id=message_id, queue_id=queue_id, queue_offset=queue_offset
         )
         request.reply(Response(code, header=header, fields=self._trace_fields))
+
+
+def _waits_for_disk(properties: str) -> bool:
+    """Whether the sender of a message wants to be answered only when it is on disk."""
+    if "WAIT\x01" not in properties or "\x02WAIT\x01true\x02" in properties:
+        return True
+    return decode_properties(properties).get(property_names.WAIT, "true").lower() == "true"

@@ -1,0 +1,31 @@
+cimport cython
+
+
+cdef class Placement:
+    cdef readonly str topic
+    cdef readonly int queue_id
+    cdef readonly bytes properties
+    cdef readonly int asked_queue_id
+    cdef readonly int sys_flag
+
+
+cdef class Intake:
+    cdef public object rules
+    cdef object _topics
+    cdef object _groups
+    cdef object _levels
+    cdef object _holds_locks
+    cdef object _new_unique_key
+    cdef object _now_ms
+    cdef object _queue_chance
+    cdef dict _stamps
+    cdef str _suffix
+    cdef Py_ssize_t _body_bytes_max
+    cdef bint _watchful
+
+    @cython.locals(topic=str, text=str, properties=bytes, queue_id=cython.longlong)
+    cpdef Placement place(self, object header, bytes body, object connection)
+    cdef bytes _stamped(self, str text)
+
+
+cdef bint _is_unusual(str text)

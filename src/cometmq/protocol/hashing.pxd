@@ -1,6 +1,7 @@
 cimport cython
 
 cpdef int java_hash(str text)
+@cython.locals(hashed=cython.uint, unit=cython.uchar)
 cpdef int extend_hash(int hash_of_prefix, bytes data)
 
 @cython.locals(hashed=cython.uint, unit=cython.uchar)

@@ -40,6 +40,13 @@ def extend_hash(hash_of_prefix: int, data: bytes) -> int:
         hash_of_prefix: 0 if ``data`` is the whole text.
         data: UTF-8; broken sequences count as replacement characters.
     """
+    if cython.compiled:
+        hashed = hash_of_prefix
+        for unit in data:
+            if unit >= 128:
+                return _extend_text(hash_of_prefix, data.decode("utf-8", "replace"))
+            hashed = hashed * 31 + unit
+        return hashed
     if data.isascii():
         return _extend_ascii(hash_of_prefix, data)
     return _extend_text(hash_of_prefix, data.decode("utf-8", "replace"))

@@ -12,8 +12,17 @@ Source: MessageDecoder.messageProperties2String and string2messageProperties, Ro
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from cometmq.protocol.hashing import extend_hash
+
+try:
+    import cython  # type: ignore[import-untyped]
+except ImportError:  # interpreted, without Cython at hand
+    from cometmq.system.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memchr, memcmp  # type: ignore
 
 PROPERTIES_BYTES_MAX = 32767
 """What a record has room for."""
@@ -61,6 +70,9 @@ def value_of(properties: bytes, name_marker: bytes) -> bytes | None:
         properties: a property string.
         name_marker: what :func:`marker` returns for the name.
     """
+    if cython.compiled:
+        span = _find(properties, len(properties), name_marker, len(name_marker))
+        return None if span < 0 else properties[span >> 32 : span & 0xFFFFFFFF]
     end = len(properties)
     while True:
         at = properties.rfind(name_marker, 0, end)
@@ -77,6 +89,22 @@ def value_of(properties: bytes, name_marker: bytes) -> bytes | None:
         end = at + 1  # empty, so it does not count: an earlier one may
 
 
+def _find(text: Any, length: int, name_marker: Any, marker_length: int) -> int:
+    """Where the value of a property is, start << 32 | stop, or -1; only compiled."""
+    if cython.compiled:
+        found = -1
+        start = 0
+        while start < length:
+            end = memchr(text + start, 2, length - start)
+            stop = length if end == cython.NULL else cython.cast(cython.p_uchar, end) - text
+            value = start + marker_length - 1
+            if stop > value and memcmp(text + start, name_marker + 1, marker_length - 1) == 0:
+                found = value << 32 | stop
+            start = stop + 1
+        return found
+    raise NotImplementedError
+
+
 def tags_code_of(properties: bytes) -> int:
     """Return the hash of a message's tag; 0 if it has none."""
     tags = value_of(properties, TAGS_MARKER)
@@ -91,7 +119,8 @@ def index_keys_of(properties: bytes) -> list[bytes]:
         found.append(unique_id)
     keys = value_of(properties, KEYS_MARKER)
     if keys is not None:
-        for key in keys.split(b" "):
-            if key:
-                found.append(key)
+        if b" " not in keys:
+            found.append(keys)
+        else:
+            found += [key for key in keys.split(b" ") if key]
     return found

@@ -6,6 +6,11 @@ from cometmq.store.dispatch cimport Dispatcher, QueueTable, TopicQueues
 from cometmq.store.index cimport Index
 
 
+cdef int _KEYS_EXPECTED, _HOST_V4_BYTES, _HOST_V6_BYTES, _V6_EXTRA_BYTES
+cdef int _BORN_V6, _STORE_V6, _V6_BITS
+cdef int _FIXED_BYTES, _PROPERTIES_MAX, _MARGIN_BYTES, _V1, _V2, _CRC_MASK
+
+
 cdef class Appended:
     cdef readonly long long log_offset
     cdef readonly int size_bytes
@@ -35,7 +40,7 @@ cdef class Appender:
 
     @cython.locals(
         queues=TopicQueues, queue=ConsumeQueue, total=cython.longlong, kind=cython.int,
-        queue_offset=cython.longlong, store_ms=cython.longlong, log_offset=cython.longlong)
+        queue_offset=cython.longlong, store_ms=cython.longlong, crc=cython.uint, log_offset=cython.longlong)
     cpdef Appended append(
         self, str topic, int queue_id, bytes body, bytes properties, int flag, int sys_flag,
         long long born_ms, bytes born_host, bytes store_host, int reconsumed,
@@ -43,7 +48,7 @@ cdef class Appender:
 
     @cython.locals(
         queues=TopicQueues, queue=ConsumeQueue, total=cython.longlong, whole=cython.longlong,
-        first=cython.longlong, store_ms=cython.longlong, log_offset=cython.longlong,
+        first=cython.longlong, store_ms=cython.longlong, crc=cython.uint, log_offset=cython.longlong,
         extra=cython.longlong, items=list, joined=list, sizes=list, log_offsets=list,
         number=cython.Py_ssize_t, body=bytes, own=bytes, text=bytes)
     cpdef AppendedBatch append_batch(

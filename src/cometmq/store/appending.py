@@ -34,6 +34,13 @@ _KEYS_EXPECTED = 64
 _HOST_V4_BYTES, _HOST_V6_BYTES = 8, 20
 _V6_EXTRA_BYTES = 12
 _BORN_V6, _STORE_V6 = 0x10, 0x20
+_V6_BITS = _BORN_V6 | _STORE_V6
+# These names are C numbers once compiled.
+_FIXED_BYTES = FIXED_BYTES
+_PROPERTIES_MAX = PROPERTIES_BYTES_MAX
+_MARGIN_BYTES = RECORD_MARGIN_BYTES
+_V1, _V2 = MAGIC_V1, MAGIC_V2
+_CRC_MASK = CRC_MASK
 
 Arrival = Callable[[str, int, int, int, int, bytes], None]
 """Told of each message: topic, queue, queue offset, tags code, store time, properties."""
@@ -128,7 +135,7 @@ class Appender:
         total = self._record_bytes(queues, body, properties)
         if len(born_host) != _HOST_V4_BYTES or len(store_host) != _HOST_V4_BYTES:
             total += self._extra_bytes(born_host, store_host)
-        sys_flag = sys_flag & ~(_BORN_V6 | _STORE_V6)
+        sys_flag = sys_flag & ~_V6_BITS
         if len(born_host) == _HOST_V6_BYTES:
             sys_flag |= _BORN_V6
         if len(store_host) == _HOST_V6_BYTES:
@@ -137,10 +144,11 @@ class Appender:
         kind = sys_flag & 0xC
         queue_offset = queue.max_offset if kind == 0 or kind == 8 else 0
         store_ms = self._now_ms()
+        crc = crc32(body)
         log_offset = self._log.write(
             total,
-            MAGIC_V2 if queues.long_name else MAGIC_V1,
-            crc32(body) & CRC_MASK if body else 0,
+            _V2 if queues.long_name else _V1,
+            crc & _CRC_MASK,
             queue_id,
             flag,
             queue_offset,
@@ -185,7 +193,7 @@ class Appender:
         queue = queues.queues.get(queue_id)
         if queue is None:
             queue = self._admit_queue(queues, queue_id)
-        sys_flag = sys_flag & ~(_BORN_V6 | _STORE_V6)
+        sys_flag = sys_flag & ~_V6_BITS
         extra = self._extra_bytes(born_host, store_host)
         if len(born_host) == _HOST_V6_BYTES:
             sys_flag |= _BORN_V6
@@ -214,10 +222,11 @@ class Appender:
             body = item[1]
             text = joined[number]
             total = sizes[number]
+            crc = crc32(body)
             log_offset = self._log.write(
                 total,
-                MAGIC_V1,
-                crc32(body) & CRC_MASK if body else 0,
+                _V1,
+                crc & _CRC_MASK,
                 queue_id,
                 item[0],
                 first + number,
@@ -240,11 +249,11 @@ class Appender:
         """Return the size of a record between IPv4 hosts, if it keeps the limits."""
         if len(body) > self.message_bytes_max:
             raise _too_large("a body", len(body), self.message_bytes_max)
-        if len(properties) > PROPERTIES_BYTES_MAX:
-            raise _too_large("properties", len(properties), PROPERTIES_BYTES_MAX)
-        total = FIXED_BYTES + len(body) + len(queues.field) + len(properties)
-        if total > self.message_bytes_max + RECORD_MARGIN_BYTES:
-            raise _too_large("a record", total, self.message_bytes_max + RECORD_MARGIN_BYTES)
+        if len(properties) > _PROPERTIES_MAX:
+            raise _too_large("properties", len(properties), _PROPERTIES_MAX)
+        total = _FIXED_BYTES + len(body) + len(queues.field) + len(properties)
+        if total > self.message_bytes_max + _MARGIN_BYTES:
+            raise _too_large("a record", total, self.message_bytes_max + _MARGIN_BYTES)
         return total
 
     def _extra_bytes(self, born_host: bytes, store_host: bytes) -> int:

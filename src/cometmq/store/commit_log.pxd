@@ -4,6 +4,9 @@ from cometmq.store cimport raw
 from cometmq.store.segments cimport Segment, Segments
 
 
+cdef int _BLANK_BYTES, _PAGE_BYTES, _WINDOW_BYTES, _REFILL_BYTES
+
+
 cdef class CommitLog:
     cdef readonly Segments segments
     cdef readonly object preparation

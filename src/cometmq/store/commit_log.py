@@ -24,7 +24,7 @@ from cometmq.store.segments import Segment, Segments
 
 logger = logging.getLogger(__name__)
 
-BLANK_BYTES = 8
+_BLANK_BYTES = 8
 FIXED_BYTES = 90
 """Bytes of a record besides hosts beyond IPv4, body, topic with its length and properties' text."""
 
@@ -79,7 +79,7 @@ class CommitLog:
             StoreUnavailableError: the disk is full.
             SegmentCreateError: the next file cannot be made for another reason.
         """
-        if self._position + size + BLANK_BYTES > self._limit:
+        if self._position + size + _BLANK_BYTES > self._limit:
             self._roll(size)
 
     def write(
@@ -178,9 +178,9 @@ class CommitLog:
 
     def _roll(self, size: int) -> None:
         """Close the segment with a blank and go on in the next one."""
-        if size + BLANK_BYTES > self.segments.size_bytes:
+        if size + _BLANK_BYTES > self.segments.size_bytes:
             raise SegmentCreateError(
-                f"{size} bytes of records, at most {self.segments.size_bytes - BLANK_BYTES}"
+                f"{size} bytes of records, at most {self.segments.size_bytes - _BLANK_BYTES}"
                 " fit into one commit-log file"
             )
         base = self._next_base()

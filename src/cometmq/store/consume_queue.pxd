@@ -4,6 +4,9 @@ from cometmq.store cimport raw
 from cometmq.store.segments cimport Segment, Segments
 
 
+cdef int _UNIT_BYTES, _PAGE_BYTES, _RESERVE_BYTES
+
+
 cdef class ConsumeQueue:
     cdef readonly str topic
     cdef readonly int queue_id

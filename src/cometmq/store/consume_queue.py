@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 UNIT_BYTES = 20
 FILLER_SIZE = 0x7FFFFFFF
+_UNIT_BYTES = UNIT_BYTES  # a C number once compiled
 _PAGE_BYTES = 4096
 _RESERVE_BYTES = 16 * 1024
 
@@ -65,7 +66,7 @@ class ConsumeQueue:
         Raises:
             OSError: the disk is full or broken; nothing has changed.
         """
-        if self._position + units * UNIT_BYTES > self._room_end:
+        if self._position + units * _UNIT_BYTES > self._room_end:
             self._reserve(units)
 
     def put(
@@ -84,21 +85,21 @@ class ConsumeQueue:
             return
         if queue_offset != self.max_offset and not self._jump(queue_offset):
             return
-        if self._position + UNIT_BYTES > self._room_end:
+        if self._position + _UNIT_BYTES > self._room_end:
             self._reserve(1)
         if self.ext is not None:
             tags_code = self.ext.put(tags_code, store_ms)
         raw.write_unit(self._memory, self._position, log_offset, size, tags_code)
-        self._position += UNIT_BYTES
+        self._position += _UNIT_BYTES
         self.max_offset += 1
         self.max_physical = log_offset + size
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """Return log offset, size and tags code or address of a unit between the bounds."""
-        segment = self.segments.find(queue_offset * UNIT_BYTES)
+        segment = self.segments.find(queue_offset * _UNIT_BYTES)
         if segment is None:
             raise IndexError(f"{self.topic}-{self.queue_id} has no unit {queue_offset}")
-        position = queue_offset * UNIT_BYTES - segment.base_offset
+        position = queue_offset * _UNIT_BYTES - segment.base_offset
         return raw.read_unit(segment.memory, position)
 
     def tags_code_of(self, code: int) -> int:
@@ -110,7 +111,7 @@ class ConsumeQueue:
     def first_at_or_after(self, log_offset: int) -> int:
         """Return the first queue offset whose record is at ``log_offset`` or later."""
         first = self.segments.first()
-        low = first.base_offset // UNIT_BYTES if first is not None else self.max_offset
+        low = first.base_offset // _UNIT_BYTES if first is not None else self.max_offset
         high = self.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -131,13 +132,13 @@ class ConsumeQueue:
         """Take off the units of records that end after ``log_end``; the log does not have them."""
         end = self.max_offset
         first = self.segments.first()
-        least = first.base_offset // UNIT_BYTES if first is not None else end
+        least = first.base_offset // _UNIT_BYTES if first is not None else end
         while end > least:
             log_offset, size, _ = self.unit(end - 1)
             if size == FILLER_SIZE or log_offset + size <= log_end:
                 break
             end -= 1
-        erased = self._cut_files(end * UNIT_BYTES)
+        erased = self._cut_files(end * _UNIT_BYTES)
         if end < self.max_offset or erased:
             logger.info(
                 "queue cut topic=%s queue=%d from=%d to=%d",
@@ -155,7 +156,7 @@ class ConsumeQueue:
         """
         dropped = 0
         while len(self.segments.items) > 1:
-            last_of_first = self.segments.items[0].end_offset // UNIT_BYTES - 1
+            last_of_first = self.segments.items[0].end_offset // _UNIT_BYTES - 1
             log_offset, size, _ = self.unit(last_of_first)
             if log_offset >= log_min and size != FILLER_SIZE:
                 break
@@ -170,8 +171,8 @@ class ConsumeQueue:
             OSError: the disk refused.
         """
         end = self.max_offset
-        start = self.flushed_offset * UNIT_BYTES
-        stop = end * UNIT_BYTES
+        start = self.flushed_offset * _UNIT_BYTES
+        stop = end * _UNIT_BYTES
         if stop // _PAGE_BYTES - start // _PAGE_BYTES < least_pages or start == stop:
             return False
         self.segments.sync(start, stop)
@@ -197,15 +198,15 @@ class ConsumeQueue:
     def _reserve(self, units: int) -> None:
         """Slow half of `make_room`: the next file, or the next blocks of this one."""
         segment = self.segments.last()
-        end = self.max_offset * UNIT_BYTES
+        end = self.max_offset * _UNIT_BYTES
         if segment is None or end >= segment.end_offset:
             segment = self.segments.add(end - end % self.segments.size_bytes)
             self._enter(segment, 0)
-        if self._position + units * UNIT_BYTES > self._room_end:
-            target = self._position + max(units * UNIT_BYTES, _RESERVE_BYTES)
+        if self._position + units * _UNIT_BYTES > self._room_end:
+            target = self._position + max(units * _UNIT_BYTES, _RESERVE_BYTES)
             target = min(target, self.segments.size_bytes)
             segment.file.reserve(self._position, target)
-            self._room_end = target // UNIT_BYTES * UNIT_BYTES
+            self._room_end = target // _UNIT_BYTES * _UNIT_BYTES
 
     def _enter(self, segment: Segment, position: int) -> None:
         self._memory = segment.memory
@@ -220,13 +221,13 @@ class ConsumeQueue:
                 *(self.topic, self.queue_id, queue_offset, self.max_offset),
             )
             return False
-        start = queue_offset * UNIT_BYTES
+        start = queue_offset * _UNIT_BYTES
         if not self.segments.items:
             base = start - start % self.segments.size_bytes
             self._enter(self.segments.add(base), 0)
-            self.max_offset = base // UNIT_BYTES
+            self.max_offset = base // _UNIT_BYTES
             self.min_offset = queue_offset
-        elif start - self.max_offset * UNIT_BYTES > self.segments.size_bytes:
+        elif start - self.max_offset * _UNIT_BYTES > self.segments.size_bytes:
             logger.error(
                 "queue lost too many units topic=%s queue=%d offset=%d next=%d",
                 *(self.topic, self.queue_id, queue_offset, self.max_offset),
@@ -237,10 +238,10 @@ class ConsumeQueue:
 
     def _fill(self, queue_offset: int) -> None:
         while self.max_offset < queue_offset:
-            if self._position + UNIT_BYTES > self._room_end:
+            if self._position + _UNIT_BYTES > self._room_end:
                 self._reserve(1)
             raw.write_unit(self._memory, self._position, 0, FILLER_SIZE, 0)
-            self._position += UNIT_BYTES
+            self._position += _UNIT_BYTES
             self.max_offset += 1
 
     def _cut_files(self, end: int) -> int:
@@ -257,12 +258,12 @@ class ConsumeQueue:
         self.max_offset = self.max_physical = self.min_offset = 0
         self._position = self._room_end = 0
         if items:
-            self.min_offset = items[0].base_offset // UNIT_BYTES
+            self.min_offset = items[0].base_offset // _UNIT_BYTES
         for segment in items[max(0, len(items) - 3) :]:
             count = raw.count_valid_units(segment.memory, 0, segment.size_bytes)
-            self.max_offset = segment.base_offset // UNIT_BYTES + count
-            self._enter(segment, count * UNIT_BYTES)
-            if count * UNIT_BYTES < segment.size_bytes:
+            self.max_offset = segment.base_offset // _UNIT_BYTES + count
+            self._enter(segment, count * _UNIT_BYTES)
+            if count * _UNIT_BYTES < segment.size_bytes:
                 break
         self.flushed_offset = self.max_offset
         self._find_max_physical()
@@ -270,7 +271,7 @@ class ConsumeQueue:
     def _find_max_physical(self) -> None:
         first = self.segments.first()
         end = self.max_offset
-        least = first.base_offset // UNIT_BYTES if first is not None else end
+        least = first.base_offset // _UNIT_BYTES if first is not None else end
         while end > least:
             end -= 1
             log_offset, size, _ = self.unit(end)

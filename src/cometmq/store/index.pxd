@@ -4,6 +4,9 @@ from cometmq.store cimport raw
 from cometmq.store.segments cimport Segment
 
 
+cdef int _HEADER_BYTES, _ENTRY_BYTES, _RESERVE_BYTES, _INT_MAX
+
+
 cdef class IndexFile:
     cdef readonly Segment segment
     cdef readonly object path

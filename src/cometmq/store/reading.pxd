@@ -6,6 +6,9 @@ from cometmq.store.consume_queue cimport ConsumeQueue
 from cometmq.store.segments cimport Segment
 
 
+cdef int _UNIT_BYTES
+
+
 cdef class GetResult:
     cdef public object status
     cdef public long long next_begin_offset

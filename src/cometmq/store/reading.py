@@ -15,6 +15,8 @@ from cometmq.store import raw
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import UNIT_BYTES, ConsumeQueue
 
+_UNIT_BYTES = UNIT_BYTES  # a C number once compiled
+
 
 class GetStatus(enum.Enum):
     """What came of a read, in RocketMQ's names."""
@@ -166,13 +168,13 @@ def _scan(
     removing = False
     while offset < stop:
         if units is None or offset >= units_end:
-            units = queue.segments.find(offset * UNIT_BYTES)
+            units = queue.segments.find(offset * _UNIT_BYTES)
             if units is None:
                 result.status = GetStatus.OFFSET_FOUND_NULL
                 break
-            units_at = units.base_offset // UNIT_BYTES
-            units_end = units.end_offset // UNIT_BYTES
-        log_offset, size, code = raw.read_unit(units.memory, (offset - units_at) * UNIT_BYTES)
+            units_at = units.base_offset // _UNIT_BYTES
+            units_end = units.end_offset // _UNIT_BYTES
+        log_offset, size, code = raw.read_unit(units.memory, (offset - units_at) * _UNIT_BYTES)
         last_log_offset = log_offset
         if log_offset < skip_below:
             removing = True

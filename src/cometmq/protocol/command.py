@@ -13,6 +13,7 @@ Source: RemotingCommand and RocketMQSerializable, RocketMQ 4.9 and 5.3.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from struct import Struct, error
 from typing import Any, Final, TypeVar
@@ -37,6 +38,7 @@ from cometmq.protocol.headers import (
     decode_fields,
     encode_fields,
 )
+from cometmq.protocol.headers.base import boolean_fields
 from cometmq.protocol.octets import copy_of, two_u32
 
 RESPONSE_FLAG: Final = 1
@@ -52,6 +54,7 @@ _FIXED = Struct(">hBhii")
 _KEY_BYTES = Struct(">H")
 _VALUE_BYTES = Struct(">i")
 _NO_FIELDS = msgspec.Raw(b"")
+_NULL = msgspec.Raw(b"null")
 
 H = TypeVar("H", bound=Header)
 
@@ -61,10 +64,10 @@ class HeaderError(ProtocolError):
 
 
 class _JsonHeader(msgspec.Struct, gc=False):
-    code: int = 0
-    flag: int = 0
+    code: int | None = None
+    flag: int | None = None
     opaque: int | None = None
-    version: int = 0
+    version: int | None = None
     language: str | int | None = "JAVA"
     remark: str | None = None
     extFields: msgspec.Raw = _NO_FIELDS  # noqa: N815 (the wire's own name)
@@ -100,6 +103,9 @@ _decode_at_once: dict[bytes, Any] = {
 _decode_raw_fields = msgspec.json.Decoder(dict[str, str]).decode
 _encode_text = msgspec.json.Encoder().encode
 _typed_decoders: dict[type[Header], Any] = {}
+_truths: dict[type[Header], tuple[tuple[str, bytes], ...]] = {}
+"""The boolean fields of each kind of header, and how they mostly say that they are true."""
+_LANGUAGES = frozenset(LanguageCode.__members__)
 
 
 class Command:
@@ -191,10 +197,11 @@ class Command:
                 decoder = _typed_decoders[kind] = msgspec.json.Decoder(kind, strict=False).decode
             try:
                 header: H = decoder(raw)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 pass
             else:
-                return header
+                if not _is_misread(header, raw):
+                    return header
         return decode_fields(kind, self.fields)
 
     def __repr__(self) -> str:
@@ -249,26 +256,32 @@ def _decode_json(data: bytes, body: bytes) -> Command:
     command = Command.__new__(Command)
     command.body = body
     command.serialization = JSON_HEADER
+    command.frame_bytes = 0
     command._fields = None
     decode = _decode_at_once.get(data[:12])
     header: Any = None
     if decode is not None:
         try:
             header = decode(data)
-            command._typed = typed = header.extFields
+            typed = header.extFields
+            command._typed = typed
             command._raw_fields = data if typed is not None else b""
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+            if typed is not None and _is_misread(typed, data):
+                header = None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             header = None
     if header is None:
         header = _read_json_header(data)
         command._typed = None
-        command._raw_fields = header.extFields
-    command.code = code = header.code
-    command.flag = header.flag
+        command._raw_fields = header.extFields if header.extFields != _NULL else _NO_FIELDS
+    command.code = code = header.code or 0
+    command.flag = header.flag or 0
     command.opaque = opaque = header.opaque or 0
-    command.version = header.version
+    command.version = header.version or 0
     language = header.language
-    command.language = language if type(language) is str else _language_name(language)
+    if type(language) is not str or language not in _LANGUAGES:
+        language = _language_name(language)
+    command.language = language
     command.remark = header.remark
     if not (INT32_MIN <= opaque <= INT32_MAX and INT32_MIN <= code <= INT32_MAX):
         raise HeaderError(f"code {code}, opaque {opaque}: not 32-bit numbers")
@@ -277,9 +290,20 @@ def _decode_json(data: bytes, body: bytes) -> Command:
 
 def _read_json_header(data: bytes) -> _JsonHeader:
     try:
-        return _decode_json_header(data)
+        header = _decode_json_header(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _decode_odd_json(data)
+    if _lacks_members(header, data):
+        with contextlib.suppress(HeaderError):
+            return _decode_odd_json(data)
+    return header
+
+
+def _lacks_members(header: _JsonHeader, data: bytes) -> bool:
+    """Whether something is missing that may be there in other letters."""
+    if not header.extFields and b"extfields" in data.lower():
+        return True
+    return header.code is None or header.opaque is None or None in (header.flag, header.version)
 
 
 def _decode_odd_json(data: bytes) -> _JsonHeader:
@@ -306,13 +330,31 @@ def _decode_odd_json(data: bytes) -> _JsonHeader:
         raise HeaderError(f"a header with a member of the wrong kind: {problem}") from None
 
 
-def _language_name(number: int | None) -> str | None:
-    if number is None:
+def _is_misread(header: Header, raw: bytes | msgspec.Raw) -> bool:
+    """Whether a boolean may have been read as true that says something else, such as 1."""
+    kind = type(header)
+    truths = _truths.get(kind)
+    if truths is None:
+        truths = _truths[kind] = _truths_of(kind)
+    return any(getattr(header, name) and said not in bytes(raw) for name, said in truths)
+
+
+def _truths_of(kind: type[Header]) -> tuple[tuple[str, bytes], ...]:
+    fields = boolean_fields(kind)
+    return tuple((name, f'"{wire_name}":"true"'.encode()) for name, wire_name in fields)
+
+
+def _language_name(said: Any) -> str | None:
+    """The name of a language that came as its number or in other letters; None if unknown."""
+    if said is None:
         return None
+    if isinstance(said, str):
+        name = said.upper()
+        return name if name in _LANGUAGES else None
     try:
-        return LanguageCode(number).name
+        return LanguageCode(said).name
     except ValueError:
-        raise HeaderError(f"language number {number}, where 0 to 13 are known") from None
+        raise HeaderError(f"language {said}, where numbers from 0 to 13 are known") from None
 
 
 def _read_raw_fields(raw: bytes | msgspec.Raw) -> dict[str, str]:

@@ -21,6 +21,8 @@ TWO_U32 = Struct(">II")
 PREFIX_BYTES = 8
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 """RocketMQ's own limit, its four length bytes included."""
+HEADER_BYTES_MAX = 0xFFFFFF
+"""What the length field of a header has room for."""
 
 JSON_HEADER = 0
 BINARY_HEADER = 1
@@ -80,7 +82,13 @@ def cut_frame(data: bytes | bytearray, start: int, size: int) -> Frame:
 
 
 def frame_prefix(encoding: int, header_bytes: int, body_bytes: int) -> bytes:
-    """The eight bytes that go before a header and a body of these sizes."""
+    """The eight bytes that go before a header and a body of these sizes.
+
+    Raises:
+        FrameError: the header is longer than its length field can say.
+    """
+    if header_bytes > HEADER_BYTES_MAX:
+        raise FrameError(f"a header of {header_bytes} bytes, at most {HEADER_BYTES_MAX}")
     return TWO_U32.pack(4 + header_bytes + body_bytes, encoding << 24 | header_bytes)
 
 

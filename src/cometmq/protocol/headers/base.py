@@ -97,7 +97,7 @@ def decode_fields(cls: type[H], fields: Mapping[str, Any]) -> H:
     values: dict[str, Any] = {}
     for field in _plan(cls):
         value = fields.get(field.wire_name)
-        if value is not None:
+        if value is not None and not (field.kind is not str and _says_null(value)):
             values[field.attribute] = _read(cls, field, value)
         elif field.required:
             raise ResponseError(
@@ -125,18 +125,27 @@ def _read_number(cls: type[Header], field: _Field, value: Any) -> int:
     return number
 
 
+def _says_null(value: Any) -> bool:
+    return isinstance(value, str) and value.lower() == "null"
+
+
+def boolean_fields(cls: type[Header]) -> list[tuple[str, str]]:
+    """The attributes of a header's boolean fields, each with its wire name."""
+    return [(field.attribute, field.wire_name) for field in _plan(cls) if field.kind is bool]
+
+
 def _parse(value: Any) -> int | None:
-    """Read a number by Java's rules: a sign and digits, nothing around them."""
+    """Read a number by Java's rules, a sign and digits; or one that JSON takes for whole: 5.0."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
         return value
     text = str(value)
-    if len(text) > 20 or not text.lstrip("+-").isdecimal() or "_" in text:
-        return None
     try:
-        return int(text)
-    except ValueError:
+        if len(text) <= 20 and text.lstrip("+-").isdecimal():
+            return int(text)
+        return msgspec.convert(text, int, strict=False)
+    except (ValueError, msgspec.MsgspecError):
         return None
 
 

@@ -33,7 +33,7 @@ def name_servers(
         cluster.start()
         yield cluster.namesrv
     finally:
-        cluster.stop()
+        cluster.kill()
 
 
 @pytest.fixture

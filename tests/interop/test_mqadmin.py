@@ -84,6 +84,11 @@ CREATE = [
     Step("status of an empty topic", f"topicStatus -t {TOPIC}"),
     Step("create a group", f"updateSubGroup -c DefaultCluster -g {GROUP} -s true -r 5 -q 2"),
     Step("show a group", f"getConsumerConfig -g {GROUP}"),
+    Step(
+        "create with attributes", "updateTopic -b {broker} -t Ordered -o true -a +message.type=FIFO"
+    ),
+    Step("delete with attributes", "deleteTopic -t Ordered -c DefaultCluster"),
+    Step("allocation", f"allocateMQ -t {TOPIC} -i 10.0.0.1,10.0.0.2"),
     Step("refuse a bad name", "updateTopic -b {broker} -t bad:name -r 4 -w 2"),
 ]
 
@@ -106,6 +111,7 @@ QUERY = [
     ),
     Step("by id", f"queryMsgById -t {TOPIC} -i {{offset_id}}"),
     Step("by unique key", f"queryMsgByUniqueKey -t {TOPIC} -i {{unique}}"),
+    Step("by an unknown id", f"queryMsgByUniqueKey -t {TOPIC} -i {'0' * 32}"),
     Step("beyond the end", f"queryMsgByOffset -t {TOPIC} -b broker-a -i 0 -o 99"),
     Step("queue entries", f"queryCq -t {TOPIC} -q 0 -i 0 -c 2 -b {{broker}}"),
     Step("consume all", f"consumeMessage -t {TOPIC}", any_order=True),
@@ -149,6 +155,7 @@ CLUSTER = [
     Step("change a setting", "updateBrokerConfig -b {broker} -k autoCreateTopicEnable -v false"),
     Step("round trips", f"checkMsgSendRT -t {TOPIC} -a 3 -s 10", hide=r"(?<=e)\s+\d+$"),
     Step("send to a broker's own topic", "sendMsgStatus -b broker-a -c 2", hide=r"rt=\d+ms"),
+    Step("replication", "haStatus -b {broker}", hide=r"(?<=MaxOffset)\s+\d+"),
     Step("put a key", "updateKvConfig -s ns -k a -v b"),
     Step("take it away", "deleteKvConfig -s ns -k a"),
     Step("put an order", f"updateOrderConf -t {TOPIC} -m put -v broker-a:4"),

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
-from cometmq.model.errors import InvalidMessageError
+from cometmq.model.errors import InvalidMessageError, InvalidNameError
+from cometmq.model.flags import SysFlag
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol.batch import decode_batch
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, join_properties
@@ -23,6 +24,7 @@ from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.dispatch import Dispatcher, QueueTable, TopicQueues
 from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.index import Index
+from cometmq.store.paths import directory_name
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,8 @@ _KEYS_EXPECTED = 64
 _HOST_V4_BYTES, _HOST_V6_BYTES = 8, 20
 _V6_EXTRA_BYTES = 12
 _BORN_V6, _STORE_V6 = 0x10, 0x20
+_PREPARED = SysFlag.TRANSACTION_PREPARED
+"""Set in the flags of half messages and of rollbacks, which are in no queue."""
 _V6_BITS = _BORN_V6 | _STORE_V6
 # These names are C numbers once compiled.
 _FIXED_BYTES = FIXED_BYTES
@@ -295,7 +299,7 @@ class Appender:
             logger.error("record not dispatched offset=%d reason=%s", log_offset, problem)
             self.refusal = f"queues and index cannot be written: {problem}"
             return
-        if self.on_arrival is not None and queue.max_offset > queue_offset:
+        if self.on_arrival is not None and not sys_flag & _PREPARED:
             self.on_arrival(
                 queues.name, queue.queue_id, queue_offset, tags_code, store_ms, properties
             )
@@ -311,6 +315,10 @@ class Appender:
             self._long_topics and topic.startswith(RETRY_PREFIX)
         ):
             raise _too_large("a topic", length, TOPIC_BYTES_MAX_V1)
+        try:
+            directory_name(topic)
+        except InvalidNameError as problem:
+            raise InvalidMessageError(str(problem)) from problem
         return self._table.topic(topic)
 
     def _admit_queue(self, queues: TopicQueues, queue_id: int) -> ConsumeQueue:

@@ -35,7 +35,8 @@ cdef class ConsumeQueue:
     @cython.locals(segment=Segment, end=cython.longlong, target=cython.longlong)
     cdef _reserve(self, long long units)
     cdef _enter(self, Segment segment, long long position)
-    cdef bint _jump(self, long long queue_offset) except -1
+    @cython.locals(start=cython.longlong, base=cython.longlong)
+    cdef _jump(self, long long queue_offset)
     cdef _fill(self, long long queue_offset)
 
     @cython.locals(segment=Segment, count=cython.longlong)

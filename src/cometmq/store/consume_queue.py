@@ -83,8 +83,8 @@ class ConsumeQueue:
         """
         if log_offset + size <= self.max_physical:
             return
-        if queue_offset != self.max_offset and not self._jump(queue_offset):
-            return
+        if queue_offset != self.max_offset:
+            self._jump(queue_offset)
         if self._position + _UNIT_BYTES > self._room_end:
             self._reserve(1)
         if self.ext is not None:
@@ -213,14 +213,16 @@ class ConsumeQueue:
         self._position = position
         self._room_end = position
 
-    def _jump(self, queue_offset: int) -> bool:
-        """Meet a unit that is not the next one; return whether it may be written now."""
+    def _jump(self, queue_offset: int) -> None:
+        """Meet a unit that is not the next one, which only a log dispatched again holds."""
         if queue_offset < self.max_offset:
             logger.warning(
                 "queue has the offset already topic=%s queue=%d offset=%d next=%d",
                 *(self.topic, self.queue_id, queue_offset, self.max_offset),
             )
-            return False
+            if queue_offset == 0:  # its topic was deleted and made again
+                self.delete()
+            return
         start = queue_offset * _UNIT_BYTES
         if not self.segments.items:
             base = start - start % self.segments.size_bytes
@@ -232,9 +234,8 @@ class ConsumeQueue:
                 "queue lost too many units topic=%s queue=%d offset=%d next=%d",
                 *(self.topic, self.queue_id, queue_offset, self.max_offset),
             )
-            return True
+            return
         self._fill(queue_offset)
-        return True
 
     def _fill(self, queue_offset: int) -> None:
         while self.max_offset < queue_offset:

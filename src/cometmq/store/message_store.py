@@ -156,6 +156,12 @@ class MessageStore:
         finally:
             self._let_go()
 
+    def abandon(self) -> None:
+        """Let go of all files without writing anything out, as a crash does; for tests."""
+        self._appender.refusal = "the store is shut"
+        self._preparation.stop(keep=True)
+        self._let_go()
+
     def _let_go(self) -> None:
         self._preparation.stop()
         for queue in self._table.all():

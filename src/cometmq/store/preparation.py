@@ -66,16 +66,16 @@ class Preparation:
             self._segments.discard(made)
         return self._segments.make(base_offset, reserve=True)
 
-    def stop(self) -> None:
-        """End the thread and delete a segment that was never used."""
+    def stop(self, *, keep: bool = False) -> None:
+        """End the thread; delete a segment that was never used, unless told to ``keep`` it."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
-        if self._made is not None:
+        if self._made is not None and not keep:
             self._segments.discard(self._made)
-            self._made = None
+        self._made = None
 
     def _wake(self) -> None:
         if self._thread is None and not self._stopped:

@@ -1,0 +1,116 @@
+"""A disk that can refuse, fill up, and forget what was never synced; the rest is real.
+
+Faults it knows, and nothing else:
+
+    fail_sync       every sync fails, and what it was for may be lost
+    room_bytes      so many bytes can still be reserved; then the disk is full
+    usage           what the disk says of itself
+    crash           each page that was never synced is kept or lost, as a seed has it
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+from cometmq.system.files import DiskUsage, MappedFile, SystemFiles, SystemMappedFile
+from cometmq.system.randomness import SeededRandomness
+
+PAGE_BYTES = 4096
+
+
+class FaultyFiles(SystemFiles):
+    """Files whose faults a test sets."""
+
+    def __init__(self) -> None:
+        self.fail_sync = False
+        self.room_bytes: int | None = None
+        self.disk: DiskUsage | None = None
+        self.syncs = 0
+        self._mapped: dict[Path, FaultyMappedFile] = {}
+
+    def open_mapped(
+        self,
+        path: Path,
+        size_bytes: int,
+        *,
+        create: bool = False,
+        read_only: bool = False,
+        keep_open: bool = True,
+    ) -> MappedFile:
+        file = FaultyMappedFile(
+            path, size_bytes, create=create, read_only=read_only, keep_open=keep_open
+        )
+        file.disk = self
+        file.durable = bytes(file.map)
+        self._mapped[path] = file
+        return file
+
+    def write(self, path: Path, data: bytes) -> None:
+        self.refuse_sync()
+        super().write(path, data)
+
+    def remove(self, path: Path) -> None:
+        self._mapped.pop(path, None)
+        super().remove(path)
+
+    def rename(self, path: Path, target: Path) -> None:
+        super().rename(path, target)
+
+    def usage(self, path: Path) -> DiskUsage:
+        return self.disk if self.disk is not None else super().usage(path)
+
+    def refuse_sync(self) -> None:
+        self.syncs += 1
+        if self.fail_sync:
+            raise OSError(errno.EIO, "the disk is gone")
+
+    def crash(self, keeps: Callable[[Path, int], bool]) -> None:
+        """Stop the machine.
+
+        Args:
+            keeps: whether the page of that number of a file reached the disk without a sync.
+        """
+        for path, file in self._mapped.items():
+            data = bytearray(file.durable)
+            for number, start in enumerate(range(0, len(data), PAGE_BYTES)):
+                if keeps(path, number):
+                    data[start : start + PAGE_BYTES] = file.map[start : start + PAGE_BYTES]
+            path.unlink()  # the old mapping goes on in its own file
+            path.write_bytes(data)
+        self._mapped.clear()
+
+    def crash_by_chance(self, seed: int) -> None:
+        """Stop the machine with about half of the unsynced pages on the disk."""
+        chance = SeededRandomness(seed)
+        self.crash(lambda path, number: chance.below(2) == 1)
+
+
+class FaultyMappedFile(SystemMappedFile):
+    """A mapped file of that disk."""
+
+    disk: FaultyFiles
+    durable: bytes
+
+    def reserve(self, start: int, stop: int) -> None:
+        room = self.disk.room_bytes
+        length = min(stop, self.size_bytes) - start
+        if room is not None:
+            if length > room:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            self.disk.room_bytes = room - length
+        super().reserve(start, stop)
+
+    def sync(self) -> None:
+        written = bytes(self.map)
+        self.disk.refuse_sync()
+        super().sync()
+        self.durable = written
+
+
+def nearly_full_disk(percent: int = 80) -> FaultyFiles:
+    """A disk so full that expired files go at any hour."""
+    files = FaultyFiles()
+    files.disk = DiskUsage(used_bytes=percent, available_bytes=100 - percent)
+    return files

@@ -1,0 +1,102 @@
+"""Small stores for tests: files of a few KiB, messages that say who they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cometmq.model.message import StoredMessage
+from cometmq.protocol.properties import encode_properties
+from cometmq.protocol.record import decode_record, encode_host
+from cometmq.store import Appended, GetStatus, MessageStore, StoreSettings
+from cometmq.system.clock import ManualClock
+from cometmq.system.files import Files
+
+PRODUCER = encode_host("192.168.1.2", 54321)
+BROKER = encode_host("10.0.0.1", 10911)
+LOG_FILE_BYTES = 16 * 1024
+TOPIC = "orders"
+
+
+def small_settings(root: Path, **changes: Any) -> StoreSettings:
+    """Settings with files so small that a few messages fill them."""
+    values: dict[str, Any] = {
+        "root": root,
+        "commit_log_file_bytes": LOG_FILE_BYTES,
+        "consume_queue_file_bytes": 20 * 50,
+        "consume_queue_ext_file_bytes": 256,
+        "index_slots": 16,
+        "index_entries": 64,
+        "flush_disk_type": "ASYNC_FLUSH",
+    }
+    return StoreSettings(**(values | changes))
+
+
+def opened(
+    root: Path, *, clock: ManualClock | None = None, files: Files | None = None, **changes: Any
+) -> MessageStore:
+    """An open store."""
+    store = MessageStore(small_settings(root, **changes), clock=clock or ManualClock(), files=files)
+    store.open()
+    return store
+
+
+def put(
+    store: MessageStore,
+    body: bytes = b"body",
+    *,
+    topic: str = TOPIC,
+    queue_id: int = 0,
+    properties: dict[str, str] | None = None,
+    **more: Any,
+) -> Appended:
+    """Append one message."""
+    return store.append(
+        topic,
+        queue_id,
+        body,
+        encode_properties(properties or {}),
+        **{
+            "born_time_ms": 1_600_000_000_000,
+            "born_host": PRODUCER,
+            "store_host": BROKER,
+            **more,
+        },
+    )
+
+
+def all_messages(store: MessageStore, topic: str = TOPIC, queue_id: int = 0) -> list[StoredMessage]:
+    """Every message of a queue, read the way consumers read."""
+    low, high = store.bounds(topic, queue_id)
+    messages: list[StoredMessage] = []
+    while low < high:
+        result = store.get(topic, queue_id, low, 32)
+        assert result.status is GetStatus.FOUND, result.status
+        messages += split(b"".join(result.slices))
+        low = result.next_begin_offset
+    return messages
+
+
+def split(data: bytes) -> list[StoredMessage]:
+    """The messages of an answer's body."""
+    messages = []
+    position = 0
+    while position < len(data):
+        message = decode_record(data, position)
+        messages.append(message)
+        position += message.size_bytes
+    return messages
+
+
+def bodies(store: MessageStore, topic: str = TOPIC, queue_id: int = 0) -> list[bytes]:
+    """The bodies of every message of a queue."""
+    return [message.body for message in all_messages(store, topic, queue_id)]
+
+
+def files_of(root: Path) -> dict[str, bytes]:
+    """Name and content of every file below a directory."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }

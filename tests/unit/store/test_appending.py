@@ -1,0 +1,319 @@
+"""What an append writes, what it refuses, and that a refusal leaves nothing behind."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cometmq.model.errors import InvalidMessageError
+from cometmq.model.flags import SysFlag
+from cometmq.model.topic import retry_topic
+from cometmq.protocol.batch import BatchItem, encode_batch
+from cometmq.protocol.properties import encode_properties
+from cometmq.protocol.record import decode_record, encode_host, encode_record
+from cometmq.store import MessageStore, SegmentCreateError, StoreUnavailableError
+from cometmq.system.clock import ManualClock
+from support.stores import BROKER, LOG_FILE_BYTES, PRODUCER, TOPIC, all_messages, bodies, put
+
+BROKER_V6 = encode_host("2001:db8::1", 10911)
+PRODUCER_V6 = encode_host("2001:db8::2", 54321)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    body=st.binary(max_size=300),
+    properties=st.dictionaries(st.text("abcK", min_size=1), st.text("xyz é", min_size=1)),
+    flag=st.integers(-(2**31), 2**31 - 1),
+    sys_flag=st.sampled_from([0, SysFlag.COMPRESSED, SysFlag.TRANSACTION_COMMIT]),
+    queue_id=st.integers(0, 3),
+    reconsumed=st.integers(0, 20),
+    born_host=st.sampled_from([PRODUCER, PRODUCER_V6]),
+    store_host=st.sampled_from([BROKER, BROKER_V6]),
+)
+def test_the_log_holds_the_record_as_the_protocol_defines_it(
+    store: MessageStore, clock: ManualClock, **made: Any
+) -> None:
+    text = encode_properties(made["properties"])
+    stored = store.append(
+        TOPIC,
+        made["queue_id"],
+        made["body"],
+        text,
+        flag=made["flag"],
+        sys_flag=made["sys_flag"],
+        born_time_ms=123,
+        born_host=made["born_host"],
+        store_host=made["store_host"],
+        reconsume_times=made["reconsumed"],
+        prepared_offset=77,
+    )
+    assert store.record_at(stored.log_offset, stored.size_bytes) == encode_record(
+        TOPIC.encode(),
+        made["body"],
+        text,
+        queue_id=made["queue_id"],
+        queue_offset=stored.queue_offset,
+        log_offset=stored.log_offset,
+        born_time_ms=123,
+        born_host=made["born_host"],
+        store_time_ms=clock.now_ms(),
+        store_host=made["store_host"],
+        flag=made["flag"],
+        sys_flag=made["sys_flag"],
+        reconsume_times=made["reconsumed"],
+        prepared_offset=77,
+        crc=0 if not made["body"] else None,
+    )
+
+
+def test_offsets_grow_by_one_per_queue_and_by_the_size_in_the_log(store: MessageStore) -> None:
+    first, second = put(store, b"a"), put(store, b"b")
+    other = put(store, b"c", queue_id=1)
+    assert (first.queue_offset, second.queue_offset, other.queue_offset) == (0, 1, 0)
+    assert first.log_offset == 0
+    assert second.log_offset == first.size_bytes
+    assert other.log_offset == second.log_offset + second.size_bytes
+    assert store.written_to == other.log_offset + other.size_bytes
+
+
+def test_a_full_file_is_closed_by_a_blank(store: MessageStore, tmp_path: Path) -> None:
+    while store.written_to < LOG_FILE_BYTES:
+        last_end = store.written_to
+        put(store, b"x" * 1000)
+    names = sorted(path.name for path in (tmp_path / "commitlog").iterdir())
+    data = (tmp_path / "commitlog" / names[0]).read_bytes()
+    left = LOG_FILE_BYTES - last_end
+    assert names[1] == f"{LOG_FILE_BYTES:020d}"
+    assert data[last_end : last_end + 8] == struct.pack(">iI", left, 0xCBD43194)
+    assert len(bodies(store)) == store.bounds(TOPIC, 0)[1]
+
+
+@pytest.mark.parametrize("spare", [8, 9])
+def test_a_record_that_leaves_eight_bytes_stays_in_the_file(
+    store: MessageStore, spare: int
+) -> None:
+    fixed = put(store, b"").size_bytes
+    put(store, b"x" * (LOG_FILE_BYTES - spare - 2 * fixed))
+    assert store.written_to == LOG_FILE_BYTES - spare
+
+
+def test_a_record_that_would_leave_seven_bytes_goes_into_the_next_file(
+    store: MessageStore,
+) -> None:
+    fixed = put(store, b"").size_bytes
+    stored = put(store, b"x" * (LOG_FILE_BYTES - 7 - 2 * fixed))
+    assert stored.log_offset == LOG_FILE_BYTES
+
+
+@pytest.mark.parametrize("name", ["t" * 127, retry_topic("g" * 200)])
+def test_a_topic_takes_the_record_form_that_its_length_needs(
+    store: MessageStore, name: str
+) -> None:
+    stored = put(store, topic=name)
+    record = store.record_at(stored.log_offset)
+    assert record is not None
+    assert record[4:8].hex() == ("daa320a7" if len(name) <= 127 else "daa320ab")
+    assert decode_record(record).topic == name
+    assert bodies(store, name) == [b"body"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("t" * 128, "a topic of 128 bytes, at most 127"),
+        ("é" * 64, "a topic of 128 bytes, at most 127"),
+        (retry_topic("g" * 300), "a topic of 307 bytes, at most 255"),
+        ("", "a topic without a name"),
+        ("a/b", "cannot name a directory"),
+        ("..", "cannot name a directory"),
+        ("nul\0", "cannot name a directory"),
+    ],
+)
+def test_a_topic_that_no_record_or_directory_can_hold_is_refused(
+    store: MessageStore, tmp_path: Path, name: str, words: str
+) -> None:
+    with pytest.raises(InvalidMessageError, match=words):
+        put(store, topic=name)
+    assert store.written_to == 0
+    assert store.queue_keys() == []
+    assert not (tmp_path / "consumequeue").exists()
+
+
+def test_long_retry_topics_are_refused_where_the_setting_says_so(
+    open_store: Callable[..., MessageStore],
+) -> None:
+    store = open_store(long_topic_records=False)
+    with pytest.raises(InvalidMessageError, match="at most 127"):
+        put(store, topic=retry_topic("g" * 200))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"body": b"x" * 5001}, "a body of 5001 bytes, at most 5000"),
+        ({"properties": {"k": "v" * 32766}}, "properties of 32769 bytes, at most 32767"),
+        ({"flag": 2**31}, "does not fit"),
+        ({"queue_id": -1}, "queue -1"),
+        ({"queue_id": 2**31}, "does not fit|queue 2147483648"),
+        ({"born_host": b"12345"}, "a host of 5 bytes"),
+        ({"store_host": b""}, "a host of 0 bytes"),
+    ],
+)
+def test_a_message_that_breaks_a_limit_is_refused_and_not_stored(
+    open_store: Callable[..., MessageStore], change: dict[str, Any], words: str
+) -> None:
+    store = open_store(message_bytes_max=5000)
+    with pytest.raises(InvalidMessageError, match=words):
+        put(store, **change)
+    assert store.written_to == 0
+    assert put(store).queue_offset == 0
+
+
+def test_the_largest_body_can_be_changed_while_the_store_is_open(store: MessageStore) -> None:
+    from dataclasses import replace
+
+    store.reconfigure(replace(store.settings, message_bytes_max=10))
+    with pytest.raises(InvalidMessageError, match="at most 10"):
+        put(store, b"x" * 11)
+
+
+def test_a_record_larger_than_a_file_is_refused(store: MessageStore) -> None:
+    with pytest.raises(SegmentCreateError, match=f"at most {LOG_FILE_BYTES - 8}"):
+        put(store, b"x" * LOG_FILE_BYTES)
+    assert put(store).log_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "in_queue", "in_index"),
+    [
+        (SysFlag.TRANSACTION_NONE, True, True),
+        (SysFlag.TRANSACTION_PREPARED, False, True),
+        (SysFlag.TRANSACTION_COMMIT, True, True),
+        (SysFlag.TRANSACTION_ROLLBACK, False, False),
+    ],
+)
+def test_the_kind_of_transaction_decides_what_follows(
+    store: MessageStore, kind: int, in_queue: bool, in_index: bool
+) -> None:
+    put(store)
+    arrivals: list[int] = []
+    store.on_arrival = lambda topic, queue, offset, *rest: arrivals.append(offset)
+    stored = put(store, sys_flag=kind, properties={"KEYS": "k"})
+    assert stored.queue_offset == (1 if in_queue else 0)
+    assert store.bounds(TOPIC, 0) == (0, 2 if in_queue else 1)
+    assert arrivals == ([1] if in_queue else [])
+    assert len(store.query(TOPIC, "k", 10, 0, 2**62).records) == in_index
+
+
+def test_an_arrival_tells_everything_a_held_pull_needs(
+    store: MessageStore, clock: ManualClock
+) -> None:
+    told: list[tuple[Any, ...]] = []
+    store.on_arrival = lambda *facts: told.append(facts)
+    put(store, properties={"TAGS": "TagA"}, queue_id=2)
+    assert told == [(TOPIC, 2, 0, 2598919, clock.now_ms(), b"TAGS\x01TagA\x02")]
+
+
+@pytest.mark.parametrize(
+    ("level", "delay_ms"), [("1", 1000), ("3", 10_000), ("18", 7_200_000), ("30", 7_200_000)]
+)
+def test_a_unit_of_the_delay_topic_says_when_its_message_is_due(
+    store: MessageStore, clock: ManualClock, level: str, delay_ms: int
+) -> None:
+    put(store, topic="SCHEDULE_TOPIC_XXXX", properties={"DELAY": level, "TAGS": "TagA"})
+    ((_, _, code),) = store.consume_queue_units("SCHEDULE_TOPIC_XXXX", 0, 0, 10)
+    assert code == clock.now_ms() + delay_ms
+
+
+@pytest.mark.parametrize("level", ["0", "-1", "x", "1x", "²"])
+def test_a_delay_that_is_no_level_leaves_the_tags_code(store: MessageStore, level: str) -> None:
+    put(store, topic="SCHEDULE_TOPIC_XXXX", properties={"DELAY": level, "TAGS": "TagA"})
+    ((_, _, code),) = store.consume_queue_units("SCHEDULE_TOPIC_XXXX", 0, 0, 10)
+    assert code == 2598919
+
+
+def batch(*items: tuple[bytes, bytes]) -> bytes:
+    return encode_batch([BatchItem(7, body, properties) for body, properties in items])
+
+
+def put_batch(store: MessageStore, body: bytes, properties: bytes = b"", **more: Any) -> Any:
+    return store.append_batch(
+        TOPIC,
+        0,
+        body,
+        properties,
+        **{"born_time_ms": 5, "born_host": PRODUCER, "store_host": BROKER, **more},
+    )
+
+
+def test_a_batch_becomes_one_record_per_message(store: MessageStore) -> None:
+    put(store)
+    stored = put_batch(
+        store, batch((b"a", b"TAGS\x01x"), (b"", b""), (b"c", b"k\x01v\x02")), b"CLUSTER\x01C\x02"
+    )
+    messages = all_messages(store)[1:]
+    assert [message.body for message in messages] == [b"a", b"", b"c"]
+    assert [message.queue_offset for message in messages] == [1, 2, 3]
+    assert [message.log_offset for message in messages] == stored.log_offsets
+    assert [message.flag for message in messages] == [7, 7, 7]
+    assert messages[0].properties == {"TAGS": "x", "CLUSTER": "C"}
+    assert messages[1].properties == {"CLUSTER": "C"}
+    assert stored.queue_offset == 1
+    assert stored.size_bytes == sum(message.size_bytes for message in messages)
+    assert store.written_to == stored.log_offset_end
+
+
+def test_the_batchs_own_unique_key_wins(store: MessageStore) -> None:
+    put_batch(store, batch((b"a", b"UNIQ_KEY\x01own\x02")), b"UNIQ_KEY\x01whole\x02")
+    assert all_messages(store)[0].unique_id == "whole"
+    assert store.query(TOPIC, "whole", 9, 0, 2**62).records
+    assert not store.query(TOPIC, "own", 9, 0, 2**62).records
+
+
+def test_a_batch_stays_in_one_file(store: MessageStore) -> None:
+    put(store, b"x" * (LOG_FILE_BYTES - 1000))
+    stored = put_batch(store, batch(*[(b"y" * 100, b"")] * 5))
+    assert stored.log_offsets[0] == LOG_FILE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("body", "more", "words"),
+    [
+        (b"", {}, "without messages"),
+        (b"\0\0\0\x10abc", {}, "lengths do not fit"),
+        (batch((b"a", b""))[:-1], {}, "lengths do not fit"),
+        (batch((b"a", b"")), {"sys_flag": SysFlag.TRANSACTION_PREPARED}, "transaction"),
+        (batch((b"a" * 6000, b"")), {}, "at most 5000"),
+        (batch(*[(b"a" * 400, b"")] * 11), {}, "the records of a batch"),
+    ],
+)
+def test_a_batch_that_breaks_a_rule_is_refused_whole(
+    open_store: Callable[..., MessageStore], body: bytes, more: dict[str, Any], words: str
+) -> None:
+    store = open_store(message_bytes_max=5000)
+    with pytest.raises(InvalidMessageError, match=words):
+        put_batch(store, body, **more)
+    assert store.written_to == 0
+    assert store.bounds(TOPIC, 0) == (0, 0)
+
+
+def test_nothing_is_taken_before_open_and_after_close(
+    tmp_path: Path, open_store: Callable[..., MessageStore]
+) -> None:
+    from support.stores import small_settings
+
+    with pytest.raises(StoreUnavailableError, match="not open"):
+        put(MessageStore(small_settings(tmp_path)))
+    store = open_store()
+    store.close()
+    with pytest.raises(StoreUnavailableError, match="shut"):
+        put(store)
+    store.close()

@@ -1,0 +1,86 @@
+"""Extension units: their files, their ends, and queues that have them only in part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cometmq.store import MessageStore
+from cometmq.store.consume_queue_ext import ConsumeQueueExt, ExtUnit, address_of, is_address
+from cometmq.store.segments import Segments
+from cometmq.system.files import SystemFiles
+from support.stores import TOPIC, put
+
+
+def ext_in(folder: Path, size_bytes: int = 64) -> ConsumeQueueExt:
+    ext = ConsumeQueueExt(Segments(SystemFiles(), folder / "ext", size_bytes), writing=True)
+    ext.load()
+    return ext
+
+
+def test_a_file_without_room_for_a_unit_and_its_end_mark_is_closed(tmp_path: Path) -> None:
+    ext = ext_in(tmp_path)
+    addresses = [ext.put(code, 5) for code in range(4)]
+    # Two units of 20 bytes and 24 free bytes: 20 fit as they leave 4.
+    assert [address - address_of(0) for address in addresses] == [0, 20, 40, 64]
+    data = (tmp_path / "ext" / f"{0:020d}").read_bytes()
+    assert data[60:] == b"\xff\xff\0\0"
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 7])
+def test_the_stream_goes_on_where_its_files_end(tmp_path: Path, count: int) -> None:
+    first = ext_in(tmp_path)
+    units = [ExtUnit(code, 9, b"\x01" * (code % 3)) for code in range(count)]
+    addresses = [first.put(unit.tags_code, unit.store_ms, unit.bitmap) for unit in units]
+    first.close()
+    again = ext_in(tmp_path)
+    assert again.end_offset == first.end_offset
+    assert [again.get(address) for address in addresses] == units
+    assert again.get(again.put(77, 1)) == ExtUnit(77, 1)
+
+
+@pytest.mark.parametrize("offset", [-1, 1, 20, 40, 10**6, 2**40])
+def test_an_address_without_a_unit_finds_none(tmp_path: Path, offset: int) -> None:
+    ext = ext_in(tmp_path)
+    ext.put(3, 5)
+    assert ext.get(address_of(offset) if offset >= 0 else offset) is None
+    assert ext.tags_code_of(-5) == -5
+
+
+def test_a_store_with_extension_units_reads_the_same_tags_codes(
+    open_store: Callable[..., MessageStore],
+) -> None:
+    store = open_store(consume_queue_ext_enabled=True)
+    for _ in range(30):
+        put(store, properties={"TAGS": "TagA"})
+    assert {code for _, _, code in store.consume_queue_units(TOPIC, 0, 0, 99)} == {2598919}
+    store.close()
+    again = open_store()  # the setting is off now, the files are still there
+    put(again, properties={"TAGS": "TagB"})
+    codes = [code for _, _, code in again.consume_queue_units(TOPIC, 0, 0, 99)]
+    assert codes == [2598919] * 30 + [2598920]
+
+
+def test_queue_units_hold_addresses_while_the_setting_is_on(
+    open_store: Callable[..., MessageStore], tmp_path: Path
+) -> None:
+    store = open_store(consume_queue_ext_enabled=True)
+    put(store, properties={"TAGS": "TagA"})
+    store.close()
+    unit = (tmp_path / "consumequeue" / TOPIC / "0" / f"{0:020d}").read_bytes()[:20]
+    assert is_address(int.from_bytes(unit[12:], "big", signed=True))
+
+
+def test_a_crash_leaves_no_unit_behind_the_queues_end(
+    open_store: Callable[..., MessageStore],
+) -> None:
+    store = open_store(consume_queue_ext_enabled=True)
+    for _ in range(10):
+        put(store, properties={"TAGS": "TagA"})
+    store.abandon()
+    again = open_store(consume_queue_ext_enabled=True)
+    put(again, properties={"TAGS": "TagB"})
+    codes = [code for _, _, code in again.consume_queue_units(TOPIC, 0, 0, 99)]
+    assert codes == [2598919] * 10 + [2598920]

@@ -1,0 +1,149 @@
+"""When bytes are on the disk, who says so, and what a failing disk ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cometmq.store import MessageStore, StoreUnavailableError
+from cometmq.store.checkpoint import Checkpoint
+from cometmq.system.clock import ManualClock
+from support.faulty_files import FaultyFiles
+from support.stores import TOPIC, bodies, put
+
+Open = Callable[..., MessageStore]
+
+
+def checkpoint_of(root: Path) -> Checkpoint:
+    return Checkpoint.decode((root / "checkpoint").read_bytes())
+
+
+def test_a_flush_says_up_to_where_the_log_is_on_the_disk(store: MessageStore) -> None:
+    put(store)
+    assert store.flushed_to == 0
+    assert store.flush() == store.written_to == store.flushed_to
+
+
+def test_a_flush_waits_for_enough_pages(store: MessageStore) -> None:
+    put(store, b"x" * 4096 * 2)
+    assert store.flush(4) == 0
+    put(store, b"x" * 4096 * 1)
+    assert store.flush(4) == 0
+    put(store, b"x" * 4096)
+    assert store.flush(4) == store.written_to
+
+
+def test_a_flush_reaches_over_file_ends(open_store: Open) -> None:
+    files = FaultyFiles()
+    store = open_store(files=files)
+    for _ in range(40):
+        put(store, b"x" * 1000)
+    assert store.flush() == store.written_to
+    syncs = files.syncs
+    assert store.flush() == store.written_to
+    assert files.syncs == syncs
+
+
+def test_flushing_in_one_thread_while_another_appends_keeps_every_message(
+    open_store: Open,
+) -> None:
+    store = open_store()
+    done = threading.Event()
+    reached: list[int] = []
+
+    def flush_on() -> None:
+        while not done.is_set():
+            reached.append(store.flush())
+            store.flush_queues()
+            store.write_checkpoint()
+
+    flusher = threading.Thread(target=flush_on)
+    flusher.start()
+    made = [b"%d" % number for number in range(3000)]
+    for body in made:
+        put(store, body, properties={"KEYS": "k"})
+    done.set()
+    flusher.join()
+    assert reached == sorted(reached)
+    assert store.flush() == store.written_to
+    assert bodies(store) == made
+
+
+def test_the_checkpoint_only_says_what_is_on_the_disk(
+    store: MessageStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    put(store)
+    first_ms = clock.now_ms()
+    store.flush()
+    store.write_checkpoint()
+    assert checkpoint_of(tmp_path) == Checkpoint(physic_ms=first_ms)
+    clock.advance(5000)
+    put(store)
+    store.flush_queues()
+    store.write_checkpoint()
+    assert checkpoint_of(tmp_path) == Checkpoint(physic_ms=first_ms, logics_ms=first_ms + 5000)
+
+
+def test_the_checkpoint_says_when_a_full_index_file_is_on_the_disk(
+    store: MessageStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    for _ in range(70):
+        clock.advance(10)
+        put(store, properties={"KEYS": "k"})
+    store.flush_queues()
+    store.write_checkpoint()
+    assert checkpoint_of(tmp_path).index_ms == clock.now_ms() - 70
+
+
+def test_a_partial_flush_of_queues_vouches_for_nothing(store: MessageStore, tmp_path: Path) -> None:
+    put(store)
+    store.flush_queues(2)
+    store.write_checkpoint()
+    assert checkpoint_of(tmp_path).logics_ms == 0
+
+
+@pytest.mark.parametrize("step", ["flush", "flush_queues", "write_checkpoint"])
+def test_after_a_failed_sync_nothing_more_is_stored(
+    open_store: Open, tmp_path: Path, step: str
+) -> None:
+    files = FaultyFiles()
+    store = open_store(files=files)
+    put(store, b"before")
+    files.fail_sync = True
+    with pytest.raises(StoreUnavailableError, match="the disk is gone"):
+        getattr(store, step)()
+    files.fail_sync = False
+    syncs = files.syncs
+    for again in (store.flush, store.flush_queues, store.write_checkpoint, lambda: put(store)):
+        with pytest.raises(StoreUnavailableError, match="a sync has failed"):
+            again()
+    assert files.syncs == syncs
+    assert bodies(store) == [b"before"]
+    store.close()
+    assert (tmp_path / "abort").exists()
+
+
+def test_a_failed_sync_at_the_end_leaves_the_mark_of_a_crash(
+    open_store: Open, tmp_path: Path
+) -> None:
+    files = FaultyFiles()
+    store = open_store(files=files)
+    put(store)
+    files.fail_sync = True
+    with pytest.raises(StoreUnavailableError):
+        store.close()
+    assert (tmp_path / "abort").exists()
+    files.fail_sync = False
+    assert bodies(open_store()) == [b"body"]
+
+
+def test_a_deleted_topic_does_not_disturb_the_flush(store: MessageStore) -> None:
+    put(store)
+    put(store, topic="other")
+    assert store.delete_topic(TOPIC)
+    assert not store.delete_topic(TOPIC)
+    store.flush_queues()
+    assert store.queue_keys() == [("other", 0)]

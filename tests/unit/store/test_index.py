@@ -1,0 +1,147 @@
+"""The bytes of index files, and the way from one file to the next."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from cometmq.store import StoreCorruptError
+from cometmq.store.index import Index
+from cometmq.system.clock import ManualClock
+from cometmq.system.files import SystemFiles
+
+SLOTS, ENTRIES = 4, 6
+FILE_BYTES = 40 + SLOTS * 4 + ENTRIES * 20
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW_MS)
+
+
+def index_in(folder: Path, clock: ManualClock) -> Index:
+    index = Index(SystemFiles(), folder / "index", SLOTS, ENTRIES, clock.now_ms)
+    index.load()
+    return index
+
+
+def put(index: Index, *entries: tuple[int, int, int]) -> None:
+    for hashed, log_offset, store_ms in entries:
+        index.put(hashed, log_offset, store_ms)
+        index.newest.write_header()
+
+
+def parts(folder: Path, number: int = 0) -> tuple[tuple[int, ...], tuple[int, ...], list[object]]:
+    data = sorted((folder / "index").iterdir())[number].read_bytes()
+    assert len(data) == FILE_BYTES
+    entries = list(struct.iter_unpack(">iqii", data[40 + SLOTS * 4 :]))
+    return struct.unpack_from(">qqqqii", data), struct.unpack_from(">4i", data, 40), entries
+
+
+def test_a_file_is_header_slots_and_entries(tmp_path: Path, clock: ManualClock) -> None:
+    index = index_in(tmp_path, clock)
+    put(index, (9, 100, NOW_MS), (5, 200, NOW_MS + 2500), (2, 300, NOW_MS + 3000))
+    header, slots, entries = parts(tmp_path)
+    assert header == (NOW_MS, NOW_MS + 3000, 100, 300, 2, 4)
+    assert slots == (0, 2, 3, 0)
+    assert entries[1:4] == [(9, 100, 0, 0), (5, 200, 2, 1), (2, 300, 3, 0)]
+
+
+def test_a_full_file_is_followed_by_one_that_begins_where_it_ends(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    index = index_in(tmp_path, clock)
+    put(index, *[(number, number * 10, NOW_MS + number) for number in range(5)])
+    assert index.newest.is_full()
+    index.make_room(1)
+    assert parts(tmp_path, 1)[0] == (NOW_MS + 4, NOW_MS + 4, 40, 40, 0, 1)
+    put(index, (7, 50, NOW_MS + 9))
+    assert parts(tmp_path, 1)[0] == (NOW_MS + 9, NOW_MS + 9, 50, 50, 1, 2)
+
+
+def test_files_are_named_by_local_time_and_in_order(tmp_path: Path, clock: ManualClock) -> None:
+    index = index_in(tmp_path, clock)
+    put(index, *[(1, number, NOW_MS) for number in range(12)])
+    names = [item.path.name for item in index.items]
+    assert len(names) == 3
+    assert names == sorted(names)
+    assert all(len(name) == 17 and name.isdigit() for name in names)
+
+
+def test_names_stay_in_order_when_the_clock_is_set_back(tmp_path: Path, clock: ManualClock) -> None:
+    index = index_in(tmp_path, clock)
+    put(index, *[(1, number, NOW_MS) for number in range(5)])
+    clock.set_wall(NOW_MS - 10**9)
+    put(index, (1, 99, NOW_MS))
+    names = [item.path.name for item in index.items]
+    assert names == sorted(names)
+
+
+def test_files_that_are_there_are_gone_on_with(tmp_path: Path, clock: ManualClock) -> None:
+    first = index_in(tmp_path, clock)
+    put(first, *[(3, number, NOW_MS) for number in range(7)])
+    first.close()
+    again = index_in(tmp_path, clock)
+    put(again, (3, 7, NOW_MS))
+    assert [place for place, _ in again.newest.chain(3)] == [7, 6, 5]
+    assert [place for place, _ in again.items[0].chain(3)] == [4, 3, 2, 1, 0]
+
+
+def test_a_chain_that_leads_in_circles_ends(tmp_path: Path, clock: ManualClock) -> None:
+    index = index_in(tmp_path, clock)
+    put(index, (1, 10, NOW_MS), (1, 20, NOW_MS))
+    path = index.newest.path
+    index.close()
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">i", data, 40 + SLOTS * 4 + 20 + 16, 2)
+    path.write_bytes(data)
+    assert [place for place, _ in index_in(tmp_path, clock).newest.chain(1)] == [20, 10]
+
+
+@pytest.mark.parametrize("slot", [-1, 3, 2**31 - 1])
+def test_a_slot_that_leads_nowhere_finds_nothing(
+    tmp_path: Path, clock: ManualClock, slot: int
+) -> None:
+    index = index_in(tmp_path, clock)
+    put(index, (1, 10, NOW_MS), (2, 20, NOW_MS))
+    path = index.newest.path
+    index.close()
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">i", data, 40 + 4, slot)
+    path.write_bytes(data)
+    assert list(index_in(tmp_path, clock).newest.chain(1)) == []
+
+
+def test_old_and_new_files_can_be_dropped_but_the_newest_stays(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    index = index_in(tmp_path, clock)
+    put(index, *[(1, number, NOW_MS + number) for number in range(12)])
+    assert index.drop_before(5) == 1
+    assert index.drop_before(10**9) == 1
+    assert len(list((tmp_path / "index").iterdir())) == 1
+    assert index.drop_after(NOW_MS) == 1
+    assert index.newest is None
+    put(index, (1, 77, NOW_MS))
+    assert index.newest.has(1, 77)
+
+
+def test_full_files_are_synced_and_say_up_to_when(tmp_path: Path, clock: ManualClock) -> None:
+    index = index_in(tmp_path, clock)
+    put(index, *[(1, number, NOW_MS + number) for number in range(5)])
+    assert index.flush() == 0
+    put(index, (1, 5, NOW_MS + 5))
+    assert index.flush() == NOW_MS + 4
+    assert index.flush() == 0
+
+
+def test_a_file_of_another_size_is_refused(tmp_path: Path, clock: ManualClock) -> None:
+    folder = tmp_path / "index"
+    folder.mkdir()
+    (folder / "20260101000000000").write_bytes(b"short")
+    (folder / "notes.txt").write_bytes(b"left alone")
+    with pytest.raises(StoreCorruptError, match=f"5 bytes, expected {FILE_BYTES}"):
+        index_in(tmp_path, clock)

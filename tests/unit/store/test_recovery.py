@@ -1,0 +1,364 @@
+"""Opening a store: after a clean stop, after a crash, and with files missing or broken."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cometmq.store import (
+    GetStatus,
+    MessageStore,
+    StoreCorruptError,
+    StoreLockedError,
+)
+from cometmq.system.clock import ManualClock
+from support.stores import LOG_FILE_BYTES, TOPIC, bodies, files_of, put
+
+Open = Callable[..., MessageStore]
+
+
+def fill(store: MessageStore, count: int, size: int = 100) -> list[bytes]:
+    made = [b"%05d" % number + b"x" * size for number in range(count)]
+    for number, body in enumerate(made):
+        put(store, body, properties={"KEYS": f"k{number}", "TAGS": "TagA"})
+    return made
+
+
+def log_file(root: Path, number: int = 0) -> Path:
+    return root / "commitlog" / f"{number * LOG_FILE_BYTES:020d}"
+
+
+def overwrite(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+@pytest.mark.parametrize("count", [0, 1, 50, 150, 400])
+def test_everything_is_there_after_a_clean_stop(open_store: Open, count: int) -> None:
+    store = open_store()
+    made = fill(store, count)
+    end = store.written_to
+    store.close()
+    again = open_store()
+    assert bodies(again) == made
+    assert again.written_to == again.flushed_to == end
+    assert put(again).queue_offset == count
+
+
+@pytest.mark.parametrize("count", [0, 1, 50, 150, 400])
+def test_everything_is_there_after_the_process_was_killed(open_store: Open, count: int) -> None:
+    store = open_store()
+    made = fill(store, count)
+    store.abandon()
+    again = open_store()
+    assert bodies(again) == made
+    assert all(again.query(TOPIC, f"k{number}", 9, 0, 2**62).records for number in range(count))
+    assert put(again).queue_offset == count
+
+
+def test_a_clean_stop_leaves_the_files_rocketmq_leaves(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    fill(store, 130)
+    assert (tmp_path / "abort").read_bytes() == str(os.getpid()).encode()
+    store.close()
+    names = {name.split("/")[0] for name in files_of(tmp_path)}
+    assert names == {"commitlog", "consumequeue", "index", "checkpoint", "lock"}
+    assert (tmp_path / "lock").read_bytes() == b"lock"
+    assert {path.stat().st_size for path in (tmp_path / "commitlog").iterdir()} == {LOG_FILE_BYTES}
+    assert [path.name for path in sorted((tmp_path / "commitlog").iterdir())] == [
+        f"{at:020d}" for at in range(0, store.written_to + 1, LOG_FILE_BYTES)
+    ]
+
+
+def test_opening_and_closing_changes_nothing_in_log_queues_and_index(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store = open_store()
+    fill(store, 130)
+    store.close()
+    before = files_of(tmp_path)
+    open_store().close()
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_what_is_derived_from_the_log_is_made_again(
+    open_store: Open, tmp_path: Path, crashed: bool
+) -> None:
+    store = open_store()
+    made = fill(store, 300)
+    before = files_of(tmp_path / "consumequeue")
+    store.abandon() if crashed else store.close()
+    shutil.rmtree(tmp_path / "consumequeue")
+    shutil.rmtree(tmp_path / "index")
+    (tmp_path / "checkpoint").unlink(missing_ok=True)
+    again = open_store()
+    assert bodies(again) == made
+    assert files_of(tmp_path / "consumequeue") == before
+    assert all(again.query(TOPIC, f"k{number}", 9, 0, 2**62).records for number in range(300))
+
+
+def test_a_deleted_index_alone_is_made_again(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    fill(store, 100)
+    store.close()
+    shutil.rmtree(tmp_path / "index")
+    again = open_store()
+    assert all(again.query(TOPIC, f"k{number}", 9, 0, 2**62).records for number in range(100))
+
+
+def test_queues_that_are_behind_are_brought_up_to_the_log_after_a_clean_stop(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """The record that begins where the queues end must not be passed over."""
+    store = open_store()
+    made = fill(store, 20)
+    store.close()
+    queue_file = tmp_path / "consumequeue" / TOPIC / "0" / f"{0:020d}"
+    overwrite(queue_file, 15 * 20, bytes(5 * 20))
+    assert bodies(open_store()) == made
+
+
+def test_queues_that_are_ahead_of_the_log_are_cut(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    made = fill(store, 20)
+    start = store.consume_queue_units(TOPIC, 0, 15, 1)[0][0]
+    store.abandon()
+    overwrite(log_file(tmp_path), start, bytes(LOG_FILE_BYTES - start))
+    again = open_store()
+    assert bodies(again) == made[:15]
+    assert put(again, b"next").queue_offset == 15
+    assert bodies(again)[-1] == b"next"
+
+
+def test_a_store_without_any_log_forgets_its_queues(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    fill(store, 20)
+    store.close()
+    shutil.rmtree(tmp_path / "commitlog")
+    again = open_store()
+    assert again.bounds(TOPIC, 0) == (0, 0)
+    assert put(again).queue_offset == 0
+
+
+@pytest.mark.parametrize("left_over", [b"\xff" * 300, b"\0\0\0\x7b\xda\xa3\x20\xa7" + b"?" * 90])
+def test_garbage_after_the_last_record_is_cut_and_zeroed(
+    open_store: Open, tmp_path: Path, left_over: bytes
+) -> None:
+    store = open_store()
+    made = fill(store, 10)
+    end = store.written_to
+    store.abandon()
+    overwrite(log_file(tmp_path), end, left_over)
+    again = open_store()
+    assert bodies(again) == made
+    assert again.written_to == end
+    assert not any(log_file(tmp_path).read_bytes()[end:])
+
+
+def test_an_empty_file_made_ahead_is_no_part_of_the_log(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    made = fill(store, 10)
+    store.abandon()
+    log_file(tmp_path, 1).write_bytes(bytes(LOG_FILE_BYTES))
+    again = open_store()
+    assert bodies(again) == made
+    assert not log_file(tmp_path, 1).exists()
+    made += fill(again, 200)
+    assert bodies(again) == made
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+@pytest.mark.parametrize("where", [0, 4, 8, 28, 90, 150])
+def test_damage_in_the_middle_is_named_and_nothing_is_touched(
+    open_store: Open, tmp_path: Path, crashed: bool, where: int
+) -> None:
+    store = open_store()
+    fill(store, 40)
+    position = store.consume_queue_units(TOPIC, 0, 20, 1)[0][0]
+    store.abandon() if crashed else store.close()
+    overwrite(log_file(tmp_path), position + where, b"\x5a\xa5")
+    before = files_of(tmp_path)
+    with pytest.raises(StoreCorruptError) as met:
+        open_store()
+    assert met.value.path == log_file(tmp_path)
+    assert met.value.position == position
+    assert "cutDamagedLog" in str(met.value)
+    assert files_of(tmp_path) == before
+
+
+def test_damage_in_an_earlier_file_than_the_last_is_named_after_a_crash(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store = open_store()
+    fill(store, 300)
+    store.abandon()
+    overwrite(log_file(tmp_path), 5000, b"\x5a" * 200)
+    with pytest.raises(StoreCorruptError, match=f"{0:020d}"):
+        open_store()
+
+
+def test_a_damaged_log_is_cut_where_the_operator_says_so(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    made = fill(store, 40)
+    position = store.consume_queue_units(TOPIC, 0, 20, 1)[0][0]
+    store.close()
+    overwrite(log_file(tmp_path), position + 90, b"\x5a\xa5")
+    again = open_store(cut_damaged_log=True)
+    assert bodies(again) == made[:20]
+    again.close()
+    assert bodies(open_store()) == made[:20]
+
+
+def test_left_overs_of_an_earlier_cut_are_no_damage(
+    open_store: Open, tmp_path: Path, clock: ManualClock
+) -> None:
+    """RocketMQ does not zero what it cuts; whole but older records may follow the end."""
+    old = open_store()
+    fill(old, 40)
+    old.close()
+    stale = log_file(tmp_path).read_bytes()
+    for name in ("commitlog", "consumequeue", "index"):
+        shutil.rmtree(tmp_path / name)
+    clock.advance(60_000)
+    young = open_store()
+    made = fill(young, 10, size=77)
+    end = young.written_to
+    young.abandon()
+    overwrite(log_file(tmp_path), end, stale[end:])
+    again = open_store()
+    assert bodies(again) == made
+    assert not any(log_file(tmp_path).read_bytes()[end:])
+
+
+def test_only_what_may_not_be_on_the_disk_is_walked_after_a_crash(
+    open_store: Open, tmp_path: Path, clock: ManualClock
+) -> None:
+    """Damage in a file that the checkpoint vouches for is not met at the start."""
+    store = open_store()
+    made = fill(store, 250)
+    clock.advance(60_000)
+    made += fill(store, 250)
+    clock.advance(60_000)
+    store.flush()
+    store.flush_queues()
+    store.write_checkpoint()
+    store.abandon()
+    overwrite(log_file(tmp_path), 5000, b"\x5a" * 20)
+    assert open_store().bounds(TOPIC, 0) == (0, 500)
+
+
+def test_half_messages_after_the_last_unit_survive_a_clean_stop(open_store: Open) -> None:
+    store = open_store()
+    fill(store, 3)
+    half = put(store, b"half", sys_flag=0x4)
+    store.close()
+    again = open_store()
+    assert again.record_at(half.log_offset) is not None
+    assert again.bounds(TOPIC, 0) == (0, 3)
+
+
+def test_a_topic_deleted_and_made_again_has_only_its_new_messages_after_a_crash(
+    open_store: Open,
+) -> None:
+    store = open_store()
+    fill(store, 5)
+    store.delete_topic(TOPIC)
+    put(store, b"new")
+    put(store, b"newer")
+    store.abandon()
+    assert bodies(open_store()) == [b"new", b"newer"]
+
+
+# --- files that do not belong ---------------------------------------------------------------------
+
+
+def test_an_empty_last_file_is_deleted(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    made = fill(store, 10)
+    store.close()
+    log_file(tmp_path, 1).touch()
+    assert bodies(open_store()) == made
+    assert not log_file(tmp_path, 1).exists()
+
+
+def test_directories_among_the_files_are_passed_over(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    made = fill(store, 10)
+    store.close()
+    (tmp_path / "commitlog" / "lost+found").mkdir()
+    (tmp_path / "consumequeue" / TOPIC / "notes").mkdir()
+    assert bodies(open_store()) == made
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "words"),
+    [
+        (f"{LOG_FILE_BYTES:020d}", 100, "a file of 100 bytes"),
+        ("x", LOG_FILE_BYTES, "a stray file"),
+        (f"{3 * LOG_FILE_BYTES:020d}", LOG_FILE_BYTES, f"expected file {LOG_FILE_BYTES:020d}"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_named(
+    open_store: Open, tmp_path: Path, name: str, size: int, words: str
+) -> None:
+    store = open_store()
+    fill(store, 10)
+    store.close()
+    (tmp_path / "commitlog" / name).write_bytes(bytes(size))
+    before = files_of(tmp_path)
+    with pytest.raises(StoreCorruptError, match=words) as met:
+        open_store()
+    assert met.value.path.name == name
+    assert files_of(tmp_path) == before
+
+
+def test_a_store_of_other_file_sizes_is_refused(open_store: Open) -> None:
+    store = open_store()
+    fill(store, 10)
+    store.close()
+    with pytest.raises(StoreCorruptError, match=f"expected {2 * LOG_FILE_BYTES} bytes"):
+        open_store(commit_log_file_bytes=2 * LOG_FILE_BYTES)
+
+
+def test_missing_first_files_move_the_least_offsets(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    made = fill(store, 300)
+    store.close()
+    log_file(tmp_path).unlink()
+    again = open_store()
+    low, high = again.bounds(TOPIC, 0)
+    assert 0 < low < high == 300
+    assert again.min_log_offset == LOG_FILE_BYTES
+    assert bodies(again) == made[low:]
+    assert again.get(TOPIC, 0, 0, 1).status is GetStatus.OFFSET_TOO_SMALL
+
+
+def test_a_store_is_opened_by_one_process_at_a_time(open_store: Open, tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, pathlib\n"
+            "from cometmq.system.files import SystemFiles\n"
+            "lock = SystemFiles().lock(pathlib.Path(sys.argv[1]), b'lock')\n"
+            "print('held', flush=True)\n"
+            "sys.stdin.read()\n",
+            str(tmp_path / "lock"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    with pytest.raises(StoreLockedError, match="another process"):
+        open_store()
+    holder.communicate()
+    put(open_store())

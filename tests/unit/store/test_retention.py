@@ -1,0 +1,179 @@
+"""Which files go, when sends are refused, and that they are taken again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cometmq.store import GetStatus, MessageStore, StoreUnavailableError
+from cometmq.system.clock import ManualClock
+from cometmq.system.files import DiskUsage
+from support.faulty_files import FaultyFiles
+from support.stores import LOG_FILE_BYTES, TOPIC, bodies, put
+
+Open = Callable[..., MessageStore]
+HOUR_MS = 3_600_000
+
+
+def disk_at(percent: int) -> FaultyFiles:
+    files = FaultyFiles()
+    files.disk = DiskUsage(used_bytes=percent, available_bytes=100 - percent)
+    return files
+
+
+def local_ms(hour: int) -> int:
+    return int(time.mktime((2026, 7, 1, hour, 30, 0, 0, 0, -1))) * 1000
+
+
+def fill(store: MessageStore, root: Path, written_ms: int) -> None:
+    """Four log files and a bit, last written at a time."""
+    while store.written_to < 4 * LOG_FILE_BYTES:
+        put(store, b"x" * 1000, properties={"KEYS": "k"})
+    store.flush()
+    for path in (root / "commitlog").iterdir():
+        os.utime(path, ns=(written_ms * 10**6, written_ms * 10**6))
+
+
+def log_files(root: Path) -> int:
+    return len(list((root / "commitlog").iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("hour", "percent", "age_hours", "left"),
+    [
+        (3, 50, 100, 5),
+        (4, 50, 100, 1),
+        (4, 50, 71, 5),
+        (22, 50, 100, 1),
+        (3, 76, 100, 1),
+        (3, 75, 100, 5),
+        (3, 76, 71, 5),
+        (3, 86, 71, 1),
+        (3, 85, 71, 5),
+    ],
+)
+def test_files_go_by_age_hour_and_disk(
+    open_store: Open, tmp_path: Path, hour: int, percent: int, age_hours: int, left: int
+) -> None:
+    store = open_store(files=disk_at(percent), delete_when=("04", "22"))
+    now_ms = local_ms(hour)
+    fill(store, tmp_path, now_ms - age_hours * HOUR_MS)
+    before = log_files(tmp_path)
+    assert store.clean(now_ms) == before - log_files(tmp_path)
+    assert log_files(tmp_path) == left
+
+
+def test_files_that_have_not_expired_stay_where_the_setting_says_so(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store = open_store(files=disk_at(95), clean_forcibly_enabled=False)
+    fill(store, tmp_path, local_ms(3))
+    assert store.clean(local_ms(3)) == 0
+
+
+def test_a_young_file_keeps_the_older_ones_after_it(open_store: Open, tmp_path: Path) -> None:
+    store = open_store(files=disk_at(80))
+    now_ms = local_ms(3)
+    fill(store, tmp_path, now_ms - 100 * HOUR_MS)
+    young = tmp_path / "commitlog" / f"{LOG_FILE_BYTES:020d}"
+    os.utime(young, ns=(now_ms * 10**6, now_ms * 10**6))
+    assert store.clean(now_ms) == 1
+    assert young.exists()
+
+
+def test_one_round_deletes_a_limited_number(open_store: Open, tmp_path: Path) -> None:
+    store = open_store(files=disk_at(80), delete_files_batch_max=1)
+    fill(store, tmp_path, 0)
+    assert store.clean(local_ms(3)) == 1
+
+
+def test_what_is_not_on_the_disk_stays(open_store: Open, tmp_path: Path) -> None:
+    store = open_store(files=disk_at(95))
+    while store.written_to < 3 * LOG_FILE_BYTES:
+        put(store, b"x" * 1000)
+    assert store.clean() == 0
+    store.flush()
+    assert store.clean() == 3
+
+
+def test_queues_and_index_follow_the_log(open_store: Open, tmp_path: Path) -> None:
+    store = open_store(files=disk_at(80))
+    for number in range(400):
+        put(store, b"%d" % number, properties={"KEYS": f"k{number}"})
+    store.flush()
+    store.clean(2**45)
+    low, high = store.bounds(TOPIC, 0)
+    assert store.min_log_offset == store.written_to // LOG_FILE_BYTES * LOG_FILE_BYTES
+    assert high == 400
+    assert bodies(store) == [b"%d" % number for number in range(low, high)]
+    queue_files = sorted((tmp_path / "consumequeue" / TOPIC / "0").iterdir())
+    assert int(queue_files[0].name) == low * 20 // 1000 * 1000
+    assert not store.query(TOPIC, "k1", 9, 0, 2**62).records
+    assert store.query(TOPIC, "k399", 9, 0, 2**62).records
+    assert len(list((tmp_path / "index").iterdir())) < 400 // 63
+
+
+def test_a_queue_whose_messages_are_all_gone_keeps_its_numbers(open_store: Open) -> None:
+    store = open_store(files=disk_at(80))
+    put(store, topic="quiet")
+    while store.written_to < 2 * LOG_FILE_BYTES:
+        put(store, b"x" * 1000)
+    store.flush()
+    store.clean(2**45)
+    assert store.bounds("quiet", 0) == (1, 1)
+    assert store.get("quiet", 0, 0, 1).status is GetStatus.OFFSET_TOO_SMALL
+    store.close()
+    again = open_store(files=disk_at(80))
+    assert again.bounds("quiet", 0) == (1, 1)
+    assert put(again, topic="quiet").queue_offset == 1
+
+
+def test_sends_are_refused_on_a_full_disk_and_taken_again(open_store: Open) -> None:
+    files = disk_at(91)
+    store = open_store(files=files)
+    put(store)
+    store.clean()
+    assert store.disk_full
+    with pytest.raises(StoreUnavailableError, match="disk is full"):
+        put(store)
+    for percent, full in ((88, True), (85, False), (90, False), (91, True)):
+        files.disk = DiskUsage(percent, 100 - percent)
+        store.clean()
+        assert store.disk_full is full
+    files.disk = DiskUsage(10, 90)
+    store.clean()
+    assert put(store).queue_offset == 1
+    assert store.runtime_figures()["commitLogDiskRatio"] == "0.10"
+
+
+def test_a_disk_with_room_does_not_undo_a_failed_sync(open_store: Open) -> None:
+    files = disk_at(95)
+    store = open_store(files=files)
+    put(store)
+    store.clean()
+    files.fail_sync = True
+    with pytest.raises(StoreUnavailableError):
+        store.flush()
+    files.disk = DiskUsage(10, 90)
+    store.clean()
+    with pytest.raises(StoreUnavailableError, match="a sync has failed"):
+        put(store)
+
+
+def test_topics_that_nobody_keeps_are_deleted(
+    store: MessageStore, open_store: Open, tmp_path: Path, clock: ManualClock
+) -> None:
+    for topic in ("a", "b", "c"):
+        put(store, topic=topic)
+    assert store.delete_topics_except(["b"]) == ["a", "c"]
+    assert [path.name for path in (tmp_path / "consumequeue").iterdir()] == ["b"]
+    assert store.bounds("a", 0) == (0, 0)
+    assert put(store, topic="a").queue_offset == 0
+    store.close()
+    again = open_store()
+    assert sorted(again.queue_keys()) == [("a", 0), ("b", 0)]
+    assert bodies(again, "a") == [b"body"]

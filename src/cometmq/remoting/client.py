@@ -13,12 +13,13 @@ from typing import Any
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers.base import Header
 from cometmq.remoting.config import RemotingSettings
-from cometmq.remoting.connection import Connection
+from cometmq.remoting.connection import Connection, wait_all_closed
 from cometmq.remoting.errors import ConnectError
 from cometmq.remoting.exchange import Processor
 from cometmq.remoting.tasks import Supervisor
 
 CONNECT_S = 3.0
+CLOSE_S = 1.0
 
 
 class RemotingClient:
@@ -85,8 +86,11 @@ class RemotingClient:
 
         Raises:
             ConnectError: the address does not answer.
+            CallTimeoutError: the peer takes no requests; not sent.
+            ConnectionLostError: the connection broke; not sent.
         """
         connection = await self.connection(address)
+        await connection.until_writable(CONNECT_S)
         connection.oneway(code, header, body, fields=fields)
 
     async def connection(self, address: str, *, timeout: float = CONNECT_S) -> Connection:
@@ -108,9 +112,13 @@ class RemotingClient:
             self._opening[address] = opening
             opening.add_done_callback(lambda task: self._opened(address, task))
         try:
-            return await asyncio.wait_for(asyncio.shield(opening), timeout)
+            async with asyncio.timeout(timeout):
+                await asyncio.wait([opening])
         except TimeoutError:
             raise ConnectError(f"cannot connect to {address} within {timeout:g} s") from None
+        if opening.cancelled():
+            raise ConnectError(f"cannot connect to {address}: this client is closed")
+        return opening.result()
 
     def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
         self._opening.pop(address, None)
@@ -120,15 +128,18 @@ class RemotingClient:
     async def _open(self, address: str) -> Connection:
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
+        connection = self._connection()
         options: dict[str, Any] = {"ssl": self._tls} if self._tls else {}
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, connection = await loop.create_connection(
-                    self._connection, host, port, **options
-                )
-        except (OSError, TimeoutError) as problem:
+                await loop.create_connection(lambda: connection, host, port, **options)
+        except (OSError, UnicodeError) as problem:
+            connection.abort()
             reason = str(problem) or "no answer"
             raise ConnectError(f"cannot connect to {address}: {reason}") from None
+        except asyncio.CancelledError:
+            connection.abort()
+            raise
         self._connections[address] = connection
         return connection
 
@@ -157,11 +168,9 @@ class RemotingClient:
         connections = list(self._connections.values())
         for connection in connections:
             connection.close()
+        await wait_all_closed(connections, CLOSE_S)
         for connection in connections:
-            try:
-                await asyncio.wait_for(connection.wait_closed(), 1.0)
-            except TimeoutError:
-                connection.abort()
+            connection.abort()
         await self._supervisor.cancel()
 
 

@@ -2,7 +2,8 @@
 """One TCP connection: bytes in, commands to their processors, answers out, in both directions.
 
 All frames of one read are handled before anything is written, so that their answers leave in one
-write. A connection whose peer does not take its answers is not read any further until it does.
+write. A connection whose peer does not take its answers is not read any further until it does; if
+more piles up all the same, since requests that were held are answered now, it is given up.
 
 Source: ours; the flags and the opaque numbers are those of RemotingCommand.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from cometmq.model.errors import CometError, ProtocolError, ResponseError
@@ -20,7 +21,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command, command_at, encode_head, request
 from cometmq.protocol.headers.base import Header
 from cometmq.remoting.config import RemotingSettings
-from cometmq.remoting.errors import ConnectionLostError
+from cometmq.remoting.errors import CallTimeoutError, ConnectionLostError
 from cometmq.remoting.exchange import Processor, Request, Response, Slice
 from cometmq.remoting.inflight import Inflight
 from cometmq.remoting.tasks import Supervisor
@@ -31,6 +32,13 @@ READ_BYTES = 256 * 1024
 PARTIAL_BYTES_MIN = 64 * 1024
 JOIN_BYTES_MAX = 64 * 1024
 """Answers up to this size are copied into one piece, larger ones are written as slices."""
+UNSENT_FACTOR_MAX = 64
+"""So many times the write buffer may wait for a peer that does not read."""
+WORKING_MAX = 1024
+"""Requests of one connection that may be worked on in the background at a time."""
+
+V4_IN_V6 = "::ffff:"
+"""How a socket for both kinds of addresses shows an IPv4 peer."""
 
 _shared_buffer = bytearray(READ_BYTES)
 _shared_view = memoryview(_shared_buffer)
@@ -69,6 +77,9 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = False
         self._flush_scheduled = False
         self._paused = False
+        self._closing = False
+        self._working = 0
+        self._writable: asyncio.Future[None] | None = None
         self._closed = self._loop.create_future()
         self.peer: tuple[str, int] = ("", 0)
         self.peer_text = ""
@@ -94,6 +105,8 @@ class Connection(asyncio.BufferedProtocol):
         if not name:
             return
         host, port = name[0], name[1]
+        if host.startswith(V4_IN_V6) and "." in host:
+            host = host[len(V4_IN_V6) :]
         self.peer = (host, port)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.peer_text = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -102,16 +115,18 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
-        return self._transport is None or self._transport.is_closing()
+        return self._closing or self._transport is None or self._transport.is_closing()
 
     def close(self) -> None:
-        """Close once what was written has left."""
+        """Close once what was written has left; requests not handled by now never are."""
         if self._transport is not None:
             self._flush()
+            self._closing = True
             self._transport.close()
 
     def abort(self) -> None:
         """Close at once, losing what was not sent yet."""
+        self._closing = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -121,15 +136,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The peer sends no more: close our side too."""
+        self.close()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: end the calls that wait for answers."""
         self._transport = None
+        self._closing = True
         self._out.clear()
+        self._out_bytes = 0
         self._drop_partial()
         reason = f": {exc}" if exc is not None else ""
         self._inflight.fail_all(ConnectionLostError(f"{self.peer_text} closed{reason}"))
+        self._wake_writers()
         if not self._closed.done():
             self._closed.set_result(None)
         if self._on_close is not None:
@@ -170,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         """Handle frame after frame; returns where the first one begins that must wait."""
         start = 0
         frame_bytes_max, out_bytes_max = self._frame_bytes_max, self._out_bytes_max
-        while not self._paused:
+        while not (self._paused or self._closing):
             command = command_at(data, start, end, frame_bytes_max)
             if command is None:
                 break
@@ -183,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
     def _keep(self, data: bytearray, start: int, end: int) -> None:
         """Keep an unfinished frame in a buffer of its own that grows as the frame arrives."""
         rest = end - start
-        if rest == 0 or self._transport is None:
+        if rest == 0 or self._closing:
             self._drop_partial()
             return
         capacity = max(PARTIAL_BYTES_MIN, 2 * rest) if start or data is _shared_buffer else 0
@@ -208,37 +227,55 @@ class Connection(asyncio.BufferedProtocol):
         processor = self._processors.get(incoming.code, self._unknown)
         try:
             result = processor(incoming)
+            if result is None:
+                return
+            if isinstance(result, Response):
+                incoming.reply(result)
+                return
         except Exception as problem:
-            result = failure(incoming, problem)
-        if result is None:
+            answer_failure(incoming, problem)
             return
-        if isinstance(result, Response):
-            incoming.reply(result)
-        else:
-            self._supervisor.spawn(self._finish(incoming, result), f"request-{incoming.code}")
+        self._work(incoming, result)
 
     # --- processing ---------------------------------------------------------------------------
+
+    def _work(self, incoming: Request, result: Awaitable[Response | None]) -> None:
+        """Wait for the answer in the background, unless too much is going on there already."""
+        if self._working < WORKING_MAX:
+            self._working += 1
+            self._supervisor.spawn(self._finish(incoming, result), f"request-{incoming.code}")
+            return
+        if isinstance(result, Coroutine):
+            result.close()
+        remark = f"[OVERLOAD]{self._working} requests of this connection are worked on already"
+        incoming.reply(Response(ResponseCode.SYSTEM_BUSY, remark))
 
     async def _finish(self, incoming: Request, result: Awaitable[Response | None]) -> None:
         try:
             response = await result
+            if response is not None:
+                incoming.reply(response)
         except Exception as problem:
-            response = failure(incoming, problem)
-        if response is not None:
-            incoming.reply(response)
+            answer_failure(incoming, problem)
+        finally:
+            self._working -= 1
 
     # --- writing ------------------------------------------------------------------------------
 
     def write(self, head: Slice, slices: Sequence[Slice] = ()) -> None:
         """Send a frame's head and the slices of its body; it leaves together with others."""
-        if self._transport is None:
+        if self._closing:
             return
         self._out.append(head)
         self._out_bytes += len(head)
         for part in slices:
             self._out.append(part)
             self._out_bytes += len(part)
-        if not self._reading and not self._flush_scheduled:
+        if self._reading:
+            return
+        if self._out_bytes > self._out_bytes_max:
+            self._flush()
+        elif not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_later)
 
@@ -251,13 +288,29 @@ class Connection(asyncio.BufferedProtocol):
         if not out or self._transport is None:
             return
         self._out, size, self._out_bytes = [], self._out_bytes, 0
-        self.last_active_s = self._loop.time()
+        if self._closing:
+            return
+        if self._paused:
+            if self._is_stuck(size):
+                return
+        else:
+            self.last_active_s = self._loop.time()
         if len(out) == 1:
             self._transport.write(out[0])
         elif size <= JOIN_BYTES_MAX or len(out) > 4 * size // JOIN_BYTES_MAX + 64:
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(out)
+
+    def _is_stuck(self, more_bytes: int) -> bool:
+        """Give up a peer that does not read while ever more is written to it."""
+        assert self._transport is not None
+        unsent = self._transport.get_write_buffer_size() + more_bytes
+        if unsent <= UNSENT_FACTOR_MAX * self._out_bytes_max:
+            return False
+        log.warning("closed a connection: its peer does not read peer=%s", self.peer_text)
+        self.abort()
+        return True
 
     def pause_writing(self) -> None:
         """The peer does not take its answers: read no further requests of it."""
@@ -268,10 +321,38 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The peer has caught up: handle what had arrived, then read on."""
         self._paused = False
-        if self._partial is not None:
+        self.last_active_s = self._loop.time()
+        self._wake_writers()
+        if self._partial is not None and not self._reading:
             self._consume(self._partial, self._filled)
         if self._transport is not None and not self._paused and not self.closed:
             self._transport.resume_reading()
+
+    async def until_writable(self, timeout: float) -> None:
+        """Return once the peer takes what is written to it, which is mostly at once.
+
+        Raises:
+            CallTimeoutError: it did not in this many seconds.
+            ConnectionLostError: the connection was or became closed.
+        """
+        if self._paused and not self.closed:
+            try:
+                async with asyncio.timeout(timeout):
+                    while self._paused and not self.closed:
+                        if self._writable is None:
+                            self._writable = self._loop.create_future()
+                        await asyncio.shield(self._writable)
+            except TimeoutError:
+                raise CallTimeoutError(
+                    f"not sent: {self.peer_text} took nothing within {timeout:g} s"
+                ) from None
+        if self.closed:
+            raise ConnectionLostError(f"{self.peer_text} is closed")
+
+    def _wake_writers(self) -> None:
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
 
     # --- calling ------------------------------------------------------------------------------
 
@@ -294,17 +375,19 @@ class Connection(asyncio.BufferedProtocol):
             fields: further header fields.
 
         Raises:
-            CallTimeoutError: no answer came in time.
+            CallTimeoutError: no answer came in time, or the peer took no requests.
             ConnectionLostError: the connection was or became closed.
             TooManyCallsError: the table of waiting calls is full; nothing was sent.
 
         Cancelling stops the waiting; the request stays sent.
         """
-        if self.closed:
-            raise ConnectionLostError(f"{self.peer_text} is closed")
+        if self._paused or self.closed:
+            began_s = self._loop.time()
+            await self.until_writable(timeout)
+            timeout -= self._loop.time() - began_s
         opaque, future = self._inflight.open(timeout)
-        self._send(request(code, header, body, opaque=opaque, fields=fields))
         try:
+            self._send(request(code, header, body, opaque=opaque, fields=fields))
             return await future
         finally:
             self._inflight.forget(opaque)
@@ -332,6 +415,15 @@ class Connection(asyncio.BufferedProtocol):
         self.write(head, (command.body,) if command.body else ())
 
 
+async def wait_all_closed(connections: Iterable[Connection], timeout: float) -> None:
+    """Wait until all of these are closed, for ``timeout`` seconds at most."""
+    waits = [asyncio.ensure_future(connection.wait_closed()) for connection in connections]
+    if waits:
+        _, late = await asyncio.wait(waits, timeout=timeout)
+        for wait in late:
+            wait.cancel()
+
+
 def refuse_unknown(incoming: Request) -> Response:
     """The answer to a code without a processor; it says whether we know the code at all."""
     remark = f" request type {incoming.code} not supported"
@@ -340,10 +432,24 @@ def refuse_unknown(incoming: Request) -> Response:
     return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
 
+def answer_failure(incoming: Request, problem: Exception) -> None:
+    """Answer with what a processor raised; what it raised after its answer is only logged."""
+    if incoming.answered:
+        log.error("a request failed after its answer code=%s", incoming.code, exc_info=problem)
+    else:
+        incoming.reply(failure(incoming, problem))
+
+
 def failure(incoming: Request, problem: Exception) -> Response:
     """Turn whatever a processor raised into the answer that says so."""
     if isinstance(problem, ResponseError):
-        return Response(problem.code, problem.remark)
+        return Response(problem.code, _writable(problem.remark))
     if not isinstance(problem, CometError):
         log.error("a request failed code=%s", incoming.code, exc_info=problem)
-    return Response(ResponseCode.SYSTEM_ERROR, f"{type(problem).__name__}: {problem}")
+    remark = _writable(f"{type(problem).__name__}: {problem}")
+    return Response(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _writable(remark: str) -> str:
+    """The text without what UTF-8 has no bytes for, such as parts of a file's name."""
+    return remark.encode("utf-8", "replace").decode()

@@ -88,8 +88,8 @@ class Request:
         """Send the answer, in the request's own serialization, once; a oneway request gets none."""
         if self.answered:
             raise AssertionError(f"a second answer to {self.command!r}: {response!r}")
-        self.answered = True
         if self.oneway:
+            self.answered = True
             return
         body = response.body
         slices: Sequence[Slice] = (body,) if isinstance(body, bytes) else body
@@ -103,10 +103,13 @@ class Request:
             serialization=self.command.serialization,
             body_bytes=body_bytes,
         )
+        self.answered = True
         self.connection.write(head, slices if body_bytes else ())
 
     def reply_head(self, head: bytes) -> None:
         """Send an answer that is encoded already and has no body; see :class:`SuccessFormat`."""
+        if self.answered:
+            raise AssertionError(f"a second answer to {self.command!r}")
         self.answered = True
         if not self.oneway:
             self.connection.write(head)

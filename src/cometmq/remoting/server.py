@@ -9,7 +9,6 @@ Source: ours; the modes are RocketMQ's.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
@@ -18,7 +17,7 @@ from typing import Any
 
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.config import RemotingSettings, TlsSettings
-from cometmq.remoting.connection import Connection
+from cometmq.remoting.connection import Connection, wait_all_closed
 from cometmq.remoting.exchange import Processor
 from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.tls import HANDSHAKE_BYTE, server_context
@@ -60,6 +59,7 @@ class RemotingServer:
         self._on_close = on_close
         self._connections: set[Connection] = set()
         self._supervisor = Supervisor(name)
+        self._requests = Supervisor(f"{name}.requests")
         self._socket: socket.socket | None = None
         self._port = 0
         self._context: ssl.SSLContext | None = None
@@ -90,20 +90,18 @@ class RemotingServer:
         self._supervisor.every(max(self._settings.idle_s / 4, 0.25), self._close_idle, "idle")
 
     async def stop(self, grace_s: float = 3.0) -> None:
-        """Accept no more, let running requests answer for ``grace_s`` seconds, then close."""
+        """Accept no more, let requests that are worked on answer, then close every connection.
+
+        Half of ``grace_s`` seconds is for the answers, the rest for peers to take them.
+        """
         self.stop_accepting()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + grace_s
+        await self._requests.drain(grace_s / 2)
         for connection in list(self._connections):
             connection.close()
-        waits = [connection.wait_closed() for connection in self._connections]
-        if waits:
-            tasks = [asyncio.ensure_future(wait) for wait in waits]
-            _, late = await asyncio.wait(tasks, timeout=max(deadline - loop.time(), 0.0))
-            for task in late:
-                task.cancel()
+        await wait_all_closed(self._connections, grace_s / 2)
         for connection in list(self._connections):
             connection.abort()
+        await self._requests.cancel()
         await self._supervisor.cancel()
 
     def stop_accepting(self) -> None:
@@ -126,14 +124,10 @@ class RemotingServer:
                 self._pause_accepting(problem)
                 return
             accepted.setblocking(False)
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._supervisor.spawn(self._open(accepted), "open")
 
     def _pause_accepting(self, problem: OSError) -> None:
         """Out of file descriptors or memory: the kernel holds new peers for a moment."""
-        if problem.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-            log.error("accepting failed server=%s: %s", self._name, problem)
-            return
         log.error("cannot accept for now server=%s: %s", self._name, problem)
         assert self._socket is not None
         loop, listening = asyncio.get_running_loop(), self._socket
@@ -147,6 +141,7 @@ class RemotingServer:
     async def _open(self, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         try:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             context = await self._context_for(accepted)
             await loop.connect_accepted_socket(
                 self._connection,
@@ -157,7 +152,8 @@ class RemotingServer:
         except (OSError, TimeoutError, ConfigError, _RefusedError) as problem:
             accepted.close()
             if not isinstance(problem, ConnectionError):
-                log.warning("refused a connection server=%s: %s", self._name, problem)
+                reason = str(problem) or "nothing came in time"
+                log.warning("refused a connection server=%s: %s", self._name, reason)
         except asyncio.CancelledError:
             accepted.close()
             raise
@@ -178,7 +174,7 @@ class RemotingServer:
         return Connection(
             self._processors,
             settings=self._settings,
-            supervisor=self._supervisor,
+            supervisor=self._requests,
             on_open=self._connections.add,
             on_close=self._closed,
             unknown=self._unknown,
@@ -192,6 +188,9 @@ class RemotingServer:
     def _close_idle(self) -> None:
         oldest = asyncio.get_running_loop().time() - self._settings.idle_s
         for connection in [c for c in self._connections if c.last_active_s < oldest]:
+            if connection.closed:  # since the last look, and the peer does not take the rest
+                connection.abort()
+                continue
             log.info("closed an idle connection peer=%s", connection.peer_text)
             connection.close()
 

@@ -1,0 +1,122 @@
+"""Requests and responses, and the short way to write an answer beside the long one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.model.errors import ResponseError
+from cometmq.protocol.command import Command, decode_command, encode_head
+from cometmq.protocol.frame import BINARY_HEADER, FrameDecoder
+from cometmq.protocol.headers import (
+    GetRouteinfoByTopicRequest,
+    QueryConsumerOffsetResponse,
+    SendMessageResponse,
+)
+from cometmq.remoting import Request, Response, SuccessFormat
+from support.fake_transport import Wired
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+TRACE = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+
+
+def decoded(head: bytes) -> Command:
+    decoder = FrameDecoder()
+    decoder.receive(head)
+    frame = decoder.next_frame()
+    assert frame is not None
+    assert decoder.next_frame() is None
+    return decode_command(frame)
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 65535), st.integers(0, 2**63 - 1), INT32)
+def test_the_short_way_writes_what_the_long_way_writes(
+    log_offset: int, queue_id: int, queue_offset: int, opaque: int
+) -> None:
+    """Byte for byte, when the fields come in the same order."""
+    short = SuccessFormat(
+        '{"msgId":"7F000001%016X","queueId":"%d","queueOffset":"%d",'
+        '"MSG_REGION":"DefaultRegion","TRACE_ON":"true"}'
+    )
+    header = SendMessageResponse(
+        msg_id=f"7F000001{log_offset:016X}", queue_id=queue_id, queue_offset=queue_offset
+    )
+    fields = Response(header=header, fields=TRACE).all_fields()
+
+    assert short.head((log_offset, queue_id, queue_offset, opaque)) == encode_head(
+        0, opaque=opaque, flag=1, fields=fields
+    )
+
+
+def test_a_percent_sign_in_the_format_stays_one() -> None:
+    short = SuccessFormat('{"region":"100%%","offset":"%d"}')
+
+    assert decoded(short.head((5, 9))).fields == {"region": "100%", "offset": "5"}
+
+
+def test_an_answer_that_is_formatted_says_all_that_an_answer_says() -> None:
+    answer = decoded(SuccessFormat('{"offset":"%d"}').head((5, 9)))
+    written = json.loads(SuccessFormat('{"offset":"%d"}').head((5, 9))[8:])
+
+    assert (answer.code, answer.opaque, answer.flag, answer.remark) == (0, 9, 1, None)
+    assert (answer.version, answer.language) == (479, "PYTHON")
+    assert written["serializeTypeCurrentRPC"] == "JSON"
+
+
+async def test_header_and_further_fields_of_a_response_travel_together() -> None:
+    answer = Response(header=QueryConsumerOffsetResponse(offset=5), fields=TRACE)
+
+    assert answer.all_fields() == {"offset": "5"} | TRACE
+    assert Response(fields=TRACE).all_fields() == TRACE
+    assert Response().all_fields() is None
+
+
+async def request(**options: int) -> tuple[Wired, Request]:
+    wired = Wired()
+    return wired, Request(Command(310, opaque=7, body=b"body", **options), wired.connection)
+
+
+async def test_a_second_answer_is_refused_whichever_way_it_is_given() -> None:
+    for first in ("reply", "reply_head"):
+        for second in ("reply", "reply_head"):
+            for flag in (0, 2):
+                _, incoming = await request(flag=flag)
+                answers = {
+                    "reply": lambda to=incoming: to.reply(Response()),
+                    "reply_head": lambda to=incoming: to.reply_head(b"head"),
+                }
+                answers[first]()
+                with pytest.raises(AssertionError, match="a second answer"):
+                    answers[second]()
+                assert incoming.answered
+
+
+async def test_an_answer_that_cannot_be_encoded_leaves_the_request_open() -> None:
+    wired, incoming = await request(serialization=BINARY_HEADER)
+    with pytest.raises(UnicodeEncodeError):
+        incoming.reply(Response(remark="\ud800"))
+
+    assert not incoming.answered
+    incoming.reply(Response(remark="fine"))
+    wired.connection.close()
+    (answer,) = wired.answers
+    assert (answer.opaque, answer.remark) == (7, "fine")
+
+
+async def test_a_body_of_no_bytes_is_no_body() -> None:
+    wired, incoming = await request()
+    incoming.reply(Response(body=[b"", memoryview(b"")]))
+    wired.connection.close()
+
+    assert [answer.body for answer in wired.answers] == [b""]
+
+
+async def test_a_header_that_lacks_a_field_refuses_the_request() -> None:
+    _, incoming = await request()
+
+    with pytest.raises(ResponseError) as refused:
+        incoming.header(GetRouteinfoByTopicRequest)
+    assert refused.value.code == 1

@@ -1,0 +1,178 @@
+"""Tasks with an owner: kept alive, their failures told, ended together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from cometmq.remoting import Supervisor
+
+
+@pytest.fixture
+async def owner() -> Supervisor:
+    return Supervisor("owner")
+
+
+async def test_a_task_has_the_owners_name_and_leaves_when_it_ends(owner: Supervisor) -> None:
+    async def work() -> str:
+        return "done"
+
+    task = owner.spawn(work(), "job")
+    assert (task.get_name(), len(owner)) == ("owner.job", 1)
+    assert await task == "done"
+    await asyncio.sleep(0)
+    assert len(owner) == 0
+
+
+async def fail() -> None:
+    raise RuntimeError("broken")
+
+
+async def test_a_failure_is_logged_with_the_tasks_name(
+    owner: Supervisor, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = owner.spawn(fail(), "job")
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+
+    (record,) = caplog.records
+    assert (record.levelname, "owner.job" in record.getMessage()) == ("ERROR", True)
+    assert record.exc_info is not None
+
+
+async def test_a_failure_that_somebody_awaits_is_theirs(
+    owner: Supervisor, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(RuntimeError, match="broken"):
+        await owner.spawn(fail(), "job", awaited=True)
+
+    assert caplog.records == []
+    assert len(owner) == 0
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_periodic_task_goes_on_after_a_failure(
+    owner: Supervisor, is_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    turns = 0
+    enough = asyncio.Event()
+
+    def act() -> None:
+        nonlocal turns
+        turns += 1
+        if turns == 3:
+            enough.set()
+        raise RuntimeError(f"turn {turns}")
+
+    async def act_later() -> None:
+        act()
+
+    owner.every(0.001, act_later if is_async else act, "tick", first_s=0.0)
+    async with asyncio.timeout(5):
+        await enough.wait()
+    await owner.cancel()
+
+    assert "turn 1" in caplog.text
+    assert "owner.tick" in caplog.text
+
+
+async def test_turns_of_a_periodic_task_do_not_overlap(owner: Supervisor) -> None:
+    running = most = turns = 0
+    enough = asyncio.Event()
+
+    async def act() -> None:
+        nonlocal running, most, turns
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+        turns += 1
+        if turns == 3:
+            enough.set()
+
+    owner.every(0.001, act, "tick")
+    async with asyncio.timeout(5):
+        await enough.wait()
+    await owner.cancel()
+
+    assert most == 1
+
+
+async def test_the_first_turn_waits_one_interval_unless_told_otherwise(owner: Supervisor) -> None:
+    first, second = asyncio.Event(), asyncio.Event()
+    owner.every(60, first.set, "late")
+    owner.every(60, second.set, "soon", first_s=0.0)
+    async with asyncio.timeout(5):
+        await second.wait()
+    await owner.cancel()
+
+    assert not first.is_set()
+
+
+async def test_cancel_ends_all_and_waits_for_their_clean_up(owner: Supervisor) -> None:
+    cleaned: list[int] = []
+
+    async def work(number: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append(number)
+
+    tasks = [owner.spawn(work(number), "job") for number in range(3)]
+    await asyncio.sleep(0)
+    await owner.cancel()
+
+    assert sorted(cleaned) == [0, 1, 2]
+    assert all(task.cancelled() for task in tasks)
+    assert len(owner) == 0
+    await owner.cancel()
+
+
+async def test_a_task_that_does_not_end_is_named_and_not_waited_for(
+    owner: Supervisor, caplog: pytest.LogCaptureFixture
+) -> None:
+    release = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    task = owner.spawn(stubborn(), "stubborn")
+    await asyncio.sleep(0)
+    await owner.cancel(timeout=0.01)
+
+    assert "owner.stubborn" in caplog.text
+    release.set()
+    await task
+
+
+async def test_drain_waits_for_the_tasks_but_not_for_ever(owner: Supervisor) -> None:
+    gate = asyncio.Event()
+
+    async def work() -> None:
+        await gate.wait()
+
+    task = owner.spawn(work(), "job")
+    await owner.drain(0.01)
+    assert not task.done()
+    gate.set()
+    await owner.drain(5)
+    assert task.done()
+    await owner.drain(5)
+
+
+async def test_a_cancelled_task_is_no_failure(
+    owner: Supervisor, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    owner.spawn(asyncio.Event().wait(), "job")
+    await asyncio.sleep(0)
+    await owner.cancel()
+
+    assert [record for record in caplog.records if record.name.startswith("cometmq")] == []

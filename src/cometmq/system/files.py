@@ -18,6 +18,7 @@ import fcntl
 import mmap
 import os
 import shutil
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from typing import Protocol, TypeVar
 _MADV_POPULATE_WRITE = 23
 _CREATE = os.O_CREAT | os.O_TRUNC
 _ZEROS = bytes(64 * 1024)
+_FIRST_BYTE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 T = TypeVar("T")
 
 
@@ -137,7 +139,7 @@ class Files(Protocol):
         """Lock byte 0 of a file and write ``content`` into it.
 
         Raises:
-            BlockingIOError: another process holds the lock.
+            BlockingIOError: another process holds the lock, or this one does.
         """
 
     def open_mapped(
@@ -234,7 +236,9 @@ class SystemFiles:
         """Lock byte 0 of a file and write ``content`` into it."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            # Of the open file, not of the process, so that no other close() in here ends it;
+            # locks of processes, such as a Java broker's, collide with it all the same.
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FIRST_BYTE)
             os.pwrite(descriptor, content, 0)
             os.fsync(descriptor)
         except OSError:

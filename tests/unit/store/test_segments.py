@@ -107,7 +107,7 @@ def test_a_segment_that_takes_too_long_is_not_waited_for(tmp_path: Path) -> None
     preparation = Preparation(gate, 10)
     preparation.want_segment(100)
     assert gate.begun.wait(10)
-    with pytest.raises(TimeoutError, match="not ready after 0.01 s"):
+    with pytest.raises(TimeoutError, match=r"not ready after 0\.01 s"):
         preparation.take(100)
     gate.allowed.set()
     preparation.stop()
@@ -192,7 +192,7 @@ def test_a_full_disk_at_the_end_of_a_file_refuses_and_goes_on_when_there_is_room
     first = put(store, b"x" * 7000)
     files.room_bytes = 0
     put(store, b"x" * 7000)
-    with pytest.raises(StoreUnavailableError, match="No space left|disk full"):
+    with pytest.raises(StoreUnavailableError, match=r"No space left|disk full"):
         put(store, b"x" * 7000)
     end = store.written_to
     files.room_bytes = None

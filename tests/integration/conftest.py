@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from support.server import Standalone, standalone
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, LoopFactory]:
+    """Tests of a module that says ``BOTH_LOOPS`` run on both loops that servers may run on."""
+    factories: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
+    module = item.getparent(pytest.Module)
+    if module is not None and getattr(module.obj, "BOTH_LOOPS", False):
+        uvloop = pytest.importorskip("uvloop")
+        factories["uvloop"] = uvloop.new_event_loop
+    return factories
 
 
 @pytest.fixture(scope="module")

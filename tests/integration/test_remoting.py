@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -28,7 +30,9 @@ from cometmq.remoting import (
 )
 from cometmq.remoting.tls import client_context
 
-ECHO, FAIL, REFUSE, HOLD, ASK_BACK, LARGE = 9001, 9002, 9003, 9004, 9005, 9006
+ECHO, FAIL, REFUSE, HOLD, ASK_BACK, LARGE, WORK = 9001, 9002, 9003, 9004, 9005, 9006, 9007
+
+BOTH_LOOPS = True
 
 
 class Peer:
@@ -38,6 +42,7 @@ class Peer:
         self.held: list[Request] = []
         self.closed: list[Connection] = []
         self.seen: list[Command] = []
+        self.gate = asyncio.Event()
         self.server = RemotingServer(
             {
                 ECHO: self.echo,
@@ -46,6 +51,7 @@ class Peer:
                 HOLD: self.held.append,
                 ASK_BACK: self.ask_back,
                 LARGE: lambda request: Response(body=[bytes(1 << 20)] * 8),
+                WORK: self.work,
             },
             settings=settings,
             tls=tls,
@@ -65,6 +71,11 @@ class Peer:
 
     def refuse(self, request: Request) -> Response:
         raise ResponseError(17, "no such topic")
+
+    async def work(self, request: Request) -> Response:
+        self.seen.append(request.command)
+        await self.gate.wait()
+        return Response(body=b"worked")
 
     async def ask_back(self, request: Request) -> Response:
         answer = await request.connection.call(ECHO, body=b"who are you?", timeout=2)
@@ -348,4 +359,260 @@ async def test_stopping_lets_answers_leave_and_then_closes(peer: Peer) -> None:
     ]
     with pytest.raises(ConnectError):
         await client.call(peer.address, ECHO, timeout=1)
+    await client.close()
+
+
+# --- stopping -----------------------------------------------------------------------------------
+
+
+async def test_stopping_lets_a_request_that_is_worked_on_answer(peer: Peer) -> None:
+    client = RemotingClient()
+    call = asyncio.create_task(client.call(peer.address, WORK, timeout=5))
+    while not peer.seen:
+        await asyncio.sleep(0)
+    stopping = asyncio.create_task(peer.server.stop(4.0))
+    await asyncio.sleep(0)
+    peer.gate.set()
+
+    assert (await call).body == b"worked"
+    await stopping
+    await client.close()
+
+
+async def test_stopping_takes_no_longer_than_its_grace(make_peer: MakePeer) -> None:
+    """One request is worked on for ever, one is held, one peer takes no answers."""
+    peer = await make_peer(write_buffer_bytes_max=1024)
+    client = RemotingClient()
+    calls = [
+        asyncio.create_task(client.call(peer.address, code, timeout=30)) for code in (WORK, HOLD)
+    ]
+    stuck, _ = await stuck_peer(peer)
+    while not (peer.seen and peer.held and any(c._paused for c in peer.server._connections)):
+        await asyncio.sleep(0)
+    began = time.monotonic()
+
+    await peer.server.stop(0.4)
+
+    assert time.monotonic() - began < 2
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [ConnectionLostError] * 2
+    assert peer.server.connections == 0
+    stuck.close()
+    await client.close()
+
+
+async def test_a_server_that_stopped_has_given_its_port_back(peer: Peer) -> None:
+    port = peer.server.port
+    await peer.server.stop(0.1)
+    again = RemotingServer({})
+    await again.start("127.0.0.1", port)
+    await again.stop(0.1)
+    await peer.server.stop(0.1)
+
+
+async def stuck_peer(peer: Peer) -> tuple[socket.socket, int]:
+    """A peer that asks for much and reads nothing."""
+    stuck = socket.create_connection(("127.0.0.1", peer.server.port))
+    sent = stuck.send(b"".join(encode_command(Command(LARGE, opaque=n + 1)) for n in range(4)))
+    return stuck, sent
+
+
+async def test_a_peer_that_never_reads_is_idle_and_its_connection_ends(
+    make_peer: MakePeer,
+) -> None:
+    peer = await make_peer(idle_s=1, write_buffer_bytes_max=1024)
+    stuck, _ = await stuck_peer(peer)
+
+    async with asyncio.timeout(6):
+        while not peer.closed:
+            await asyncio.sleep(0.05)
+    assert peer.server.connections == 0
+    stuck.close()
+
+
+# --- the client ---------------------------------------------------------------------------------
+
+
+async def test_a_call_can_be_cancelled_at_any_moment(peer: Peer, client: RemotingClient) -> None:
+    """After each number of turns of the loop, from connecting to answering."""
+    for turns in range(25):
+        client.disconnect(peer.address)
+        call = asyncio.create_task(client.call(peer.address, ECHO, body=b"1", timeout=5))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+
+        answer = await client.call(peer.address, ECHO, body=b"%d" % turns, timeout=5)
+        assert answer.body == b"%d" % turns
+    connection = await client.connection(peer.address)
+    assert len(connection._inflight) == 0
+    async with asyncio.timeout(5):
+        while peer.server.connections > 1:
+            await asyncio.sleep(0.01)
+
+
+async def test_callers_that_come_while_connecting_share_the_connection(
+    peer: Peer, client: RemotingClient
+) -> None:
+    calls = [asyncio.create_task(client.call(peer.address, ECHO, timeout=5)) for _ in range(5)]
+    await asyncio.sleep(0)
+    calls[0].cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+    assert [call.cancelled() for call in calls] == [True, False, False, False, False]
+    assert peer.server.connections == 1
+
+
+async def test_closing_a_client_that_connects_tells_the_caller_and_leaves_nothing(
+    peer: Peer,
+) -> None:
+    for turns in range(12):
+        client = RemotingClient()
+        call = asyncio.create_task(client.call(peer.address, ECHO, timeout=5))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await client.close()
+        (outcome,) = await asyncio.gather(call, return_exceptions=True)
+        assert isinstance(outcome, ConnectError | ConnectionLostError | Command), outcome
+        with pytest.raises(ConnectError, match="closed"):
+            await client.call(peer.address, ECHO, timeout=1)
+    async with asyncio.timeout(5):
+        while peer.server.connections:
+            await asyncio.sleep(0.01)
+
+
+async def test_connecting_ends_at_the_timeout_of_the_call() -> None:
+    """A listener whose queue is full does not answer."""
+    with socket.socket() as full, socket.socket() as one, socket.socket() as two:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for filler in (one, two):
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        client = RemotingClient()
+        began = time.monotonic()
+        with pytest.raises(ConnectError, match=r"within 0\.2 s"):
+            await client.call(f"127.0.0.1:{full.getsockname()[1]}", ECHO, timeout=0.2)
+        assert time.monotonic() - began < 1.5
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "host", "host:", ":", "host:0", "host:65536", "host:x", "..:80", "a" * 70 + ":1"],
+)
+async def test_an_address_that_cannot_be_one_is_told(address: str, client: RemotingClient) -> None:
+    with pytest.raises(ConnectError):
+        await client.call(address, ECHO, timeout=2)
+
+
+async def test_a_oneway_request_waits_for_a_peer_that_does_not_read(peer: Peer) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    client = RemotingClient(RemotingSettings(write_buffer_bytes_max=1024))
+    address = f"127.0.0.1:{listening.getsockname()[1]}"
+    connection = await client.connection(address)
+    while not connection._paused:
+        await client.oneway(address, ECHO, body=bytes(1 << 20))
+        await asyncio.sleep(0)
+    waiting = asyncio.create_task(client.oneway(address, ECHO, body=b"x"))
+    await asyncio.sleep(0.05)
+
+    assert not waiting.done()
+    connection.abort()
+    with pytest.raises(ConnectionLostError):
+        await waiting
+    await client.close()
+    listening.close()
+
+
+# --- addresses and TLS --------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+async def test_peers_may_come_by_ipv6() -> None:
+    seen: list[Connection] = []
+
+    def echo(request: Request) -> Response:
+        seen.append(request.connection)
+        return Response(body=request.body)
+
+    server = RemotingServer({ECHO: echo})
+    await server.start("::", 0)
+    client = RemotingClient()
+    for host in ("[::1]", "127.0.0.1"):
+        assert (await client.call(f"{host}:{server.port}", ECHO, body=b"6", timeout=5)).body == b"6"
+
+    six, four = seen
+    assert six.peer_text == f"[::1]:{six.peer[1]}"
+    assert six.peer_bytes == bytes(15) + b"\x01" + six.peer[1].to_bytes(4)
+    assert four.peer_text == f"127.0.0.1:{four.peer[1]}"
+    assert four.peer_bytes == bytes((127, 0, 0, 1)) + four.peer[1].to_bytes(4)
+    await client.close()
+    await server.stop(0.5)
+
+
+async def test_much_travels_both_ways_over_tls(make_peer: MakePeer) -> None:
+    peer = await make_peer(tls=TlsSettings(), write_buffer_bytes_max=64 * 1024)
+    client = RemotingClient(tls=client_context())
+    bodies = [bytes([n]) * size for n, size in enumerate((1, 100_000, 3_000_000, 16, 12_000_000))]
+    answers = await asyncio.gather(
+        *(client.call(peer.address, ECHO, body=body, timeout=20) for body in bodies),
+        client.call(peer.address, LARGE, timeout=20),
+    )
+    assert [len(answer.body) for answer in answers[:-1]] == [len(body) for body in bodies]
+    assert [answer.body for answer in answers] == [*bodies, bytes(8 << 20)]
+    await client.close()
+
+
+async def test_a_tls_peer_that_never_reads_does_not_hold_up_the_stop(make_peer: MakePeer) -> None:
+    peer = await make_peer(tls=TlsSettings(), write_buffer_bytes_max=1024)
+    _, writer = await asyncio.open_connection(
+        "127.0.0.1", peer.server.port, ssl=client_context(), limit=1024
+    )
+    writer.transport.pause_reading()
+    for number in range(4):
+        writer.write(encode_command(Command(LARGE, opaque=number + 1)))
+    async with asyncio.timeout(5):
+        while not any(c._paused for c in peer.server._connections):
+            await asyncio.sleep(0.01)
+    began = time.monotonic()
+    await peer.server.stop(0.4)
+
+    assert time.monotonic() - began < 2
+    assert peer.server.connections == 0
+    writer.transport.abort()
+
+
+async def test_a_peer_that_says_nothing_does_not_hold_up_the_stop(make_peer: MakePeer) -> None:
+    """With TLS allowed, nothing is known of a connection before its first byte."""
+    peer = await make_peer(tls=TlsSettings())
+    silent = [socket.create_connection(("127.0.0.1", peer.server.port)) for _ in range(3)]
+    async with asyncio.timeout(5):
+        while len(peer.server._supervisor) < 4:
+            await asyncio.sleep(0.01)
+    began = time.monotonic()
+    await peer.server.stop(1.0)
+
+    assert time.monotonic() - began < 1
+    assert [connection.recv(1) for connection in silent] == [b"", b"", b""]
+    for connection in silent:
+        connection.close()
+
+
+async def test_a_broken_handshake_ends_that_connection_only(
+    make_peer: MakePeer, caplog: pytest.LogCaptureFixture
+) -> None:
+    peer = await make_peer(tls=TlsSettings())
+    reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.port)
+    writer.write(b"\x16" + bytes(400))
+    async with asyncio.timeout(5):
+        await reader.read()
+    client = RemotingClient()
+
+    assert (await client.call(peer.address, ECHO, body=b"x", timeout=5)).body == b"x"
+    assert {record.levelname for record in caplog.records if "refused" in record.message} == {
+        "WARNING"
+    }
+    writer.close()
     await client.close()

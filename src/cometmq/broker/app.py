@@ -8,9 +8,11 @@ Source: BrokerController, RocketMQ 5.3; registered before it says that it is rea
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cometmq.broker.assembly import Parts, assemble, intake_rules
 from cometmq.broker.config import BrokerSettings
@@ -18,7 +20,6 @@ from cometmq.broker.jobs import jobs
 from cometmq.broker.routes import ONLY_ON_THE_MAIN_PORT, routes
 from cometmq.broker.services.housekeeping import Housekeeping
 from cometmq.broker.services.registration import Identity, Registration
-from cometmq.model.errors import StoreError
 from cometmq.remoting import (
     Connection,
     Processor,
@@ -37,7 +38,8 @@ log = logging.getLogger(__name__)
 SETTINGS = (BrokerSettings, StoreSettings, RemotingSettings, TlsSettings)
 """The settings classes that a broker's configuration file feeds."""
 
-DRAIN_S = 2.0
+DRAIN_S = 1.0
+HOUSEKEEPING_S = 0.5
 
 
 class Broker:
@@ -71,6 +73,7 @@ class Broker:
         self._client = RemotingClient(configuration[RemotingSettings], name="broker-client")
         self._registration: Registration | None = None
         self._housekeeping: Housekeeping | None = None
+        self._is_stopped = False
 
     @property
     def parts(self) -> Parts:
@@ -162,30 +165,51 @@ class Broker:
             parts.topics.touch()
 
     async def stop(self) -> None:
-        """Leave the name servers, answer what waits, write everything down; within seconds."""
-        if self._parts is None:
+        """Leave the name servers, answer what waits, write everything down; within seconds.
+
+        Also after a start that failed. Whatever goes wrong, the store is closed.
+
+        Raises:
+            StoreError: the disk refused what the store had left to write.
+        """
+        if self._parts is None or self._is_stopped:
             return
-        parts = self._parts
-        for server in self._servers:
-            server.stop_accepting()
-        if self._registration is not None:
-            await self._registration.stop()
-        parts.delay.stop()
-        parts.held.close()
-        await parts.commit.stop()
-        for server in self._servers:
-            await server.stop(DRAIN_S)
-        if self._housekeeping is not None:
-            await self._housekeeping.stop()
-        await self._client.close()
-        for persist in (parts.offsets.persist, parts.delay.persist):
-            _persist(persist)
-        parts.store.close()
+        self._is_stopped = True
+        try:
+            await self._wind_down(self._parts)
+        finally:
+            self._put_away(self._parts)
         log.info("stopped broker=%s", self._settings().broker_name)
 
+    async def _wind_down(self, parts: Parts) -> None:
+        """Refuse what is new, and let what has begun come to its end."""
+        for server in self._servers:
+            server.stop_accepting()
+        parts.flow.stop()
+        parts.delay.stop()
+        parts.held.close()
+        leaving = [parts.commit.stop()]
+        if self._registration is not None:
+            leaving.append(self._registration.stop())
+        await _all_of(leaving)
+        await _all_of([server.stop(DRAIN_S) for server in self._servers])
+        ending = [self._client.close()]
+        if self._housekeeping is not None:
+            ending.append(self._housekeeping.stop(HOUSEKEEPING_S))
+        await _all_of(ending)
 
-def _persist(persist: Callable[[], None]) -> None:
-    try:
-        persist()
-    except StoreError as problem:
-        log.error("offsets could not be written at the stop: %s", problem)
+    def _put_away(self, parts: Parts) -> None:
+        """Write everything down and let go of the store."""
+        for persist in (parts.offsets.persist, parts.delay.persist):
+            try:
+                persist()
+            except Exception:
+                log.exception("offsets could not be written at the stop")
+        parts.store.close()
+
+
+async def _all_of(endings: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Let parts end side by side; one that fails keeps none of the others from it."""
+    for outcome in await asyncio.gather(*endings, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            log.error("a part did not end in order", exc_info=outcome)

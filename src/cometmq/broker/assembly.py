@@ -91,16 +91,14 @@ def assemble(configuration: Configuration, *, clock: Clock, files: Files) -> Par
     settings = configuration.view(BrokerSettings)
     stored = configuration[StoreSettings]
     folder = stored.root / "config"
-    now = settings()
     topics = TopicTable(settings, JsonFile(folder / "topics.json", files), clock=clock)
     groups = GroupTable(settings, JsonFile(folder / "subscriptionGroup.json", files), clock=clock)
     store = MessageStore(stored, clock=clock, files=files)
-    store.open()
+    store.open()  # first: whoever has the store open is the only one to touch the tables
     try:
-        # Only now is the folder ours: opening the store took its lock.
         topics.load()
         groups.load()
-        return _around(store, configuration, topics, groups, folder, clock, files, now)
+        return _around(store, configuration, topics, groups, folder, clock, files, settings())
     except BaseException:
         store.close()
         raise

@@ -27,6 +27,7 @@ def _writing(parts: Parts) -> list[Job]:
     flushing = parts.flusher.jobs()
     if parts.sync_flush:
         flushing = [job for job in flushing if job.name != "flush-commit-log"]
+        flushing.append(_sync_of_the_rest(parts))
     return [
         *flushing,
         Job(
@@ -48,6 +49,17 @@ def _writing(parts: Parts) -> list[Job]:
             parts.store.clean,
         ),
     ]
+
+
+def _sync_of_the_rest(parts: Parts) -> Job:
+    """With synchronous flush sends have their own syncs; this is for what nobody waits for."""
+    stored = parts.configuration.view(StoreSettings)
+    return Job(
+        "flush-commit-log",
+        lambda: stored().flush_interval_ms / 1000,
+        parts.store.flush,
+        blocking=True,
+    )
 
 
 def _sweeping(parts: Parts) -> list[Job]:

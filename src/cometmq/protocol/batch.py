@@ -15,11 +15,14 @@ from struct import Struct
 from typing import NamedTuple
 
 from cometmq.model.errors import InvalidMessageError
+from cometmq.protocol.octets import i16_at, i32_at
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX
 
 _HEAD = Struct(">iiiii")
 _I16 = Struct(">h")
-ITEM_BYTES_MIN = _HEAD.size + _I16.size
+_HEAD_BYTES = 20
+_LENGTH_BYTES = 2
+ITEM_BYTES_MIN = _HEAD_BYTES + _LENGTH_BYTES
 
 
 class BatchItem(NamedTuple):
@@ -59,22 +62,34 @@ def decode_batch(data: bytes) -> list[BatchItem]:
     """
     items = []
     position = 0
-    total = len(data)
-    while position < total:
-        if position + ITEM_BYTES_MIN > total:
-            raise _broken(position, total)
-        size, _, _, flag, body_bytes = _HEAD.unpack_from(data, position)
-        end = position + size
-        body_at = position + _HEAD.size
-        properties_at = body_at + body_bytes + _I16.size
-        if body_bytes < 0 or not properties_at <= end <= total:
-            raise _broken(position, total)
-        if properties_at + _I16.unpack_from(data, properties_at - _I16.size)[0] != end:
-            raise _broken(position, total)
-        body = data[body_at : properties_at - _I16.size]
-        items.append(BatchItem(flag, body, data[properties_at:end]))
-        position = end
+    while position < len(data):
+        flag, body_at, body_end, properties_at, position = item_at(data, position)
+        items.append(BatchItem(flag, data[body_at:body_end], data[properties_at:position]))
     return items
+
+
+def item_at(data: bytes, position: int) -> tuple[int, int, int, int, int]:
+    """Return flag, start and end of the body, start and end of the properties of an item.
+
+    Args:
+        data: the body of a batch.
+        position: where the item begins, before the end of ``data``.
+
+    Raises:
+        InvalidMessageError: the lengths in it do not fit each other.
+    """
+    total = len(data)
+    if position + ITEM_BYTES_MIN > total:
+        raise _broken(position, total)
+    end = position + i32_at(data, position)
+    body_at = position + _HEAD_BYTES
+    body_bytes = i32_at(data, body_at - 4)
+    body_end = body_at + body_bytes
+    if body_bytes < 0 or not body_end + _LENGTH_BYTES <= end <= total:
+        raise _broken(position, total)
+    if body_end + _LENGTH_BYTES + i16_at(data, body_end) != end:
+        raise _broken(position, total)
+    return i32_at(data, position + 12), body_at, body_end, body_end + _LENGTH_BYTES, end
 
 
 def _broken(position: int, total: int) -> InvalidMessageError:

@@ -17,6 +17,8 @@ except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
 
 _unpack_two = Struct(">II").unpack_from
+_unpack_i32 = Struct(">i").unpack_from
+_unpack_i16 = Struct(">h").unpack_from
 
 
 def two_u32(data: bytes | bytearray, position: int) -> tuple[int, int]:
@@ -24,6 +26,21 @@ def two_u32(data: bytes | bytearray, position: int) -> tuple[int, int]:
     if cython.compiled:
         return _u32(data, position), _u32(data, position + 4)
     return _unpack_two(data, position)
+
+
+def i32_at(data: bytes | bytearray, position: int) -> int:
+    """Return the signed 4-byte number at ``position``, big-endian."""
+    if cython.compiled:
+        return _u32(data, position)
+    return int(_unpack_i32(data, position)[0])
+
+
+def i16_at(data: bytes | bytearray, position: int) -> int:
+    """Return the signed 2-byte number at ``position``, big-endian."""
+    if cython.compiled:
+        memory: cython.p_uchar = data
+        return memory[position] << 8 | memory[position + 1]  # type: ignore[no-any-return]
+    return int(_unpack_i16(data, position)[0])
 
 
 def copy_of(data: bytes | bytearray, start: int, end: int) -> bytes:

@@ -1,5 +1,6 @@
 cimport cython
 
+from cometmq.protocol.batch cimport item_at
 from cometmq.store.commit_log cimport CommitLog
 from cometmq.store.consume_queue cimport ConsumeQueue
 from cometmq.store.dispatch cimport Dispatcher, QueueTable, TopicQueues
@@ -49,7 +50,9 @@ cdef class Appender:
     @cython.locals(
         queues=TopicQueues, queue=ConsumeQueue, total=cython.longlong, whole=cython.longlong,
         first=cython.longlong, store_ms=cython.longlong, crc=cython.uint, log_offset=cython.longlong,
-        extra=cython.longlong, items=list, joined=list, sizes=list, log_offsets=list,
+        extra=cython.longlong, flags=list, bodies=list, texts=list, sizes=list, log_offsets=list,
+        item_flag=cython.int, position=cython.Py_ssize_t, body_at=cython.Py_ssize_t,
+        body_end=cython.Py_ssize_t, text_at=cython.Py_ssize_t,
         number=cython.Py_ssize_t, body=bytes, own=bytes, text=bytes)
     cpdef AppendedBatch append_batch(
         self, str topic, int queue_id, bytes batch_body, bytes properties, int sys_flag,

@@ -16,7 +16,7 @@ from zlib import crc32
 from cometmq.model.errors import InvalidMessageError, InvalidNameError
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import RETRY_PREFIX
-from cometmq.protocol.batch import decode_batch
+from cometmq.protocol.batch import item_at
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, join_properties
 from cometmq.protocol.record import CRC_MASK, MAGIC_V1, MAGIC_V2, TOPIC_BYTES_MAX_V1
 from cometmq.store.commit_log import FIXED_BYTES, CommitLog
@@ -203,16 +203,22 @@ class Appender:
             sys_flag |= _BORN_V6
         if len(store_host) == _HOST_V6_BYTES:
             sys_flag |= _STORE_V6
-        items = decode_batch(batch_body)
-        if not items:
+        if not batch_body:
             raise InvalidMessageError("a batch without messages")
-        joined = []
+        flags = []
+        bodies = []
+        texts = []
         sizes = []
         whole = 0
-        for _, body, own in items:
-            text = join_properties(own, properties)
+        position = 0
+        while position < len(batch_body):
+            item_flag, body_at, body_end, text_at, position = item_at(batch_body, position)
+            body = batch_body[body_at:body_end]
+            text = join_properties(batch_body[text_at:position], properties)
             total = self._record_bytes(queues, body, text) + extra
-            joined.append(text)
+            flags.append(item_flag)
+            bodies.append(body)
+            texts.append(text)
             sizes.append(total)
             whole += total
         if whole > self.message_bytes_max:
@@ -222,9 +228,8 @@ class Appender:
         store_ms = self._now_ms()
         log_offsets = []
         for number in range(len(sizes)):
-            item = items[number]
-            body = item[1]
-            text = joined[number]
+            body = bodies[number]
+            text = texts[number]
             total = sizes[number]
             crc = crc32(body)
             log_offset = self._log.write(
@@ -232,7 +237,7 @@ class Appender:
                 _V1,
                 crc & _CRC_MASK,
                 queue_id,
-                item[0],
+                flags[number],
                 first + number,
                 sys_flag,
                 born_ms,

@@ -129,7 +129,10 @@ class ConsumeQueue:
             self.ext.cut_before(self.unit(self.min_offset)[2])
 
     def cut(self, log_end: int) -> None:
-        """Take off the units of records that end after ``log_end``; the log does not have them."""
+        """Take off the units of records that end after ``log_end``; the log does not have them.
+
+        What follows the last unit becomes zero, files behind it go.
+        """
         end = self.max_offset
         first = self.segments.first()
         least = first.base_offset // _UNIT_BYTES if first is not None else end
@@ -141,12 +144,17 @@ class ConsumeQueue:
         erased = self._cut_files(end * _UNIT_BYTES)
         if end < self.max_offset or erased:
             logger.info(
-                "queue cut topic=%s queue=%d from=%d to=%d",
-                *(self.topic, self.queue_id, self.max_offset, end),
+                "queue cut topic=%s queue=%d from=%d to=%d erased_bytes=%d",
+                *(self.topic, self.queue_id, self.max_offset, end, erased),
             )
-            self._find_end()
+        self._find_end()
         if self.ext is not None and end > least:
             self.ext.cut_after(self.unit(end - 1)[2])
+
+    def ends_in_last_file(self) -> bool:
+        """Return whether no file follows the one that the last unit is in."""
+        last = self.segments.last()
+        return last is None or last.base_offset <= self.max_offset * _UNIT_BYTES
 
     def drop_before(self, log_min: int) -> int:
         """Delete the files whose records are all gone; the newest file stays.

@@ -30,6 +30,7 @@ cdef class IndexFile:
         previous=cython.int)
     cdef put(self, int hashed, long long log_offset, long long store_ms)
     cpdef write_header(self)
+    cdef Py_ssize_t _position(self, long long number) noexcept
 
 
 cdef class Index:

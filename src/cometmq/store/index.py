@@ -61,6 +61,13 @@ class IndexFile:
         self.begin_log = self.end_log = log_offset
         self.write_header()
 
+    def count_unregistered(self) -> None:
+        """Count in the entries that a killed process wrote without coming to the header."""
+        while self.next_entry < self._entries and any(
+            raw.read_entry(self._memory, self._position(self.next_entry))
+        ):
+            self.next_entry += 1
+
     def is_full(self) -> bool:
         """Return whether no entry can be added."""
         return bool(self.next_entry >= self._entries)
@@ -71,7 +78,7 @@ class IndexFile:
         Raises:
             OSError: the disk is full or broken.
         """
-        position = _HEADER_BYTES + self._slots * 4 + (self.next_entry + entries) * _ENTRY_BYTES
+        position = self._position(self.next_entry + entries)
         if position > self._reserved:
             start = max(self._reserved, 0)
             stop = min(position + _RESERVE_BYTES, self.segment.size_bytes)
@@ -84,7 +91,7 @@ class IndexFile:
         seconds = 0
         if self.begin_ms > 0 and store_ms > self.begin_ms:
             seconds = min((store_ms - self.begin_ms) // 1000, _INT_MAX)
-        entry = _HEADER_BYTES + self._slots * 4 + self.next_entry * _ENTRY_BYTES
+        entry = self._position(self.next_entry)
         previous = raw.add_entry(
             self._memory, slot, entry, self.next_entry, hashed, log_offset, seconds
         )
@@ -116,7 +123,7 @@ class IndexFile:
         """
         number = raw.get_i32(self._memory, _HEADER_BYTES + hashed % self._slots * 4)
         while 0 < number < self.next_entry:
-            position = _HEADER_BYTES + self._slots * 4 + number * _ENTRY_BYTES
+            position = self._position(number)
             found, log_offset, seconds, previous = raw.read_entry(self._memory, position)
             if seconds < 0:
                 return
@@ -125,6 +132,10 @@ class IndexFile:
             if previous >= number:
                 return
             number = previous
+
+    def _position(self, number: int) -> int:
+        """Where an entry is in the file."""
+        return _HEADER_BYTES + self._slots * 4 + number * _ENTRY_BYTES
 
     def has(self, hashed: int, log_offset: int) -> bool:
         """Return whether the file leads from a hash to a record."""
@@ -180,11 +191,23 @@ class Index:
             file = self._files.open_mapped(path, size, read_only=self._read_only, keep_open=False)
             self._adopt(IndexFile(Segment(file, 0), self._slots, self._entries))
 
-    def drop_after(self, store_ms: int) -> int:
-        """Delete the files that hold entries newer than ``store_ms``; return how many."""
-        newer = [item for item in self.items if item.end_ms > store_ms]
-        self._drop(newer)
-        return len(newer)
+    def keep_whole(self, synced_ms: int) -> int:
+        """Delete what may have holes after the machine stopped.
+
+        Args:
+            synced_ms: the files that had become full by this store time are on the disk.
+
+        Returns:
+            How many files were deleted.
+        """
+        doubtful = [item for item in self.items if item.end_ms > synced_ms or not item.is_full()]
+        self._drop(doubtful)
+        return len(doubtful)
+
+    def count_unregistered(self) -> None:
+        """Count in what a killed process left out of the headers; see `IndexFile`."""
+        for item in self.items:
+            item.count_unregistered()
 
     def drop_before(self, log_min: int) -> int:
         """Delete the files whose records are all gone; the newest stays; return how many."""

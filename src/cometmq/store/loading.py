@@ -117,15 +117,19 @@ class Loader:
         index: Index | None,
         dispatcher: Dispatcher,
         checkpoint: Checkpoint,
-        *,
-        crashed: bool,
+        crash: bytes | None,
     ) -> None:
         """Find the log's end and bring queues and index up to it.
+
+        Args:
+            log, table, index, dispatcher, checkpoint: of the store.
+            crash: what the file ``abort`` says; None where the store was closed.
 
         Raises:
             StoreCorruptError: the log is damaged in the middle; nothing was changed.
             OSError: the disk refused.
         """
+        crashed = crash is not None
         segments = log.segments
         queues = table.all()
         max_physical = max((queue.max_physical for queue in queues), default=-1)
@@ -141,17 +145,16 @@ class Loader:
             cut_damaged=self._settings.cut_damaged_log,
         )
         # From here on files are changed; a crash on the way is met like any other.
-        self._files.write(self._paths.abort, str(os.getpid()).encode())
-        if index is not None and crashed:
-            index.drop_after(checkpoint.index_ms)
+        self._files.write(self._paths.abort, self._mark())
+        if index is not None and crash is not None:
+            self._repair_index(index, checkpoint, crash)
         self._cut(log, end, crashed=crashed)
         log.last_store_ms = max(end.last_store_ms, checkpoint.physic_ms)
         for queue in queues:
-            if queue.max_physical > end.offset or not segments.items:
+            if crashed or queue.max_physical > end.offset or not queue.ends_in_last_file():
                 queue.cut(end.offset)
         start = segments.items[first].base_offset if segments.items else 0
-        if not crashed:
-            start = self._clean_start(segments, index, start, max_physical)
+        start = self._dispatch_start(segments, index, start, max_physical, crashed=crashed)
         count = recovery.redispatch(segments, start, end.offset, table, dispatcher)
         for queue in table.all():
             queue.correct_min(log.min_offset())
@@ -180,20 +183,36 @@ class Loader:
         log.begin_at(end.offset)
 
     @staticmethod
-    def _clean_start(segments: Segments, index: Index | None, start: int, max_physical: int) -> int:
+    def _dispatch_start(
+        segments: Segments, index: Index | None, start: int, max_physical: int, *, crashed: bool
+    ) -> int:
         """Return from where to dispatch again: from where queues and index know nothing."""
         first = segments.first()
         least = first.base_offset if first is not None else 0
-        begin = max(max_physical, least)
-        if not recovery.record_begins(segments, begin):
-            begin = min(start, begin)
+        begin = start
+        if not crashed and max_physical >= least:
+            begin = max_physical
+            if not recovery.record_begins(segments, begin):
+                begin = start
         if index is not None:
             newest = index.newest
             if newest is None:
                 begin = least
-            elif newest.is_full() and least <= newest.end_log < begin:
-                begin = newest.end_log
+            elif (crashed or newest.is_full()) and newest.end_log < begin:
+                begin = max(newest.end_log, least)
         return begin
+
+    def _repair_index(self, index: Index, checkpoint: Checkpoint, crash: bytes) -> None:
+        """Keep what is whole of the index after a crash that left ``crash`` as its mark."""
+        boot_id = self._files.boot_id().encode()
+        if boot_id and crash.endswith(b"\n" + boot_id):
+            index.count_unregistered()  # only the process died; its pages are all there
+        else:
+            index.keep_whole(checkpoint.index_ms)
+
+    def _mark(self) -> bytes:
+        """What the file ``abort`` says while the store is open: which process, since which boot."""
+        return f"{os.getpid()}\n{self._files.boot_id()}".encode()
 
     @staticmethod
     def earliest_store_ms(log: CommitLog) -> int:

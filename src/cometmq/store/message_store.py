@@ -132,7 +132,7 @@ class MessageStore:
             self._index,
             self._dispatcher,
             self._checkpoint,
-            crashed=self._files.exists(self.paths.abort),
+            self._files.read(self.paths.abort),
         )
 
     def close(self) -> None:

@@ -82,12 +82,17 @@ def _read(memory: Any, view: memoryview, start: int, limit: int, facts: RecordFa
     if topic_length < 0 or at + topic_length + 2 > end:
         return f"a topic of {topic_length} bytes in a record of {total}"
     facts.topic = bytes(view[at : at + topic_length])
+    if b"\0" in facts.topic or not facts.topic:
+        return f"a topic named {facts.topic!r}"
     at += topic_length
     properties_length = raw.get_i16(memory, at)
     at += 2
     if properties_length < 0 or at + properties_length != end:
         return f"properties of {properties_length} bytes in a record of {total}"
     facts.properties = bytes(view[at:end])
+    if facts.properties.endswith(b"\0"):
+        # No property ends like this, but a record whose end never reached the disk does.
+        return "properties that end in zeros"
     facts.queue_id = queue_id
     facts.queue_offset = queue_offset
     facts.log_offset = log_offset

@@ -16,7 +16,9 @@ cdef class SendMessage:
     cdef object _commit
     cdef bytes _store_host
     cdef str _id_prefix
+    cdef str _id_format
     cdef int _host_flag
+    cdef object _rules
     cdef dict _trace_fields
     cdef SuccessFormat _success
     cdef SuccessFormat _batch_success

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from time import perf_counter
 
+import msgspec
+
 from cometmq.broker.services.flow_control import FlowControl
 from cometmq.broker.services.group_commit import GroupCommit
 from cometmq.broker.services.intake import Intake, SendHeader
@@ -28,7 +30,7 @@ from cometmq.protocol.headers import (
 )
 from cometmq.protocol.properties import decode_properties
 from cometmq.remoting.exchange import Request, Response, SuccessFormat
-from cometmq.store import MessageStore
+from cometmq.store import MessageStore, SegmentCreateError
 
 Place = tuple[int | str, int, int]
 """What an answer tells: log offset or message ids, queue, and queue offset."""
@@ -68,22 +70,21 @@ class SendMessage:
         self._commit = commit
         self._store_host = store_host
         self._id_prefix = store_host.hex().upper()
+        self._id_format = f"{self._id_prefix}%016X"
         self._host_flag = SysFlag.STORE_HOST_V6 if len(store_host) > 8 else 0
-        self.change_region(intake)
+        self._follow_rules()
 
-    def change_region(self, intake: Intake) -> None:
-        """Tell producers of another region or trace switch from now on."""
-        trace = "true" if intake.rules.trace_on else "false"
-        self._trace_fields = {"MSG_REGION": intake.rules.region, "TRACE_ON": trace}
-        region = intake.rules.region.replace("%", "%%")
-        self._success = SuccessFormat(
-            f'{{"MSG_REGION":"{region}","TRACE_ON":"{trace}","msgId":"{self._id_prefix}%016X",'
-            '"queueId":"%d","queueOffset":"%d"}'
-        )
-        self._batch_success = SuccessFormat(
-            f'{{"MSG_REGION":"{region}","TRACE_ON":"{trace}","msgId":"%s",'
-            '"queueId":"%d","queueOffset":"%d"}'
-        )
+    def _follow_rules(self) -> None:
+        """Tell producers of region and trace switch as they are set now."""
+        self._rules = rules = self._intake.rules
+        self._trace_fields = {
+            "MSG_REGION": rules.region,
+            "TRACE_ON": "true" if rules.trace_on else "false",
+        }
+        trace = msgspec.json.encode(self._trace_fields).decode()[:-1].replace("%", "%%")
+        place = '"queueId":"%d","queueOffset":"%d"}'
+        self._success = SuccessFormat(f'{trace},"msgId":"{self._id_prefix}%016X",{place}')
+        self._batch_success = SuccessFormat(f'{trace},"msgId":"%s",{place}')
 
     def handle(self, request: Request) -> Response | None:
         """Answer one send.
@@ -92,6 +93,8 @@ class SendMessage:
             ResponseError: the message was refused and is not stored.
         """
         began_s = self._began_s = perf_counter()
+        if self._rules is not self._intake.rules:
+            self._follow_rules()
         header: SendHeader
         if request.code == RequestCode.SEND_MESSAGE:
             header = request.header(SendMessageRequest)
@@ -109,6 +112,10 @@ class SendMessage:
             return self._refused(refused.code, refused.remark)
         except InvalidMessageError as problem:
             return self._refused(ResponseCode.MESSAGE_ILLEGAL, str(problem))
+        except SegmentCreateError as problem:
+            self._stats.put_failed()
+            remark = f"create mapped file failed, server is busy or broken. {problem}"
+            return self._refused(ResponseCode.SYSTEM_ERROR, remark)
         except StoreError as problem:
             self._stats.put_failed()
             return self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem))
@@ -168,8 +175,7 @@ class SendMessage:
         )
         count = len(stored.log_offsets)
         self._stats.put(placement.topic, placement.queue_id, count, stored.size_bytes)
-        prefix = self._id_prefix
-        ids = ",".join([f"{prefix}{log_offset:016X}" for log_offset in stored.log_offsets])
+        ids = ",".join([self._id_format] * count) % tuple(stored.log_offsets)
         place = (ids, placement.asked_queue_id, stored.queue_offset)
         if self._commit is None:
             self._succeed(request, self._batch_success, place)

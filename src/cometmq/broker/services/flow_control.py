@@ -12,7 +12,8 @@ tell that the store is behind:
                                                                   -> [TIMEOUT_CLEAN_QUEUE]
 
 All are answered with code 2: nothing was stored, and the client may try another broker. A single
-late look is no sign: after a pause of the machine it is best to serve what has piled up.
+late look is no sign: after a pause of the machine it is best to serve what has piled up. A broker
+that stops refuses sends too, with code 14.
 
 Source: BrokerFastFailure and SendMessageProcessor.rejectRequest, RocketMQ 5.3 (codes, texts,
 limits); the signs are ours.
@@ -66,6 +67,7 @@ class FlowControl:
         self._looked_s = clock.monotonic()
         self._late_looks = 0
         self._slow: ResponseError | None = None
+        self._is_stopping = False
         self._slowest_ms = 0
         self.waiting = 0
         """Sends that are stored and wait for the disk or a replica."""
@@ -75,6 +77,13 @@ class FlowControl:
         if self._slow is None and self.waiting < self._limits.waiting_max:
             return None
         return self._slow or _overload()
+
+    def stop(self) -> None:
+        """Refuse all sends from now on, for the broker stops: code 14, for another to take them."""
+        self._is_stopping = True
+        self._slow = ResponseError(
+            ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker is stopping"
+        )
 
     def wait_began(self) -> None:
         """A send is stored and waits for the disk or a replica."""
@@ -87,11 +96,13 @@ class FlowControl:
     def append_took(self, took_ms: int) -> None:
         """An append ended; report only those that took noticeably long."""
         self._slowest_ms = max(self._slowest_ms, took_ms)
-        if self._limits.enabled and took_ms > self._limits.append_ms_max:
+        if self._limits.enabled and took_ms > self._limits.append_ms_max and not self._is_stopping:
             self._refuse("PCBUSY_CLEAN_QUEUE", took_ms)
 
     def look(self) -> None:
         """See whether the loop is late and the last append slow; ten times a second."""
+        if self._is_stopping:
+            return
         limits = self._limits = self._read_limits()
         now_s = self._clock.monotonic()
         lag_ms = round((now_s - self._looked_s - LOOK_INTERVAL_S) * 1000)

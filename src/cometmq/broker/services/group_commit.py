@@ -22,6 +22,10 @@ from cometmq.model.errors import StoreError
 log = logging.getLogger(__name__)
 
 
+STOP_S = 2.0
+"""How long :meth:`GroupCommit.stop` lets the last sync take."""
+
+
 class SyncedStore(Protocol):
     """What group commit needs of the store."""
 
@@ -48,6 +52,7 @@ class GroupCommit:
         self._syncing: list[tuple[int, float, Outcome]] = []
         self._scheduled = False
         self._running = False
+        self._is_stopped = False
         self._wanted: SimpleQueue[bool] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -62,19 +67,26 @@ class GroupCommit:
         self._thread = threading.Thread(target=self._run, name="cometmq-sync", daemon=True)
         self._thread.start()
 
-    async def stop(self) -> None:
-        """Let the waiting sends have their sync, then end the thread."""
-        assert self._loop is not None
-        deadline = self._loop.time() + self._timeout_s
-        while len(self) and self._loop.time() < deadline:
+    async def stop(self, timeout_s: float = STOP_S) -> None:
+        """Let the waiting sends have their sync, then end the thread.
+
+        Sends that still wait after ``timeout_s`` seconds are told so, as are those that come later.
+        """
+        if self._loop is None or self._is_stopped:
+            return
+        if len(self):
             turn = self._loop.create_future()
             self.wait(0, functools.partial(_wake, turn))
-            await turn
+            await asyncio.wait([turn], timeout=timeout_s)
+        self._is_stopped = True
         if self._overdue is not None:
             self._overdue.cancel()
+        late = [*self._syncing, *self._waiting]
+        self._syncing, self._waiting = [], []
+        _tell(late, 0, _stopped())
         self._wanted.put(False)
-        if self._thread is not None:
-            await self._loop.run_in_executor(None, self._thread.join, self._timeout_s)
+        if self._thread is not None and not self._running:
+            self._thread.join(timeout_s)
 
     def oldest_age_s(self) -> float:
         """For how long the oldest waiting send has waited."""
@@ -86,7 +98,10 @@ class GroupCommit:
     def wait(self, log_offset_end: int, told: Outcome) -> None:
         """Tell ``told`` whether all bytes before ``log_offset_end`` are on disk, once known."""
         loop = self._loop
-        assert loop is not None
+        assert loop is not None, "not started"
+        if self._is_stopped:
+            told(False, _stopped())
+            return
         self._waiting.append((log_offset_end, loop.time() + self._timeout_s, told))
         if not self._scheduled and not self._running:
             self._scheduled = True
@@ -98,6 +113,8 @@ class GroupCommit:
 
     def _begin(self) -> None:
         self._scheduled = False
+        if self._is_stopped:
+            return
         self._running = True
         self._syncing, self._waiting = self._waiting, self._syncing
         if self._overdue is None:
@@ -113,8 +130,9 @@ class GroupCommit:
                 flushed = self._store.flush()
             except StoreError as problem:
                 error = problem
-            except OSError as problem:
-                error = StoreError(f"the sync failed: {problem}")
+            except Exception as problem:  # else everybody would wait for a thread that is gone
+                log.exception("a sync failed in a way that the store did not expect")
+                error = StoreError(f"the sync failed: {type(problem).__name__}: {problem}")
             try:
                 self._loop.call_soon_threadsafe(self._end, flushed, error)
             except RuntimeError:
@@ -127,8 +145,7 @@ class GroupCommit:
             self._begin()
         if error is not None:
             log.error("a sync failed, nothing is acknowledged any more: %s", error)
-        for log_offset_end, _, told in done:
-            told(error is None and flushed >= log_offset_end, error)
+        _tell(done, flushed, error)
 
     def _watch(self) -> None:
         """Once a second: tell the sends that have waited for too long."""
@@ -145,10 +162,21 @@ class GroupCommit:
     ) -> list[tuple[int, float, Outcome]]:
         if not sends or sends[0][1] > now:
             return sends
-        for _, deadline, told in sends:
-            if deadline <= now:
-                told(False, None)
+        _tell([send for send in sends if send[1] <= now], 0, None)
         return [send for send in sends if send[1] > now]
+
+
+def _tell(sends: list[tuple[int, float, Outcome]], flushed: int, error: StoreError | None) -> None:
+    for log_offset_end, _, told in sends:
+        # An edge: one send that cannot be told must not keep the others from their answers.
+        try:
+            told(error is None and flushed >= log_offset_end, error)
+        except Exception:
+            log.exception("a send could not be told of its sync")
+
+
+def _stopped() -> StoreError:
+    return StoreError("the broker has stopped")
 
 
 def _wake(turn: asyncio.Future[None], _synced: bool, _error: StoreError | None) -> None:

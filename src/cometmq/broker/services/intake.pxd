@@ -28,4 +28,6 @@ cdef class Intake:
     cdef bytes _stamped(self, str text)
 
 
+@cython.locals(at=cython.Py_ssize_t)
+cdef bint _has_unique_key(str text)
 cdef bint _is_unusual(str text)

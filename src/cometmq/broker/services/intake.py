@@ -40,6 +40,8 @@ VERSION_WITH_MAX_RECONSUME: Final = 121
 
 PROPERTIES_BYTES_MAX: Final = 32767
 MULTI_TAG: Final = "MULTI_TAG"
+UNDECIDED: Final = int(SysFlag.TRANSACTION_PREPARED)
+"""The bit that half messages and rolled-back ones have; nobody would ever see such a message."""
 SendHeader = SendMessageRequest | SendMessageV2Request
 
 _TIMERS: Final = (
@@ -168,6 +170,7 @@ class Intake:
             or topic.startswith(RETRY_PREFIX)
             or not 0 <= queue_id < config.write_queue_nums
             or config.topic_filter_type == MULTI_TAG
+            or header.sys_flag & UNDECIDED
             or _is_unusual(text)
         ):
             return self._place_with_care(header, body, connection)
@@ -183,8 +186,9 @@ class Intake:
         config = self._checked_topic(header, connection)
         queue_id = self._checked_queue(header, config, connection)
         text = header.properties or ""
-        if header.topic.startswith(RETRY_PREFIX) or _is_unusual(text):
-            placement = self._place_unusual(header, queue_id, connection)
+        is_odd = header.sys_flag & UNDECIDED or _is_unusual(text)
+        if is_odd or header.topic.startswith(RETRY_PREFIX):
+            placement = self._place_unusual(header, queue_id, config, connection)
         else:
             stamped = self._stamped(text)
             placement = Placement(header.topic, queue_id, stamped, queue_id, _flag_of(config))
@@ -204,7 +208,7 @@ class Intake:
         if header.topic.startswith(RETRY_PREFIX):
             raise _illegal(f"batch request does not support retry group {header.topic}")
         properties = decode_properties(header.properties or "")
-        self._refuse_what_waits(properties)
+        self._refuse_what_waits(header, properties)
         if self._levels.level_of(properties):
             raise _illegal("a batch cannot be delayed")
         properties.update(self._stamps)
@@ -271,9 +275,9 @@ class Intake:
         self, header: SendHeader, config: TopicConfig, connection: Connection
     ) -> int:
         queue_id = header.queue_id
-        if queue_id < 0:
-            return self._queue_chance(max(config.write_queue_nums, 1))
-        if queue_id >= max(config.write_queue_nums, config.read_queue_nums):
+        if queue_id < 0 < config.write_queue_nums:
+            return self._queue_chance(config.write_queue_nums)
+        if not 0 <= queue_id < max(config.write_queue_nums, config.read_queue_nums):
             raise ResponseError(
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{queue_id}] is illegal, {config} Producer:"
@@ -302,18 +306,18 @@ class Intake:
         """The properties with the broker's own behind them; a unique key where there was none."""
         if text and not text.endswith("\x02"):
             text += "\x02"
-        if "UNIQ_KEY\x01" not in text:
+        if not _has_unique_key(text):
             text += f"UNIQ_KEY\x01{self._new_unique_key()}\x02"
         return (text + self._suffix).encode()
 
     def _place_unusual(
-        self, header: SendHeader, queue_id: int, connection: Connection
+        self, header: SendHeader, queue_id: int, config: TopicConfig, connection: Connection
     ) -> Placement:
         properties = decode_properties(header.properties or "")
         topic, target = header.topic, queue_id
         if topic.startswith(RETRY_PREFIX):
             topic, target = self._retried(header, queue_id, connection.version)
-        self._refuse_what_waits(properties)
+        self._refuse_what_waits(header, properties)
         properties.pop(property_names.POP_CK, None)
         if not properties.get(property_names.UNIQ_KEY):
             properties[property_names.UNIQ_KEY] = self._new_unique_key()
@@ -323,7 +327,8 @@ class Intake:
         parked = self._levels.park(topic, target, properties)
         if parked is not None:
             topic, target, properties = parked
-        return Placement(topic, target, encode_properties(properties), queue_id)
+        encoded = encode_properties(properties)
+        return Placement(topic, target, encoded, queue_id, _flag_of(config))
 
     def _retried(self, header: SendHeader, queue_id: int, version: int) -> tuple[str, int]:
         """Where a consumer's own retry goes: back to its group, or to the dead letters."""
@@ -343,9 +348,10 @@ class Intake:
             return dead.topic_name, self._queue_chance(max(dead.write_queue_nums, 1))
         return header.topic, queue_id
 
-    def _refuse_what_waits(self, properties: dict[str, str]) -> None:
-        """Refuse half messages and timer messages rather than deliver them at once."""
-        if properties.get(property_names.TRAN_MSG, "").lower() == "true":
+    def _refuse_what_waits(self, header: SendHeader, properties: dict[str, str]) -> None:
+        """Refuse half messages and timer messages rather than deliver them at once, or never."""
+        is_half = properties.get(property_names.TRAN_MSG, "").lower() == "true"
+        if is_half or header.sys_flag & UNDECIDED:
             raise self._forbidden("sending transaction message")
         if self._levels.level_of(properties) == 0 and any(name in properties for name in _TIMERS):
             raise ResponseError(
@@ -356,6 +362,16 @@ class Intake:
 
 def _flag_of(config: TopicConfig) -> int:
     return SysFlag.MULTI_TAGS if config.topic_filter_type == MULTI_TAG else 0
+
+
+def _has_unique_key(text: str) -> bool:
+    """Whether there is a unique key, and not just a name that ends like one, or an empty value."""
+    at = text.find("UNIQ_KEY\x01")
+    if at < 0:
+        return False
+    if (at == 0 or text[at - 1] == "\x02") and text[at + 9] != "\x02":
+        return True
+    return property_names.UNIQ_KEY in decode_properties(text)
 
 
 def _is_unusual(text: str) -> bool:

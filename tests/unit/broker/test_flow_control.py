@@ -108,3 +108,16 @@ def test_changed_limits_hold_from_the_next_look() -> None:
     assert world.flow.refusal() is None
 
     assert refused(world.look()).startswith("[OVERLOAD]")
+
+
+def test_a_broker_that_stops_refuses_sends_for_good() -> None:
+    """With the code that lets producers try another broker, whatever the flow is like."""
+    world = World()
+    world.flow.stop()
+    world.flow.append_took(LIMITS.append_ms_max + 1)
+    for _ in range(5):
+        refusal = world.look()
+
+    assert refusal is not None
+    assert refusal.code == 14
+    assert "the broker is stopping" in refusal.remark

@@ -23,11 +23,18 @@ cdef class Intake:
     cdef Py_ssize_t _body_bytes_max
     cdef bint _watchful
 
-    @cython.locals(topic=str, text=str, properties=bytes, queue_id=cython.longlong)
+    cdef bytes _suffix_bytes
+
+    cpdef int plain_queues(self, str topic) except -1
+
+    @cython.locals(entries=bytes)
+    cpdef bytes plain_properties(self, bytes properties)
+
+    @cython.locals(topic=str, properties=bytes, queue_id=cython.longlong)
     cpdef Placement place(self, object header, bytes body, object connection)
     cdef bytes _stamped(self, str text)
 
 
 @cython.locals(at=cython.Py_ssize_t)
 cdef bint _has_unique_key(str text)
-cdef bint _is_unusual(str text)
+cdef bint _is_unusual(bytes properties)

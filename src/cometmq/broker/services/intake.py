@@ -44,6 +44,9 @@ UNDECIDED: Final = int(SysFlag.TRANSACTION_PREPARED)
 """The bit that half messages and rolled-back ones have; nobody would ever see such a message."""
 SendHeader = SendMessageRequest | SendMessageV2Request
 
+_UNIQUE_KEY, _NO_UNIQUE_KEY = b"\x02UNIQ_KEY\x01", b"\x02UNIQ_KEY\x01\x02"
+_WAIT, _WAIT_TRUE = b"\x02WAIT\x01", b"\x02WAIT\x01true\x02"
+
 _TIMERS: Final = (
     property_names.TIMER_DELAY_SEC,
     property_names.TIMER_DELAY_MS,
@@ -151,9 +154,43 @@ class Intake:
             property_names.MSG_REGION: rules.region,
             property_names.TRACE_ON: trace,
         }
-        self._suffix = encode_properties(self._stamps).decode()
+        self._suffix_bytes = encode_properties(self._stamps)
+        self._suffix = self._suffix_bytes.decode()
         self._body_bytes_max = rules.body_bytes_max
         self._watchful = not rules.broker_writable or rules.accept_from_ms > 0
+
+    def plain_queues(self, topic: str) -> int:
+        """How many queues of a topic take messages without further checks; 0 for none.
+
+        Only for messages whose properties are plain, too; see `plain_properties`.
+        """
+        config = self._topics.get(topic)
+        if (
+            config is None
+            or self._watchful
+            or topic in SEND_FORBIDDEN_TOPICS
+            or topic.startswith(RETRY_PREFIX)
+            or config.topic_filter_type == MULTI_TAG
+        ):
+            return 0
+        return config.write_queue_nums
+
+    def plain_properties(self, properties: bytes) -> bytes | None:
+        """What is stored for properties that need nothing but the broker's own behind them.
+
+        None for those that need more, and for those whose sender does not wait for the disk.
+        """
+        if not properties.endswith(b"\x02"):
+            properties += b"\x02"
+        entries = b"\x02" + properties
+        if (
+            _UNIQUE_KEY not in entries
+            or _NO_UNIQUE_KEY in entries
+            or _is_unusual(entries)
+            or (_WAIT in entries and _WAIT_TRUE not in entries)
+        ):
+            return None
+        return properties + self._suffix_bytes
 
     def place(self, header: SendHeader, body: bytes, connection: Connection) -> Placement:
         """Decide where a single message goes.
@@ -161,20 +198,11 @@ class Intake:
         Raises:
             ResponseError: it may not be stored; nothing was.
         """
-        topic, queue_id, text = header.topic, header.queue_id, header.properties or ""
-        config = self._topics.get(topic)
-        if (
-            config is None
-            or self._watchful
-            or topic in SEND_FORBIDDEN_TOPICS
-            or topic.startswith(RETRY_PREFIX)
-            or not 0 <= queue_id < config.write_queue_nums
-            or config.topic_filter_type == MULTI_TAG
-            or header.sys_flag & UNDECIDED
-            or _is_unusual(text)
-        ):
+        topic, queue_id, properties = header.topic, header.queue_id, None
+        if 0 <= queue_id < self.plain_queues(topic) and not header.sys_flag & UNDECIDED:
+            properties = self.plain_properties((header.properties or "").encode())
+        if properties is None:
             return self._place_with_care(header, body, connection)
-        properties = self._stamped(text)
         if not 0 < len(body) <= self._body_bytes_max or len(properties) > PROPERTIES_BYTES_MAX:
             self._check_size(body, properties)
         return Placement(topic, queue_id, properties, queue_id)
@@ -186,7 +214,7 @@ class Intake:
         config = self._checked_topic(header, connection)
         queue_id = self._checked_queue(header, config, connection)
         text = header.properties or ""
-        is_odd = header.sys_flag & UNDECIDED or _is_unusual(text)
+        is_odd = header.sys_flag & UNDECIDED or _is_unusual(text.encode())
         if is_odd or header.topic.startswith(RETRY_PREFIX):
             placement = self._place_unusual(header, queue_id, config, connection)
         else:
@@ -374,15 +402,15 @@ def _has_unique_key(text: str) -> bool:
     return property_names.UNIQ_KEY in decode_properties(text)
 
 
-def _is_unusual(text: str) -> bool:
+def _is_unusual(properties: bytes) -> bool:
     """Whether the broker must rewrite properties, not just add to them; look-alikes cost time."""
     return (
-        "DELAY\x01" in text
-        or "TRAN_MSG\x01" in text
-        or "TIMER_D" in text
-        or "CLUSTER\x01" in text
-        or "TRACE_ON\x01" in text
-        or "POP_CK\x01" in text
+        b"DELAY\x01" in properties
+        or b"TRAN_MSG\x01" in properties
+        or b"TIMER_D" in properties
+        or b"CLUSTER\x01" in properties
+        or b"TRACE_ON\x01" in properties
+        or b"POP_CK\x01" in properties
     )
 
 

@@ -87,6 +87,8 @@ def _run_suite(server: Standalone) -> int:
             "no:cacheprovider",
             "-p",
             "no:cometmq",
+            "-W",
+            "ignore:Module already imported:pytest.PytestAssertRewriteWarning",
             f"--namesrv={host}:{port}",
             "--flavour=comet",
             *[f"--ignore={suite / name}" for name in FILES],

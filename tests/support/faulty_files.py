@@ -28,6 +28,7 @@ class FaultyFiles(SystemFiles):
         self.room_bytes: int | None = None
         self.disk: DiskUsage | None = None
         self.syncs = 0
+        self.boots = 1
         self._mapped: dict[Path, FaultyMappedFile] = {}
 
     def open_mapped(
@@ -66,6 +67,9 @@ class FaultyFiles(SystemFiles):
         if self.fail_sync:
             raise OSError(errno.EIO, "the disk is gone")
 
+    def boot_id(self) -> str:
+        return f"boot-{self.boots}"
+
     def crash(self, keeps: Callable[[Path, int], bool]) -> None:
         """Stop the machine.
 
@@ -80,6 +84,7 @@ class FaultyFiles(SystemFiles):
             path.unlink()  # the old mapping goes on in its own file
             path.write_bytes(data)
         self._mapped.clear()
+        self.boots += 1
 
     def crash_by_chance(self, seed: int) -> None:
         """Stop the machine with about half of the unsynced pages on the disk."""

@@ -259,7 +259,7 @@ class ConsumeQueue:
         if first is None or end > first.base_offset or end == 0:
             return self.segments.cut(end)
         self.segments.drop_from(end + 1)
-        return first.file.zero(0, first.size_bytes)
+        return self.segments.erase(first, 0)
 
     def _find_end(self) -> None:
         """Walk the newest files to the last unit and go on from there."""

@@ -204,6 +204,12 @@ class Index:
         self._drop(doubtful)
         return len(doubtful)
 
+    def drop_beyond(self, log_end: int) -> int:
+        """Delete the files that lead to records behind the log's end; return how many."""
+        beyond = [item for item in self.items if item.next_entry > 1 and item.end_log >= log_end]
+        self._drop(beyond)
+        return len(beyond)
+
     def count_unregistered(self) -> None:
         """Count in what a killed process left out of the headers; see `IndexFile`."""
         for item in self.items:

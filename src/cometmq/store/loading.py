@@ -135,7 +135,8 @@ class Loader:
         max_physical = max((queue.max_physical for queue in queues), default=-1)
         first = self._first_segment(segments, checkpoint, max_physical, crashed=crashed)
         check_crc = self._settings.check_crc_on_recover
-        end = recovery.find_end(segments, first, check_crc=check_crc)
+        synced_ms = checkpoint.physic_ms if crashed else None
+        end = recovery.find_end(segments, first, check_crc=check_crc, synced_ms=synced_ms)
         recovery.check_end(
             segments,
             end,
@@ -146,15 +147,16 @@ class Loader:
         )
         # From here on files are changed; a crash on the way is met like any other.
         self._files.write(self._paths.abort, self._mark())
-        if index is not None and crash is not None:
-            self._repair_index(index, checkpoint, crash)
+        dropped = self._repair_index(index, checkpoint, crash, end) if index is not None else 0
         self._cut(log, end, crashed=crashed)
         log.last_store_ms = max(end.last_store_ms, checkpoint.physic_ms)
         for queue in queues:
             if crashed or queue.max_physical > end.offset or not queue.ends_in_last_file():
                 queue.cut(end.offset)
         start = segments.items[first].base_offset if segments.items else 0
-        start = self._dispatch_start(segments, index, start, max_physical, crashed=crashed)
+        start = self._dispatch_start(segments, start, max_physical, crashed=crashed)
+        if index is not None:
+            start = self._index_start(segments, index, start, dropped=dropped)
         count = recovery.redispatch(segments, start, end.offset, table, dispatcher)
         for queue in table.all():
             queue.correct_min(log.min_offset())
@@ -183,32 +185,37 @@ class Loader:
         log.begin_at(end.offset)
 
     @staticmethod
-    def _dispatch_start(
-        segments: Segments, index: Index | None, start: int, max_physical: int, *, crashed: bool
-    ) -> int:
-        """Return from where to dispatch again: from where queues and index know nothing."""
+    def _dispatch_start(segments: Segments, start: int, max_physical: int, *, crashed: bool) -> int:
+        """Return the log offset from which a queue may lack units."""
         first = segments.first()
         least = first.base_offset if first is not None else 0
-        begin = start
-        if not crashed and max_physical >= least:
-            begin = max_physical
-            if not recovery.record_begins(segments, begin):
-                begin = start
-        if index is not None:
-            newest = index.newest
-            if newest is None:
-                begin = least
-            elif (crashed or newest.is_full()) and newest.end_log < begin:
-                begin = max(newest.end_log, least)
-        return begin
+        if crashed or max_physical < least or not recovery.record_begins(segments, max_physical):
+            return start
+        return max_physical
 
-    def _repair_index(self, index: Index, checkpoint: Checkpoint, crash: bytes) -> None:
-        """Keep what is whole of the index after a crash that left ``crash`` as its mark."""
+    @staticmethod
+    def _index_start(segments: Segments, index: Index, start: int, *, dropped: int) -> int:
+        """Return the log offset, at most ``start``, from which the index may lack keys."""
+        first = segments.first()
+        least = first.base_offset if first is not None else 0
+        newest = index.newest
+        if newest is None:
+            return least
+        if dropped or newest.is_full():
+            return max(least, min(start, int(newest.end_log)))
+        return start
+
+    def _repair_index(
+        self, index: Index, checkpoint: Checkpoint, crash: bytes | None, end: recovery.LogEnd
+    ) -> int:
+        """Keep what is whole of the index; return how many files were deleted."""
+        dropped = 0
         boot_id = self._files.boot_id().encode()
-        if boot_id and crash.endswith(b"\n" + boot_id):
+        if crash is not None and boot_id and crash.endswith(b"\n" + boot_id):
             index.count_unregistered()  # only the process died; its pages are all there
-        else:
-            index.keep_whole(checkpoint.index_ms)
+        elif crash is not None:
+            dropped = index.keep_whole(checkpoint.index_ms)
+        return dropped + index.drop_beyond(end.offset)
 
     def _mark(self) -> bytes:
         """What the file ``abort`` says while the store is open: which process, since which boot."""

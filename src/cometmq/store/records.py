@@ -90,9 +90,6 @@ def _read(memory: Any, view: memoryview, start: int, limit: int, facts: RecordFa
     if properties_length < 0 or at + properties_length != end:
         return f"properties of {properties_length} bytes in a record of {total}"
     facts.properties = bytes(view[at:end])
-    if facts.properties.endswith(b"\0"):
-        # No property ends like this, but a record whose end never reached the disk does.
-        return "properties that end in zeros"
     facts.queue_id = queue_id
     facts.queue_offset = queue_offset
     facts.log_offset = log_offset

@@ -71,15 +71,28 @@ def start_after_crash(segments: Segments, whole_until_ms: int) -> int:
     return 0
 
 
-def find_end(segments: Segments, first: int, *, check_crc: bool) -> LogEnd:
-    """Walk the records from the segment with index ``first`` on."""
+def find_end(
+    segments: Segments, first: int, *, check_crc: bool, synced_ms: int | None = None
+) -> LogEnd:
+    """Walk the records of the log to their end.
+
+    Args:
+        segments: the log.
+        first: the index of the segment to begin with.
+        check_crc: whether the checksum of each body must match.
+        synced_ms: after a crash, the store time before which records are surely on the disk; a
+            later one may have lost the end of its properties, which no checksum covers.
+    """
     last_store_ms = 0
     for segment in segments.items[first:]:
         position = 0
         while position < segment.size_bytes:
             facts = read_facts(segment, position, check_crc)
-            if facts.problem is not None:
-                return LogEnd(segment.base_offset + position, last_store_ms, facts.problem)
+            problem = facts.problem
+            if problem is None and synced_ms is not None and facts.store_ms >= synced_ms:
+                problem = _torn_properties(facts, position)
+            if problem is not None:
+                return LogEnd(segment.base_offset + position, last_store_ms, problem)
             if facts.total == 0:
                 break
             position += facts.total
@@ -88,12 +101,24 @@ def find_end(segments: Segments, first: int, *, check_crc: bool) -> LogEnd:
     return LogEnd(last.end_offset if last is not None else 0, last_store_ms, "the last file's end")
 
 
+def _torn_properties(facts: RecordFacts, position: int) -> str | None:
+    """Whether zeros reach the end of the properties, or a page's border inside them."""
+    properties = facts.properties
+    end = position + facts.total
+    border = end - end % _PAGE_BYTES - (end - len(properties))
+    while border >= 0:
+        if b"\0" in properties[max(0, border - 1) : border + 1]:
+            return "properties with zeros at a page's border"
+        border -= _PAGE_BYTES
+    return "properties that end in zeros" if properties.endswith(b"\0") else None
+
+
 def find_follower(segments: Segments, end: LogEnd) -> Follower | None:
     """Return the first whole record after the end of the log that is no left-over, if any."""
     for segment in segments.items:
         if segment.end_offset <= end.offset:
             continue
-        start = max(0, end.offset + 1 - segment.base_offset)
+        start = max(0, end.offset + 5 - segment.base_offset)  # behind the magic at the end itself
         for first, stop in segment.file.data_ranges(start, segment.size_bytes):
             found = _follower_in(segment, first, stop, end.last_store_ms)
             if found is not None:
@@ -143,7 +168,7 @@ def check_end(
         return
     if (
         crashed
-        and follower.store_ms > checkpoint.physic_ms
+        and follower.store_ms >= checkpoint.physic_ms
         and _is_lost_write(segment, end.offset, follower.log_offset)
     ):
         return

@@ -160,14 +160,29 @@ class Segments:
     def cut(self, offset: int) -> int:
         """End the stream at ``offset``: delete what begins later and make the rest zero.
 
+        Both are on the disk when this returns, or else a crash could bring back what was cut.
+
         Returns:
             How many bytes after the end were not zero.
+
+        Raises:
+            OSError: the disk refused.
         """
+        count = len(self.items)
         self.drop_from(offset)
+        if len(self.items) < count:
+            self._files.sync_dir(self.directory)
         segment = self.last()
         if segment is None or offset >= segment.end_offset:
             return 0
-        return segment.file.zero(offset - segment.base_offset, segment.size_bytes)
+        return self.erase(segment, offset - segment.base_offset)
+
+    def erase(self, segment: Segment, position: int) -> int:
+        """Make a segment zero from ``position`` on; on the disk when this returns."""
+        erased = segment.file.zero(position, segment.size_bytes)
+        if erased:
+            segment.file.sync()
+        return erased
 
     def sync(self, start: int, stop: int) -> None:
         """Return when the bytes from ``start`` to ``stop`` are on the disk; from any thread.

@@ -27,6 +27,7 @@ from typing import Protocol, TypeVar
 
 _MADV_POPULATE_WRITE = 23
 _CREATE = os.O_CREAT | os.O_TRUNC
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ZEROS = bytes(64 * 1024)
 _FIRST_BYTE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 T = TypeVar("T")
@@ -135,6 +136,9 @@ class Files(Protocol):
     def usage(self, path: Path) -> DiskUsage:
         """Return how full the partition is that holds ``path`` or will hold it."""
 
+    def boot_id(self) -> str:
+        """Return a text that is new whenever the machine has started anew; empty if unknown."""
+
     def lock(self, path: Path, content: bytes) -> FileLock:
         """Lock byte 0 of a file and write ``content`` into it.
 
@@ -231,6 +235,13 @@ class SystemFiles:
         found = os.statvfs(path)
         used = (found.f_blocks - found.f_bfree) * found.f_frsize
         return DiskUsage(used, found.f_bavail * found.f_frsize)
+
+    def boot_id(self) -> str:
+        """Return a text that is new whenever the machine has started anew; empty if unknown."""
+        try:
+            return _BOOT_ID.read_text().strip()
+        except OSError:
+            return ""
 
     def lock(self, path: Path, content: bytes) -> FileLock:
         """Lock byte 0 of a file and write ``content`` into it."""

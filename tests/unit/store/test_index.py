@@ -123,7 +123,7 @@ def test_old_and_new_files_can_be_dropped_but_the_newest_stays(
     assert index.drop_before(5) == 1
     assert index.drop_before(10**9) == 1
     assert len(list((tmp_path / "index").iterdir())) == 1
-    assert index.drop_after(NOW_MS) == 1
+    assert index.keep_whole(NOW_MS) == 1
     assert index.newest is None
     put(index, (1, 77, NOW_MS))
     assert index.newest.has(1, 77)

@@ -1,0 +1,131 @@
+"""Bits that flip on the disk: named with file and place, and never made worse by looking."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.model.errors import CometError
+from cometmq.store import MessageStore, StoreCorruptError
+from cometmq.store.inspect import StoreReader
+from cometmq.system.randomness import SeededRandomness
+from support.stores import TOPIC, bodies, files_of, opened, put, small_settings
+
+DAMAGED = 12
+
+
+@pytest.fixture
+def damaged_at(tmp_path: Path) -> tuple[Path, int, int]:
+    """A closed store of 30 messages; log file, place and size of one in the middle."""
+    store = opened(tmp_path)
+    for number in range(30):
+        put(store, b"%d" % number * 40, properties={"KEYS": f"k{number}", "TAGS": "TagA"})
+    place, size, _ = store.consume_queue_units(TOPIC, 0, DAMAGED, 1)[0]
+    store.close()
+    return tmp_path / "commitlog" / f"{0:020d}", place, size
+
+
+def flip(path: Path, position: int, mask: int = 0xFF) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= mask
+    path.write_bytes(data)
+
+
+def checked_positions(size: int) -> list[int]:
+    """The bytes of a record that say how long it is, where it is and what its body is."""
+    body = 88
+    return [*range(8), *range(8, 12), *range(28, 36), *range(84, 88), *range(body, body + 60, 7)]
+
+
+def test_every_byte_that_is_checked_is_found_and_named(
+    tmp_path: Path, damaged_at: tuple[Path, int, int]
+) -> None:
+    path, place, size = damaged_at
+    for position in checked_positions(size):
+        flip(path, place + position)
+        before = files_of(tmp_path)
+        with pytest.raises(StoreCorruptError, match="whole records follow") as met:
+            opened(tmp_path)
+        assert (met.value.path, met.value.position) == (path, place)
+        assert files_of(tmp_path) == before
+        flip(path, place + position)
+    assert len(bodies(opened(tmp_path))) == 30
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_flip_anywhere_opens_or_is_named_and_inspection_always_works(
+    tmp_path: Path, seed: int
+) -> None:
+    print(f"seed {seed}")
+    chance = SeededRandomness(seed)
+    store = opened(tmp_path)
+    for number in range(120):
+        put(store, b"%d" % number * 20, properties={"KEYS": f"k{number}", "TAGS": "TagA"})
+    store.abandon() if seed % 2 else store.close()
+    folders = ("commitlog", "consumequeue", "index")
+    candidates = sorted(p for name in folders for p in (tmp_path / name).rglob("*") if p.is_file())
+    for _ in range(3):
+        path = candidates[chance.below(len(candidates))]
+        flip(path, chance.below(path.stat().st_size), 1 << chance.below(8))
+    before = files_of(tmp_path)
+
+    with StoreReader(small_settings(tmp_path)) as reader:
+        list(reader.verify())
+        list(reader.records())
+    assert files_of(tmp_path) == before
+
+    store = MessageStore(small_settings(tmp_path))
+    try:
+        store.open()
+    except StoreCorruptError:
+        assert files_of(tmp_path) == before
+        return
+    use_everything(store)
+    store.close()
+
+
+def use_everything(store: MessageStore) -> None:
+    """Read and write in every way; damage may be met, crashes may not."""
+    low, high = store.bounds(TOPIC, 0)
+    for offset in range(low, high):
+        store.get(TOPIC, 0, offset, 4)
+        store.store_time_at(TOPIC, 0, offset)
+    for number in range(120):
+        store.query(TOPIC, f"k{number}", 9, 0, 2**62)
+    try:
+        put(store, b"after", properties={"KEYS": "after"})
+    except CometError as problem:
+        pytest.fail(f"refused: {problem}")
+    assert len(store.query(TOPIC, "after", 9, 0, 2**62).records) == 1
+
+
+def test_inspection_names_what_does_not_hang_together(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for number in range(30):
+        put(store, b"%d" % number * 40, properties={"KEYS": f"k{number}", "TAGS": "TagA"})
+    store.close()
+    queue_file = tmp_path / "consumequeue" / TOPIC / "0" / f"{0:020d}"
+    flip(queue_file, 7 * 20 + 19)
+    flip(queue_file, 9 * 20 + 7)
+    index_file = next((tmp_path / "index").iterdir())
+    flip(index_file, 40 + 16 * 4 + 5 * 20 + 3)
+    with StoreReader(small_settings(tmp_path)) as reader:
+        findings = list(reader.verify())
+    places = {(finding.path, finding.position) for finding in findings}
+    assert (queue_file, 7 * 20) in places
+    assert (queue_file, 9 * 20) in places
+    assert any("k4" in finding.text and "index entry" in finding.text for finding in findings)
+    assert len(findings) == 4
+
+
+def test_inspection_names_damage_in_the_log(
+    tmp_path: Path, damaged_at: tuple[Path, int, int]
+) -> None:
+    path, place, _ = damaged_at
+    flip(path, place + 90)
+    with StoreReader(small_settings(tmp_path)) as reader:
+        first = next(iter(reader.verify()))
+        assert len(list(reader.records())) == DAMAGED
+    assert (first.path, first.position) == (path, place)
+    assert "checksum" in first.text

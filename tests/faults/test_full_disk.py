@@ -1,0 +1,54 @@
+"""A disk that fills up: messages are refused whole, and taken again when there is room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.model.errors import CometError
+from cometmq.store import StoreUnavailableError
+from support.faulty_files import FaultyFiles
+from support.stores import TOPIC, bodies, opened, put
+
+
+@pytest.mark.parametrize("room_bytes", [0, 1000, 5000, 17_000, 17_500, 20_000, 34_000, 60_000])
+def test_a_message_is_stored_whole_or_refused(tmp_path: Path, room_bytes: int) -> None:
+    files = FaultyFiles()
+    files.room_bytes = room_bytes
+    store = opened(tmp_path, files=files)
+    made: list[bytes] = []
+    refused = 0
+    for number in range(200):
+        body = b"%d" % number + b"x" * 500
+        try:
+            put(store, body, queue_id=0, properties={"KEYS": f"k{number}"})
+            made.append(body)
+        except StoreUnavailableError:
+            refused += 1
+    assert refused > 0
+    assert bodies(store) == made
+
+    files.room_bytes = None
+    put(store, b"room again")
+
+    assert bodies(store) == [*made, b"room again"]
+    store.close()
+    again = opened(tmp_path)
+    assert bodies(again) == [*made, b"room again"]
+    again.close()
+
+
+def test_a_store_that_cannot_write_its_mark_does_not_open(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, files=files)
+    put(store)
+    store.close()
+    files.fail_sync = True
+    with pytest.raises(CometError, match="cannot open the store"):
+        opened(tmp_path, files=files)
+    files.fail_sync = False
+    again = opened(tmp_path, files=files)
+    assert bodies(again) == [b"body"]
+    assert again.bounds(TOPIC, 0) == (0, 1)
+    again.close()

@@ -1,0 +1,473 @@
+"""A broker as a process, from its ready line to its exit code, seen from the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cometmq.client import (
+    AdminClient,
+    Message,
+    Producer,
+    PullConsumer,
+    PullSettings,
+    StartFrom,
+)
+from cometmq.model.errors import RemotingError
+from cometmq.protocol import fastjson
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import (
+    GetTopicConfigRequest,
+    Header,
+    PullMessageRequest,
+    SendMessageV2Request,
+)
+from cometmq.remoting import ConnectionLostError, RemotingClient, check
+from cometmq.remoting.tls import client_context
+from cometmq.testing import ServerProcess, ServerStartError
+from cometmq.testing.ports import FAST_PORT_GAP, free_broker_port, free_port
+
+STOP_S = 5.0
+HELD_PULLS = 40
+SENDERS = 16
+
+
+class Place:
+    """A store and ports, where one standalone server after the other can live."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        self.namesrv = f"127.0.0.1:{free_port()}"
+        self.broker_port = free_broker_port()
+
+    @property
+    def broker(self) -> str:
+        return f"127.0.0.1:{self.broker_port}"
+
+    @property
+    def fast(self) -> str:
+        return f"127.0.0.1:{self.broker_port - FAST_PORT_GAP}"
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    async def start(self, **settings: str) -> ServerProcess:
+        config = self.folder / "broker.conf"
+        small = {"mappedFileSizeCommitLog": str(2**22), "maxHashSlotNum": "1000"}
+        small |= {"maxIndexNum": "200000", "mappedFileSizeConsumeQueue": "200000"}
+        config.write_text("".join(f"{k}={v}\n" for k, v in (small | settings).items()))
+        return await ServerProcess.start(
+            "standalone",
+            "--namesrv-port", self.namesrv.partition(":")[2],
+            "--broker-port", str(self.broker_port),
+            "--store", str(self.store),
+            "-c", str(config),
+            log=self.folder / "log",
+        )  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[RemotingClient]:
+    made = RemotingClient()
+    yield made
+    await made.close()
+
+
+def a_send(topic: str = "t", queue_id: int = 0) -> SendMessageV2Request:
+    return SendMessageV2Request(
+        producer_group="g",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=1,
+        queue_id=queue_id,
+        sys_flag=0,
+        born_timestamp=1,
+        flag=0,
+        properties="WAIT\x01true\x02",
+    )
+
+
+def a_pull(topic: str = "t", *, offset: int, hold_ms: int = 30_000) -> PullMessageRequest:
+    return PullMessageRequest(
+        consumer_group="c",
+        topic=topic,
+        queue_id=0,
+        queue_offset=offset,
+        max_msg_nums=32,
+        sys_flag=2 | 4,
+        commit_offset=0,
+        suspend_timeout_millis=hold_ms,
+        subscription="*",
+        sub_version=0,
+    )
+
+
+async def ask(
+    client: RemotingClient, address: str, code: int, header: Header, body: bytes = b""
+) -> Command:
+    return await client.call(address, code, header, body, timeout=10)
+
+
+# --- ready --------------------------------------------------------------------------------------
+
+
+async def test_ready_is_one_line_with_addresses_that_answer(
+    place: Place, client: RemotingClient
+) -> None:
+    async with await place.start() as server:
+        assert server.addresses["namesrv"] == place.namesrv
+        assert server.addresses["broker"] == place.broker
+        assert server.addresses["build"]
+        answer = await ask(client, place.broker, RequestCode.SEND_MESSAGE_V2, a_send(), b"x")
+        assert check(answer).fields["queueOffset"] == "0"
+        assert await server.stop() == 0
+
+
+async def test_acknowledged_means_on_disk_unless_said_otherwise() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "cometmq", "broker", "--print-config", stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+
+    assert "flushDiskType=SYNC_FLUSH" in output.decode().splitlines()
+
+
+# --- stopping -----------------------------------------------------------------------------------
+
+
+class Load:
+    """Clients that keep sending and pulls that are held, until the broker goes."""
+
+    def __init__(self, client: RemotingClient, broker: str) -> None:
+        self._client = client
+        self._broker = broker
+        self.acknowledged: set[bytes] = set()
+        self.refusals: list[Command] = []
+        self.enough = asyncio.Event()
+
+    async def send(self, name: int) -> None:
+        for number in range(1_000_000):
+            body = b"%d-%d" % (name, number)
+            try:
+                answer = await ask(
+                    self._client, self._broker, RequestCode.SEND_MESSAGE_V2, a_send(), body
+                )
+            except RemotingError:
+                return
+            if answer.code:
+                self.refusals.append(answer)
+                await asyncio.sleep(0.01)
+                continue
+            self.acknowledged.add(body)
+            if len(self.acknowledged) >= 300:
+                self.enough.set()
+
+    async def hold(self) -> Command:
+        """A pull that waits for what will never come."""
+        return await self._client.call(
+            self._broker, RequestCode.PULL_MESSAGE, a_pull(offset=1_000_000), timeout=60
+        )
+
+
+async def make_topic(place: Place, topic: str = "t", queues: int = 1) -> None:
+    async with AdminClient(place.namesrv) as admin:
+        await admin.create_topic(topic, queues=queues)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+async def test_a_signal_ends_the_broker_in_order_in_the_midst_of_its_work(
+    place: Place, client: RemotingClient, flush: str, number: signal.Signals
+) -> None:
+    """Sends keep coming and pulls are held; nothing acknowledged is missing afterwards."""
+    async with await place.start(flushDiskType=flush) as server:
+        await make_topic(place)
+        load = Load(client, place.broker)
+        held = [asyncio.create_task(load.hold()) for _ in range(HELD_PULLS)]
+        sending = [asyncio.create_task(load.send(name)) for name in range(SENDERS)]
+        async with asyncio.timeout(20):
+            await load.enough.wait()
+        began = time.monotonic()
+
+        os.kill(server.pid, number)
+        code = await server.stop()
+
+        assert time.monotonic() - began < STOP_S
+        assert code == 0, place.log
+        await asyncio.gather(*sending)
+        assert {answer.code for answer in load.refusals} <= {ResponseCode.SERVICE_NOT_AVAILABLE}
+        outcomes = await asyncio.gather(*held, return_exceptions=True)
+        lost = [o for o in outcomes if not isinstance(o, Command | ConnectionLostError)]
+        assert lost == []
+        assert " ERROR " not in place.log, place.log
+        assert not (place.store / "abort").exists()
+
+    async with (
+        await place.start(),
+        PullConsumer(place.namesrv, group="all", start_from=StartFrom.FIRST) as reading,
+    ):
+        await reading.assign(await reading.fetch_queues("t"))
+        found: set[bytes] = set()
+        async with asyncio.timeout(20):
+            while not load.acknowledged <= found:
+                found |= {message.body for message in await reading.poll(timeout=5)}
+
+
+async def test_held_pulls_are_answered_when_the_broker_stops(
+    place: Place, client: RemotingClient
+) -> None:
+    async with await place.start() as server:
+        await make_topic(place)
+        load = Load(client, place.broker)
+        check(await ask(client, place.broker, RequestCode.SEND_MESSAGE_V2, a_send(), b"x"))
+        pulls = [
+            asyncio.create_task(
+                client.call(place.broker, RequestCode.PULL_MESSAGE, a_pull(offset=1), timeout=60)
+            )
+            for _ in range(HELD_PULLS)
+        ]
+        await asyncio.wait(pulls, timeout=0.3)
+        assert not any(pull.done() for pull in pulls)
+        assert await server.stop() == 0
+
+        answers = await asyncio.gather(*pulls)
+        assert {answer.code for answer in answers} == {ResponseCode.PULL_NOT_FOUND}
+        assert load.refusals == []
+
+
+async def test_a_client_that_reads_nothing_does_not_hold_up_the_stop(
+    place: Place, client: RemotingClient
+) -> None:
+    async with await place.start() as server:
+        await make_topic(place)
+        for number in range(8):
+            send = a_send()
+            check(
+                await ask(
+                    client,
+                    place.broker,
+                    RequestCode.SEND_MESSAGE_V2,
+                    send,
+                    bytes(4_000_000 + number),
+                )
+            )
+        deaf = RemotingClient()
+        connection = await deaf.connection(place.broker)
+        assert connection._transport is not None
+        connection._transport.pause_reading()
+        pulls = [
+            asyncio.create_task(
+                connection.call(RequestCode.PULL_MESSAGE, a_pull(offset=offset), timeout=30)
+            )
+            for offset in range(8)
+        ]
+        await asyncio.sleep(0.3)
+        began = time.monotonic()
+
+        assert await server.stop() == 0
+        assert time.monotonic() - began < STOP_S
+        await deaf.close()
+        outcomes = await asyncio.gather(*pulls, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {ConnectionLostError}
+
+
+async def test_what_the_broker_knew_it_still_knows_after_a_restart(
+    place: Place, client: RemotingClient
+) -> None:
+    """Topics and groups as they were set, offsets, messages, and a delay that went on meanwhile."""
+    group = {"groupName": "set", "consumeEnable": False, "retryMaxTimes": 7, "brokerId": 0}
+    async with await place.start() as server:
+        async with AdminClient(place.namesrv) as admin:
+            (queue,) = await admin.create_topic("t", queues=1)
+            await admin.create_topic("shown", queues=3, perm=4)
+        check(
+            await client.call(
+                place.broker,
+                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+                body=fastjson.dumps(group),
+                timeout=5,
+            )
+        )
+        async with (
+            Producer(place.namesrv, group="g") as sending,
+            PullConsumer(place.namesrv, group="keeps", start_from=StartFrom.FIRST) as reading,
+        ):
+            for number in range(3):
+                await sending.send(Message("t", b"%d" % number))
+            await sending.send(Message("t", b"delayed", delay_level=2))
+            await reading.assign([queue])
+            for _ in range(2):
+                await anext(reading)
+            await reading.commit()
+        assert await server.stop() == 0
+
+    async with await place.start():
+        async with AdminClient(place.namesrv) as admin:
+            assert await admin.committed("keeps", "t") == {queue: 2}
+        header = GetTopicConfigRequest(topic="shown")
+        answer = await ask(client, place.broker, RequestCode.GET_TOPIC_CONFIG, header)
+        shown = fastjson.loads(check(answer).body)
+        assert (shown["readQueueNums"], shown["writeQueueNums"], shown["perm"]) == (3, 3, 4)
+        groups = await client.call(
+            place.broker, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, timeout=5
+        )
+        table = fastjson.loads(check(groups).body)["subscriptionGroupTable"]
+        assert (table["set"]["consumeEnable"], table["set"]["retryMaxTimes"]) == (False, 7)
+        settings = PullSettings(retry_ms=50)
+        async with PullConsumer(place.namesrv, group="keeps", settings=settings) as reading:
+            await reading.assign([queue])
+            async with asyncio.timeout(15):
+                bodies = [(await anext(reading)).body for _ in range(2)]
+        assert bodies == [b"2", b"delayed"]
+
+
+# --- refusing to start --------------------------------------------------------------------------
+
+
+async def refused(place: Place) -> str:
+    """Why a start fails; it says so in one line."""
+    before = len(place.log) if (place.folder / "log").exists() else 0
+    with pytest.raises(ServerStartError) as problem:
+        await place.start()
+    assert "Traceback" not in place.log[before:], place.log[before:]
+    assert re.search(r"ended with [12]:", str(problem.value)), problem.value
+    return place.log[before:].strip().splitlines()[-1]
+
+
+async def test_a_second_broker_on_a_store_is_refused_and_changes_nothing(place: Place) -> None:
+    async with await place.start() as server:
+        await make_topic(place)
+        config = place.store / "config"
+        before = {path: path.read_bytes() for path in config.iterdir()}
+        other = Place(place.folder / "other")
+        other.folder.mkdir()
+        other.store = place.store
+
+        reason = await refused(other)
+
+        assert str(place.store / "lock") in reason
+        assert "another process" in reason
+        assert {path: path.read_bytes() for path in config.iterdir()} == before
+        async with Producer(place.namesrv, group="g") as sending:
+            await sending.send(Message("t", b"still served"))
+        assert await server.stop() == 0
+
+
+@pytest.mark.parametrize("taken", ["broker", "fast", "namesrv"])
+async def test_a_port_in_use_is_named_and_the_store_is_left_in_order(
+    place: Place, taken: str
+) -> None:
+    async with await place.start() as server:
+        other = Place(place.folder / "other")
+        other.folder.mkdir()
+        if taken == "broker":
+            other.broker_port = place.broker_port
+        elif taken == "fast":
+            other.broker_port = place.broker_port - FAST_PORT_GAP
+            port = other.broker_port
+        else:
+            other.namesrv = place.namesrv
+        port = {"broker": other.broker, "fast": other.broker, "namesrv": other.namesrv}[taken]
+
+        reason = await refused(other)
+
+        assert reason.startswith("cometmq: cannot listen on")
+        assert port in reason
+        assert "in use" in reason
+        assert not (other.store / "abort").exists()
+        assert await server.stop() == 0
+    other.broker_port, other.namesrv = place.broker_port, place.namesrv
+    async with await other.start() as again:
+        assert await again.stop() == 0
+    assert " ERROR " not in other.log
+
+
+# --- ports --------------------------------------------------------------------------------------
+
+
+async def test_the_fast_port_serves_all_but_pulls(place: Place, client: RemotingClient) -> None:
+    async with await place.start() as server:
+        await make_topic(place)
+        sent = await ask(client, place.fast, RequestCode.SEND_MESSAGE_V2, a_send(), b"x")
+        assert check(sent).fields["queueOffset"] == "0"
+        header = GetTopicConfigRequest(topic="t")
+        check(await ask(client, place.fast, RequestCode.GET_TOPIC_CONFIG, header))
+        for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+            refused = await ask(client, place.fast, code, a_pull(offset=0))
+            assert refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            found = await ask(client, place.broker, code, a_pull(offset=0))
+            assert check(found).body != b""
+        assert await server.stop() == 0
+
+
+async def test_tls_and_plain_clients_meet_on_one_port(place: Place, client: RemotingClient) -> None:
+    secret = RemotingClient(tls=client_context())
+    async with await place.start() as server:
+        for number, sending in enumerate((client, secret, client, secret)):
+            for address in (place.broker, place.fast):
+                body = b"%d" % number * 100_000
+                answer = await ask(sending, address, RequestCode.SEND_MESSAGE_V2, a_send(), body)
+                check(answer)
+        for reading in (client, secret):
+            answer = await ask(reading, place.broker, 11, a_pull(offset=0))
+            assert b"3" * 100_000 in check(answer).body or len(answer.body) > 100_000
+        assert await server.stop() == 0
+    await secret.close()
+
+
+# --- name servers -------------------------------------------------------------------------------
+
+
+async def knows(client: RemotingClient, namesrv: str) -> bool:
+    """Whether a name server knows a broker."""
+    try:
+        answer = await client.call(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO, timeout=2)
+    except RemotingError:
+        return False
+    return bool(fastjson.loads(check(answer).body)["brokerAddrTable"])
+
+
+async def test_one_name_server_that_is_down_delays_nothing_and_is_told_when_it_comes(
+    tmp_path: Path, client: RemotingClient
+) -> None:
+    late_port = free_port()
+    late_address = f"127.0.0.1:{late_port}"
+    async with await ServerProcess.start("namesrv", "--port", "0", log=tmp_path / "first") as first:
+        up = first.addresses["namesrv"]
+        began = time.monotonic()
+        async with await ServerProcess.start(
+            "broker",
+            "--port", "0",
+            "--store", str(tmp_path / "store"),
+            "-n", f"{late_address};{up}",
+            log=tmp_path / "broker",
+        ) as broker:  # fmt: skip
+            assert time.monotonic() - began < 5
+            assert await knows(client, up)
+            async with await ServerProcess.start(
+                "namesrv", "--port", str(late_port), log=tmp_path / "late"
+            ):
+                async with asyncio.timeout(15):
+                    while not await knows(client, late_address):
+                        await asyncio.sleep(0.1)
+                began = time.monotonic()
+                assert await broker.stop() == 0
+                assert time.monotonic() - began < STOP_S
+                for address in (up, late_address):
+                    assert not await knows(client, address)

@@ -33,7 +33,6 @@ COMPILED: dict[str, str] = {
     "cometmq.remoting.connection": "every read and every write",
     "cometmq.broker.services.intake": "the checks of every send",
     "cometmq.broker.processors.send": "every send",
-    "cometmq.broker.processors.plain_send": "nearly every send, without objects in between",
 }
 """Modules worth compiling, and why each one is: it runs once or more for every message."""
 

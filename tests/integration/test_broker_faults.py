@@ -1,0 +1,356 @@
+"""A whole broker on a disk that fails, fills up or hangs, on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.app import SETTINGS, Broker
+from cometmq.model.errors import CometError, ConfigError
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import PullMessageRequest, SendMessageV2Request
+from cometmq.protocol.record import decode_messages
+from cometmq.remoting import RemotingClient, RemotingServer, check
+from cometmq.system.configuration import load
+from cometmq.system.files import DiskUsage
+from cometmq.system.rocketmq_keys import BROKER_KEYS
+from cometmq.testing.ports import FAST_PORT_GAP, free_broker_port
+from support.faulty_files import FaultyFiles
+
+BOTH_LOOPS = True
+STOP_S = 5.0
+
+
+class Disk(FaultyFiles):
+    """A disk whose syncs can be made to hang, but not for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def refuse_sync(self) -> None:
+        self.go_on.wait(10)
+        super().refuse_sync()
+
+
+@dataclasses.dataclass
+class Running:
+    """A broker, its disk, and a client."""
+
+    broker: Broker
+    disk: Disk
+    client: RemotingClient
+
+    async def send(self, body: bytes, *, topic: str = "t", timeout: float = 10) -> Command:
+        header = SendMessageV2Request(
+            producer_group="g",
+            topic=topic,
+            default_topic="TBW102",
+            default_topic_queue_nums=1,
+            queue_id=0,
+            sys_flag=0,
+            born_timestamp=1,
+            flag=0,
+            properties="UNIQ_KEY\x01u\x02WAIT\x01true\x02",
+        )
+        code = RequestCode.SEND_MESSAGE_V2
+        return await self.client.call(self.broker.address, code, header, body, timeout=timeout)
+
+    async def pull(self, *, offset: int = 0, hold_ms: int = 0, timeout: float = 10) -> Command:
+        header = PullMessageRequest(
+            consumer_group="c",
+            topic="t",
+            queue_id=0,
+            queue_offset=offset,
+            max_msg_nums=32,
+            sys_flag=4 | (2 if hold_ms else 0),
+            commit_offset=0,
+            suspend_timeout_millis=hold_ms,
+            subscription="*",
+            sub_version=0,
+        )
+        code = RequestCode.PULL_MESSAGE
+        return await self.client.call(self.broker.address, code, header, timeout=timeout)
+
+    async def bodies(self) -> list[bytes]:
+        found: list[bytes] = []
+        while (answer := await self.pull(offset=len(found))).code == 0:
+            found += [message.body for message in decode_messages(answer.body)]
+        return found
+
+
+Start = Callable[..., Awaitable[Running]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    made: list[Running] = []
+
+    async def run(**settings: str) -> Running:
+        running = Running(made_broker(tmp_path, disk := Disk(), **settings), disk, RemotingClient())
+        made.append(running)
+        await running.broker.start()
+        return running
+
+    yield run
+    for running in made:
+        running.disk.go_on.set()
+        await running.broker.stop()
+        await running.client.close()
+
+
+@pytest.fixture
+async def guest() -> AsyncIterator[Callable[[], RemotingClient]]:
+    """Makes further clients."""
+    made: list[RemotingClient] = []
+
+    def make() -> RemotingClient:
+        made.append(RemotingClient())
+        return made[-1]
+
+    yield make
+    for client in made:
+        await client.close()
+
+
+def made_broker(folder: Path, disk: Disk, **settings: str) -> Broker:
+    small = {
+        "mappedFileSizeCommitLog": str(2**18),
+        "mappedFileSizeConsumeQueue": "20000",
+        "maxHashSlotNum": "100",
+        "maxIndexNum": "20000",
+        "bindAddress": "127.0.0.1",
+        "storePathRootDir": str(folder / "store"),
+    }
+    small |= {"listenPort": str(free_broker_port())} | settings
+    return Broker(load(SETTINGS, known_keys=BROKER_KEYS, command_line=small), files=disk)
+
+
+# --- the disk -----------------------------------------------------------------------------------
+
+
+async def test_a_failed_sync_ends_all_acknowledging_and_says_why(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    running = await start()
+    for number in range(3):
+        assert (await running.send(b"%d" % number)).code == 0
+    running.disk.fail_sync = True
+    sends = [asyncio.create_task(running.send(b"lost %d" % number)) for number in range(20)]
+    answers = await asyncio.gather(*sends)
+
+    assert {answer.code for answer in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+    assert all("the disk is gone" in (answer.remark or "") for answer in answers)
+    running.disk.fail_sync = False  # what the failed sync was for may be lost: it stays so
+    late = await running.send(b"too late")
+    assert late.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "the disk is gone" in (late.remark or "")
+    assert (await running.pull()).code == 0
+    began = time.monotonic()
+    await running.broker.stop()
+    assert time.monotonic() - began < STOP_S
+
+
+async def test_a_full_disk_refuses_sends_until_there_is_room(start: Start) -> None:
+    """By the share of the disk that is used, looked at by the clock."""
+    running = await start(cleanResourceInterval="20")
+    assert (await running.send(b"before")).code == 0
+    running.disk.disk = DiskUsage(used_bytes=96, available_bytes=4)
+    refused = await until(running, lambda answer: answer.code != 0)
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "full" in (refused.remark or "")
+    assert refused.fields["MSG_REGION"] == "DefaultRegion"
+    kept = len(await running.bodies())
+
+    running.disk.disk = DiskUsage(used_bytes=50, available_bytes=50)
+    await until(running, lambda answer: answer.code == 0)
+    assert len(await running.bodies()) == kept + 1
+
+
+async def until(running: Running, is_it: Callable[[Command], bool]) -> Command:
+    async with asyncio.timeout(5):
+        while True:
+            answer = await running.send(b"x")
+            if is_it(answer):
+                return answer
+            await asyncio.sleep(0.01)
+
+
+async def test_a_disk_without_blocks_refuses_sends_until_there_are_some(start: Start) -> None:
+    """By what the disk says when a file is made."""
+    running = await start()
+    running.disk.room_bytes = 100_000
+    sent: list[bytes] = []
+    while (answer := await running.send(b"%d " % len(sent) * 2000)).code == 0:
+        sent.append(b"%d " % len(sent) * 2000)
+        assert len(sent) < 1000
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "No space left" in (answer.remark or "")
+    assert (await running.send(b"again")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert await running.bodies() == sent
+
+    running.disk.room_bytes = None
+    assert (await running.send(b"room again")).code == 0
+    assert (await running.bodies())[-1] == b"room again"
+
+
+async def test_a_sync_that_hangs_holds_up_nobody_but_those_who_wait_for_it(start: Start) -> None:
+    running = await start(syncFlushTimeout="100")
+    assert (await running.send(b"synced")).code == 0
+    assert await running.bodies() == [b"synced"]  # the group is written down by now
+    running.disk.go_on.clear()
+    waiting = asyncio.create_task(running.send(b"not synced"))
+    await asyncio.wait([waiting], timeout=0.2)
+    began = time.monotonic()
+    assert len(await running.bodies()) == 2
+    assert time.monotonic() - began < 2
+
+    late = await waiting
+    assert late.code == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert late.fields["queueOffset"] == "1"
+    running.disk.go_on.set()
+    assert (await running.send(b"synced again")).code == 0
+
+
+# --- memory that is handed out ------------------------------------------------------------------
+
+
+async def test_an_answer_on_its_way_outlives_the_file_it_comes_from(
+    start: Start, guest: Callable[[], RemotingClient]
+) -> None:
+    """The client reads nothing while the log's files are deleted; then it gets every byte."""
+    running = await start(
+        mappedFileSizeCommitLog=str(2**20), flushDiskType="ASYNC_FLUSH", fileReservedTime="0"
+    )
+    body = bytes(range(256)) * 3500
+    for _ in range(6):
+        assert (await running.send(body)).code == 0
+    deaf = guest()
+    connection = await deaf.connection(running.broker.address)
+    assert connection._transport is not None
+    connection._transport.pause_reading()
+    slow = Running(running.broker, running.disk, deaf)
+    pulls = [asyncio.create_task(slow.pull(offset=number % 4)) for number in range(12)]
+    serving = running.broker._servers[0]._connections
+    async with asyncio.timeout(5):
+        while not any(connection._paused for connection in serving):
+            await asyncio.sleep(0.01)
+    store = running.broker.parts.store
+    store.flush()
+    now_ms = running.broker.parts.clock.now_ms()
+    assert store.clean(now_ms + 10_000, expired_at_any_hour=True) >= 4
+    for number in range(8):  # what is written now must not show in the answers
+        assert (await running.send(bytes([number]) * 900_000)).code == 0
+    assert any(connection._paused for connection in serving)
+    connection._transport.resume_reading()
+
+    answers = await asyncio.gather(*pulls)
+    early = [answer for answer in answers if answer.code == 0]
+    assert len(early) >= 2
+    for answer in early:
+        (message,) = decode_messages(answer.body)
+        assert message.body == body
+    late = {answer.code for answer in answers if answer.code != 0}
+    assert late <= {ResponseCode.PULL_OFFSET_MOVED}
+
+
+# --- starting and stopping ----------------------------------------------------------------------
+
+
+async def test_a_broker_that_could_not_start_lets_go_of_everything(
+    tmp_path: Path, start: Start
+) -> None:
+    taken = RemotingServer({})
+    port = free_broker_port()
+    await taken.start("127.0.0.1", port - FAST_PORT_GAP)
+    broker = made_broker(tmp_path, Disk(), listenPort=str(port))
+    with pytest.raises(ConfigError, match=str(port - FAST_PORT_GAP)):
+        await broker.start()
+    await broker.stop()
+    await broker.stop()
+    await taken.stop(0.1)
+
+    assert not (tmp_path / "store" / "abort").exists()
+    running = await start(listenPort=str(port))
+    assert (await running.send(b"x")).code == 0
+
+
+async def test_a_broker_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
+    await made_broker(tmp_path, Disk()).stop()
+
+
+async def test_an_unreadable_table_is_told_and_the_store_is_let_go(
+    tmp_path: Path, start: Start
+) -> None:
+    running = await start()
+    await running.broker.stop()
+    file = tmp_path / "store" / "config" / "topics.json"
+    good = file.read_bytes()
+    for damaged in (file, file.with_name("topics.json.bak")):
+        damaged.write_bytes(b'{"broken')
+    broker = made_broker(tmp_path, Disk())
+    with pytest.raises(CometError, match=r"topics\.json"):
+        await broker.start()
+    await broker.stop()
+    file.write_bytes(good)
+
+    assert (await (await start()).send(b"x")).code == 0
+
+
+async def test_what_is_sent_back_or_stored_beside_sends_is_synced_soon(start: Start) -> None:
+    """Nobody waits for its sync; it must not wait for the next send either."""
+    running = await start(flushIntervalCommitLog="20")
+    assert (await running.send(b"x")).code == 0
+    parts = running.broker.parts
+    parts.store.append(
+        "t", 0, b"beside", b"", born_time_ms=1, born_host=bytes(8), store_host=bytes(8)
+    )
+    assert parts.store.flushed_to < parts.store.written_to
+    async with asyncio.timeout(5):
+        while parts.store.flushed_to < parts.store.written_to:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_change_of_the_trace_switch_shows_in_the_next_answer(start: Start) -> None:
+    running = await start()
+    assert (await running.send(b"x")).fields["TRACE_ON"] == "true"
+    changed = await running.client.call(
+        running.broker.address, RequestCode.UPDATE_BROKER_CONFIG, body=b"traceOn=false", timeout=5
+    )
+    check(changed)
+
+    assert (await running.send(b"x")).fields["TRACE_ON"] == "false"
+    assert (await running.send(b"")).fields["TRACE_ON"] == "false"
+
+
+async def test_many_clients_that_come_and_go_leave_nothing_behind(start: Start) -> None:
+    """Abandoned requests of every kind: sent and left, held and left, cut in the middle."""
+    running = await start()
+    assert (await running.send(b"x")).code == 0
+    for _ in range(15):
+        client = RemotingClient()
+        guest = Running(running.broker, running.disk, client)
+        calls = [asyncio.create_task(guest.pull(offset=9, hold_ms=60_000)) for _ in range(10)]
+        calls += [asyncio.create_task(guest.send(b"y")) for _ in range(10)]
+        _, writer = await asyncio.open_connection(*running.broker.address.split(":"))
+        writer.write(b"\x00\x00\xff\xff\x00\x00\x00\x80half a frame")
+        await asyncio.wait(calls, timeout=0.02)
+        writer.transport.abort()
+        await client.close()
+        await asyncio.gather(*calls, return_exceptions=True)
+    parts = running.broker.parts
+    async with asyncio.timeout(5):
+        while len(parts.held) or len(parts.commit) or parts.flow.waiting:
+            await asyncio.sleep(0.01)
+        while sum(server.connections for server in running.broker._servers) > 1:
+            await asyncio.sleep(0.01)

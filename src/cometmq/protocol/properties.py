@@ -72,7 +72,7 @@ def value_of(properties: bytes, name_marker: bytes) -> bytes | None:
     """
     if cython.compiled:
         span = _find(properties, len(properties), name_marker, len(name_marker))
-        return None if span < 0 else properties[span >> 32 : span & 0xFFFFFFFF]
+        return None if span < 0 else properties[span >> 31 : span & 0x7FFFFFFF]
     end = len(properties)
     while True:
         at = properties.rfind(name_marker, 0, end)
@@ -90,7 +90,7 @@ def value_of(properties: bytes, name_marker: bytes) -> bytes | None:
 
 
 def _find(text: Any, length: int, name_marker: Any, marker_length: int) -> int:
-    """Where the value of a property is, start << 32 | stop, or -1; only compiled."""
+    """Where the value of a property is, start << 31 | stop, or -1; only compiled."""
     if cython.compiled:
         found = -1
         start = 0
@@ -99,7 +99,7 @@ def _find(text: Any, length: int, name_marker: Any, marker_length: int) -> int:
             stop = length if end == cython.NULL else cython.cast(cython.p_uchar, end) - text
             value = start + marker_length - 1
             if stop > value and memcmp(text + start, name_marker + 1, marker_length - 1) == 0:
-                found = value << 32 | stop
+                found = value << 31 | stop
             start = stop + 1
         return found
     raise NotImplementedError

@@ -40,6 +40,7 @@ cdef class Appender:
     cdef public object on_arrival
 
     @cython.locals(
+        appended=Appended,
         queues=TopicQueues, queue=ConsumeQueue, total=cython.longlong, kind=cython.int,
         queue_offset=cython.longlong, store_ms=cython.longlong, crc=cython.uint, log_offset=cython.longlong)
     cpdef Appended append(

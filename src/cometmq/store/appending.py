@@ -55,13 +55,10 @@ class Appended:
 
     __slots__ = ("log_offset", "queue_offset", "size_bytes", "store_time_ms")
 
-    def __init__(
-        self, log_offset: int, size_bytes: int, queue_offset: int, store_time_ms: int
-    ) -> None:
-        self.log_offset = log_offset
-        self.size_bytes = size_bytes
-        self.queue_offset = queue_offset
-        self.store_time_ms = store_time_ms
+    log_offset: int
+    size_bytes: int
+    queue_offset: int
+    store_time_ms: int
 
 
 class AppendedBatch:
@@ -168,7 +165,12 @@ class Appender:
             properties,
         )
         self._follow(queues, queue, log_offset, total, queue_offset, sys_flag, store_ms, properties)
-        return Appended(log_offset, total, queue_offset, store_ms)
+        appended = Appended.__new__(Appended)  # no call of __init__, which would box its numbers
+        appended.log_offset = log_offset
+        appended.size_bytes = total
+        appended.queue_offset = queue_offset
+        appended.store_time_ms = store_ms
+        return appended
 
     def append_batch(
         self,

@@ -12,6 +12,7 @@ RocketMQ 5.3.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import Struct
@@ -253,7 +254,8 @@ class Index:
             item = self.filled[0]
             item.segment.file.sync()
             synced_ms = item.end_ms
-            self.filled.remove(item)
+            with contextlib.suppress(ValueError):  # dropped meanwhile
+                self.filled.remove(item)
         return synced_ms
 
     def sync_newest(self) -> None:

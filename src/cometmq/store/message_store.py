@@ -62,6 +62,7 @@ class MessageStore:
         self._syncing = threading.Lock()
         self._failure: str | None = None
         self._disk_ratio = 0.0
+        self._followed_min = 0
         self._checkpoint = Checkpoint()
         self._build()
 
@@ -483,7 +484,7 @@ class MessageStore:
                 delete_any=disk.delete_any,
                 flushed_to=self._log.flushed_to,
             )
-        if dropped:
+        if self._followed_min != self._log.min_offset():
             self._follow_log_min()
         return dropped
 
@@ -500,6 +501,7 @@ class MessageStore:
 
     def _follow_log_min(self) -> None:
         log_min = self._log.min_offset()
+        self._followed_min = log_min
         for queue in self._table.all():
             queue.drop_before(log_min)
             queue.correct_min(log_min)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 _MADV_POPULATE_WRITE = 23
+_MS_SYNC = 4
 _CREATE = os.O_CREAT | os.O_TRUNC
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ZEROS = bytes(64 * 1024)
@@ -162,7 +163,7 @@ class Files(Protocol):
             size_bytes: its fixed size.
             create: make it new, sparse and all zero.
             read_only: refuse to write it.
-            keep_open: keep a descriptor for syncs; without, each sync opens the file anew.
+            keep_open: keep a descriptor, for files that are synced often.
 
         Raises:
             OSError: it is missing, cannot be made, or is shorter.
@@ -317,9 +318,10 @@ class SystemMappedFile:
     def sync(self) -> None:
         """Return when all bytes written so far are on the disk; from any thread."""
         with self._closing:
-            if not self._closed:
-                with self._opened() as descriptor:
-                    os.fdatasync(descriptor)
+            if self._descriptor >= 0:
+                os.fdatasync(self._descriptor)
+            elif not self._closed:
+                _sync_pages(self)
 
     def zero(self, start: int, stop: int) -> int:
         """Make bytes ``start`` to ``stop`` zero; return how many were not."""
@@ -338,13 +340,11 @@ class SystemMappedFile:
         if _libc is None or not start < stop <= self.size_bytes:
             return
         first = start // mmap.PAGESIZE * mmap.PAGESIZE
-        with contextlib.suppress(ValueError, BufferError):  # closed meanwhile
-            held = ctypes.c_char.from_buffer(self.map)
-            _libc.madvise(
-                ctypes.c_void_p(ctypes.addressof(held) + first),
-                ctypes.c_size_t(stop - first),
-                _MADV_POPULATE_WRITE,
-            )
+        _libc.madvise(
+            ctypes.c_void_p(_address(self.map) + first),
+            ctypes.c_size_t(stop - first),
+            _MADV_POPULATE_WRITE,
+        )
 
     def advise_random(self) -> None:
         """Tell the kernel not to work in larger units than pages; a hint."""
@@ -447,6 +447,23 @@ def _load_libc() -> ctypes.CDLL | None:
 
 
 _libc = _load_libc()
+
+
+def _address(mapping: mmap.mmap) -> int:
+    """Where a writable mapping begins in memory; only of use while somebody holds it."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+
+
+def _sync_pages(file: SystemMappedFile) -> None:
+    """Sync a mapping without a descriptor, and unlike ``mmap.flush`` let other threads run."""
+    if _libc is None:
+        file.map.flush()
+        return
+    address, length = ctypes.c_void_p(_address(file.map)), ctypes.c_size_t(file.size_bytes)
+    while _libc.msync(address, length, _MS_SYNC) != 0:
+        number = ctypes.get_errno()
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number), file.path)
 
 
 def _allocate(descriptor: int, start: int, length: int) -> None:

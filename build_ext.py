@@ -31,8 +31,11 @@ COMPILED: dict[str, str] = {
     "cometmq.store.reading": "every unit that a pull looks at",
     "cometmq.remoting.exchange": "the answer to every request",
     "cometmq.remoting.connection": "every read and every write",
+    "cometmq.broker.services.windows": "the counters of every send and pull",
+    "cometmq.broker.services.stats": "finds the counters of every send and pull",
     "cometmq.broker.services.intake": "the checks of every send",
     "cometmq.broker.processors.send": "every send",
+    "cometmq.broker.processors.plain_send": "nearly every send, without objects in between",
 }
 """Modules worth compiling, and why each one is: it runs once or more for every message."""
 

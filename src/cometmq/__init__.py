@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 
 def _prefer_sources() -> None:
-    """Make imports of this package find the `.py` files even where compiled ones lie beside them."""
+    """Make imports of this package find the `.py` files where compiled ones lie beside them."""
     import sys
     from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
     from pathlib import Path

@@ -17,9 +17,11 @@ from typing import Any
 from cometmq.broker.assembly import Parts, assemble, intake_rules
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.jobs import jobs
-from cometmq.broker.routes import ONLY_ON_THE_MAIN_PORT, routes
+from cometmq.broker.processors.plain_send import PlainSends
+from cometmq.broker.routes import ONLY_ON_THE_MAIN_PORT, routes, send_processor
 from cometmq.broker.services.housekeeping import Housekeeping
 from cometmq.broker.services.registration import Identity, Registration
+from cometmq.protocol.octets import is_compiled
 from cometmq.remoting import (
     Connection,
     Processor,
@@ -115,18 +117,22 @@ class Broker:
         main = self._server("broker", table)
         await main.start(settings.bind_address, settings.listen_port)
         self._servers = [main]
+        send = send_processor(parts, main.port)
         table.update(
             routes(
                 parts,
+                send,
                 port=main.port,
                 announce=registration.announce,
                 config_file=self._config_file,
                 config_changed=self._config_changed,
             )
         )
+        main.fast_path = PlainSends(send) if is_compiled() else None
         if settings.fast_port_enable and main.port > 2:
             fast = {code: p for code, p in table.items() if code not in ONLY_ON_THE_MAIN_PORT}
             server = self._server("broker-fast", fast)
+            server.fast_path = main.fast_path
             await server.start(settings.bind_address, main.port - 2)
             self._servers.append(server)
 

@@ -195,6 +195,7 @@ def _arrivals(
     held: HeldPulls, delay: DelayedDelivery
 ) -> Callable[[str, int, int, int, int, bytes], None]:
     """What happens when a message has arrived in a queue: pulls wake, a delayed one is timed."""
+    waiting = held.places
 
     def arrived(
         topic: str,
@@ -204,7 +205,7 @@ def _arrivals(
         store_time_ms: int,
         properties: bytes,
     ) -> None:
-        if held:
+        if waiting and (topic, queue_id) in waiting:
             held.arrived(topic, queue_id, queue_offset, tags_code, store_time_ms, properties)
         if topic == DELAY_TOPIC:
             delay.arrived(queue_id)

@@ -37,8 +37,22 @@ ONLY_ON_THE_MAIN_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PU
 """What the fast port does not serve."""
 
 
+def send_processor(parts: Parts, port: int) -> SendMessage:
+    """What stores messages, on a broker that listens on ``port``."""
+    return SendMessage(
+        parts.store,
+        parts.intake,
+        parts.flow,
+        parts.stats,
+        parts.throughput,
+        commit=parts.commit if parts.sync_flush else None,
+        store_host=encode_host(parts.ip, port),
+    )
+
+
 def routes(
     parts: Parts,
+    send: SendMessage,
     *,
     port: int,
     announce: Callable[[], Awaitable[None]],
@@ -49,6 +63,7 @@ def routes(
 
     Args:
         parts: what processors are made of.
+        send: what stores messages.
         port: the real one; it stands in message ids.
         announce: returns once the name servers know of changed topics.
         config_file: where changed settings are kept, if anywhere.
@@ -57,7 +72,7 @@ def routes(
     store_host = encode_host(parts.ip, port)
     address = f"{parts.ip}:{port}"
     return {
-        **_sending(parts, store_host, address),
+        **_sending(parts, send, store_host, address),
         **_consuming(parts),
         **_offsets(parts),
         **_queries(parts),
@@ -67,16 +82,7 @@ def routes(
     }
 
 
-def _sending(parts: Parts, store_host: bytes, address: str) -> Table:
-    send = SendMessage(
-        parts.store,
-        parts.intake,
-        parts.flow,
-        parts.stats,
-        parts.throughput,
-        commit=parts.commit if parts.sync_flush else None,
-        store_host=store_host,
-    )
+def _sending(parts: Parts, send: SendMessage, store_host: bytes, address: str) -> Table:
     back = SendBack(
         parts.store,
         topics=parts.topics,

@@ -1,6 +1,28 @@
 cimport cython
 
+cdef extern from "string.h" nogil:
+    void* memmem(const void* data, size_t size, const void* text, size_t text_size)
+
 cpdef (unsigned int, unsigned int) two_u32(object data, Py_ssize_t position)
+
+@cython.locals(memory=cython.p_char, wanted=cython.p_char)
+cpdef bint matches(object data, Py_ssize_t position, Py_ssize_t end, bytes text)
+
+@cython.locals(memory=cython.p_char, wanted=cython.p_char)
+cpdef bint contains(bytes data, bytes text)
+
+@cython.locals(memory=cython.p_uchar)
+cpdef void put_u32(object space, Py_ssize_t position, unsigned int value)
+
+@cython.locals(memory=cython.p_char, source=cython.p_char)
+cpdef Py_ssize_t put_bytes(object space, Py_ssize_t position, bytes data) except -1
+
+@cython.locals(memory=cython.p_uchar, at=cython.int, digit=cython.int)
+cpdef Py_ssize_t put_hex(object space, Py_ssize_t position, unsigned long long value) except -1
+
+@cython.locals(
+    memory=cython.p_uchar, digits=cython.int, at=cython.int, rest=cython.longlong)
+cpdef Py_ssize_t put_decimal(object space, Py_ssize_t position, long long value) except -1
 
 cpdef int i32_at(object data, Py_ssize_t position)
 

@@ -1,4 +1,4 @@
-# cython: annotation_typing=False, boundscheck=False, wraparound=False
+# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
 """Numbers and slices taken out of buffers of received bytes, each in one step.
 
 Compiled, a buffer is an address and nothing checks the bounds: the caller has. This is the one
@@ -16,9 +16,17 @@ try:
 except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
 
+if cython.compiled:
+    from cython.cimports.libc.string import memcmp, memcpy  # type: ignore
+
 _unpack_two = Struct(">II").unpack_from
 _unpack_i32 = Struct(">i").unpack_from
 _unpack_i16 = Struct(">h").unpack_from
+
+
+def is_compiled() -> bool:
+    """Return whether this build runs as machine code."""
+    return bool(cython.compiled)
 
 
 def two_u32(data: bytes | bytearray, position: int) -> tuple[int, int]:
@@ -49,6 +57,78 @@ def copy_of(data: bytes | bytearray, start: int, end: int) -> bytes:
         memory: cython.p_char = data
         return memory[start:end]  # type: ignore[no-any-return]
     return bytes(data[start:end])
+
+
+def matches(data: bytes | bytearray, position: int, end: int, text: bytes) -> bool:
+    """Return whether ``text`` lies at ``position`` and ends before ``end``."""
+    if position + len(text) > end:
+        return False
+    if cython.compiled:
+        memory: cython.p_char = data
+        wanted: cython.p_char = text
+        return bool(memcmp(memory + position, wanted, len(text)) == 0)
+    return data[position : position + len(text)] == text
+
+
+def contains(data: bytes, text: bytes) -> bool:
+    """Return whether ``text`` lies anywhere in ``data``; Python's ``in`` is slow for bytes."""
+    if cython.compiled:
+        memory: cython.p_char = data
+        wanted: cython.p_char = text
+        # The .pxd declares it.
+        found = memmem(memory, len(data), wanted, len(text))  # type: ignore[name-defined]  # noqa: F821
+        return bool(found != cython.NULL)
+    return data.find(text) >= 0
+
+
+def put_u32(space: bytearray, position: int, value: int) -> None:
+    """Write an unsigned 4-byte number, big-endian."""
+    if cython.compiled:
+        memory: cython.p_uchar = space
+        memory[position] = (value >> 24) & 0xFF
+        memory[position + 1] = (value >> 16) & 0xFF
+        memory[position + 2] = (value >> 8) & 0xFF
+        memory[position + 3] = value & 0xFF
+    else:
+        space[position : position + 4] = value.to_bytes(4, "big")
+
+
+def put_bytes(space: bytearray, position: int, data: bytes) -> int:
+    """Write bytes for which there is room; return the position behind them."""
+    if cython.compiled:
+        memory: cython.p_char = space
+        source: cython.p_char = data
+        memcpy(memory + position, source, len(data))
+    else:
+        space[position : position + len(data)] = data
+    return position + len(data)
+
+
+def put_hex(space: bytearray, position: int, value: int) -> int:
+    """Write a number in 16 upper-case hexadecimal digits; return the position behind them."""
+    if cython.compiled:
+        memory: cython.p_uchar = space
+        for at in range(16):
+            digit = (value >> (60 - 4 * at)) & 15
+            memory[position + at] = digit + (48 if digit < 10 else 55)
+        return position + 16
+    return put_bytes(space, position, b"%016X" % value)
+
+
+def put_decimal(space: bytearray, position: int, value: int) -> int:
+    """Write a number in decimal digits, at most 20 of them; return the position behind them."""
+    if cython.compiled and value >= 0:
+        memory: cython.p_uchar = space
+        digits = 1
+        rest = value
+        while rest >= 10:
+            rest //= 10
+            digits += 1
+        for at in range(digits):
+            memory[position + digits - 1 - at] = 48 + value % 10
+            value //= 10
+        return position + digits
+    return put_bytes(space, position, b"%d" % value)
 
 
 def _u32(data: bytes | bytearray, position: int) -> int:

@@ -22,7 +22,7 @@ from cometmq.protocol.command import Command, command_at, encode_head, request
 from cometmq.protocol.headers.base import Header
 from cometmq.remoting.config import RemotingSettings
 from cometmq.remoting.errors import CallTimeoutError, ConnectionLostError
-from cometmq.remoting.exchange import Processor, Request, Response, Slice
+from cometmq.remoting.exchange import FastPath, Processor, Request, Response, Slice
 from cometmq.remoting.inflight import Inflight
 from cometmq.remoting.tasks import Supervisor
 
@@ -57,9 +57,11 @@ class Connection(asyncio.BufferedProtocol):
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
         unknown: Processor | None = None,
+        fast_path: FastPath | None = None,
     ) -> None:
         self._processors = processors
         self._unknown = unknown or refuse_unknown
+        self._fast_path = fast_path
         self._settings = settings
         self._supervisor = supervisor
         self._on_open = on_open
@@ -189,7 +191,10 @@ class Connection(asyncio.BufferedProtocol):
         """Handle frame after frame; returns where the first one begins that must wait."""
         start = 0
         frame_bytes_max, out_bytes_max = self._frame_bytes_max, self._out_bytes_max
+        fast_path = self._fast_path
         while not (self._paused or self._closing):
+            if fast_path is not None:
+                start += fast_path.take(data, start, end, self)
             command = command_at(data, start, end, frame_bytes_max)
             if command is None:
                 break

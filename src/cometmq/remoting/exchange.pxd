@@ -1,5 +1,6 @@
 cimport cython
 
+from cometmq.protocol.octets cimport copy_of, put_bytes, put_decimal, put_hex, put_u32
 from cometmq.protocol.command cimport Command
 
 
@@ -27,4 +28,11 @@ cdef class Response:
 cdef class SuccessFormat:
     cdef str _format
 
+    cdef list _pieces
+    cdef bytearray _space
+
     cpdef bytes head(self, tuple values)
+
+    @cython.locals(
+        space=bytearray, pieces=list, end=cython.Py_ssize_t, at=cython.Py_ssize_t)
+    cpdef bytes numbers_head(self, tuple values)

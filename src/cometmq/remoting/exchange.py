@@ -6,17 +6,21 @@ Source: ours; the codes of refused and failed requests are RocketMQ's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from cometmq.protocol.command import RESPONSE_FLAG, Command, encode_command, encode_head
 from cometmq.protocol.frame import PREFIX_BYTES, TWO_U32
 from cometmq.protocol.headers.base import Header, encode_fields
+from cometmq.protocol.octets import copy_of, put_bytes, put_decimal, put_hex, put_u32
 
 if TYPE_CHECKING:
     from cometmq.remoting.connection import Connection
 
 _pack_two = TWO_U32.pack
+_CONVERSION = re.compile(r"(?<!%)%(?:016X|d|s)")
+_DIGITS_MAX = 20
 
 H = TypeVar("H", bound=Header)
 Slice = bytes | memoryview
@@ -122,6 +126,13 @@ It raises ResponseError to refuse; any other exception becomes code 1 with its n
 """
 
 
+class FastPath(Protocol):
+    """Handles some frames straight from the receive buffer, ahead of everything else."""
+
+    def take(self, data: bytearray, start: int, end: int, connection: Connection) -> int:
+        """Handle the frames at ``start`` that it knows; returns how many bytes they take."""
+
+
 class SuccessFormat:
     """Writes one kind of success, in JSON and without a body, many times over.
 
@@ -134,9 +145,25 @@ class SuccessFormat:
         text = known[PREFIX_BYTES:].decode().replace("%", "%%")
         text = text.replace('{"":""}', fields).replace('"opaque":0', '"opaque":%d')
         self._format = text
+        pieces = _CONVERSION.split(text)
+        self._pieces = [piece.replace("%%", "%").encode() for piece in pieces]
+        self._space = bytearray(len(text) + _DIGITS_MAX * len(self._pieces))
 
     def head(self, values: tuple[object, ...]) -> bytes:
         """The frame for these values, the opaque being the last of them."""
         header = (self._format % values).encode()
         size = len(header)
         return _pack_two(4 + size, size) + header
+
+    def numbers_head(self, values: tuple[int, int, int, int]) -> bytes:
+        """The same for a format of four numbers, the first of them hexadecimal; quicker."""
+        space, pieces = self._space, self._pieces
+        end = put_bytes(space, PREFIX_BYTES, pieces[0])
+        end = put_hex(space, end, values[0])
+        for at in range(1, 4):
+            end = put_bytes(space, end, pieces[at])
+            end = put_decimal(space, end, values[at])
+        end = put_bytes(space, end, pieces[4])
+        put_u32(space, 0, end - 4)
+        put_u32(space, 4, end - 8)
+        return copy_of(space, 0, end)

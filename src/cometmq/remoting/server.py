@@ -18,7 +18,7 @@ from typing import Any
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.config import RemotingSettings, TlsSettings
 from cometmq.remoting.connection import Connection, wait_all_closed
-from cometmq.remoting.exchange import Processor
+from cometmq.remoting.exchange import FastPath, Processor
 from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.tls import HANDSHAKE_BYTE, server_context
 
@@ -57,6 +57,8 @@ class RemotingServer:
         self._unknown = unknown
         self._name = name
         self._on_close = on_close
+        self.fast_path: FastPath | None = None
+        """Given to the connections that are opened from now on."""
         self._connections: set[Connection] = set()
         self._supervisor = Supervisor(name)
         self._requests = Supervisor(f"{name}.requests")
@@ -178,6 +180,7 @@ class RemotingServer:
             on_open=self._connections.add,
             on_close=self._closed,
             unknown=self._unknown,
+            fast_path=self.fast_path,
         )
 
     def _closed(self, connection: Connection) -> None:

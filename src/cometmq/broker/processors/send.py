@@ -22,6 +22,7 @@ from cometmq.model import property_names
 from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
 from cometmq.model.flags import SysFlag
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
 from cometmq.protocol.frame import JSON_HEADER
 from cometmq.protocol.headers import (
     SendMessageRequest,
@@ -29,6 +30,7 @@ from cometmq.protocol.headers import (
     SendMessageV2Request,
 )
 from cometmq.protocol.properties import decode_properties
+from cometmq.remoting import Connection
 from cometmq.remoting.exchange import Request, Response, SuccessFormat
 from cometmq.store import MessageStore, SegmentCreateError
 
@@ -61,14 +63,14 @@ class SendMessage:
         store_host: bytes,
     ) -> None:
         self._store = store
-        self._appender = store.appender
-        self._intake = intake
-        self._flow = flow
-        self._stats = stats
+        self.appender = store.appender
+        self.intake = intake
+        self.flow = flow
+        self.stats = stats
         self._throughput = throughput
         self._began_s = 0.0
         self._commit = commit
-        self._store_host = store_host
+        self.store_host = store_host
         self._id_prefix = store_host.hex().upper()
         self._id_format = f"{self._id_prefix}%016X"
         self._host_flag = SysFlag.STORE_HOST_V6 if len(store_host) > 8 else 0
@@ -76,14 +78,14 @@ class SendMessage:
 
     def _follow_rules(self) -> None:
         """Tell producers of region and trace switch as they are set now."""
-        self._rules = rules = self._intake.rules
+        self._rules = rules = self.intake.rules
         self._trace_fields = {
             "MSG_REGION": rules.region,
             "TRACE_ON": "true" if rules.trace_on else "false",
         }
         trace = msgspec.json.encode(self._trace_fields).decode()[:-1].replace("%", "%%")
         place = '"queueId":"%d","queueOffset":"%d"}'
-        self._success = SuccessFormat(f'{trace},"msgId":"{self._id_prefix}%016X",{place}')
+        self.success = SuccessFormat(f'{trace},"msgId":"{self._id_prefix}%016X",{place}')
         self._batch_success = SuccessFormat(f'{trace},"msgId":"%s",{place}')
 
     def handle(self, request: Request) -> Response | None:
@@ -93,7 +95,7 @@ class SendMessage:
             ResponseError: the message was refused and is not stored.
         """
         began_s = self._began_s = perf_counter()
-        if self._rules is not self._intake.rules:
+        if self._rules is not self.intake.rules:
             self._follow_rules()
         header: SendHeader
         if request.code == RequestCode.SEND_MESSAGE:
@@ -101,7 +103,7 @@ class SendMessage:
         else:
             header = request.header(SendMessageV2Request)
         try:
-            refusal = self._flow.refusal()
+            refusal = self.flow.refusal()
             if refusal is not None:
                 raise refusal
             if header.batch:
@@ -113,27 +115,30 @@ class SendMessage:
         except InvalidMessageError as problem:
             return self._refused(ResponseCode.MESSAGE_ILLEGAL, str(problem))
         except SegmentCreateError as problem:
-            self._stats.put_failed()
+            self.stats.put_failed()
             remark = f"create mapped file failed, server is busy or broken. {problem}"
             return self._refused(ResponseCode.SYSTEM_ERROR, remark)
         except StoreError as problem:
-            self._stats.put_failed()
+            self.stats.put_failed()
             return self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem))
+        self._appended(began_s)
+        return None
+
+    def _appended(self, began_s: float) -> None:
         took_ms = int((perf_counter() - began_s) * 1000)
         if took_ms > 0:
-            self._flow.append_took(took_ms)
+            self.flow.append_took(took_ms)
             if self._commit is None:
                 self._throughput.put_took(took_ms)
-        return None
 
     def _refused(self, code: int, remark: str) -> Response:
         return Response(code, remark, fields=self._trace_fields)
 
     def _store_one(self, request: Request, header: SendHeader) -> None:
         connection = request.connection
-        placement = self._intake.place(header, request.body, connection)
+        placement = self.intake.place(header, request.body, connection)
         host = connection.peer_bytes
-        stored = self._appender.append(
+        stored = self.appender.append(
             placement.topic,
             placement.queue_id,
             request.body,
@@ -142,25 +147,29 @@ class SendMessage:
             self._sys_flag(header, host) | placement.sys_flag,
             header.born_timestamp,
             host,
-            self._store_host,
+            self.store_host,
             header.reconsume_times or 0,
             0,
         )
-        self._stats.put(placement.topic, placement.queue_id, 1, stored.size_bytes)
+        self.stats.put(placement.topic, placement.queue_id, 1, stored.size_bytes)
         place = (stored.log_offset, placement.asked_queue_id, stored.queue_offset)
         if self._commit is None:
-            self._succeed(request, self._success, place)
+            self._succeed(request, self.success, place)
         else:
             end = stored.log_offset + stored.size_bytes
-            self._answer_when_synced(request, header, self._success, place, end)
+            self._answer_when_synced(request, header, self.success, place, end)
 
     def _sys_flag(self, header: SendHeader, born_host: bytes) -> int:
         flag = header.sys_flag & ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
-        return flag | self._host_flag | (SysFlag.BORN_HOST_V6 if len(born_host) > 8 else 0)
+        return flag | self.host_flags(born_host)
+
+    def host_flags(self, born_host: bytes) -> int:
+        """The bits that say which hosts of a record have IPv6 addresses."""
+        return self._host_flag | (SysFlag.BORN_HOST_V6 if len(born_host) > 8 else 0)
 
     def _store_batch(self, request: Request, header: SendHeader) -> None:
         connection = request.connection
-        placement = self._intake.place_batch(header, request.body, connection)
+        placement = self.intake.place_batch(header, request.body, connection)
         host = connection.peer_bytes
         stored = self._store.append_batch(
             placement.topic,
@@ -170,11 +179,11 @@ class SendMessage:
             sys_flag=self._sys_flag(header, host) | placement.sys_flag,
             born_time_ms=header.born_timestamp,
             born_host=host,
-            store_host=self._store_host,
+            store_host=self.store_host,
             reconsume_times=header.reconsume_times or 0,
         )
         count = len(stored.log_offsets)
-        self._stats.put(placement.topic, placement.queue_id, count, stored.size_bytes)
+        self.stats.put(placement.topic, placement.queue_id, count, stored.size_bytes)
         ids = ",".join([self._id_format] * count) % tuple(stored.log_offsets)
         place = (ids, placement.asked_queue_id, stored.queue_offset)
         if self._commit is None:
@@ -199,18 +208,51 @@ class SendMessage:
             self._succeed(request, success, place)
             return
         began_s = self._began_s
-        self._flow.wait_began()
+        self.flow.wait_began()
 
         def told(synced: bool, error: StoreError | None) -> None:
-            self._flow.wait_ended()
+            self.flow.wait_ended()
             self._throughput.put_took(int((perf_counter() - began_s) * 1000))
             if synced:
                 self._succeed(request, success, place)
-            elif error is not None:
-                remark = f"stored, but not on disk, and nothing further will be: {error}"
-                request.reply(self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark))
             else:
-                self._answer(request, ResponseCode.FLUSH_DISK_TIMEOUT, place)
+                request.reply(self._not_synced(place, error))
+
+        self._commit.wait(end, told)
+
+    def answer_plain(
+        self,
+        connection: Connection,
+        heads: bytes,
+        places: list[tuple[int, int, int, int]],
+        end: int,
+        began_s: float,
+    ) -> None:
+        """Answer several sends of one connection, when their bytes are on disk if they must be.
+
+        Args:
+            connection: where they came from.
+            heads: the answers if all is well, one after the other.
+            places: log offset, queue, queue offset and opaque of each.
+            end: the log offset where the last of them ends.
+            began_s: when the first of them was begun.
+        """
+        self._appended(began_s)
+        if self._commit is None:
+            connection.write(heads)
+            return
+        self.flow.wait_began(len(places))
+
+        def told(synced: bool, error: StoreError | None) -> None:
+            self.flow.wait_ended(len(places))
+            self._throughput.put_took(int((perf_counter() - began_s) * 1000), len(places))
+            if synced:
+                connection.write(heads)
+                return
+            for *place, opaque in places:
+                answer = self._not_synced((place[0], place[1], place[2]), error)
+                request = Request(Command(RequestCode.SEND_MESSAGE_V2, opaque=opaque), connection)
+                request.reply(answer)
 
         self._commit.wait(end, told)
 
@@ -219,16 +261,22 @@ class SendMessage:
         if command.serialization == JSON_HEADER:
             request.reply_head(success.head((*place, command.opaque)))
         else:
-            self._answer(request, ResponseCode.SUCCESS, place)
+            request.reply(self._stored(ResponseCode.SUCCESS, place))
 
-    def _answer(self, request: Request, code: int, place: Place) -> None:
+    def _not_synced(self, place: Place, error: StoreError | None) -> Response:
+        if error is None:
+            return self._stored(ResponseCode.FLUSH_DISK_TIMEOUT, place)
+        remark = f"stored, but not on disk, and nothing further will be: {error}"
+        return self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+    def _stored(self, code: int, place: Place) -> Response:
         """The long way, for answers that are no success or not in JSON."""
         where, queue_id, queue_offset = place
         message_id = where if isinstance(where, str) else f"{self._id_prefix}{where:016X}"
         header = SendMessageResponse(
             msg_id=message_id, queue_id=queue_id, queue_offset=queue_offset
         )
-        request.reply(Response(code, header=header, fields=self._trace_fields))
+        return Response(code, header=header, fields=self._trace_fields)
 
 
 def _waits_for_disk(properties: str) -> bool:

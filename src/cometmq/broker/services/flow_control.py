@@ -85,13 +85,13 @@ class FlowControl:
             ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker is stopping"
         )
 
-    def wait_began(self) -> None:
-        """A send is stored and waits for the disk or a replica."""
-        self.waiting += 1
+    def wait_began(self, sends: int = 1) -> None:
+        """Sends are stored and wait for the disk or a replica."""
+        self.waiting += sends
 
-    def wait_ended(self) -> None:
-        """A send that waited was answered."""
-        self.waiting -= 1
+    def wait_ended(self, sends: int = 1) -> None:
+        """Sends that waited were answered."""
+        self.waiting -= sends
 
     def append_took(self, took_ms: int) -> None:
         """An append ended; report only those that took noticeably long."""

@@ -1,5 +1,7 @@
 cimport cython
 
+from cometmq.protocol.octets cimport contains
+
 
 cdef class Placement:
     cdef readonly str topic
@@ -25,6 +27,8 @@ cdef class Intake:
 
     cdef bytes _suffix_bytes
 
+    cpdef bint sizes_fit(self, Py_ssize_t body_bytes, Py_ssize_t properties_bytes)
+    cdef _check_size(self, bytes body, bytes properties)
     cpdef int plain_queues(self, str topic) except -1
 
     @cython.locals(entries=bytes)

@@ -32,6 +32,7 @@ from cometmq.model.topic import (
 )
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
+from cometmq.protocol.octets import contains
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.remoting import Connection
 
@@ -184,13 +185,17 @@ class Intake:
             properties += b"\x02"
         entries = b"\x02" + properties
         if (
-            _UNIQUE_KEY not in entries
-            or _NO_UNIQUE_KEY in entries
+            not contains(entries, _UNIQUE_KEY)
+            or contains(entries, _NO_UNIQUE_KEY)
             or _is_unusual(entries)
-            or (_WAIT in entries and _WAIT_TRUE not in entries)
+            or (contains(entries, _WAIT) and not contains(entries, _WAIT_TRUE))
         ):
             return None
         return properties + self._suffix_bytes
+
+    def sizes_fit(self, body_bytes: int, properties_bytes: int) -> bool:
+        """Whether a body and the properties to be stored with it keep the limits."""
+        return 0 < body_bytes <= self._body_bytes_max and properties_bytes <= PROPERTIES_BYTES_MAX
 
     def place(self, header: SendHeader, body: bytes, connection: Connection) -> Placement:
         """Decide where a single message goes.
@@ -203,8 +208,7 @@ class Intake:
             properties = self.plain_properties((header.properties or "").encode())
         if properties is None:
             return self._place_with_care(header, body, connection)
-        if not 0 < len(body) <= self._body_bytes_max or len(properties) > PROPERTIES_BYTES_MAX:
-            self._check_size(body, properties)
+        self._check_size(body, properties)
         return Placement(topic, queue_id, properties, queue_id)
 
     def _place_with_care(
@@ -314,9 +318,9 @@ class Intake:
         return queue_id
 
     def _check_size(self, body: bytes, properties: bytes) -> None:
-        limit = self.rules.body_bytes_max
-        if 0 < len(body) <= limit and len(properties) <= PROPERTIES_BYTES_MAX:
+        if self.sizes_fit(len(body), len(properties)):
             return
+        limit = self.rules.body_bytes_max
         raise _illegal(
             "the message is illegal, maybe msg body or properties length not matched. msg body"
             f" length limit {limit}B, msg properties length limit 32KB. Met a body of"
@@ -405,12 +409,12 @@ def _has_unique_key(text: str) -> bool:
 def _is_unusual(properties: bytes) -> bool:
     """Whether the broker must rewrite properties, not just add to them; look-alikes cost time."""
     return (
-        b"DELAY\x01" in properties
-        or b"TRAN_MSG\x01" in properties
-        or b"TIMER_D" in properties
-        or b"CLUSTER\x01" in properties
-        or b"TRACE_ON\x01" in properties
-        or b"POP_CK\x01" in properties
+        contains(properties, b"DELAY\x01")
+        or contains(properties, b"TRAN_MSG\x01")
+        or contains(properties, b"TIMER_D")
+        or contains(properties, b"CLUSTER\x01")
+        or contains(properties, b"TRACE_ON\x01")
+        or contains(properties, b"POP_CK\x01")
     )
 
 

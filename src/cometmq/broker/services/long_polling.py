@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cometmq.store import Matcher
@@ -78,6 +78,11 @@ class HeldPulls:
 
     def __len__(self) -> int:
         return self._held
+
+    @property
+    def places(self) -> Mapping[tuple[str, int], object]:
+        """The queues that pulls are held for; empty when none is held."""
+        return self._by_place
 
     def hold(self, pull: HeldPull, hold_ms: int) -> bool:
         """Keep a pull until something ends it, at the latest after ``hold_ms``.

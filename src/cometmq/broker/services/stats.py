@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Counts what the broker stores and hands out, by topic, queue and group.
 
 The counters are kept per queue (and group) only; those of a topic, a group or the whole broker

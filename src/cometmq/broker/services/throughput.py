@@ -86,10 +86,10 @@ class Throughput:
         self.get_ms_max = 0
         """The longest read since the start."""
 
-    def put_took(self, took_ms: int) -> None:
-        """Count how long one put took; those that took less than 1 ms need not be told."""
+    def put_took(self, took_ms: int, puts: int = 1) -> None:
+        """Count how long puts took; those that took less than 1 ms need not be told."""
         index = took_ms if took_ms < LATENCY_MS_MAX else LATENCY_MS_MAX
-        self._latencies[index if index > 0 else 0] += 1
+        self._latencies[index if index > 0 else 0] += puts
         if took_ms > self.put_ms_max:
             self.put_ms_max = took_ms
 

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Counters whose recent past is known: samples for the last minute, hour and day.
 
 A :class:`Cell` only counts; samples of all cells are taken together, so that the times of the

@@ -1,0 +1,70 @@
+cimport cython
+
+from cometmq.broker.processors.send cimport SendMessage
+from cometmq.broker.services.intake cimport Intake
+from cometmq.broker.services.stats cimport BrokerStats
+from cometmq.protocol.octets cimport copy_of, matches, two_u32
+from cometmq.store.appending cimport Appended, Appender
+
+
+cdef class PlainSends:
+    cdef SendMessage _send
+    cdef Intake _intake
+    cdef Appender _appender
+    cdef BrokerStats _stats
+    cdef object _flow
+    cdef bytes _store_host
+    cdef dict _names
+    cdef bytearray _properties
+    cdef bytes _known_topic
+    cdef str _name
+    cdef int _queues
+    cdef bytes _topic
+    cdef bytes _text
+    cdef long long _queue_id
+    cdef long long _sys_flag
+    cdef long long _born_ms
+    cdef long long _flag
+    cdef long long _reconsumed
+    cdef long long _opaque
+
+    @cython.locals(
+        at=cython.Py_ssize_t, began_s=cython.double, heads=list, places=list,
+        log_end=cython.longlong, length=cython.uint, word=cython.uint,
+        header_at=cython.Py_ssize_t, body_at=cython.Py_ssize_t, frame_end=cython.Py_ssize_t,
+        stored=Appended, place=tuple)
+    cpdef Py_ssize_t take(
+        self, bytearray data, Py_ssize_t start, Py_ssize_t end, object connection) except -1
+
+    @cython.locals(name=str, properties=bytes, host=bytes, flag=cython.int, stored=Appended)
+    cdef Appended _store(self, bytes body, object connection)
+
+    @cython.locals(start=cython.Py_ssize_t)
+    cdef bint _read(self, bytearray data, Py_ssize_t at, Py_ssize_t end) except -1
+
+    @cython.locals(
+        seen=cython.uint, memory=cython.p_uchar, key=cython.uchar, start=cython.Py_ssize_t,
+        stop=cython.Py_ssize_t)
+    cdef Py_ssize_t _read_fields(
+        self, bytearray data, Py_ssize_t at, Py_ssize_t end) except -1
+
+    @cython.locals(value=cython.longlong)
+    cdef bint _note(
+        self, unsigned char key, bytearray data, Py_ssize_t start, Py_ssize_t stop) except -1
+
+    @cython.locals(
+        memory=cython.p_uchar, out=cython.p_uchar, filled=cython.Py_ssize_t, unit=cython.uint)
+    cdef Py_ssize_t _read_properties(
+        self, bytearray data, Py_ssize_t at, Py_ssize_t end) except -1
+
+
+cdef bint _begins_plain(bytearray data, Py_ssize_t at, Py_ssize_t end)
+
+@cython.locals(memory=cython.p_uchar, unit=cython.uint)
+cdef Py_ssize_t _end_of_text(bytearray data, Py_ssize_t at, Py_ssize_t end)
+
+@cython.locals(memory=cython.p_uchar, start=cython.Py_ssize_t)
+cdef Py_ssize_t _end_of_number(bytearray data, Py_ssize_t at, Py_ssize_t end)
+
+@cython.locals(memory=cython.p_uchar, is_negative=cython.bint, value=cython.longlong)
+cdef long long _number(bytearray data, Py_ssize_t at, Py_ssize_t end)

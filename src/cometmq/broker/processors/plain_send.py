@@ -1,0 +1,298 @@
+# cython: annotation_typing=False, boundscheck=False, wraparound=False
+"""Stores plain sends straight from the receive buffer, without objects in between.
+
+A send is plain when its frame looks just like those of Java's producers and its message needs no
+check beyond what `Intake` says of its topic and its properties::
+
+    {"code":310,"extFields":{ "x":"value" {,"x":"value"} },"flag":0,"language":"...","opaque":n,
+     "serializeTypeCurrentRPC":"JSON","version":n}
+
+Whatever differs in the least (another key, an escape, a number that is none, an unknown topic, a
+message that is refused) is left where it is, and the general path handles it. All sends of one
+read are answered in one write; with synchronous flush they share one wait for the disk.
+
+Worth its while compiled only; interpreted, nothing calls it but tests. Source: ours.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from cometmq.broker.processors.send import SendMessage
+from cometmq.model.errors import CometError
+from cometmq.model.flags import SysFlag
+from cometmq.protocol.octets import copy_of, matches, two_u32
+from cometmq.remoting import Connection
+from cometmq.store.appending import Appended
+
+_HEAD = b'{"code":310,"extFields":{"'
+_HEAD_BYTES = 26
+_AFTER_FIELDS = b',"flag":0,"language":"'
+_AFTER_LANGUAGE = b',"opaque":'
+_AFTER_OPAQUE = b',"serializeTypeCurrentRPC":"JSON","version":'
+_BATCH_NO = b"false"
+_PREFIX_BYTES = 8
+_DIGITS_MAX = 18
+_REQUIRED = 0b11111111
+"""One bit for each of the fields a to h."""
+_NEEDS_CARE = int(SysFlag.TRANSACTION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+_INT32_MAX = 2147483647
+_TOPICS_MAX = 10_000
+
+
+class PlainSends:
+    """Takes plain sends out of received bytes.
+
+    Args:
+        send: the processor of all other sends; they share what they work with.
+    """
+
+    def __init__(self, send: SendMessage) -> None:
+        self._send = send
+        self._intake = send.intake
+        self._appender = send.appender
+        self._stats = send.stats
+        self._flow = send.flow
+        self._store_host = send.store_host
+        self._names: dict[bytes, str] = {}
+        self._properties = bytearray(64 * 1024)
+        self._known_topic = b""
+        self._name = ""
+        self._queues = 0
+        self._topic = b""
+        self._text = b""
+        self._queue_id = 0
+        self._sys_flag = 0
+        self._born_ms = 0
+        self._flag = 0
+        self._reconsumed = 0
+        self._opaque = 0
+
+    def take(self, data: bytearray, start: int, end: int, connection: Connection) -> int:
+        """Store and answer the plain sends at ``start``; returns how many bytes they take.
+
+        Args:
+            data: received bytes.
+            start: where a frame begins.
+            end: where the received bytes end.
+            connection: where they came from.
+        """
+        at = start
+        if not _begins_plain(data, at, end) or self._flow.refusal() is not None:
+            return 0
+        began_s = perf_counter()
+        self._known_topic = b""
+        heads: list[bytes] = []
+        places: list[tuple[int, int, int, int]] = []
+        log_end = 0
+        while _begins_plain(data, at, end):
+            length, word = two_u32(data, at)
+            header_at = at + _PREFIX_BYTES
+            body_at = header_at + word
+            frame_end = at + 4 + length
+            if word >> 24 or frame_end > end or body_at > frame_end:
+                break
+            if not self._read(data, header_at, body_at):
+                break
+            stored = self._store(copy_of(data, body_at, frame_end), connection)
+            if stored is None:
+                break
+            place = (stored.log_offset, self._queue_id, stored.queue_offset, self._opaque)
+            heads.append(self._send.success.numbers_head(place))
+            places.append(place)
+            log_end = stored.log_offset + stored.size_bytes
+            at = frame_end
+        if heads:
+            self._send.answer_plain(connection, b"".join(heads), places, log_end, began_s)
+        return at - start
+
+    def _store(self, body: bytes, connection: Connection) -> Appended | None:
+        """Store what was read; None when the general path must see to it."""
+        if self._topic != self._known_topic:
+            self._look_up()
+        name = self._name
+        if not 0 <= self._queue_id < self._queues:
+            return None
+        properties = self._intake.plain_properties(self._text)
+        if properties is None or not self._intake.sizes_fit(len(body), len(properties)):
+            return None
+        host = connection.peer_bytes
+        flag = self._sys_flag | self._send.host_flags(host)
+        try:
+            stored = self._appender.append(
+                name,
+                self._queue_id,
+                body,
+                properties,
+                self._flag,
+                flag,
+                self._born_ms,
+                host,
+                self._store_host,
+                self._reconsumed,
+                0,
+            )
+        except CometError:
+            return None
+        self._stats.put(name, self._queue_id, 1, stored.size_bytes)
+        return stored
+
+    def _look_up(self) -> None:
+        """Find out about the topic that was read; good until the next read of the socket."""
+        name = self._names.get(self._topic)
+        if name is None:
+            if len(self._names) >= _TOPICS_MAX:
+                self._names.clear()
+            name = self._names[self._topic] = self._topic.decode("ascii")
+        self._known_topic = self._topic
+        self._name = name
+        self._queues = self._intake.plain_queues(name)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def _read(self, data: bytearray, at: int, end: int) -> bool:
+        """Read the header that lies from ``at`` to ``end``; False if it is not plain."""
+        self._text = b""
+        self._reconsumed = 0
+        at = self._read_fields(data, at + _HEAD_BYTES, end)
+        if at == 0 or not matches(data, at, end, _AFTER_FIELDS):
+            return False
+        at = _end_of_text(data, at + 22, end)
+        if at == 0 or not matches(data, at + 1, end, _AFTER_LANGUAGE):
+            return False
+        start = at + 11
+        at = _end_of_number(data, start, end)
+        if at == 0 or not matches(data, at, end, _AFTER_OPAQUE):
+            return False
+        self._opaque = _number(data, start, at)
+        start = at + 44
+        at = _end_of_number(data, start, end)
+        if at == 0 or at + 1 != end or data[at] != 125:
+            return False
+        return (
+            self._sys_flag & _NEEDS_CARE == 0
+            and 0 <= self._sys_flag <= _INT32_MAX
+            and -_INT32_MAX <= self._flag <= _INT32_MAX
+            and 0 <= self._reconsumed <= _INT32_MAX
+            and -_INT32_MAX <= self._opaque <= _INT32_MAX
+            and self._queue_id <= _INT32_MAX
+        )
+
+    def _read_fields(self, data: bytearray, at: int, end: int) -> int:
+        """Read the fields, ``at`` being the first one's name; returns the position behind them."""
+        seen = 0
+        memory = data
+        while at + 5 < end:
+            key = memory[at]
+            if memory[at + 1] != 34 or memory[at + 2] != 58 or memory[at + 3] != 34:
+                return 0
+            start = at + 4
+            if key == 105:  # i: the properties
+                stop = self._read_properties(data, start, end)
+            else:
+                stop = _end_of_text(data, start, end)
+            if stop == 0 or not self._note(key, data, start, stop):
+                return 0
+            if 97 <= key <= 104:  # a to h
+                seen |= 1 << (key - 97)
+            if stop + 2 >= end:
+                return 0
+            if memory[stop + 1] == 125:
+                return stop + 2 if seen == _REQUIRED else 0
+            if memory[stop + 1] != 44 or memory[stop + 2] != 34:
+                return 0
+            at = stop + 3
+        return 0
+
+    def _note(self, key: int, data: bytearray, start: int, stop: int) -> bool:
+        """Keep one field's value; False if it is not plain."""
+        if key == 98:  # b: the topic
+            self._topic = copy_of(data, start, stop)
+            return stop > start
+        if key == 97 or key == 99 or key == 107 or key == 110 or key == 105:
+            return True  # group, template topic, unit mode, broker name; properties are read
+        if key == 109:  # m: batch
+            return stop - start == 5 and matches(data, start, stop, _BATCH_NO)
+        if _end_of_number(data, start, stop) != stop:
+            return False
+        value = _number(data, start, stop)
+        if key == 101:
+            self._queue_id = value
+        elif key == 102:
+            self._sys_flag = value
+        elif key == 103:
+            self._born_ms = value
+        elif key == 104:
+            self._flag = value
+        elif key == 106:
+            self._reconsumed = value
+        else:
+            return key == 100  # d: the queues of a topic to be created
+        return True
+
+    def _read_properties(self, data: bytearray, at: int, end: int) -> int:
+        """Read the property string with its two kinds of escapes; returns where its text ends."""
+        memory = data
+        out = self._properties
+        filled = 0
+        while at < end:
+            unit = memory[at]
+            if unit == 34:
+                self._text = copy_of(self._properties, 0, filled)
+                return at
+            if unit == 92:
+                # only \u0001 and \u0002 are plain
+                if at + 6 > end or not matches(data, at, end, b"\\u000"):
+                    return 0
+                unit = memory[at + 5] - 48
+                if unit != 1 and unit != 2:
+                    return 0
+                at += 5
+            elif unit < 32 or unit > 126:
+                return 0
+            if filled >= 32768:
+                return 0
+            out[filled] = unit
+            filled += 1
+            at += 1
+        return 0
+
+
+def _begins_plain(data: bytearray, at: int, end: int) -> bool:
+    return matches(data, at + _PREFIX_BYTES, end, _HEAD)
+
+
+def _end_of_text(data: bytearray, at: int, end: int) -> int:
+    """Where the quote behind a text without escapes is; 0 if there is none."""
+    memory = data
+    while at < end:
+        unit = memory[at]
+        if unit == 34:
+            return at
+        if unit == 92 or unit < 32 or unit > 126:
+            return 0
+        at += 1
+    return 0
+
+
+def _end_of_number(data: bytearray, at: int, end: int) -> int:
+    """The position behind a whole number; 0 if there is none, or one of too many digits."""
+    memory = data
+    if at < end and memory[at] == 45:
+        at += 1
+    start = at
+    while at < end and 48 <= memory[at] <= 57:
+        at += 1
+    return at if 0 < at - start <= _DIGITS_MAX else 0
+
+
+def _number(data: bytearray, at: int, end: int) -> int:
+    memory = data
+    is_negative = memory[at] == 45
+    if is_negative:
+        at += 1
+    value = 0
+    while at < end:
+        value = value * 10 + (memory[at] - 48)
+        at += 1
+    return -value if is_negative else value

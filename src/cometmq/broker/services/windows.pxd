@@ -1,0 +1,8 @@
+cdef class Cell:
+    cdef public list _windows
+    cdef public long long calls
+    cdef public long long messages
+    cdef public long long size_bytes
+    cdef public long idle_hours
+
+    cpdef add(self, long long messages, long long size_bytes=*, long long calls=*)

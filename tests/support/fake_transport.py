@@ -9,6 +9,7 @@ from typing import Any
 from cometmq.protocol.command import Command, decode_command
 from cometmq.protocol.frame import FrameDecoder
 from cometmq.remoting import Connection, Processor, RemotingSettings, Supervisor
+from cometmq.remoting.exchange import FastPath
 
 PEER = ("10.0.0.9", 51000)
 
@@ -118,6 +119,7 @@ class Wired:
         processors: Mapping[int, Processor] | None = None,
         *,
         peer: Any = PEER,
+        fast_path: FastPath | None = None,
         **limits: int,
     ) -> None:
         self.supervisor = Supervisor("test")
@@ -127,6 +129,7 @@ class Wired:
             settings=RemotingSettings(**limits),
             supervisor=self.supervisor,
             on_close=self.lost.append,
+            fast_path=fast_path,
         )
         self.transport = FakeTransport(peer)
         self.transport.protocol = self.connection

@@ -81,6 +81,7 @@ class PlainSends:
         if not _begins_plain(data, at, end) or self._flow.refusal() is not None:
             return 0
         began_s = perf_counter()
+        self._send.follow_rules()
         self._known_topic = b""
         heads: list[bytes] = []
         places: list[tuple[int, int, int, int]] = []
@@ -226,8 +227,8 @@ class PlainSends:
             self._flag = value
         elif key == 106:
             self._reconsumed = value
-        else:
-            return key == 100  # d: the queues of a topic to be created
+        else:  # d: the queues of a topic to be created
+            return key == 100 and -_INT32_MAX <= value <= _INT32_MAX
         return True
 
     def _read_properties(self, data: bytearray, at: int, end: int) -> int:

@@ -24,6 +24,8 @@ cdef class SendMessage:
     cdef readonly SuccessFormat success
     cdef SuccessFormat _batch_success
 
+    cpdef follow_rules(self)
+
     @cython.locals(began_s=cython.double, took_ms=cython.long)
     cpdef object handle(self, Request request)
 

@@ -15,7 +15,7 @@ import msgspec
 
 from cometmq.broker.services.flow_control import FlowControl
 from cometmq.broker.services.group_commit import GroupCommit
-from cometmq.broker.services.intake import Intake, SendHeader
+from cometmq.broker.services.intake import Intake, IntakeRules, SendHeader
 from cometmq.broker.services.stats import BrokerStats
 from cometmq.broker.services.throughput import Throughput
 from cometmq.model import property_names
@@ -74,11 +74,15 @@ class SendMessage:
         self._id_prefix = store_host.hex().upper()
         self._id_format = f"{self._id_prefix}%016X"
         self._host_flag = SysFlag.STORE_HOST_V6 if len(store_host) > 8 else 0
-        self._follow_rules()
+        self._rules: IntakeRules | None = None
+        self.follow_rules()
 
-    def _follow_rules(self) -> None:
+    def follow_rules(self) -> None:
         """Tell producers of region and trace switch as they are set now."""
-        self._rules = rules = self.intake.rules
+        rules = self.intake.rules
+        if rules is self._rules:
+            return
+        self._rules = rules
         self._trace_fields = {
             "MSG_REGION": rules.region,
             "TRACE_ON": "true" if rules.trace_on else "false",
@@ -95,8 +99,7 @@ class SendMessage:
             ResponseError: the message was refused and is not stored.
         """
         began_s = self._began_s = perf_counter()
-        if self._rules is not self.intake.rules:
-            self._follow_rules()
+        self.follow_rules()
         header: SendHeader
         if request.code == RequestCode.SEND_MESSAGE:
             header = request.header(SendMessageRequest)

@@ -1,0 +1,402 @@
+"""The short way of plain sends beside the long one: same records, same answers, byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cometmq.broker.processors.plain_send import PlainSends
+from cometmq.broker.processors.send import SendMessage
+from cometmq.broker.services.delay_levels import DelayLevels
+from cometmq.broker.services.flow_control import FlowControl, FlowLimits
+from cometmq.broker.services.group_commit import GroupCommit
+from cometmq.broker.services.intake import Intake, IntakeRules
+from cometmq.broker.services.stats import BrokerStats
+from cometmq.broker.services.throughput import Throughput
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command, encode_command
+from cometmq.protocol.record import encode_host
+from cometmq.system.clock import ManualClock
+from support.fake_transport import Wired
+from support.faulty_files import FaultyFiles
+from support.stores import all_messages, opened, put
+
+from .conftest import Tables
+
+HOST = encode_host("10.0.0.1", 10911)
+RULES = IntakeRules(
+    broker_ip="10.0.0.1", cluster="c", region="r", trace_on=True, body_bytes_max=2000
+)
+FIELDS = {
+    "a": "group", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1600000000000",
+    "h": "0", "i": "KEYS\x01k\x02UNIQ_KEY\x01u\x02WAIT\x01true\x02", "j": "0", "k": "false",
+    "m": "false", "n": "broker-a",
+}  # fmt: skip
+
+
+class Side:
+    """A store with a processor of sends, with the short way before it or without."""
+
+    def __init__(self, folder: Path, tables: Tables, *, short: bool, sync: bool = False) -> None:
+        self.files = FaultyFiles()
+        self.store = opened(
+            folder,
+            files=self.files,
+            commit_log_file_bytes=2**20,
+            consume_queue_file_bytes=2**15,
+            index_entries=50_000,
+        )
+        clock = ManualClock()
+        self.intake = Intake(
+            RULES,
+            tables.topics,
+            tables.groups,
+            DelayLevels.parse("1s 5s"),
+            holds_locks=lambda group: False,
+            new_unique_key=lambda: "FRESH",
+            now_ms=clock.now_ms,
+            queue_chance=lambda count: count - 1,
+        )
+        limits = FlowLimits(waiting_max=100, append_ms_max=1000, lag_ms_max=200)
+        self.flow = FlowControl(lambda: limits, clock=clock)
+        self.stats = BrokerStats("c", clock=clock, is_system_topic=tables.topics.is_system)
+        self.commit = GroupCommit(self.store) if sync else None
+        self.send = SendMessage(
+            self.store,
+            self.intake,
+            self.flow,
+            self.stats,
+            Throughput(self.stats, clock=clock),
+            commit=self.commit,
+            store_host=HOST,
+        )
+        self.handled = 0
+        self.fast_path = PlainSends(self.send) if short else None
+        if self.commit is not None:
+            put(self.store, b"makes the files", topic="T", queue_id=1)
+            self.commit.start()
+
+    def _handle(self, request: Any) -> Any:
+        self.handled += 1
+        return self.send.handle(request)
+
+    def connect(self, peer: object = ("10.0.0.9", 51000)) -> Wired:
+        codes = (310, 10, 320)
+        return Wired(dict.fromkeys(codes, self._handle), peer=peer, fast_path=self.fast_path)
+
+    def log(self) -> bytes:
+        """All records, as they lie in the log."""
+        return b"".join(
+            bytes(segment.view[: max(0, self.store.written_to - segment.base_offset)])
+            for segment in self.store._log.segments.items
+        )
+
+
+class Both:
+    """The two sides, given the same."""
+
+    def __init__(self, folder: Path, tables: Tables) -> None:
+        tables.topic("T", queues=4)
+        tables.topic("Many", queues=4)
+        tables.topic("%RETRY%G", queues=1)
+        tables.topics.put([_changed(tables, "Many", topic_filter_type="MULTI_TAG")])
+        self.short = Side(folder / "short", tables, short=True)
+        self.long = Side(folder / "long", tables, short=False)
+
+    def same(self, *pieces: bytes, peer: object = ("10.0.0.9", 51000)) -> int:
+        """Send the pieces to both, compare everything; returns how many took the long way."""
+        short, long = self.short.connect(peer), self.long.connect(peer)
+        handled = self.short.handled
+        for piece in pieces:
+            short.transport.send(piece)
+            long.transport.send(piece)
+        assert read(short) == read(long)
+        assert self.short.log() == self.long.log()
+        assert self.short.stats.put_messages == self.long.stats.put_messages
+        assert short.connection.closed == long.connection.closed
+        return self.short.handled - handled
+
+
+def read(wired: Wired) -> list[tuple[Any, ...]]:
+    return [
+        (answer.opaque, answer.code, answer.remark, answer.fields, answer.flag, answer.body)
+        for answer in wired.answers
+    ]
+
+
+def _changed(tables: Tables, topic: str, **changes: Any) -> Any:
+    known = tables.topics.get(topic)
+    assert known is not None
+    return msgspec.structs.replace(known, **changes)
+
+
+@pytest.fixture
+async def both(tmp_path: Path, tables: Tables) -> AsyncIterator[Both]:
+    made = Both(tmp_path, tables)
+    yield made
+    made.short.store.abandon()
+    made.long.store.abandon()
+
+
+def java(
+    fields: dict[str, str],
+    *,
+    opaque: str = "7",
+    version: str = "479",
+    flag: str = "0",
+    language: str = '"JAVA"',
+    code: str = "310",
+    raw: dict[str, str] | None = None,
+) -> bytes:
+    """A header as Java's producers write it, without blanks and with its names in order."""
+    written = {name: json.dumps(value) for name, value in fields.items()} | (raw or {})
+    pairs = ",".join(f'"{name}":{value}' for name, value in written.items())
+    return (
+        f'{{"code":{code},"extFields":{{{pairs}}},"flag":{flag},"language":{language},'
+        f'"opaque":{opaque},"serializeTypeCurrentRPC":"JSON","version":{version}}}'
+    ).encode()
+
+
+def frame(header: bytes, body: bytes = b"body") -> bytes:
+    return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+
+
+# --- what is plain ------------------------------------------------------------------------------
+
+
+async def test_plain_sends_do_not_take_the_long_way(both: Both) -> None:
+    stream = b"".join(
+        frame(java(FIELDS | {"e": str(n % 4)}, opaque=str(n)), b"%d" % n) for n in range(100)
+    )
+    assert both.same(stream) == 0
+    assert len(all_messages(both.short.store, "T", 1)) == 25
+
+
+@pytest.mark.parametrize("cut", [1, 8, 40, 300])
+async def test_sends_are_taken_whole_wherever_the_stream_is_cut(both: Both, cut: int) -> None:
+    stream = b"".join(frame(java(FIELDS, opaque=str(n)), b"%d" % n * 50) for n in range(20))
+    both.same(*(stream[at : at + cut] for at in range(0, len(stream), cut)))
+
+
+@pytest.mark.parametrize(
+    "peer", [("2001:db8::1", 4000, 0, 0), ("::ffff:10.1.1.1", 4000, 0, 0), None]
+)
+async def test_peers_of_every_kind_are_noted_alike(both: Both, peer: object) -> None:
+    both.same(frame(java(FIELDS)), peer=peer)
+
+
+async def test_other_requests_between_plain_ones_keep_their_place(both: Both) -> None:
+    parts = [
+        frame(java(FIELDS, opaque="1")),
+        encode_command(Command(310, opaque=2, fields=FIELDS, body=b"x")),
+        encode_command(Command(31999, opaque=3)),
+        frame(java(FIELDS | {"b": "unknown", "c": "none"}, opaque="4")),
+        frame(java(FIELDS, opaque="5")),
+        encode_command(Command(RequestCode.SEND_BATCH_MESSAGE, opaque=6, fields=FIELDS, body=b"x")),
+        frame(java(FIELDS | {"i": "DELAY\x011\x02"}, opaque="7")),
+        frame(java(FIELDS, opaque="8", flag="2")),
+        frame(java(FIELDS, opaque="9")),
+    ]
+    both.same(b"".join(parts))
+
+
+async def test_what_follows_malformed_input_is_not_stored(both: Both) -> None:
+    good = frame(java(FIELDS))
+    assert both.same(good + b"\xff" * 12 + good) == 0
+    assert len(all_messages(both.short.store, "T", 1)) == 1
+
+
+# --- anything at all ----------------------------------------------------------------------------
+
+VALUES = [
+    '""', '"0"', '"1"', '"3"', '"4"', '"-1"', '"-0"', '"007"', '"+1"', '" 1"', '"1 "', '"1.0"',
+    '"1e1"', '"x"', '"true"', '"TRUE"', '"null"', "null", "true", "1", "-5", "1.5", '"2"', '"8"',
+    '"12"', '"16"', '"32"', '"48"', '"2147483647"', '"2147483648"', '"-2147483648"',
+    '"-2147483647"', '"4294967296"', '"9223372036854775807"', '"9223372036854775808"',
+    '"99999999999999999999"', '"T"', '"Many"', '"%RETRY%G"', '"unknown"', '"SCHEDULE_TOPIC_XXXX"',
+    '"T\\u0041"', '"a\\"b"', '"a\\\\b"', '"\\u0054"', '"caf\u00e9"', '"\\u00e9"', '"T "', "{}",
+    "[1]", '"/"', '"\\/"', '"\x7f"',
+]  # fmt: skip
+UNIQUE = "UNIQ_KEY\x01u\x02"
+TEXTS = [
+    "", "KEYS\x01k", "KEYS\x01k\x02", UNIQUE, "UNIQ_KEY\x01\x02", "XUNIQ_KEY\x01u\x02",
+    "KEYS\x01k\x02UNIQ_KEY\x01u", "WAIT\x01true\x02" + UNIQUE, UNIQUE + "WAIT\x01false\x02",
+    UNIQUE + "AWAIT\x01false\x02", UNIQUE + "DELAY\x011\x02", UNIQUE + "MYDELAY\x011\x02",
+    UNIQUE + "TRAN_MSG\x01true\x02", UNIQUE + "CLUSTER\x01x\x02", UNIQUE + "POP_CK\x01x\x02",
+    UNIQUE + "TIMER_DELAY_SEC\x015\x02", UNIQUE + "MSG_REGION\x01x\x02", "\x02" + UNIQUE,
+    UNIQUE + "a\x03b\x02", UNIQUE + "t\x01\t\x02", UNIQUE + 'q\x01"\x02', "UNIQ_KEY\x01é\x02",
+    UNIQUE + "x\x01" + "y" * 32700, UNIQUE + "x\x01" + "y" * 33000, UNIQUE + "b\x01\\\x02",
+    UNIQUE + "UNIQ_KEY\x01v\x02", "\x01" + UNIQUE, UNIQUE + "\x02\x02",
+]  # fmt: skip
+OPAQUES = ["7", "0", "-7", "-0", "2147483647", "-2147483648", "2147483648", "1.0", "null", '"7"']
+VERSIONS = ["479", "0", "-1", "99999", "null", "4.5"]
+LANGUAGES = ['"JAVA"', '"CPP"', '"cpp"', '"ZIG"', "3", "null", '"J\\u0041VA"']
+ODD = st.one_of(
+    st.tuples(st.sampled_from("abcdefghjklmnxyz"), st.sampled_from(VALUES)),
+    st.tuples(st.just("i"), st.sampled_from(TEXTS).map(json.dumps)),
+)
+HEADERS = st.builds(
+    lambda odd, left_out, opaque, version, flag, language, code: java(
+        {name: value for name, value in FIELDS.items() if name not in left_out},
+        raw=dict(odd),
+        opaque=opaque,
+        version=version,
+        flag=flag,
+        language=language,
+        code=code,
+    ),
+    st.lists(ODD, max_size=2),
+    st.sets(st.sampled_from("abcdefghijkmn"), max_size=1),
+    st.sampled_from(OPAQUES),
+    st.sampled_from(VERSIONS),
+    st.sampled_from(["0", "0", "0", "1", "2", "3"]),
+    st.sampled_from(LANGUAGES),
+    st.sampled_from(["310", "310", "310", "320", "10"]),
+)
+BODIES = st.sampled_from(
+    [b"body", b"", b"\x00", bytes(2000), bytes(2001), b'{"code":310,"extFields":{"']
+)
+
+
+@pytest.mark.parametrize("name", list("abcdefghjklmnx"))
+async def test_each_odd_value_of_a_field_means_the_same_both_ways(both: Both, name: str) -> None:
+    for value in VALUES:
+        both.same(frame(java(FIELDS, raw={name: value})))
+    both.same(frame(java({key: value for key, value in FIELDS.items() if key != name})))
+
+
+async def test_each_odd_property_string_means_the_same_both_ways(both: Both) -> None:
+    for text in TEXTS:
+        both.same(frame(java(FIELDS | {"i": text})))
+        both.same(frame(java(FIELDS, raw={"i": json.dumps(text, ensure_ascii=False)})))
+    for value in VALUES:
+        both.same(frame(java(FIELDS, raw={"i": value})))
+
+
+async def test_each_odd_member_means_the_same_both_ways(both: Both) -> None:
+    for opaque in OPAQUES:
+        both.same(frame(java(FIELDS, opaque=opaque)))
+    for version in VERSIONS:
+        both.same(frame(java(FIELDS, version=version)))
+    for language in LANGUAGES:
+        both.same(frame(java(FIELDS, language=language)))
+
+
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(requests=st.lists(st.tuples(HEADERS, BODIES), min_size=1, max_size=4))
+async def test_whatever_is_asked_the_two_ways_do_the_same(
+    both: Both, requests: list[tuple[bytes, bytes]]
+) -> None:
+    both.same(b"".join(frame(header, body) for header, body in requests))
+
+
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+async def test_whatever_happens_to_the_bytes_the_two_ways_do_the_same(
+    both: Both, data: st.DataObject
+) -> None:
+    stream = bytearray(frame(java(FIELDS, opaque="1")) + frame(java(FIELDS, opaque="2"), b"two"))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(stream)))
+        new = data.draw(
+            st.one_of(st.binary(max_size=3), st.sampled_from([b'"', b"\\u0001", b",", b"}"]))
+        )
+        stream[at : at + data.draw(st.integers(0, 2))] = new
+    cut = data.draw(st.integers(0, len(stream)))
+    both.same(bytes(stream[:cut]), bytes(stream[cut:]))
+
+
+# --- refusing and waiting -----------------------------------------------------------------------
+
+
+async def test_a_broker_that_refuses_sends_refuses_plain_ones(both: Both) -> None:
+    for side in (both.short, both.long):
+        side.flow.stop()
+    assert both.same(frame(java(FIELDS))) == 1
+
+
+async def test_changed_rules_show_in_the_next_answer(both: Both) -> None:
+    both.same(frame(java(FIELDS)))
+    for side in (both.short, both.long):
+        side.intake.change(
+            IntakeRules(broker_ip="10.0.0.1", cluster="c2", region="100%", trace_on=False)
+        )
+    both.same(frame(java(FIELDS)) * 2)
+
+
+async def test_a_full_disk_refuses_plain_sends_with_the_same_words(both: Both) -> None:
+    for side in (both.short, both.long):
+        side.files.room_bytes = 0
+    both.same(b"".join(frame(java(FIELDS, opaque=str(n)), bytes(2000)) for n in range(700)))
+
+
+@pytest.fixture
+async def synced(tmp_path: Path, tables: Tables) -> AsyncIterator[Side]:
+    tables.topic("T", queues=4)
+    side = Side(tmp_path, tables, short=True, sync=True)
+    yield side
+    assert side.commit is not None
+    await side.commit.stop()
+    side.store.abandon()
+
+
+async def answers(wired: Wired, count: int) -> list[Command]:
+    async with asyncio.timeout(5):
+        while len(wired.answers) < count:
+            await asyncio.sleep(0.001)
+    return wired.answers
+
+
+async def test_plain_sends_wait_for_the_disk_together(synced: Side) -> None:
+    wired, syncs = synced.connect(), synced.files.syncs
+    wired.transport.send(b"".join(frame(java(FIELDS, opaque=str(n))) for n in range(50)))
+    assert wired.transport.writes == []
+    assert synced.flow.waiting == 50
+
+    found = await answers(wired, 50)
+    assert [(answer.opaque, answer.code) for answer in found] == [(n, 0) for n in range(50)]
+    assert synced.files.syncs == syncs + 1
+    assert synced.flow.waiting == 0
+    assert synced.handled == 0
+
+
+async def test_each_plain_send_is_told_when_the_sync_fails(synced: Side) -> None:
+    wired = synced.connect()
+    synced.files.fail_sync = True
+    wired.transport.send(b"".join(frame(java(FIELDS, opaque=str(n))) for n in range(5)))
+    found = await answers(wired, 5)
+
+    assert [(answer.opaque, answer.code) for answer in found] == [(n, 14) for n in range(5)]
+    assert all("the disk is gone" in (answer.remark or "") for answer in found)
+    wired.transport.send(frame(java(FIELDS, opaque="9")))
+    assert (await answers(wired, 6))[-1].code == 14
+
+
+async def test_a_sender_that_does_not_wait_takes_the_long_way(synced: Side) -> None:
+    wired = synced.connect()
+    wired.transport.send(frame(java(FIELDS | {"i": "UNIQ_KEY\x01u\x02WAIT\x01false\x02"})))
+
+    assert (synced.handled, len(wired.answers)) == (1, 1)
+
+
+async def test_plain_sends_are_bounded_while_they_wait(synced: Side) -> None:
+    """Sends of one read may pass the limit together; the next read is refused."""
+    wired = synced.connect()
+    wired.transport.send(b"".join(frame(java(FIELDS, opaque=str(n))) for n in range(100)))
+    wired.transport.send(frame(java(FIELDS, opaque="100")))
+    found = {answer.opaque: answer.code for answer in await answers(wired, 101)}
+
+    assert found == dict.fromkeys(range(100), 0) | {100: 2}

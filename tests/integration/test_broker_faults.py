@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.app import SETTINGS, Broker
+from cometmq.broker.services.long_polling import HeldPull
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
@@ -331,6 +332,28 @@ async def test_a_change_of_the_trace_switch_shows_in_the_next_answer(start: Star
 
     assert (await running.send(b"x")).fields["TRACE_ON"] == "false"
     assert (await running.send(b"")).fields["TRACE_ON"] == "false"
+
+
+async def test_a_pull_that_breaks_on_a_message_does_not_fail_its_sender(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        needs_properties = False
+
+        def matches_tags(self, tags_code: int) -> bool:
+            raise RuntimeError("a broken filter")
+
+        def matches_properties(self, properties: bytes) -> bool:
+            return True
+
+    running = await start()
+    assert (await running.send(b"x")).code == 0
+    held = running.broker.parts.held
+    assert held.hold(HeldPull("t", 0, 0, Broken(), object(), lambda: None), 60_000)
+
+    assert (await running.send(b"stored all the same")).code == 0
+    assert "a broken filter" in caplog.text
+    assert (await running.bodies())[-1] == b"stored all the same"
 
 
 async def test_many_clients_that_come_and_go_leave_nothing_behind(start: Start) -> None:

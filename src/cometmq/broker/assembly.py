@@ -205,10 +205,14 @@ def _arrivals(
         store_time_ms: int,
         properties: bytes,
     ) -> None:
-        if waiting and (topic, queue_id) in waiting:
-            held.arrived(topic, queue_id, queue_offset, tags_code, store_time_ms, properties)
-        if topic == DELAY_TOPIC:
-            delay.arrived(queue_id)
+        # An edge: the message is stored, whatever goes wrong with those who wait for it.
+        try:
+            if waiting and (topic, queue_id) in waiting:
+                held.arrived(topic, queue_id, queue_offset, tags_code, store_time_ms, properties)
+            if topic == DELAY_TOPIC:
+                delay.arrived(queue_id)
+        except Exception:
+            log.exception("an arrival was not told topic=%s queue=%d", topic, queue_id)
 
     return arrived
 

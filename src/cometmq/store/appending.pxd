@@ -50,17 +50,18 @@ cdef class Appender:
 
     @cython.locals(
         queues=TopicQueues, queue=ConsumeQueue, total=cython.longlong, whole=cython.longlong,
-        first=cython.longlong, store_ms=cython.longlong, crc=cython.uint, log_offset=cython.longlong,
-        extra=cython.longlong, flags=list, bodies=list, texts=list, sizes=list, log_offsets=list,
-        item_flag=cython.int, position=cython.Py_ssize_t, body_at=cython.Py_ssize_t,
-        body_end=cython.Py_ssize_t, text_at=cython.Py_ssize_t,
-        number=cython.Py_ssize_t, body=bytes, own=bytes, text=bytes)
+        first=cython.longlong, store_ms=cython.longlong, log_offset=cython.longlong,
+        extra=cython.longlong, log_offsets=list, item_flag=cython.int, crc=cython.uint,
+        position=cython.Py_ssize_t, body_at=cython.Py_ssize_t, body_end=cython.Py_ssize_t,
+        text_at=cython.Py_ssize_t, text_bytes=cython.Py_ssize_t, count=cython.Py_ssize_t,
+        number=cython.Py_ssize_t, body=bytes, text=bytes)
     cpdef AppendedBatch append_batch(
         self, str topic, int queue_id, bytes batch_body, bytes properties, int sys_flag,
         long long born_ms, bytes born_host, bytes store_host, int reconsumed)
 
     @cython.locals(total=cython.longlong)
-    cdef long long _record_bytes(self, TopicQueues queues, bytes body, bytes properties) except -1
+    cdef long long _record_bytes(
+        self, TopicQueues queues, long long body_bytes, long long properties_bytes) except -1
     cdef long long _extra_bytes(self, bytes born_host, bytes store_host) except -1
     cdef _make_room(self, ConsumeQueue queue, long long total, long long count)
     @cython.locals(tags_code=cython.longlong)

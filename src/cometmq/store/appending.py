@@ -32,6 +32,7 @@ TOPIC_BYTES_MAX = 255
 RECORD_MARGIN_BYTES = 64 * 1024
 """By how much a record may be larger than the largest body."""
 
+_SEPARATOR = 2
 _KEYS_EXPECTED = 64
 _HOST_V4_BYTES, _HOST_V6_BYTES = 8, 20
 _V6_EXTRA_BYTES = 12
@@ -133,7 +134,7 @@ class Appender:
         queue = queues.queues.get(queue_id)
         if queue is None:
             queue = self._admit_queue(queues, queue_id)
-        total = self._record_bytes(queues, body, properties)
+        total = self._record_bytes(queues, len(body), len(properties))
         if len(born_host) != _HOST_V4_BYTES or len(store_host) != _HOST_V4_BYTES:
             total += self._extra_bytes(born_host, store_host)
         sys_flag = sys_flag & ~_V6_BITS
@@ -207,39 +208,36 @@ class Appender:
             sys_flag |= _STORE_V6
         if not batch_body:
             raise InvalidMessageError("a batch without messages")
-        flags = []
-        bodies = []
-        texts = []
-        sizes = []
+        count = 0
         whole = 0
         position = 0
         while position < len(batch_body):
-            item_flag, body_at, body_end, text_at, position = item_at(batch_body, position)
-            body = batch_body[body_at:body_end]
-            text = join_properties(batch_body[text_at:position], properties)
-            total = self._record_bytes(queues, body, text) + extra
-            flags.append(item_flag)
-            bodies.append(body)
-            texts.append(text)
-            sizes.append(total)
-            whole += total
+            _, body_at, body_end, text_at, position = item_at(batch_body, position)
+            text_bytes = position - text_at + len(properties)
+            if properties and text_at < position and batch_body[position - 1] != _SEPARATOR:
+                text_bytes += 1  # as `join_properties` does
+            whole += self._record_bytes(queues, body_end - body_at, text_bytes) + extra
+            count += 1
         if whole > self.message_bytes_max:
             raise _too_large("the records of a batch", whole, self.message_bytes_max)
-        self._make_room(queue, whole, len(sizes))
+        self._make_room(queue, whole, count)
         first = queue.max_offset
         store_ms = self._now_ms()
         log_offsets = []
-        for number in range(len(sizes)):
-            body = bodies[number]
-            text = texts[number]
-            total = sizes[number]
+        whole = 0
+        position = 0
+        for number in range(count):
+            item_flag, body_at, body_end, text_at, position = item_at(batch_body, position)
+            body = batch_body[body_at:body_end]
+            text = join_properties(batch_body[text_at:position], properties)
+            total = self._record_bytes(queues, len(body), len(text)) + extra
             crc = crc32(body)
             log_offset = self._log.write(
                 total,
                 _V1,
                 crc & _CRC_MASK,
                 queue_id,
-                flags[number],
+                item_flag,
                 first + number,
                 sys_flag,
                 born_ms,
@@ -253,18 +251,19 @@ class Appender:
                 text,
             )
             log_offsets.append(log_offset)
+            whole += total
             self._follow(queues, queue, log_offset, total, first + number, sys_flag, store_ms, text)
         return AppendedBatch(log_offsets, whole, first, store_ms)
 
-    def _record_bytes(self, queues: TopicQueues, body: bytes, properties: bytes) -> int:
+    def _record_bytes(self, queues: TopicQueues, body_bytes: int, properties_bytes: int) -> int:
         """Return the size of a record between IPv4 hosts, if it keeps the limits."""
-        if len(body) > self.message_bytes_max:
-            raise _too_large("a body", len(body), self.message_bytes_max)
-        if len(properties) > _PROPERTIES_MAX:
-            raise _too_large("properties", len(properties), _PROPERTIES_MAX)
-        total = _FIXED_BYTES + len(body) + len(queues.field) + len(properties)
-        if total > self.message_bytes_max + _MARGIN_BYTES:
-            raise _too_large("a record", total, self.message_bytes_max + _MARGIN_BYTES)
+        if body_bytes > self.message_bytes_max:
+            raise _too_large("a body", body_bytes, self.message_bytes_max)
+        if properties_bytes > PROPERTIES_BYTES_MAX:
+            raise _too_large("properties", properties_bytes, PROPERTIES_BYTES_MAX)
+        total = FIXED_BYTES + body_bytes + len(queues.field) + properties_bytes
+        if total > self.message_bytes_max + RECORD_MARGIN_BYTES:
+            raise _too_large("a record", total, self.message_bytes_max + RECORD_MARGIN_BYTES)
         return total
 
     def _extra_bytes(self, born_host: bytes, store_host: bytes) -> int:

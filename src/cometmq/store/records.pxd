@@ -4,6 +4,9 @@ from cometmq.store cimport raw
 from cometmq.store.segments cimport Segment
 
 
+cdef int _BORN_V6, _STORE_V6, _PAGE_BYTES, _V1, _V2, _LEAST_BYTES, _CRC_BITS
+
+
 cdef class RecordFacts:
     cdef readonly int total
     cdef readonly object problem
@@ -12,11 +15,22 @@ cdef class RecordFacts:
     cdef readonly long long log_offset
     cdef readonly int sys_flag
     cdef readonly long long store_ms
+    cdef readonly Py_ssize_t body_at
+    cdef readonly int body_bytes
     cdef readonly bytes topic
     cdef readonly bytes properties
 
 
 cpdef RecordFacts read_facts(Segment segment, Py_ssize_t position, bint check_crc)
+
+@cython.locals(
+    facts=RecordFacts, position=cython.longlong, last_store_ms=cython.longlong,
+    doubtful_ms=cython.longlong)
+cpdef tuple walk(Segment segment, bint check_crc, object synced_ms)
+
+cdef _fill(RecordFacts facts, Segment segment, Py_ssize_t position, bint check_crc)
+@cython.locals(properties=bytes)
+cdef object _torn_properties(RecordFacts facts, Py_ssize_t position)
 
 @cython.locals(
     total=cython.int, magic=cython.int, queue_id=cython.int, queue_offset=cython.longlong,
@@ -26,8 +40,8 @@ cdef object _read(
     unsigned char* memory, object view, Py_ssize_t start, Py_ssize_t limit, RecordFacts facts)
 
 cdef object _short_problem(unsigned char* memory, Py_ssize_t start, Py_ssize_t limit)
-cdef object _crc_problem(Segment segment, Py_ssize_t position)
-cpdef tuple body_bounds(Segment segment, Py_ssize_t position)
+@cython.locals(expected=cython.uint, met=cython.uint)
+cdef object _crc_problem(RecordFacts facts, Segment segment, Py_ssize_t position)
 cpdef long long store_time(Segment segment, Py_ssize_t position)
 
 @cython.locals(total=cython.int, magic=cython.int)

@@ -7,14 +7,19 @@ Source: CommitLog.checkMessageAndReturnSize, RocketMQ 5.3.
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
+from zlib import crc32
 
 from cometmq.protocol.record import CRC_MASK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from cometmq.store import raw
 from cometmq.store.segments import Segment
 
 _BORN_V6, _STORE_V6 = 0x10, 0x20
+_PAGE_BYTES = 4096
+_NEVER_MS = 2**63 - 1
+# C numbers once compiled.
+_V1, _V2, _LEAST_BYTES = MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+_CRC_BITS = CRC_MASK
 
 
 class RecordFacts:
@@ -31,6 +36,8 @@ class RecordFacts:
         self.log_offset = 0
         self.sys_flag = 0
         self.store_ms = 0
+        self.body_at = 0
+        self.body_bytes = 0
         self.topic = b""
         self.properties = b""
 
@@ -44,25 +51,75 @@ def read_facts(segment: Segment, position: int, check_crc: bool) -> RecordFacts:
         check_crc: whether the body's checksum must match.
     """
     facts = RecordFacts()
-    facts.problem = _read(segment.memory, segment.view, position, segment.size_bytes, facts)
-    if facts.problem is not None or facts.total == 0:
-        return facts
-    if facts.log_offset != segment.base_offset + position:
-        facts.problem = f"a record that says it is at {facts.log_offset}"
-    elif check_crc:
-        facts.problem = _crc_problem(segment, position)
+    _fill(facts, segment, position, check_crc)
     return facts
 
 
+def walk(segment: Segment, check_crc: bool, synced_ms: int | None) -> tuple[int, int, str | None]:
+    """Walk over the records of a segment until none begins.
+
+    Args:
+        segment: the file.
+        check_crc: whether the checksum of each body must match.
+        synced_ms: a record that was not stored before may have lost the end of its properties,
+            which no checksum covers; None where none can have.
+
+    Returns:
+        Where the walk ended, when the last record was stored (0 for none), and what stands there
+        instead of a record; None where a blank closes the segment.
+    """
+    facts = RecordFacts()
+    position = 0
+    last_store_ms = 0
+    doubtful_ms = _NEVER_MS if synced_ms is None else synced_ms
+    while position < segment.size_bytes:
+        facts.total = 0
+        _fill(facts, segment, position, check_crc)
+        problem = facts.problem
+        if problem is None and facts.total and facts.store_ms >= doubtful_ms:
+            problem = _torn_properties(facts, position)
+        if problem is not None:
+            return position, last_store_ms, problem
+        if facts.total == 0:
+            break
+        position += facts.total
+        last_store_ms = facts.store_ms
+    return position, last_store_ms, None
+
+
+def _fill(facts: RecordFacts, segment: Segment, position: int, check_crc: bool) -> None:
+    problem = _read(segment.memory, segment.view, position, segment.size_bytes, facts)
+    if problem is None and facts.total:
+        if facts.log_offset != segment.base_offset + position:
+            problem = f"a record that says it is at {facts.log_offset}"
+        elif check_crc:
+            problem = _crc_problem(facts, segment, position)
+    facts.problem = problem
+
+
+def _torn_properties(facts: RecordFacts, position: int) -> str | None:
+    """Whether zeros reach the end of the properties, or a page's border inside them."""
+    properties = facts.properties
+    if b"\0" not in properties:
+        return None
+    end = position + facts.total
+    border = end - end % _PAGE_BYTES - (end - len(properties))
+    while border >= 0:
+        if b"\0" in properties[max(0, border - 1) : border + 1]:
+            return "properties with zeros at a page's border"
+        border -= _PAGE_BYTES
+    return "properties that end in zeros" if properties.endswith(b"\0") else None
+
+
 def _read(memory: Any, view: memoryview, start: int, limit: int, facts: RecordFacts) -> str | None:
-    if start + RECORD_BYTES_MIN > limit:
+    if start + _LEAST_BYTES > limit:
         return _short_problem(memory, start, limit)
     total, magic, _, queue_id, _, queue_offset, log_offset, sys_flag = raw.read_prefix(
         memory, start
     )
-    if magic != MAGIC_V1 and magic != MAGIC_V2:
+    if magic != _V1 and magic != _V2:
         return _other_problem(total, magic, limit - start)
-    if total < RECORD_BYTES_MIN or start + total > limit:
+    if total < _LEAST_BYTES or start + total > limit:
         return f"a record of {total} bytes"
     at = start + 48 + (20 if sys_flag & _BORN_V6 else 8)
     facts.store_ms = raw.get_i64(memory, at)
@@ -72,8 +129,10 @@ def _read(memory: Any, view: memoryview, start: int, limit: int, facts: RecordFa
     at += 4
     if body_length < 0 or at + body_length + 3 > end:
         return f"a body of {body_length} bytes in a record of {total}"
+    facts.body_at = at
+    facts.body_bytes = body_length
     at += body_length
-    if magic == MAGIC_V1:
+    if magic == _V1:
         topic_length = raw.get_i16(memory, at - 1) & 0xFF
         at += 1
     else:
@@ -113,20 +172,12 @@ def _other_problem(total: int, magic: int, left: int) -> str | None:
     return f"magic number {magic & 0xFFFFFFFF:#010x}"
 
 
-def _crc_problem(segment: Segment, position: int) -> str | None:
-    start, stop = body_bounds(segment, position)
+def _crc_problem(facts: RecordFacts, segment: Segment, position: int) -> str | None:
+    body = segment.view[facts.body_at : facts.body_at + facts.body_bytes]
     expected = raw.get_i32(segment.memory, position + 8)
-    met = zlib.crc32(segment.view[start:stop]) & CRC_MASK if stop > start else 0
-    # An empty body has the checksum 0, as RocketMQ writes it.
+    # An empty body has the checksum 0, as RocketMQ writes it, and as the algorithm has it.
+    met = crc32(body) & _CRC_BITS
     return None if met == expected else f"a body with checksum {met:#x} instead of {expected:#x}"
-
-
-def body_bounds(segment: Segment, position: int) -> tuple[int, int]:
-    """Return where in the segment the body of a whole record begins and ends."""
-    sys_flag = raw.get_i32(segment.memory, position + 36)
-    at = position + 48 + (20 if sys_flag & _BORN_V6 else 8) + 8
-    at += (20 if sys_flag & _STORE_V6 else 8) + 12
-    return at + 4, at + 4 + raw.get_i32(segment.memory, at)
 
 
 def store_time(segment: Segment, position: int) -> int:
@@ -137,10 +188,10 @@ def store_time(segment: Segment, position: int) -> int:
 
 def record_size(segment: Segment, position: int) -> int:
     """Return the size of the record that begins at ``position``, or 0 where none does."""
-    if position + RECORD_BYTES_MIN > segment.size_bytes:
+    if position + _LEAST_BYTES > segment.size_bytes:
         return 0
     total = raw.get_i32(segment.memory, position)
     magic = raw.get_i32(segment.memory, position + 4)
-    if magic not in (MAGIC_V1, MAGIC_V2) or total < RECORD_BYTES_MIN:
+    if magic not in (_V1, _V2) or total < _LEAST_BYTES:
         return 0
     return total if position + total <= segment.size_bytes else 0

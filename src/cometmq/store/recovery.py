@@ -25,7 +25,7 @@ from cometmq.protocol.record import MAGIC_V1, MAGIC_V2
 from cometmq.store.checkpoint import Checkpoint
 from cometmq.store.dispatch import Dispatcher, QueueTable
 from cometmq.store.errors import StoreCorruptError
-from cometmq.store.records import RecordFacts, read_facts
+from cometmq.store.records import RecordFacts, read_facts, walk
 from cometmq.store.segments import Segment, Segments
 
 logger = logging.getLogger(__name__)
@@ -85,32 +85,12 @@ def find_end(
     """
     last_store_ms = 0
     for segment in segments.items[first:]:
-        position = 0
-        while position < segment.size_bytes:
-            facts = read_facts(segment, position, check_crc)
-            problem = facts.problem
-            if problem is None and synced_ms is not None and facts.store_ms >= synced_ms:
-                problem = _torn_properties(facts, position)
-            if problem is not None:
-                return LogEnd(segment.base_offset + position, last_store_ms, problem)
-            if facts.total == 0:
-                break
-            position += facts.total
-            last_store_ms = facts.store_ms
+        position, store_ms, problem = walk(segment, check_crc, synced_ms)
+        last_store_ms = store_ms or last_store_ms
+        if problem is not None:
+            return LogEnd(segment.base_offset + position, last_store_ms, problem)
     last = segments.last()
     return LogEnd(last.end_offset if last is not None else 0, last_store_ms, "the last file's end")
-
-
-def _torn_properties(facts: RecordFacts, position: int) -> str | None:
-    """Whether zeros reach the end of the properties, or a page's border inside them."""
-    properties = facts.properties
-    end = position + facts.total
-    border = end - end % _PAGE_BYTES - (end - len(properties))
-    while border >= 0:
-        if b"\0" in properties[max(0, border - 1) : border + 1]:
-            return "properties with zeros at a page's border"
-        border -= _PAGE_BYTES
-    return "properties that end in zeros" if properties.endswith(b"\0") else None
 
 
 def find_follower(segments: Segments, end: LogEnd) -> Follower | None:

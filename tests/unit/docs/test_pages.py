@@ -94,7 +94,7 @@ def test_every_example_is_shown_or_run() -> None:
         for path in pages.pages()
         for match in pages.INCLUDE.finditer(path.read_text())
     }
-    files = {name_of(path) for path in (pages.ROOT / "examples").glob("*.py")}
+    files = {name_of(path) for path in (pages.ROOT / "examples").rglob("*.*")}
 
     assert shown <= files
 

@@ -1,13 +1,14 @@
 cimport cython
 
 from cometmq.protocol.batch cimport item_at
+from cometmq.protocol.properties cimport join_properties
 from cometmq.store.commit_log cimport CommitLog
 from cometmq.store.consume_queue cimport ConsumeQueue
 from cometmq.store.dispatch cimport Dispatcher, QueueTable, TopicQueues
 from cometmq.store.index cimport Index
 
 
-cdef int _KEYS_EXPECTED, _HOST_V4_BYTES, _HOST_V6_BYTES, _V6_EXTRA_BYTES
+cdef int _SEPARATOR, _KEYS_EXPECTED, _HOST_V4_BYTES, _HOST_V6_BYTES, _V6_EXTRA_BYTES
 cdef int _BORN_V6, _STORE_V6, _V6_BITS, _PREPARED
 cdef int _FIXED_BYTES, _PROPERTIES_MAX, _MARGIN_BYTES, _V1, _V2, _CRC_MASK
 

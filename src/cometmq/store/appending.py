@@ -259,10 +259,10 @@ class Appender:
         """Return the size of a record between IPv4 hosts, if it keeps the limits."""
         if body_bytes > self.message_bytes_max:
             raise _too_large("a body", body_bytes, self.message_bytes_max)
-        if properties_bytes > PROPERTIES_BYTES_MAX:
+        if properties_bytes > _PROPERTIES_MAX:
             raise _too_large("properties", properties_bytes, PROPERTIES_BYTES_MAX)
-        total = FIXED_BYTES + body_bytes + len(queues.field) + properties_bytes
-        if total > self.message_bytes_max + RECORD_MARGIN_BYTES:
+        total = _FIXED_BYTES + body_bytes + len(queues.field) + properties_bytes
+        if total > self.message_bytes_max + _MARGIN_BYTES:
             raise _too_large("a record", total, self.message_bytes_max + RECORD_MARGIN_BYTES)
         return total
 

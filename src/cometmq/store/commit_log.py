@@ -125,8 +125,8 @@ class CommitLog:
             properties,
         )
         self._position += total
-        self.last_store_ms = store_ms
         self.written_to = log_offset + total
+        self.last_store_ms = store_ms  # after it: a flush vouches for this time
         if self._position >= self._notice_at:
             self._look_ahead()
         return log_offset

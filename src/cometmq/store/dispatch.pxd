@@ -1,6 +1,6 @@
 cimport cython
 
-from cometmq.protocol.hashing cimport extend_hash, java_hash
+from cometmq.protocol.hashing cimport extend_hash, index_hash, java_hash
 from cometmq.protocol.properties cimport index_keys_of, tags_code_of, value_of
 from cometmq.store.consume_queue cimport ConsumeQueue
 from cometmq.store.index cimport Index, IndexFile

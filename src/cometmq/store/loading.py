@@ -147,6 +147,7 @@ class Loader:
         )
         # From here on files are changed; a crash on the way is met like any other.
         self._files.write(self._paths.abort, self._mark())
+        self._files.sync_dir(self._paths.root)
         dropped = self._repair_index(index, checkpoint, crash, end) if index is not None else 0
         self._cut(log, end, crashed=crashed)
         log.last_store_ms = max(end.last_store_ms, checkpoint.physic_ms)

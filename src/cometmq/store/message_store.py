@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from struct import error as StructError  # noqa: N812 (an error by name)
 
 from cometmq.model.errors import InvalidMessageError, StoreError
 from cometmq.store.appending import Appended, AppendedBatch, Appender, Arrival
-from cometmq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from cometmq.store.checkpoint import read_checkpoint
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.config import StoreSettings
 from cometmq.store.dispatch import Dispatcher, QueueTable
-from cometmq.store.errors import StoreLockedError, StoreUnavailableError
+from cometmq.store.durability import Durability
+from cometmq.store.errors import StoreLockedError
 from cometmq.store.index import Index
 from cometmq.store.loading import Loader
 from cometmq.store.lookup import QueryResult, offset_at_time, query, record_at, store_time_of_unit
@@ -59,11 +58,8 @@ class MessageStore:
         self._clock = clock or SystemClock()
         self._files = files or SystemFiles()
         self._lock: FileLock | None = None
-        self._syncing = threading.Lock()
-        self._failure: str | None = None
         self._disk_ratio = 0.0
         self._followed_min = 0
-        self._checkpoint = Checkpoint()
         self._build()
 
     def _build(self) -> None:
@@ -87,6 +83,14 @@ class MessageStore:
             settings.long_topic_records,
         )
         self._appender.refusal = _NOT_OPEN
+        self._durability = Durability(
+            self._files,
+            self.paths.checkpoint,
+            self._log,
+            self._table,
+            self._index,
+            self._refuse,
+        )
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._limits = ReadLimits(
             memory_bytes * settings.memory_ratio // 100,
@@ -125,14 +129,14 @@ class MessageStore:
         self._appender.refusal = None
 
     def _recover(self) -> None:
-        self._checkpoint = read_checkpoint(self._files, self.paths.checkpoint)
+        self._durability.checkpoint = read_checkpoint(self._files, self.paths.checkpoint)
         self._loader.load(self._log, self._table, self._index)
         self._loader.recover(
             self._log,
             self._table,
             self._index,
             self._dispatcher,
-            self._checkpoint,
+            self._durability.checkpoint,
             self._files.read(self.paths.abort),
         )
 
@@ -147,12 +151,8 @@ class MessageStore:
         self._appender.refusal = "the store is shut"
         try:
             self._preparation.stop()
-            if self._failure is None:
-                self.flush()
-                self.flush_queues()
-                if self._index is not None:
-                    self._synced(self._index.sync_newest)
-                self.write_checkpoint()
+            if self._durability.failure is None:
+                self._durability.finish()
                 self._files.remove(self.paths.abort)
         finally:
             self._let_go()
@@ -403,14 +403,7 @@ class MessageStore:
         Raises:
             StoreUnavailableError: the disk refused, now or earlier; nothing more is stored.
         """
-        with self._syncing:
-            self._raise_failure()
-            if least_pages and self._log.due_pages() < least_pages:
-                return self._log.flushed_to
-            store_ms = self._log.last_store_ms
-            self._synced(self._log.flush)
-            self._checkpoint.physic_ms = max(self._checkpoint.physic_ms, store_ms)
-            return self._log.flushed_to
+        return self._durability.flush(least_pages)
 
     def flush_queues(self, least_pages: int = 0) -> None:
         """Sync the queues and the index files that have become full; from any thread.
@@ -418,16 +411,7 @@ class MessageStore:
         Raises:
             StoreUnavailableError: as for `flush`.
         """
-        with self._syncing:
-            self._raise_failure()
-            store_ms = self._log.last_store_ms
-            for queue in self._table.all():
-                self._synced(partial(queue.flush, least_pages))
-            if least_pages == 0:
-                self._checkpoint.logics_ms = max(self._checkpoint.logics_ms, store_ms)
-            if self._index is not None:
-                synced_ms = self._synced(self._index.flush)
-                self._checkpoint.index_ms = max(self._checkpoint.index_ms, synced_ms)
+        self._durability.flush_queues(least_pages)
 
     def write_checkpoint(self) -> None:
         """Write down up to when everything is on the disk; from any thread.
@@ -435,25 +419,11 @@ class MessageStore:
         Raises:
             StoreUnavailableError: as for `flush`.
         """
-        with self._syncing:
-            self._raise_failure()
-            self._synced(
-                lambda: write_checkpoint(self._files, self.paths.checkpoint, self._checkpoint)
-            )
+        self._durability.write_checkpoint()
 
-    def _synced(self, sync: Callable[[], int | bool | None]) -> int:
-        """Run a sync; if it fails, nothing more is stored."""
-        try:
-            return int(sync() or 0)
-        except OSError as problem:
-            self._failure = f"a sync has failed: {problem}"
-            self._appender.refusal = self._failure
-            logger.error("sync failed, store takes no more messages reason=%s", problem)
-            raise StoreUnavailableError(self._failure) from problem
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise StoreUnavailableError(self._failure)
+    def _refuse(self, reason: str) -> None:
+        """Take no more messages."""
+        self._appender.refusal = reason
 
     # --- keeping house ------------------------------------------------------------------------
 

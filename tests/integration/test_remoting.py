@@ -1,6 +1,7 @@
 """Remoting over loopback: frames in any pieces, both directions, limits, TLS, and broken peers."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -399,6 +400,36 @@ async def test_stopping_takes_no_longer_than_its_grace(make_peer: MakePeer) -> N
     assert peer.server.connections == 0
     stuck.close()
     await client.close()
+
+
+@pytest.mark.parametrize("tls", [None, TlsSettings()], ids=["plain", "first byte"])
+async def test_nobody_who_comes_during_the_stop_stays_connected(
+    make_peer: MakePeer, tls: TlsSettings | None
+) -> None:
+    peer = await make_peer(tls=tls)
+    came: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def come() -> None:
+        try:
+            while True:
+                reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.port)
+                writer.write(encode_command(Command(ECHO, opaque=1)))
+                came.append((reader, writer))
+        except OSError:
+            return
+
+    coming = [asyncio.create_task(come()) for _ in range(5)]
+    while len(came) < 10:
+        await asyncio.sleep(0)
+    await peer.server.stop(0.5)
+    await asyncio.gather(*coming)
+
+    assert peer.server.connections == 0
+    async with asyncio.timeout(5):
+        for reader, writer in came:
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            writer.close()
 
 
 async def test_a_server_that_stopped_has_given_its_port_back(peer: Peer) -> None:

@@ -9,6 +9,7 @@ Source: ours; the modes are RocketMQ's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 ACCEPT_PAUSE_S = 1.0
 ACCEPTS_PER_TURN = 64
 HANDSHAKE_S = 30.0
+ABORT_S = 0.2
 
 
 class RemotingServer:
@@ -60,12 +62,14 @@ class RemotingServer:
         self.fast_path: FastPath | None = None
         """Given to the connections that are opened from now on."""
         self._connections: set[Connection] = set()
+        self._arriving: set[socket.socket] = set()
         self._supervisor = Supervisor(name)
         self._requests = Supervisor(f"{name}.requests")
         self._socket: socket.socket | None = None
         self._port = 0
         self._context: ssl.SSLContext | None = None
         self._stopping = False
+        self._idle: asyncio.Task[None] | None = None
 
     @property
     def port(self) -> int:
@@ -89,7 +93,8 @@ class RemotingServer:
         self._socket = _listen(host, port, self._settings.backlog)
         self._port = self._socket.getsockname()[1]
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
-        self._supervisor.every(max(self._settings.idle_s / 4, 0.25), self._close_idle, "idle")
+        look_s = max(self._settings.idle_s / 4, 0.25)
+        self._idle = self._supervisor.every(look_s, self._close_idle, "idle")
 
     async def stop(self, grace_s: float = 3.0) -> None:
         """Accept no more, let requests that are worked on answer, then close every connection.
@@ -97,13 +102,28 @@ class RemotingServer:
         Half of ``grace_s`` seconds is for the answers, the rest for peers to take them.
         """
         self.stop_accepting()
+        await self._turn_away()
         await self._requests.drain(grace_s / 2)
         for connection in list(self._connections):
             connection.close()
         await wait_all_closed(self._connections, grace_s / 2)
         for connection in list(self._connections):
             connection.abort()
+        await wait_all_closed(self._connections, ABORT_S)
         await self._requests.cancel()
+
+    async def _turn_away(self) -> None:
+        """End the connections that are being opened.
+
+        They see the end of their socket; cancelling them at a bad moment would leave a connection
+        that nobody ever closes.
+        """
+        if self._idle is not None:
+            self._idle.cancel()
+        for arriving in self._arriving:
+            with contextlib.suppress(OSError):
+                arriving.shutdown(socket.SHUT_RDWR)
+        await self._supervisor.drain(ABORT_S)
         await self._supervisor.cancel()
 
     def stop_accepting(self) -> None:
@@ -142,6 +162,7 @@ class RemotingServer:
 
     async def _open(self, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        self._arriving.add(accepted)
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             context = await self._context_for(accepted)
@@ -159,6 +180,8 @@ class RemotingServer:
         except asyncio.CancelledError:
             accepted.close()
             raise
+        finally:
+            self._arriving.discard(accepted)
 
     async def _context_for(self, accepted: socket.socket) -> ssl.SSLContext | None:
         if self._tls.mode == "disabled":
@@ -177,11 +200,16 @@ class RemotingServer:
             self._processors,
             settings=self._settings,
             supervisor=self._requests,
-            on_open=self._connections.add,
+            on_open=self._opened,
             on_close=self._closed,
             unknown=self._unknown,
             fast_path=self.fast_path,
         )
+
+    def _opened(self, connection: Connection) -> None:
+        self._connections.add(connection)
+        if self._stopping:
+            connection.abort()
 
     def _closed(self, connection: Connection) -> None:
         self._connections.discard(connection)

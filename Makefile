@@ -11,19 +11,18 @@ READY := $(VENV)/.ready
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 12
 
-setup: $(READY) ## create .venv with everything the other targets need
-	@:
+setup: compile ## create .venv with everything the other targets need, and compile
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[build,check,test,tls,uvloop]'
+	COMETMQ_BUILD=interpreted $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[build,check,test,tls,uvloop]'
 	@touch $(READY)
 
-compile: setup ## compile the hot modules in place (without a C compiler they stay interpreted)
+compile: $(READY) ## compile the hot modules in place (without a C compiler they stay interpreted)
 	@$(BIN)/python build_ext.py
 
-check: setup ## formatting, lint, types and layers
+check: $(READY) ## formatting, lint, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

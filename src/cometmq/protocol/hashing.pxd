@@ -1,6 +1,8 @@
 cimport cython
 
 cpdef int java_hash(str text)
+cpdef int index_hash(int key_hash)
+
 @cython.locals(hashed=cython.uint, unit=cython.uchar)
 cpdef int extend_hash(int hash_of_prefix, bytes data)
 

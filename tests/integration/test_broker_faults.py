@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -284,6 +285,18 @@ async def test_a_broker_that_could_not_start_lets_go_of_everything(
     assert not (tmp_path / "store" / "abort").exists()
     running = await start(listenPort=str(port))
     assert (await running.send(b"x")).code == 0
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+async def test_a_broker_may_live_on_ipv6(start: Start) -> None:
+    running = await start(bindAddress="::1")
+    address = running.broker.address
+    assert address == f"[::1]:{running.broker.port}"
+    sent = check(await running.send(b"six"))
+    assert sent.fields["msgId"].startswith("0" * 31 + "1")
+    (message,) = decode_messages((await running.pull()).body)
+    assert message.store_host == address
+    assert message.born_host.startswith("[::1]:")
 
 
 async def test_a_broker_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """``ip:port`` as registered."""
-        return f"{self.parts.ip}:{self.port}"
+        """``host:port`` as registered."""
+        return self.parts.address.at(self.port)
 
     async def start(self) -> None:
         """Serve; returns when the name servers know of it, or have been asked in vain.
@@ -152,7 +152,7 @@ class Broker:
             broker_name=settings.broker_name,
             broker_id=settings.broker_id,
             address=self.address,
-            ha_address=f"{self.parts.ip}:{self.port + 1}",
+            ha_address=self.parts.address.at(self.port + 1),
         )
 
     def _connection_closed(self, connection: Connection) -> None:
@@ -165,7 +165,7 @@ class Broker:
         """Make changed settings hold where they were copied, and tell the name servers."""
         parts = self.parts
         stored = self.configuration[StoreSettings]
-        parts.intake.change(intake_rules(self._settings(), stored, parts.ip))
+        parts.intake.change(intake_rules(self._settings(), stored, parts.address.host))
         parts.store.reconfigure(stored)
         if "brokerPermission" in changes:
             parts.topics.touch()

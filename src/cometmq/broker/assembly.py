@@ -8,11 +8,11 @@ Source: ours.
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cometmq.broker.address import OwnAddress, own_address
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.services.consumers import ConsumerRegistry
 from cometmq.broker.services.delay import DelayedDelivery
@@ -43,8 +43,6 @@ from cometmq.system.files import Files
 
 log = logging.getLogger(__name__)
 
-EVERY_ADDRESS = ("0.0.0.0", "::")
-
 
 @dataclass(frozen=True)
 class Parts:
@@ -73,8 +71,8 @@ class Parts:
     relay: ConsumerRelay
     runtime: RuntimeInfo
     flusher: Flusher
-    ip: str
-    """The address that others know this broker by."""
+    address: OwnAddress
+    """Where others find this broker, but for the port."""
 
     @property
     def sync_flush(self) -> bool:
@@ -134,7 +132,7 @@ def _around(
     throughput = Throughput(stats, clock=clock)
     commit = GroupCommit(store, timeout_s=stored().sync_flush_timeout_ms / 1000)
     store.on_arrival = _arrivals(held, delay)
-    ip = own_address(now)
+    address = own_address(now)
     return Parts(
         configuration=configuration,
         clock=clock,
@@ -151,7 +149,7 @@ def _around(
         levels=levels,
         delay=delay,
         intake=Intake(
-            intake_rules(now, stored(), ip),
+            intake_rules(now, stored(), address.host),
             topics,
             groups,
             levels,
@@ -187,7 +185,7 @@ def _around(
             clock=clock,
         ),
         flusher=Flusher(store, lambda: _flush_pace(stored()), clock=clock),
-        ip=ip,
+        address=address,
     )
 
 
@@ -248,18 +246,3 @@ def _flush_pace(stored: StoreSettings) -> FlushPace:
         queue_least_pages=stored.flush_queue_least_pages,
         queue_thorough_ms=stored.flush_queue_thorough_interval_ms,
     )
-
-
-def own_address(settings: BrokerSettings) -> str:
-    """The address to register: as set, else the one listened on, else the machine's own."""
-    if settings.broker_ip1:
-        return settings.broker_ip1
-    if settings.bind_address not in EVERY_ADDRESS:
-        return settings.bind_address
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-            address: str = probe.getsockname()[0]
-        except OSError:
-            return "127.0.0.1"
-    return address

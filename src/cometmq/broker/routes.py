@@ -46,7 +46,7 @@ def send_processor(parts: Parts, port: int) -> SendMessage:
         parts.stats,
         parts.throughput,
         commit=parts.commit if parts.sync_flush else None,
-        store_host=encode_host(parts.ip, port),
+        store_host=encode_host(parts.address.ip, port),
     )
 
 
@@ -69,8 +69,8 @@ def routes(
         config_file: where changed settings are kept, if anywhere.
         config_changed: told the settings that a request changed.
     """
-    store_host = encode_host(parts.ip, port)
-    address = f"{parts.ip}:{port}"
+    store_host = encode_host(parts.address.ip, port)
+    address = parts.address.at(port)
     return {
         **_sending(parts, send, store_host, address),
         **_consuming(parts),

@@ -1,0 +1,71 @@
+"""The address that others know a broker by.
+
+As set, else the one listened on, else the machine's own. Clients are given its text; records carry
+its numbers, so that a name is looked up once, when the broker starts.
+
+Source: BrokerConfig.brokerIP1 and NetworkUtil.getLocalAddress, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.model.errors import ConfigError
+
+EVERY_ADDRESS = ("0.0.0.0", "::")
+_SOMEWHERE_ELSE = ("192.0.2.1", 9)
+"""An address kept for examples: asking for the way there tells our own and sends nothing."""
+
+
+@dataclass(frozen=True)
+class OwnAddress:
+    """Where a broker is found."""
+
+    host: str
+    """An IP address without brackets, or a name."""
+    ip: str
+    """The same in numbers."""
+
+    def at(self, port: int) -> str:
+        """``host:port``; an IPv6 host stands in brackets."""
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
+
+def own_address(settings: BrokerSettings) -> OwnAddress:
+    """Find out where others reach a broker with these settings.
+
+    Raises:
+        ConfigError: brokerIP1 is a name that nobody knows.
+    """
+    host = settings.broker_ip1.strip("[]")
+    if not host and settings.bind_address not in EVERY_ADDRESS:
+        host = settings.bind_address
+    if not host:
+        host = _machines_own()
+    return OwnAddress(host, _numbers_of(host))
+
+
+def _machines_own() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_SOMEWHERE_ELSE)
+            found: str = probe.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+    return found
+
+
+def _numbers_of(host: str) -> str:
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as problem:
+        raise ConfigError(f"brokerIP1={host}: not an address, and not found: {problem}") from None
+    addresses = [str(entry[4][0]) for entry in sorted(found, key=lambda entry: entry[0])]
+    return addresses[0]

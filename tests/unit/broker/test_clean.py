@@ -1,0 +1,57 @@
+"""Cleaning up on request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.processors.clean import CleanStore
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import check
+from cometmq.store import MessageStore
+from cometmq.system.clock import ManualClock
+from support.memory_link import link
+from support.stores import opened, put
+
+
+def filled(folder: Path, clock: ManualClock) -> MessageStore:
+    """A store of several log files, at an hour when none is deleted by itself."""
+    store = opened(folder, clock=clock, file_reserved_hours=1, delete_when=())
+    for _ in range(60):
+        put(store, bytes(1000))
+    store.flush()
+    return store
+
+
+def written_ms(folder: Path) -> int:
+    return max(path.stat().st_mtime_ns for path in folder.rglob("*")) // 1_000_000
+
+
+@pytest.mark.parametrize("hours", [0, 2])
+async def test_the_log_is_cleaned_of_what_has_expired_whatever_the_hour(
+    tmp_path: Path, hours: int
+) -> None:
+    clock = ManualClock()
+    store = filled(tmp_path, clock)
+    clock.set_wall(written_ms(tmp_path) + hours * 3_600_000)
+    clean = CleanStore(store)
+    _, client = link({RequestCode.DELETE_EXPIRED_COMMITLOG: clean.log})
+    check(await client.call(RequestCode.DELETE_EXPIRED_COMMITLOG, timeout=5))
+
+    assert (store.min_log_offset > 0) == (hours == 2)
+    assert (store.bounds("orders", 0)[0] > 0) == (hours == 2)
+    store.abandon()
+
+
+async def test_cleaning_the_queues_keeps_what_the_log_has(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = filled(tmp_path, clock)
+    clock.set_wall(2**41)
+    clean = CleanStore(store)
+    _, client = link({RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: clean.queues})
+    check(await client.call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, timeout=5))
+
+    assert store.min_log_offset == 0
+    assert store.bounds("orders", 0) == (0, 60)
+    store.abandon()

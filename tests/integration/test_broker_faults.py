@@ -18,7 +18,11 @@ from cometmq.broker.services.long_polling import HeldPull
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import PullMessageRequest, SendMessageV2Request
+from cometmq.protocol.headers import (
+    ConsumerSendMsgBackRequest,
+    PullMessageRequest,
+    SendMessageV2Request,
+)
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import RemotingClient, RemotingServer, check
 from cometmq.system.configuration import load
@@ -321,7 +325,26 @@ async def test_an_unreadable_table_is_told_and_the_store_is_let_go(
     assert (await (await start()).send(b"x")).code == 0
 
 
-async def test_what_is_sent_back_or_stored_beside_sends_is_synced_soon(start: Start) -> None:
+async def test_a_message_sent_back_is_on_disk_when_the_consumer_is_told(start: Start) -> None:
+    """It forgets the message then."""
+    running = await start(flushIntervalCommitLog="600000")
+    assert (await running.send(b"x")).code == 0
+    header = ConsumerSendMsgBackRequest(group="c", offset=0, delay_level=3)
+
+    async def send_back() -> Command:
+        code = RequestCode.CONSUMER_SEND_MSG_BACK
+        return await running.client.call(running.broker.address, code, header, timeout=5)
+
+    assert (await send_back()).code == 0
+    store = running.broker.parts.store
+    assert store.flushed_to == store.written_to
+    running.disk.fail_sync = True
+    refused = await send_back()
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "the disk is gone" in (refused.remark or "")
+
+
+async def test_what_is_stored_beside_sends_is_synced_soon(start: Start) -> None:
     """Nobody waits for its sync; it must not wait for the next send either."""
     running = await start(flushIntervalCommitLog="20")
     assert (await running.send(b"x")).code == 0

@@ -91,6 +91,7 @@ def _sending(parts: Parts, send: SendMessage, store_host: bytes, address: str) -
         stats=parts.stats,
         settings=parts.settings,
         store_host=store_host,
+        commit=parts.commit if parts.sync_flush else None,
     )
     reply = SendReply(
         parts.store,

@@ -1,7 +1,8 @@
 """Answers CONSUMER_SEND_MSG_BACK (36): what a consumer could not handle comes again later.
 
 The broker copies the message from its log: into the group's retry topic, behind a delay, or, when
-its retries are used up, into the group's dead letters. Source: AbstractSendMessageProcessor and
+its retries are used up, into the group's dead letters. With synchronous flush the answer waits for
+the disk: the consumer forgets the message with it. Source: AbstractSendMessageProcessor and
 SendMessageProcessor.consumerSendMsgBack, RocketMQ 5.3.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Callable
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.services.delay_levels import DelayLevels
+from cometmq.broker.services.group_commit import GroupCommit
 from cometmq.broker.services.groups import GroupTable
 from cometmq.broker.services.names import known_group
 from cometmq.broker.services.retry import Retry, plan_retry
@@ -27,7 +29,7 @@ from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting import Request, Response
-from cometmq.store import MessageStore
+from cometmq.store import Appended, MessageStore
 
 VERSION_WITH_MAX_RECONSUME = 121
 """From 3.4.9 on clients say how often a message of theirs may be retried."""
@@ -43,6 +45,7 @@ class SendBack:
         stats: counts what came back.
         settings: gives the broker's settings as they are now.
         store_host: our address as records carry it, 8 or 20 bytes.
+        commit: tells when messages are on disk; None where nobody waits for that.
         queue_chance: picks one of so many queues.
     """
 
@@ -56,9 +59,11 @@ class SendBack:
         stats: BrokerStats,
         settings: Callable[[], BrokerSettings],
         store_host: bytes,
+        commit: GroupCommit | None = None,
         queue_chance: Callable[[int], int] = random.randrange,
     ) -> None:
         self._store = store
+        self._commit = commit
         self._topics = topics
         self._groups = groups
         self._levels = levels
@@ -67,7 +72,7 @@ class SendBack:
         self._store_host = store_host
         self._queue_chance = queue_chance
 
-    def send_back(self, request: Request) -> Response:
+    def send_back(self, request: Request) -> Response | None:
         """Store the message for another try, or as a dead letter."""
         header = request.header(ConsumerSendMsgBackRequest)
         group = known_group(self._groups, header.group)
@@ -88,9 +93,22 @@ class SendBack:
         retry = self._plan(request, header, group, record)
         if retry.is_dead:
             target = self._topics.create_internal(dlq_topic(header.group), 1)
-        self._put(record, retry, target)
+        stored = self._put(record, retry, target)
         self._stats.sent_back(header.group, header.origin_topic or record.topic)
-        return Response()
+        if self._commit is None:
+            return Response()
+        self._answer_when_synced(request, stored, self._commit)
+        return None
+
+    def _answer_when_synced(self, request: Request, stored: Appended, commit: GroupCommit) -> None:
+        def told(synced: bool, error: StoreError | None) -> None:
+            if synced:
+                request.reply(Response())
+            else:
+                remark = "FLUSH_DISK_TIMEOUT" if error is None else f"not on disk: {error}"
+                request.reply(Response(ResponseCode.SYSTEM_ERROR, remark))
+
+        commit.wait(stored.log_offset + stored.size_bytes, told)
 
     def _original(self, log_offset: int) -> RecordParts:
         data = self._store.record_at(log_offset) if log_offset >= 0 else None
@@ -120,14 +138,14 @@ class SendBack:
             delay_level=header.delay_level,
         )
 
-    def _put(self, record: RecordParts, retry: Retry, target: TopicConfig) -> None:
+    def _put(self, record: RecordParts, retry: Retry, target: TopicConfig) -> Appended:
         topic, properties = target.topic_name, retry.properties
         queue_id = self._queue_chance(max(target.write_queue_nums, 1))
         parked = self._levels.park(topic, queue_id, properties)
         if parked is not None:
             topic, queue_id, properties = parked
         try:
-            self._store.append(
+            return self._store.append(
                 topic,
                 queue_id,
                 record.body,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import resource
 import signal
 from collections.abc import Callable
 from typing import Protocol
@@ -43,7 +44,15 @@ def serve(server: Server, ready: Callable[[], str]) -> int:
     Returns:
         The exit code: 0 after an orderly stop, 1 when stopping took too long.
     """
+    _allow_many_files()
     return run(_serve(server, ready))
+
+
+def _allow_many_files() -> None:
+    """Raise the limit of open files to what the system grants: each queue has some."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _serve(server: Server, ready: Callable[[], str]) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cometmq.model.delay import DEFAULT_LEVELS
+from cometmq.model.errors import ConfigError
 from cometmq.system.settings import setting
 
 _MIB = 1024 * 1024
@@ -188,6 +189,17 @@ class StoreSettings:
 
     delay_levels: str = setting(DEFAULT_LEVELS, key="messageDelayLevel")
     """The delay of each level, from level 1 on."""
+
+    def __post_init__(self) -> None:
+        """Check what a range cannot say.
+
+        Raises:
+            ConfigError: several directories are given for the commit log.
+        """
+        if "," in str(self.commit_log_dir or ""):
+            raise ConfigError(
+                f"storePathCommitLog={self.commit_log_dir}: one directory is supported, not a list"
+            )
 
     @property
     def commit_log(self) -> Path:

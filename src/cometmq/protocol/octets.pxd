@@ -1,15 +1,10 @@
 cimport cython
 
-cdef extern from "string.h" nogil:
-    void* memmem(const void* data, size_t size, const void* text, size_t text_size)
 
 cpdef (unsigned int, unsigned int) two_u32(object data, Py_ssize_t position)
 
 @cython.locals(memory=cython.p_char, wanted=cython.p_char)
 cpdef bint matches(object data, Py_ssize_t position, Py_ssize_t end, bytes text)
-
-@cython.locals(memory=cython.p_char, wanted=cython.p_char)
-cpdef bint contains(bytes data, bytes text)
 
 @cython.locals(memory=cython.p_uchar)
 cpdef void put_u32(object space, Py_ssize_t position, unsigned int value)

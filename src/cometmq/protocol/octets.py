@@ -70,17 +70,6 @@ def matches(data: bytes | bytearray, position: int, end: int, text: bytes) -> bo
     return data[position : position + len(text)] == text
 
 
-def contains(data: bytes, text: bytes) -> bool:
-    """Return whether ``text`` lies anywhere in ``data``; Python's ``in`` is slow for bytes."""
-    if cython.compiled:
-        memory: cython.p_char = data
-        wanted: cython.p_char = text
-        # The .pxd declares it.
-        found = memmem(memory, len(data), wanted, len(text))  # type: ignore[name-defined]  # noqa: F821
-        return bool(found != cython.NULL)
-    return data.find(text) >= 0
-
-
 def put_u32(space: bytearray, position: int, value: int) -> None:
     """Write an unsigned 4-byte number, big-endian."""
     if cython.compiled:

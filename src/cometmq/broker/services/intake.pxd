@@ -1,7 +1,5 @@
 cimport cython
 
-from cometmq.protocol.octets cimport contains
-
 
 cdef class Placement:
     cdef readonly str topic
@@ -41,4 +39,3 @@ cdef class Intake:
 
 @cython.locals(at=cython.Py_ssize_t)
 cdef bint _has_unique_key(str text)
-cdef bint _is_unusual(bytes properties)

@@ -11,6 +11,7 @@ Source: AbstractSendMessageProcessor.msgCheck, SendMessageProcessor and HookUtil
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,7 +33,6 @@ from cometmq.model.topic import (
 )
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
-from cometmq.protocol.octets import contains
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.remoting import Connection
 
@@ -45,8 +45,13 @@ UNDECIDED: Final = int(SysFlag.TRANSACTION_PREPARED)
 """The bit that half messages and rolled-back ones have; nobody would ever see such a message."""
 SendHeader = SendMessageRequest | SendMessageV2Request
 
-_UNIQUE_KEY, _NO_UNIQUE_KEY = b"\x02UNIQ_KEY\x01", b"\x02UNIQ_KEY\x01\x02"
-_WAIT, _WAIT_TRUE = b"\x02WAIT\x01", b"\x02WAIT\x01true\x02"
+_UNIQUE_KEY = b"\x02UNIQ_KEY\x01"
+_unusual = re.compile(rb"\x02(?:DELAY|TRAN_MSG|TIMER_D\w*|CLUSTER|MSG_REGION|TRACE_ON|POP_CK)\x01")
+_needs_care = re.compile(
+    _unusual.pattern + rb"|\x02UNIQ_KEY\x01\x02|\x02WAIT\x01(?!true\x02)"
+).search
+"""Finds what is not plain in properties: what the broker must rewrite, not just add to, a unique
+key without a value, a sender that does not wait for the disk."""
 
 _TIMERS: Final = (
     property_names.TIMER_DELAY_SEC,
@@ -184,12 +189,7 @@ class Intake:
         if not properties.endswith(b"\x02"):
             properties += b"\x02"
         entries = b"\x02" + properties
-        if (
-            not contains(entries, _UNIQUE_KEY)
-            or contains(entries, _NO_UNIQUE_KEY)
-            or _is_unusual(entries)
-            or (contains(entries, _WAIT) and not contains(entries, _WAIT_TRUE))
-        ):
+        if entries.find(_UNIQUE_KEY) < 0 or _needs_care(entries) is not None:
             return None
         return properties + self._suffix_bytes
 
@@ -218,7 +218,7 @@ class Intake:
         config = self._checked_topic(header, connection)
         queue_id = self._checked_queue(header, config, connection)
         text = header.properties or ""
-        is_odd = header.sys_flag & UNDECIDED or _is_unusual(text.encode())
+        is_odd = header.sys_flag & UNDECIDED or _unusual.search(b"\x02" + text.encode()) is not None
         if is_odd or header.topic.startswith(RETRY_PREFIX):
             placement = self._place_unusual(header, queue_id, config, connection)
         else:
@@ -404,18 +404,6 @@ def _has_unique_key(text: str) -> bool:
     if (at == 0 or text[at - 1] == "\x02") and text[at + 9] != "\x02":
         return True
     return property_names.UNIQ_KEY in decode_properties(text)
-
-
-def _is_unusual(properties: bytes) -> bool:
-    """Whether the broker must rewrite properties, not just add to them; look-alikes cost time."""
-    return (
-        contains(properties, b"DELAY\x01")
-        or contains(properties, b"TRAN_MSG\x01")
-        or contains(properties, b"TIMER_D")
-        or contains(properties, b"CLUSTER\x01")
-        or contains(properties, b"TRACE_ON\x01")
-        or contains(properties, b"POP_CK\x01")
-    )
 
 
 def _illegal(remark: str) -> ResponseError:

@@ -5,10 +5,14 @@ Source: BrokerController.initialize and DefaultMessageStore.addScheduleTask, Roc
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+
 from cometmq.broker.assembly import Parts
 from cometmq.broker.services.flow_control import LOOK_INTERVAL_S
 from cometmq.broker.services.housekeeping import Job, every
-from cometmq.store import StoreSettings
+from cometmq.store import StoreSettings, StoreUnavailableError
 
 DELAY_OFFSETS_S = 10.0
 CLIENT_SWEEP_S = 10.0
@@ -29,7 +33,7 @@ def _writing(parts: Parts) -> list[Job]:
         flushing = [job for job in flushing if job.name != "flush-commit-log"]
         flushing.append(_sync_of_the_rest(parts))
     return [
-        *flushing,
+        *[replace(job, turn=_told_by_the_store(job.turn)) for job in flushing],
         Job(
             "persist-consumer-offsets",
             lambda: parts.settings().flush_consumer_offset_interval_ms / 1000,
@@ -49,6 +53,16 @@ def _writing(parts: Parts) -> list[Job]:
             parts.store.clean,
         ),
     ]
+
+
+def _told_by_the_store(turn: Callable[[], object]) -> Callable[[], None]:
+    """The same without its failure: the store says once that a sync failed, and stays so."""
+
+    def quiet() -> None:
+        with contextlib.suppress(StoreUnavailableError):
+            turn()
+
+    return quiet
 
 
 def _sync_of_the_rest(parts: Parts) -> Job:

@@ -18,6 +18,7 @@ from cometmq.broker.assembly import Parts, assemble, intake_rules
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.jobs import jobs
 from cometmq.broker.processors.plain_send import PlainSends
+from cometmq.broker.processors.send import SendMessage
 from cometmq.broker.routes import ONLY_ON_THE_MAIN_PORT, routes, send_processor
 from cometmq.broker.services.housekeeping import Housekeeping
 from cometmq.broker.services.registration import Identity, Registration
@@ -128,13 +129,19 @@ class Broker:
                 config_changed=self._config_changed,
             )
         )
-        main.fast_path = PlainSends(send) if is_compiled() else None
+        main.fast_path = self._short_path(send)
         if settings.fast_port_enable and main.port > 2:
             fast = {code: p for code, p in table.items() if code not in ONLY_ON_THE_MAIN_PORT}
             server = self._server("broker-fast", fast)
             server.fast_path = main.fast_path
             await server.start(settings.bind_address, main.port - 2)
             self._servers.append(server)
+
+    def _short_path(self, send: SendMessage) -> PlainSends | None:
+        """The short way of plain sends; interpreted it would be the longer one."""
+        if not is_compiled():
+            return None
+        return PlainSends(send, self.configuration[RemotingSettings].frame_bytes_max)
 
     def _server(self, name: str, table: Mapping[int, Processor]) -> RemotingServer:
         return RemotingServer(

@@ -400,3 +400,11 @@ async def test_plain_sends_are_bounded_while_they_wait(synced: Side) -> None:
     found = {answer.opaque: answer.code for answer in await answers(wired, 101)}
 
     assert found == dict.fromkeys(range(100), 0) | {100: 2}
+
+
+async def test_a_frame_over_the_limit_is_left_for_the_connection_to_refuse(both: Both) -> None:
+    data = bytearray(frame(java(FIELDS), b"x" * 1500))
+    connection = both.short.connect().connection
+    small = PlainSends(both.short.send, frame_bytes_max=1024)
+    assert small.take(data, 0, len(data), connection) == 0
+    assert PlainSends(both.short.send).take(data, 0, len(data), connection) == len(data)

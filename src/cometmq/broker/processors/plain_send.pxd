@@ -9,6 +9,7 @@ from cometmq.store.appending cimport Appended, Appender
 
 cdef class PlainSends:
     cdef SendMessage _send
+    cdef Py_ssize_t _frame_bytes_max
     cdef Intake _intake
     cdef Appender _appender
     cdef BrokerStats _stats

@@ -21,6 +21,7 @@ from time import perf_counter
 from cometmq.broker.processors.send import SendMessage
 from cometmq.model.errors import CometError
 from cometmq.model.flags import SysFlag
+from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.octets import copy_of, matches, two_u32
 from cometmq.remoting import Connection
 from cometmq.store.appending import Appended
@@ -45,10 +46,12 @@ class PlainSends:
 
     Args:
         send: the processor of all other sends; they share what they work with.
+        frame_bytes_max: larger frames are left for the connection to refuse.
     """
 
-    def __init__(self, send: SendMessage) -> None:
+    def __init__(self, send: SendMessage, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._send = send
+        self._frame_bytes_max = frame_bytes_max
         self._intake = send.intake
         self._appender = send.appender
         self._stats = send.stats
@@ -92,6 +95,8 @@ class PlainSends:
             body_at = header_at + word
             frame_end = at + 4 + length
             if word >> 24 or frame_end > end or body_at > frame_end:
+                break
+            if frame_end - at > self._frame_bytes_max:
                 break
             if not self._read(data, header_at, body_at):
                 break

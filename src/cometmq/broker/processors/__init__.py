@@ -1,1 +1,1 @@
-"""To be described."""
+"""Answers to requests, one family of request codes in each module."""

@@ -1,1 +1,1 @@
-"""To be described."""
+"""What outlives a request: topics, groups, offsets, members, held pulls, delays, statistics."""

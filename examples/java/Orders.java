@@ -17,7 +17,8 @@ public class Orders {
         producer.setNamesrvAddr(nameServer);
         producer.start();
         byte[] body = "a green hat".getBytes(StandardCharsets.UTF_8);
-        System.out.println(producer.send(new Message("orders", "new", "order-1", body)).getSendStatus());
+        Message message = new Message("orders", "new", "order-1", body);
+        System.out.println(producer.send(message).getSendStatus());
 
         CountDownLatch received = new CountDownLatch(1);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("audit");

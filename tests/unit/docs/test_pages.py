@@ -109,3 +109,11 @@ def test_python_in_the_text_is_included_or_marked_to_run(page: Path) -> None:
     ]
 
     assert loose == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_named_in_the_text_exist(page: Path) -> None:
+    named = re.findall(r"`([\w/]+/[\w]+\.(?:py|md|conf))`", FENCE.sub("", page.read_text()))
+    roots = (pages.ROOT, pages.ROOT / "src" / "cometmq")
+
+    assert [name for name in named if not any((root / name).exists() for root in roots)] == []

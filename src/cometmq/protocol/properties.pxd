@@ -1,6 +1,9 @@
 cimport cython
 
 from cometmq.protocol.hashing cimport extend_hash
+from cometmq.protocol.octets cimport copy_of
+
+cdef int _END
 
 cpdef bytes join_properties(bytes properties, bytes more)
 

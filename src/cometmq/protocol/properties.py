@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cometmq.protocol.hashing import extend_hash
+from cometmq.protocol.octets import copy_of
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -48,7 +49,7 @@ def decode_properties(data: bytes | str) -> dict[str, str]:
 
 def join_properties(properties: bytes, more: bytes) -> bytes:
     """Put one property string behind another, where its entries win."""
-    if not properties or not more or properties.endswith(b"\x02"):
+    if not properties or not more or properties[-1] == _END:
         return properties + more
     return properties + b"\x02" + more
 
@@ -58,6 +59,7 @@ def marker(name: bytes) -> bytes:
     return b"\x02" + name + b"\x01"
 
 
+_END = 2
 TAGS_MARKER = b"\x02TAGS\x01"
 KEYS_MARKER = b"\x02KEYS\x01"
 UNIQ_KEY_MARKER = b"\x02UNIQ_KEY\x01"
@@ -72,7 +74,7 @@ def value_of(properties: bytes, name_marker: bytes) -> bytes | None:
     """
     if cython.compiled:
         span = _find(properties, len(properties), name_marker, len(name_marker))
-        return None if span < 0 else properties[span >> 31 : span & 0x7FFFFFFF]
+        return None if span < 0 else copy_of(properties, span >> 31, span & 0x7FFFFFFF)
     end = len(properties)
     while True:
         at = properties.rfind(name_marker, 0, end)
@@ -119,7 +121,7 @@ def index_keys_of(properties: bytes) -> list[bytes]:
         found.append(unique_id)
     keys = value_of(properties, KEYS_MARKER)
     if keys is not None:
-        if b" " not in keys:
+        if keys.find(b" ") < 0:
             found.append(keys)
         else:
             found += [key for key in keys.split(b" ") if key]

@@ -1,6 +1,7 @@
 cimport cython
 
 from cometmq.protocol.batch cimport item_at
+from cometmq.protocol.octets cimport copy_of
 from cometmq.protocol.properties cimport join_properties
 from cometmq.store.commit_log cimport CommitLog
 from cometmq.store.consume_queue cimport ConsumeQueue

@@ -17,6 +17,7 @@ from cometmq.model.errors import InvalidMessageError, InvalidNameError
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol.batch import item_at
+from cometmq.protocol.octets import copy_of
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, join_properties
 from cometmq.protocol.record import CRC_MASK, MAGIC_V1, MAGIC_V2, TOPIC_BYTES_MAX_V1
 from cometmq.store.commit_log import FIXED_BYTES, CommitLog
@@ -228,8 +229,8 @@ class Appender:
         position = 0
         for number in range(count):
             item_flag, body_at, body_end, text_at, position = item_at(batch_body, position)
-            body = batch_body[body_at:body_end]
-            text = join_properties(batch_body[text_at:position], properties)
+            body = copy_of(batch_body, body_at, body_end)
+            text = join_properties(copy_of(batch_body, text_at, position), properties)
             total = self._record_bytes(queues, len(body), len(text)) + extra
             crc = crc32(body)
             log_offset = self._log.write(

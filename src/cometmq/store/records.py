@@ -100,7 +100,7 @@ def _fill(facts: RecordFacts, segment: Segment, position: int, check_crc: bool) 
 def _torn_properties(facts: RecordFacts, position: int) -> str | None:
     """Whether zeros reach the end of the properties, or a page's border inside them."""
     properties = facts.properties
-    if b"\0" not in properties:
+    if properties.find(b"\0") < 0:
         return None
     end = position + facts.total
     border = end - end % _PAGE_BYTES - (end - len(properties))

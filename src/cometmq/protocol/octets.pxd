@@ -28,4 +28,4 @@ cpdef short i16_at(object data, Py_ssize_t position)
 cpdef bytes copy_of(object data, Py_ssize_t start, Py_ssize_t end)
 
 @cython.locals(memory=cython.p_uchar)
-cdef inline unsigned int _u32(object data, Py_ssize_t position)
+cdef unsigned int _u32(object data, Py_ssize_t position)

@@ -49,6 +49,7 @@ def main() -> int:
             for kind in kinds:
                 _wait_until_quiet(options.patience)
                 _measure(kind, rows, options, results, number)
+                results.save(options.save)  # what is there counts, whatever comes
     except KeyboardInterrupt:
         print("stopped early; the figures so far count", file=sys.stderr)
     print(f"\n{results.markdown()}")

@@ -1,8 +1,7 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
 """Numbers and slices taken out of buffers of received bytes, each in one step.
 
-Compiled, a buffer is an address and nothing checks the bounds: the caller has. This is the one
-module of the protocol that knows whether it is compiled.
+Compiled, a buffer is an address and nothing checks the bounds: the caller has.
 
 Source: ours.
 """

@@ -26,7 +26,7 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.protocol.compression import CompressionError, decompress_body
 from cometmq.protocol.message_id import encode_offset_id
-from cometmq.protocol.properties import decode_properties
+from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, decode_properties
 
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477
@@ -35,7 +35,6 @@ MAGIC_BLANK = -875286124
 
 TOPIC_BYTES_MAX_V1 = 127
 TOPIC_BYTES_MAX_V2 = 32767
-PROPERTIES_BYTES_MAX = 32767
 CRC_MASK = 0x7FFFFFFF
 
 QUEUE_OFFSET_AT = 20

@@ -19,11 +19,9 @@ cdef class Intake:
     cdef object _now_ms
     cdef object _queue_chance
     cdef dict _stamps
-    cdef str _suffix
+    cdef bytes _suffix
     cdef Py_ssize_t _body_bytes_max
     cdef bint _watchful
-
-    cdef bytes _suffix_bytes
 
     cpdef bint sizes_fit(self, Py_ssize_t body_bytes, Py_ssize_t properties_bytes)
     cdef _check_size(self, bytes body, bytes properties)

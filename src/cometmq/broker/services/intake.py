@@ -33,13 +33,16 @@ from cometmq.model.topic import (
 )
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
-from cometmq.protocol.properties import decode_properties, encode_properties
+from cometmq.protocol.properties import (
+    PROPERTIES_BYTES_MAX,
+    decode_properties,
+    encode_properties,
+)
 from cometmq.remoting import Connection
 
 VERSION_WITH_MAX_RECONSUME: Final = 121
 """From 3.4.9 on clients say how often a message of theirs may be retried."""
 
-PROPERTIES_BYTES_MAX: Final = 32767
 MULTI_TAG: Final = "MULTI_TAG"
 UNDECIDED: Final = int(SysFlag.TRANSACTION_PREPARED)
 """The bit that half messages and rolled-back ones have; nobody would ever see such a message."""
@@ -160,8 +163,7 @@ class Intake:
             property_names.MSG_REGION: rules.region,
             property_names.TRACE_ON: trace,
         }
-        self._suffix_bytes = encode_properties(self._stamps)
-        self._suffix = self._suffix_bytes.decode()
+        self._suffix = encode_properties(self._stamps)
         self._body_bytes_max = rules.body_bytes_max
         self._watchful = not rules.broker_writable or rules.accept_from_ms > 0
 
@@ -191,7 +193,7 @@ class Intake:
         entries = b"\x02" + properties
         if entries.find(_UNIQUE_KEY) < 0 or _needs_care(entries) is not None:
             return None
-        return properties + self._suffix_bytes
+        return properties + self._suffix
 
     def sizes_fit(self, body_bytes: int, properties_bytes: int) -> bool:
         """Whether a body and the properties to be stored with it keep the limits."""
@@ -257,10 +259,7 @@ class Intake:
         config = self._topics.get(topic)
         if config is None or not self.rules.broker_writable:
             config = self._unusual_topic(header, config, connection)
-        if topic in SEND_FORBIDDEN_TOPICS:
-            raise ResponseError(
-                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
-            )
+        _refuse_forbidden(topic)
         return config
 
     def _check_time(self) -> None:
@@ -284,10 +283,7 @@ class Intake:
             check_topic_name(topic)
         except InvalidNameError as problem:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, str(problem)) from None
-        if topic in SEND_FORBIDDEN_TOPICS:
-            raise ResponseError(
-                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
-            )
+        _refuse_forbidden(topic)
         config = self._topics.create_on_send(
             topic,
             header.default_topic,
@@ -340,7 +336,7 @@ class Intake:
             text += "\x02"
         if not _has_unique_key(text):
             text += f"UNIQ_KEY\x01{self._new_unique_key()}\x02"
-        return (text + self._suffix).encode()
+        return text.encode() + self._suffix
 
     def _place_unusual(
         self, header: SendHeader, queue_id: int, config: TopicConfig, connection: Connection
@@ -404,6 +400,13 @@ def _has_unique_key(text: str) -> bool:
     if (at == 0 or text[at - 1] == "\x02") and text[at + 9] != "\x02":
         return True
     return property_names.UNIQ_KEY in decode_properties(text)
+
+
+def _refuse_forbidden(topic: str) -> None:
+    if topic in SEND_FORBIDDEN_TOPICS:
+        raise ResponseError(
+            ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
+        )
 
 
 def _illegal(remark: str) -> ResponseError:

@@ -20,6 +20,7 @@ from cometmq.remoting import (
     ConnectError,
     Connection,
     ConnectionLostError,
+    OutgoingCall,
     RemotingClient,
     RemotingServer,
     RemotingSettings,
@@ -647,3 +648,55 @@ async def test_a_broken_handshake_ends_that_connection_only(
     }
     writer.close()
     await client.close()
+
+
+class Noting:
+    """A hook that stamps its name on requests and notes what it met."""
+
+    def __init__(self, name: str, notes: list[str]) -> None:
+        self._name = name
+        self._notes = notes
+
+    def before_request(self, address: str, call: OutgoingCall) -> None:
+        self._notes.append(f"{self._name} {call.code} {sorted(call.fields)} {call.body!r}")
+        call.fields[self._name] = address
+
+    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+        self._notes.append(f"{self._name} answered {answer.code}")
+
+
+async def test_hooks_see_every_request_in_order_and_add_to_it(peer: Peer) -> None:
+    notes: list[str] = []
+    client = RemotingClient(hooks=[Noting("a", notes), Noting("b", notes)])
+    try:
+        await client.oneway(peer.address, ECHO, body=b"1")
+        header = GetRouteinfoByTopicRequest(topic="orders")
+        answer = await client.call(peer.address, ECHO, header, b"2", timeout=2)
+    finally:
+        await client.close()
+
+    assert notes == [
+        f"a {ECHO} [] b'1'",
+        f"b {ECHO} ['a'] b'1'",
+        f"a {ECHO} ['topic'] b'2'",
+        f"b {ECHO} ['a', 'topic'] b'2'",
+        "b answered 0",
+        "a answered 0",
+    ]
+    assert answer.fields == {"topic": "orders", "a": peer.address, "b": peer.address}
+    assert peer.seen[0].fields == {"a": peer.address, "b": peer.address}
+
+
+async def test_each_new_connection_is_told_of_before_it_is_used(peer: Peer) -> None:
+    told: list[str] = []
+    client = RemotingClient(on_connect=lambda address, _: told.append(f"{address} {peer.seen}"))
+    try:
+        await client.call(peer.address, ECHO, timeout=2)
+        await client.call(peer.address, ECHO, timeout=2)
+        client.disconnect(peer.address)
+        peer.seen.clear()
+        await client.call(peer.address, ECHO, timeout=2)
+    finally:
+        await client.close()
+
+    assert told == [f"{peer.address} []"] * 2

@@ -11,6 +11,7 @@ from cometmq.remoting.errors import (
     check,
 )
 from cometmq.remoting.exchange import Processor, Request, Response, SuccessFormat
+from cometmq.remoting.hooks import OutgoingCall, RpcHook
 from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.tasks import Supervisor
 
@@ -22,6 +23,8 @@ __all__ = [
     "Response",
     "SuccessFormat",
     "Processor",
+    "RpcHook",
+    "OutgoingCall",
     "Supervisor",
     "RemotingSettings",
     "TlsSettings",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cometmq.protocol.command import Command
@@ -16,6 +16,7 @@ from cometmq.remoting.config import RemotingSettings
 from cometmq.remoting.connection import Connection, wait_all_closed
 from cometmq.remoting.errors import ConnectError
 from cometmq.remoting.exchange import Processor
+from cometmq.remoting.hooks import OutgoingCall, RpcHook
 from cometmq.remoting.tasks import Supervisor
 
 CONNECT_S = 3.0
@@ -30,6 +31,8 @@ class RemotingClient:
         processors: answers to what the peers ask us.
         tls: the context of TLS connections, None for plain ones.
         name: for logs and tasks.
+        hooks: see every request in this order, and every answer in the opposite one.
+        on_connect: told the address of each new connection, before anything is sent over it.
     """
 
     def __init__(
@@ -39,10 +42,14 @@ class RemotingClient:
         processors: Mapping[int, Processor] | None = None,
         tls: ssl.SSLContext | None = None,
         name: str = "client",
+        hooks: Sequence[RpcHook] = (),
+        on_connect: Callable[[str, Connection], None] | None = None,
     ) -> None:
         self._settings = settings or RemotingSettings()
         self._processors = processors or {}
         self._tls = tls
+        self._hooks = tuple(hooks)
+        self._on_connect = on_connect
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._supervisor = Supervisor(name)
@@ -71,7 +78,15 @@ class RemotingClient:
         deadline = loop.time() + timeout
         connection = await self.connection(address, timeout=min(timeout, CONNECT_S))
         left = max(deadline - loop.time(), 0.001)
-        return await connection.call(code, header, body, timeout=left, fields=fields)
+        if not self._hooks:
+            return await connection.call(code, header, body, timeout=left, fields=fields)
+        call = self._announced(address, code, header, body, fields)
+        answer = await connection.call(
+            call.code, body=call.body, timeout=left, fields=call.fields or None
+        )
+        for hook in reversed(self._hooks):
+            hook.after_answer(address, call, answer)
+        return answer
 
     async def oneway(
         self,
@@ -91,7 +106,25 @@ class RemotingClient:
         """
         connection = await self.connection(address)
         await connection.until_writable(CONNECT_S)
-        connection.oneway(code, header, body, fields=fields)
+        if not self._hooks:
+            connection.oneway(code, header, body, fields=fields)
+            return
+        call = self._announced(address, code, header, body, fields)
+        connection.oneway(call.code, body=call.body, fields=call.fields or None)
+
+    def _announced(
+        self,
+        address: str,
+        code: int,
+        header: Header | None,
+        body: bytes,
+        fields: Mapping[str, str] | None,
+    ) -> OutgoingCall:
+        """The request as it is once every hook has seen it."""
+        call = OutgoingCall.of(code, header, body, fields)
+        for hook in self._hooks:
+            hook.before_request(address, call)
+        return call
 
     async def connection(self, address: str, *, timeout: float = CONNECT_S) -> Connection:
         """The open connection to ``address``, made now if there is none.
@@ -141,6 +174,8 @@ class RemotingClient:
             connection.abort()
             raise
         self._connections[address] = connection
+        if self._on_connect is not None:
+            self._on_connect(address, connection)
         return connection
 
     def _connection(self) -> Connection:

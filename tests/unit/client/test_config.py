@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.config import ClientSettings, ProducerSettings, PullSettings
+from cometmq.client.config import ClientSettings, ProducerSettings, PullSettings, PushSettings
 from cometmq.model.errors import ConfigError
 
 
-@pytest.mark.parametrize("kind", [ClientSettings, ProducerSettings, PullSettings])
+@pytest.mark.parametrize("kind", [ClientSettings, ProducerSettings, PullSettings, PushSettings])
 def test_defaults_are_in_their_ranges(kind: type) -> None:
     assert kind() == kind()
 

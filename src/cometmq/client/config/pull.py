@@ -1,0 +1,37 @@
+"""What can be set on a pull consumer; the defaults are RocketMQ's.
+
+Source: DefaultLitePullConsumer and DefaultMQPullConsumer, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cometmq.client.config.base import Checked
+from cometmq.system.settings import setting
+
+
+@dataclass(frozen=True)
+class PullSettings(Checked):
+    """Settings of a pull consumer."""
+
+    section: ClassVar[str] = "pull"
+
+    pull_batch: int = setting(32, key="pullBatchSize", low=1, high=1024)
+    """Messages asked for at once; a broker gives at most 32 of those in its memory."""
+
+    hold_ms: int = setting(20_000, key="brokerSuspendMaxTimeMillis", unit="ms", low=0, high=120_000)
+    """How long a broker holds a pull while the queue has nothing new."""
+
+    answer_margin_ms: int = setting(10_000, unit="ms", low=100)
+    """Time allowed for the answer beyond the hold."""
+
+    fetched_max: int = setting(1_000, low=1, high=1_000_000)
+    """Messages fetched ahead of the application, over all queues of the consumer."""
+
+    retry_ms: int = setting(1_000, key="pullTimeDelayMillsWhenException", unit="ms", low=1)
+    """Pause of a queue after a pull of it failed."""
+
+    auto_commit_ms: int = setting(5_000, key="autoCommitIntervalMillis", unit="ms", low=0)
+    """How often finished messages are committed by themselves; 0 leaves it to ``commit()``."""

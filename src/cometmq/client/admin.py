@@ -12,6 +12,7 @@ from cometmq.client.errors import ClientError
 from cometmq.client.instance import ClientInstance
 from cometmq.client.lifetime import Lifetime
 from cometmq.client.queue_offsets import QueueBounds, QueueOffsets
+from cometmq.client.registry import lease
 from cometmq.client.routes import MASTER_ID
 from cometmq.model.errors import ResponseError
 from cometmq.model.message import StoredMessage
@@ -56,19 +57,17 @@ class AdminClient(Lifetime):
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
     ) -> None:
-        self._owns_instance = instance is None
-        self._instance = instance or ClientInstance(name_servers, settings=client)
+        self._lease = lease(name_servers, settings=client, instance=instance)
+        self._instance = self._lease.instance
         self._offsets = QueueOffsets(self._instance.routes, self._instance.brokers)
 
     async def start(self) -> None:
         """Make the client ready; connects to nobody yet."""
-        if self._owns_instance:
-            await self._instance.start()
+        await self._lease.open()
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._owns_instance:
-            await self._instance.close()
+        await self._lease.close()
 
     async def create_topic(
         self,

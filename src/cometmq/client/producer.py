@@ -13,6 +13,7 @@ from cometmq.client.lifetime import Lifetime
 from cometmq.client.outgoing import prepare, prepare_batch
 from cometmq.client.queue_choice import QueueSelector, by_key
 from cometmq.client.receipt import SendReceipt
+from cometmq.client.registry import lease
 from cometmq.client.sender import Sender
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
@@ -50,8 +51,8 @@ class Producer(Lifetime):
         check_group_name(group)
         self._group = group
         self._settings = settings or ProducerSettings()
-        self._owns_instance = instance is None
-        self._instance = instance or ClientInstance(name_servers, settings=client)
+        self._lease = lease(name_servers, settings=client, instance=instance)
+        self._instance = self._lease.instance
         self._ids = self._instance.unique_ids()
         self._sender = Sender(self._instance, group, self._settings)
 
@@ -70,16 +71,11 @@ class Producer(Lifetime):
         Raises:
             ClientError: the shared instance has a producer of this group already.
         """
-        self._instance.join(self)
-        if self._owns_instance:
-            await self._instance.start()
+        await self._lease.open(self)
 
     async def close(self) -> None:
         """Tell the brokers goodbye and close the connections; sends that still wait fail."""
-        if self._owns_instance:
-            await self._instance.close()
-        else:
-            await self._instance.leave(self)
+        await self._lease.close(self)
 
     async def send(
         self,

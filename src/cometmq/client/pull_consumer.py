@@ -18,6 +18,7 @@ from cometmq.client.instance import ClientInstance, Membership
 from cometmq.client.lifetime import Lifetime
 from cometmq.client.pulling import Pull, PullResult, pull_once
 from cometmq.client.queue_offsets import QueueBounds, QueueOffsets
+from cometmq.client.registry import lease
 from cometmq.client.subscription import Filter
 from cometmq.model.errors import CometError
 from cometmq.model.message import StoredMessage
@@ -76,8 +77,8 @@ class PullConsumer(Lifetime):
         self._group = group
         self._start_from = start_from
         self._settings = settings or PullSettings()
-        self._owns_instance = instance is None
-        self._instance = instance or ClientInstance(name_servers, settings=client)
+        self._lease = lease(name_servers, settings=client, instance=instance)
+        self._instance = self._lease.instance
         self._offsets = QueueOffsets(self._instance.routes, self._instance.brokers)
         self._filters: dict[str, Filter] = {}
         self._handed_out: dict[MessageQueue, QueueOffset] = {}
@@ -119,9 +120,7 @@ class PullConsumer(Lifetime):
         Raises:
             ClientError: the shared instance has a consumer of this group already.
         """
-        self._instance.join(self)
-        if self._owns_instance:
-            await self._instance.start()
+        await self._lease.open(self)
         if self._settings.auto_commit_ms:
             self._tasks.every(self._settings.auto_commit_ms / 1000, self._auto_commit, "commit")
 
@@ -131,10 +130,7 @@ class PullConsumer(Lifetime):
         await self._fetcher.stop()
         if self._settings.auto_commit_ms and self._instance.running:
             await self._commit_at_close()
-        if self._owns_instance:
-            await self._instance.close()
-        else:
-            await self._instance.leave(self)
+        await self._lease.close(self)
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """Give the queues of a topic that can be read.

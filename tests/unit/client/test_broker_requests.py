@@ -1,0 +1,107 @@
+"""What a broker asks reaches the member of the group, through a real connection."""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.client.broker_requests import GROUP_OF, BrokerRequests
+from cometmq.model import property_names as names
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command, encode_command
+from cometmq.protocol.headers import (
+    ConsumeMessageDirectlyRequest,
+    GetConsumerRunningInfoRequest,
+    Header,
+    InvokeBrokerToGetConsumerStatusRequest,
+    InvokeBrokerToResetOffsetRequest,
+    NotifyConsumerIdsChangedRequest,
+)
+from cometmq.protocol.headers.base import encode_fields
+from cometmq.protocol.properties import encode_properties
+from cometmq.protocol.record import encode_host, encode_record
+from cometmq.remoting import Processor, Request, Response
+from support.fake_transport import Wired
+
+GROUP = "workers"
+HEADERS: dict[int, Header] = {
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: NotifyConsumerIdsChangedRequest(consumer_group=GROUP),
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: InvokeBrokerToResetOffsetRequest(
+        topic="t", group=GROUP, timestamp=0
+    ),
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: InvokeBrokerToGetConsumerStatusRequest(
+        topic="t", group=GROUP
+    ),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: GetConsumerRunningInfoRequest(
+        consumer_group=GROUP, client_id="c"
+    ),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: ConsumeMessageDirectlyRequest(consumer_group=GROUP),
+}
+
+
+class Member:
+    """Answers with its own name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def answer(self, request: Request) -> Response:
+        return Response(body=self._name.encode())
+
+
+def asked(
+    processors: dict[int, Processor], code: int, header: Header | None, body: bytes
+) -> Command:
+    wired = Wired(processors)
+    fields = encode_fields(header) if header is not None else None
+    wired.transport.send(encode_command(Command(code, opaque=1, fields=fields, body=body)))
+    return wired.answers[0]
+
+
+def half_message(group: str | None) -> bytes:
+    properties = {names.TRAN_MSG: "true"} | ({names.PGROUP: group} if group else {})
+    host = encode_host("127.0.0.1", 10911)
+    return encode_record(
+        topic=b"t",
+        body=b"half",
+        properties=encode_properties(properties),
+        queue_id=0,
+        queue_offset=0,
+        log_offset=0,
+        born_time_ms=1,
+        born_host=host,
+        store_time_ms=1,
+        store_host=host,
+    )
+
+
+@pytest.mark.parametrize("code", HEADERS)
+async def test_the_member_of_the_named_group_answers(code: int) -> None:
+    processors: dict[int, Processor] = {}
+    requests = BrokerRequests(processors)
+    for group in ("others", GROUP):
+        requests.answer(code, group, Member(group).answer)
+
+    assert asked(processors, code, HEADERS[code], b"").body == GROUP.encode()
+
+
+async def test_a_check_finds_its_group_in_the_message() -> None:
+    processors: dict[int, Processor] = {}
+    code = RequestCode.CHECK_TRANSACTION_STATE
+    BrokerRequests(processors).answer(code, GROUP, Member(GROUP).answer)
+
+    assert asked(processors, code, None, half_message(GROUP)).body == GROUP.encode()
+    assert "PGROUP" in (asked(processors, code, None, half_message(None)).remark or "")
+
+
+async def test_a_group_that_left_is_answered_for_no_longer() -> None:
+    processors: dict[int, Processor] = {}
+    requests = BrokerRequests(processors)
+    code = RequestCode.GET_CONSUMER_RUNNING_INFO
+    requests.answer(code, GROUP, Member(GROUP).answer)
+    requests.forget(GROUP, *GROUP_OF)
+
+    answer = asked(processors, code, HEADERS[code], b"")
+    assert (answer.code, answer.remark) == (
+        1,
+        f"no member of group {GROUP} in this client answers that",
+    )

@@ -195,6 +195,9 @@ class CommitLog:
         if self._limit:
             raw.put_i32(self._memory, self._position, self._limit - self._position)
             raw.put_i32(self._memory, self._position + 4, MAGIC_BLANK)
+        full = self.segments.last()
+        if full is not None:
+            full.file.advise_normal()
         self.segments.adopt(segment)
         self.written_to = base
         self._enter(segment, 0)
@@ -210,8 +213,7 @@ class CommitLog:
         self._limit = segment.size_bytes
         self._populated = position
         self._notice_at = position
-        if self._sync_flush:
-            segment.file.advise_random()
+        segment.file.advise_random()  # else the first touch of a page brings in megabytes of zeros
 
     def _look_ahead(self) -> None:
         """Have the next segment made from half-way on, and pages touched before they are used."""

@@ -44,6 +44,7 @@ class IndexFile:
     def __init__(self, segment: Segment, slots: int, entries: int) -> None:
         self.segment = segment
         self.path: Path = segment.file.path
+        segment.file.advise_random()  # as in the commit log; and keys are anywhere in it
         self._attach(segment)
         self._slots = slots
         self._entries = entries

@@ -10,8 +10,11 @@ import logging
 import threading
 
 from cometmq.store.segments import Segment, Segments
+from cometmq.system.threads import yield_to_others
 
 logger = logging.getLogger(__name__)
+
+_SLICE_BYTES = 128 * 1024
 
 
 class Preparation:
@@ -84,6 +87,7 @@ class Preparation:
         self._changed.notify_all()
 
     def _run(self) -> None:
+        yield_to_others()
         while True:
             with self._changed:
                 self._changed.wait_for(self._has_work)
@@ -93,9 +97,16 @@ class Preparation:
                 window, self._window = self._window, None
                 self._making_base = base
             if window is not None:
-                window[0].file.populate(window[1], window[2])
+                self._populate(*window)
             if base is not None:
                 self._make(base)
+
+    def _populate(self, segment: Segment, start: int, stop: int) -> None:
+        """Touch pages a few at a time, so that nobody waits long for this core or for the map."""
+        while start < stop and not self._stopped:
+            end = min(start + _SLICE_BYTES, stop)
+            segment.file.populate(start, end)
+            start = end
 
     def _has_work(self) -> bool:
         return self._stopped or self._wanted_base is not None or self._window is not None

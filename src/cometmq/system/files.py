@@ -97,6 +97,9 @@ class MappedFile(Protocol):
     def advise_random(self) -> None:
         """Tell the kernel not to work in larger units than pages; a hint."""
 
+    def advise_normal(self) -> None:
+        """Take `advise_random` back: whoever reads, reads on; a hint."""
+
     def close(self) -> None:
         """Let go of the file; whoever still holds ``map`` or a slice of it can go on reading."""
 
@@ -349,6 +352,10 @@ class SystemMappedFile:
     def advise_random(self) -> None:
         """Tell the kernel not to work in larger units than pages; a hint."""
         self.map.madvise(mmap.MADV_RANDOM)
+
+    def advise_normal(self) -> None:
+        """Take `advise_random` back: whoever reads, reads on; a hint."""
+        self.map.madvise(mmap.MADV_NORMAL)
 
     def close(self) -> None:
         """Let go of the file; whoever still holds ``map`` or a slice of it can go on reading."""

@@ -7,7 +7,14 @@ CometError
 ├── ClientError
 │   ├── ClientClosedError      the client was not started, or was closed already
 │   ├── TopicNotFoundError     no broker serves the topic: nothing was sent
-│   └── QueueNotFoundError     the topic has no such queue: nothing was sent
+│   ├── QueueNotFoundError     the topic has no such queue: nothing was sent
+│   ├── BackPressureError      too much is being sent already: nothing was sent
+│   ├── ReplyError             the request was delivered, or may have been, and no reply came
+│   │   └── ReplyTimeoutError  no reply came in time
+│   ├── WrongModeError         subscribed and assigned queues do not mix
+│   ├── NotAssignedError       the queue is not this consumer's
+│   └── OffsetRangeError       the queue does not reach to this offset
+├── ConsumeLater               raised by handlers: deliver this message again
 └── RemotingError
     ├── NameServerError        no name server answered
     └── SendFailedError        no broker answered; ``maybe_stored`` tells the rest
@@ -47,6 +54,44 @@ class TopicNotFoundError(ClientError):
 
 class QueueNotFoundError(ClientError):
     """The topic has no such queue, or nobody serves it now; nothing was sent."""
+
+
+class BackPressureError(ClientError):
+    """As much as the settings allow is being sent already; nothing was sent."""
+
+
+class ReplyError(ClientError):
+    """A request was sent and brought no reply; somebody may have acted on it."""
+
+
+class ReplyTimeoutError(ReplyError):
+    """No reply came in time; one that comes now is dropped."""
+
+
+class WrongModeError(ClientError):
+    """A consumer either subscribes to topics or is assigned queues, and this one does the other."""
+
+
+class NotAssignedError(ClientError):
+    """The queue is not this consumer's, or no longer."""
+
+
+class OffsetRangeError(ClientError):
+    """The offset lies before the queue's oldest or behind its newest message; nothing moved."""
+
+
+class ConsumeLater(CometError):  # noqa: N818 - an order, not a failure
+    """Raised by a handler: deliver the message again later, without calling that an error.
+
+    Args:
+        delay_level: a level of the broker; 0 to let it choose, -1 for a dead letter at once.
+        suspend_ms: when consuming in order, the pause of the queue; None for the settings' one.
+    """
+
+    def __init__(self, *, delay_level: int = 0, suspend_ms: int | None = None) -> None:
+        super().__init__(f"consume later: delay level {delay_level}")
+        self.delay_level = delay_level
+        self.suspend_ms = suspend_ms
 
 
 class NameServerError(RemotingError):

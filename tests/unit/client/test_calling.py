@@ -1,0 +1,83 @@
+"""Handlers of every shape are called where they belong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from cometmq.client.calling import Caller
+
+LABEL: contextvars.ContextVar[str] = contextvars.ContextVar("label", default="")
+
+
+class Handlers:
+    async def __call__(self, value: int) -> str:
+        return threading.current_thread().name
+
+    async def method(self, value: int) -> str:
+        return threading.current_thread().name
+
+    def plain(self, value: int) -> str:
+        return threading.current_thread().name
+
+
+async def coroutine(value: int, *, extra: int = 0) -> str:
+    return threading.current_thread().name
+
+
+def returns_coroutine(value: int) -> Any:
+    return coroutine(value)
+
+
+@pytest.fixture
+async def caller() -> AsyncIterator[Caller]:
+    made = Caller(2, "handlers")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [coroutine, Handlers(), Handlers().method, functools.partial(coroutine, extra=1)],
+)
+async def test_async_functions_run_in_the_loop(
+    caller: Caller, function: Callable[..., Any]
+) -> None:
+    assert await caller.call(function, 1) == threading.current_thread().name
+
+
+async def test_plain_functions_run_in_the_pool(caller: Caller) -> None:
+    assert (await caller.call(Handlers().plain, 1)).startswith("handlers")
+
+
+async def test_a_coroutine_that_a_plain_function_made_is_awaited(caller: Caller) -> None:
+    assert await caller.call(returns_coroutine, 1) == threading.current_thread().name
+
+
+async def test_plain_functions_see_context_variables_and_their_errors_come_back(
+    caller: Caller,
+) -> None:
+    def fail() -> None:
+        raise LookupError(LABEL.get())
+
+    LABEL.set("here")
+    with pytest.raises(LookupError, match="here"):
+        await caller.call(fail)
+
+
+async def test_more_threads_let_more_calls_run_while_old_ones_go_on() -> None:
+    caller = Caller(1, "few")
+    held, meeting = threading.Event(), threading.Barrier(2, timeout=5)
+    first = asyncio.create_task(caller.call(held.wait, 5))
+    await asyncio.sleep(0)
+    caller.resize(2)
+    await asyncio.gather(caller.call(meeting.wait), caller.call(meeting.wait))
+    held.set()
+    assert await first is True
+    caller.close()

@@ -73,6 +73,7 @@ CONFORMANCE = ("tests/conformance_run/run.py",)
 STAGES = (
     Stage("unit", ("tests/unit", "tests/golden"), on_every_build=True),
     Stage("integration", ("tests/integration",)),
+    Stage("client", ("tests/client",)),
     Stage("faults", ("tests/faults",)),
     Stage("conformance", ("tests/conformance",), on_every_build=True, runner=CONFORMANCE),
     Stage("interop", ("tests/interop",)),

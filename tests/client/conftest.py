@@ -1,0 +1,113 @@
+"""Clusters for the tests of this folder: ours, and real ones of both lines of RocketMQ.
+
+Every test here runs on each cluster that ``COMETMQ_CLUSTERS`` names: ``comet`` (the default),
+``4.9.7``, ``5.3.3``, with commas between, or ``all``. What only some of them can do is marked:
+``@pytest.mark.only_on("4.9.7", "5.3.3")`` skips ours. A test of what our broker refuses for now
+asserts the refusal where ``target`` is ``comet``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent.parent
+for folder in (TESTS / "interop", TESTS / "conformance"):
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+from servers import VERSIONS, Cluster  # noqa: E402
+
+from cometmq.client import AdminClient, ClientInstance, MessageQueue  # noqa: E402
+
+COMET = "comet"
+TARGETS = (COMET, *VERSIONS)
+
+
+def chosen_targets() -> list[str]:
+    """The clusters to run on."""
+    said = os.environ.get("COMETMQ_CLUSTERS", COMET)
+    names = TARGETS if said == "all" else tuple(name.strip() for name in said.split(","))
+    if unknown := [name for name in names if name not in TARGETS]:
+        raise pytest.UsageError(f"COMETMQ_CLUSTERS={said}: {unknown} is none of {TARGETS}")
+    return list(names)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marks of this folder."""
+    config.addinivalue_line("markers", "only_on(*targets): runs on these clusters only")
+
+
+@pytest.fixture(scope="session", params=chosen_targets())
+def target(request: pytest.FixtureRequest) -> str:
+    """Whose cluster this is: ``comet`` or a version of RocketMQ."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="session")
+def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A name server and a broker that all tests of a run share; delay levels are 1 s to 18 s."""
+    running = Cluster(target, tmp_path_factory.mktemp("cluster"))
+    try:
+        running.start()
+        yield running
+    finally:
+        running.kill()
+
+
+@pytest.fixture
+def cluster(session_cluster: Cluster, target: str, request: pytest.FixtureRequest) -> Cluster:
+    """The shared cluster, for tests that leave it as it is."""
+    mark = request.node.get_closest_marker("only_on")
+    if mark is not None and target not in mark.args:
+        pytest.skip(f"is only for {' and '.join(mark.args)}")
+    return session_cluster
+
+
+@pytest.fixture
+def own_cluster(target: str, tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster for a test that stops, kills or reconfigures it."""
+    running = Cluster(target, tmp_path / "own")
+    try:
+        running.start()
+        yield running
+    finally:
+        running.kill()
+
+
+@pytest.fixture
+def name_servers(cluster: Cluster) -> str:
+    """The address of the shared cluster's name server."""
+    return cluster.namesrv
+
+
+@pytest.fixture
+async def instance(name_servers: str) -> AsyncIterator[ClientInstance]:
+    """An instance to lend to producers and consumers."""
+    async with ClientInstance(name_servers) as running:
+        yield running
+
+
+@pytest.fixture
+async def queues(instance: ClientInstance) -> list[MessageQueue]:
+    """The four queues of a new topic."""
+    async with AdminClient(instance=instance) as admin:
+        return await admin.create_topic(f"t-{uuid.uuid4().hex}", queues=4)
+
+
+@pytest.fixture
+def topic(queues: list[MessageQueue]) -> str:
+    """A new topic of four queues."""
+    return queues[0].topic
+
+
+@pytest.fixture
+def group() -> str:
+    """The name of a group that nobody else uses."""
+    return f"g-{uuid.uuid4().hex}"

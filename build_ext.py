@@ -14,6 +14,7 @@ from setuptools.command.build_ext import build_ext
 
 COMPILED: dict[str, str] = {
     "cometmq.protocol.octets": "numbers and slices out of every read",
+    "cometmq.protocol.checksum": "the checksum of every body",
     "cometmq.protocol.frame": "the lengths of every frame",
     "cometmq.protocol.command": "the header of every frame",
     "cometmq.protocol.hashing": "hash codes of tags and keys, one to four for every message",

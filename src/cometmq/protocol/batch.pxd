@@ -1,6 +1,8 @@
 cimport cython
 
-from cometmq.protocol.octets cimport i16_at, i32_at
+from cometmq.protocol cimport octets
+
+cdef int _HEAD_BYTES, _LENGTH_BYTES, _ITEM_BYTES_MIN
 
 @cython.locals(
     position=cython.Py_ssize_t, flag=cython.int, body_at=cython.Py_ssize_t,
@@ -8,7 +10,7 @@ from cometmq.protocol.octets cimport i16_at, i32_at
 cpdef list decode_batch(bytes data)
 
 @cython.locals(
-    total=cython.Py_ssize_t, end=cython.Py_ssize_t, body_at=cython.Py_ssize_t,
-    body_bytes=cython.Py_ssize_t, body_end=cython.Py_ssize_t)
-cpdef (int, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t) item_at(
-    bytes data, Py_ssize_t position) except *
+    end=cython.Py_ssize_t, body_at=cython.Py_ssize_t, body_bytes=cython.Py_ssize_t,
+    body_end=cython.Py_ssize_t)
+cdef (int, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t) item_at(
+    const unsigned char* memory, Py_ssize_t position, Py_ssize_t stop) except *

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cometmq.model.errors import InvalidMessageError
-from cometmq.protocol.octets import i16_at, i32_at
+from cometmq.protocol import octets
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX
 
 _HEAD = Struct(">iiiii")
@@ -23,6 +23,7 @@ _I16 = Struct(">h")
 _HEAD_BYTES = 20
 _LENGTH_BYTES = 2
 ITEM_BYTES_MIN = _HEAD_BYTES + _LENGTH_BYTES
+_ITEM_BYTES_MIN = ITEM_BYTES_MIN  # a C number once compiled
 
 
 class BatchItem(NamedTuple):
@@ -63,36 +64,36 @@ def decode_batch(data: bytes) -> list[BatchItem]:
     items = []
     position = 0
     while position < len(data):
-        flag, body_at, body_end, properties_at, position = item_at(data, position)
+        flag, body_at, body_end, properties_at, position = item_at(data, position, len(data))
         items.append(BatchItem(flag, data[body_at:body_end], data[properties_at:position]))
     return items
 
 
-def item_at(data: bytes, position: int) -> tuple[int, int, int, int, int]:
+def item_at(memory: Any, position: int, stop: int) -> tuple[int, int, int, int, int]:
     """Return flag, start and end of the body, start and end of the properties of an item.
 
     Args:
-        data: the body of a batch.
-        position: where the item begins, before the end of ``data``.
+        memory: a buffer that holds the body of a batch.
+        position: where the item begins, before ``stop``.
+        stop: where the body of the batch ends.
 
     Raises:
         InvalidMessageError: the lengths in it do not fit each other.
     """
-    total = len(data)
-    if position + ITEM_BYTES_MIN > total:
-        raise _broken(position, total)
-    end = position + i32_at(data, position)
+    if position + _ITEM_BYTES_MIN > stop:
+        raise _broken(stop - position)
+    end = position + octets.i32_in(memory, position)
     body_at = position + _HEAD_BYTES
-    body_bytes = i32_at(data, body_at - 4)
+    body_bytes = octets.i32_in(memory, body_at - 4)
     body_end = body_at + body_bytes
-    if body_bytes < 0 or not body_end + _LENGTH_BYTES <= end <= total:
-        raise _broken(position, total)
-    if body_end + _LENGTH_BYTES + i16_at(data, body_end) != end:
-        raise _broken(position, total)
-    return i32_at(data, position + 12), body_at, body_end, body_end + _LENGTH_BYTES, end
+    if body_bytes < 0 or not body_end + _LENGTH_BYTES <= end <= stop:
+        raise _broken(stop - position)
+    if body_end + _LENGTH_BYTES + octets.i16_in(memory, body_end) != end:
+        raise _broken(stop - position)
+    return octets.i32_in(memory, position + 12), body_at, body_end, body_end + _LENGTH_BYTES, end
 
 
-def _broken(position: int, total: int) -> InvalidMessageError:
+def _broken(left: int) -> InvalidMessageError:
     return InvalidMessageError(
-        f"the item at {position} of a batch of {total} bytes: its lengths do not fit each other"
+        f"the item {left} bytes before the end of a batch: its lengths do not fit each other"
     )

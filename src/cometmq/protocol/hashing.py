@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from array import array
 from operator import mul
+from typing import Any
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -40,13 +41,20 @@ def extend_hash(hash_of_prefix: int, data: bytes) -> int:
         hash_of_prefix: 0 if ``data`` is the whole text.
         data: UTF-8; broken sequences count as replacement characters.
     """
+    return extend_hash_in(hash_of_prefix, data, 0, len(data))
+
+
+def extend_hash_in(hash_of_prefix: int, memory: Any, at: int, end: int) -> int:
+    """Return the same for the text that is from ``at`` to ``end`` in a buffer."""
     if cython.compiled:
         hashed = hash_of_prefix
-        for unit in data:
+        for place in range(at, end):
+            unit = memory[place]
             if unit >= 128:
-                return _extend_text(hash_of_prefix, data.decode("utf-8", "replace"))
+                return _extend_text(hash_of_prefix, memory[at:end].decode("utf-8", "replace"))
             hashed = hashed * 31 + unit
         return hashed
+    data = bytes(memory[at:end])
     if data.isascii():
         return _extend_ascii(hash_of_prefix, data)
     return _extend_text(hash_of_prefix, data.decode("utf-8", "replace"))

@@ -19,10 +19,14 @@ cpdef Py_ssize_t put_hex(object space, Py_ssize_t position, unsigned long long v
     memory=cython.p_uchar, digits=cython.int, at=cython.int, rest=cython.longlong)
 cpdef Py_ssize_t put_decimal(object space, Py_ssize_t position, long long value) except -1
 
-cpdef int i32_at(object data, Py_ssize_t position)
+@cython.locals(value=cython.uint)
+cdef int i32_in(const unsigned char* memory, Py_ssize_t position) noexcept
 
-@cython.locals(memory=cython.p_uchar)
-cpdef short i16_at(object data, Py_ssize_t position)
+cdef short i16_in(const unsigned char* memory, Py_ssize_t position) noexcept
+
+@cython.locals(found=cython.p_void)
+cdef Py_ssize_t end_of_run(
+    const unsigned char* memory, Py_ssize_t at, Py_ssize_t end, int unit) noexcept
 
 @cython.locals(memory=cython.p_char)
 cpdef bytes copy_of(object data, Py_ssize_t start, Py_ssize_t end)

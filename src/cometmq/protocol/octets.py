@@ -1,7 +1,8 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
 """Numbers and slices taken out of buffers of received bytes, each in one step.
 
-Compiled, a buffer is an address and nothing checks the bounds: the caller has.
+Compiled, a buffer is an address and nothing checks the bounds: the caller has. What is called
+``memory`` may be any buffer, a mapping too.
 
 Source: ours.
 """
@@ -9,6 +10,7 @@ Source: ours.
 from __future__ import annotations
 
 from struct import Struct
+from typing import Any
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -16,7 +18,7 @@ except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.libc.string import memcmp, memcpy  # type: ignore
+    from cython.cimports.libc.string import memchr, memcmp, memcpy  # type: ignore
 
 _unpack_two = Struct(">II").unpack_from
 _unpack_i32 = Struct(">i").unpack_from
@@ -35,19 +37,28 @@ def two_u32(data: bytes | bytearray, position: int) -> tuple[int, int]:
     return _unpack_two(data, position)
 
 
-def i32_at(data: bytes | bytearray, position: int) -> int:
+def i32_in(memory: Any, position: int) -> int:
     """Return the signed 4-byte number at ``position``, big-endian."""
     if cython.compiled:
-        return _u32(data, position)
-    return int(_unpack_i32(data, position)[0])
+        value = cython.cast(cython.uint, memory[position] << 24 | memory[position + 1] << 16)
+        return value | memory[position + 2] << 8 | memory[position + 3]  # type: ignore[no-any-return]
+    return int(_unpack_i32(memory, position)[0])
 
 
-def i16_at(data: bytes | bytearray, position: int) -> int:
+def i16_in(memory: Any, position: int) -> int:
     """Return the signed 2-byte number at ``position``, big-endian."""
     if cython.compiled:
-        memory: cython.p_uchar = data
         return memory[position] << 8 | memory[position + 1]  # type: ignore[no-any-return]
-    return int(_unpack_i16(data, position)[0])
+    return int(_unpack_i16(memory, position)[0])
+
+
+def end_of_run(memory: Any, at: int, end: int, unit: int) -> int:
+    """Return where the first byte equal to ``unit`` is from ``at`` on; ``end`` if there is none."""
+    if cython.compiled:
+        found = memchr(memory + at, unit, end - at)
+        return end if found == cython.NULL else cython.cast(cython.p_uchar, found) - memory
+    place = memory.find(unit.to_bytes(1, "big"), at, end)
+    return end if place < 0 else int(place)
 
 
 def copy_of(data: bytes | bytearray, start: int, end: int) -> bytes:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cometmq.protocol import octets
 from cometmq.protocol.hashing import extend_hash
-from cometmq.protocol.octets import copy_of
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -47,11 +47,13 @@ def decode_properties(data: bytes | str) -> dict[str, str]:
     return properties
 
 
-def join_properties(properties: bytes, more: bytes) -> bytes:
-    """Put one property string behind another, where its entries win."""
-    if not properties or not more or properties[-1] == _END:
-        return properties + more
-    return properties + b"\x02" + more
+def joined_bytes(memory: Any, at: int, end: int, more: bytes) -> int:
+    """Return how long the property string from ``at`` to ``end`` is with another one behind it.
+
+    It is one longer than the two together where a separator is missing between them.
+    """
+    gap = 1 if at < end and more and memory[end - 1] != _END else 0
+    return end - at + gap + len(more)
 
 
 def marker(name: bytes) -> bytes:
@@ -74,20 +76,26 @@ def value_of(properties: bytes, name_marker: bytes) -> bytes | None:
     """
     if cython.compiled:
         span = _find(properties, len(properties), name_marker, len(name_marker))
-        return None if span < 0 else copy_of(properties, span >> 31, span & 0x7FFFFFFF)
+        return None if span < 0 else octets.copy_of(properties, span >> 31, span & 0x7FFFFFFF)
+    start, stop = _span(properties, name_marker)
+    return properties[start:stop] if stop else None
+
+
+def _span(properties: bytes, name_marker: bytes) -> tuple[int, int]:
+    """Where the value of a property is; 0, 0 if it has none."""
     end = len(properties)
     while True:
         at = properties.rfind(name_marker, 0, end)
         if at < 0 and not properties.startswith(name_marker[1:]):
-            return None
+            return 0, 0
         start = at + len(name_marker)  # the very first entry has no 0x02 before it: at is -1
         stop = properties.find(b"\x02", start)
         if stop < 0:
             stop = len(properties)
         if stop > start:
-            return properties[start:stop]
+            return start, stop
         if at < 0:
-            return None
+            return 0, 0
         end = at + 1  # empty, so it does not count: an earlier one may
 
 
@@ -113,16 +121,42 @@ def tags_code_of(properties: bytes) -> int:
     return 0 if tags is None else extend_hash(0, tags)
 
 
+def spans_of(memory: Any, at: int, end: int) -> tuple[int, int, int, int, int, int]:
+    """Return where tags, keys and unique id are: start and stop of each, equal where one is missing.
+
+    Args:
+        memory: a buffer.
+        at, end: where a property string is in it.
+    """
+    if cython.compiled:
+        tags_at = tags_end = keys_at = keys_end = id_at = id_end = 0
+        while at < end:
+            stop = octets.end_of_run(memory, at, end, _END)
+            first = memory[at]
+            if first == 84 and stop - at > 5 and memcmp(memory + at, b"TAGS\x01", 5) == 0:
+                tags_at, tags_end = at + 5, stop
+            elif first == 75 and stop - at > 5 and memcmp(memory + at, b"KEYS\x01", 5) == 0:
+                keys_at, keys_end = at + 5, stop
+            elif first == 85 and stop - at > 9 and memcmp(memory + at, b"UNIQ_KEY\x01", 9) == 0:
+                id_at, id_end = at + 9, stop
+            at = stop + 1
+        return tags_at, tags_end, keys_at, keys_end, id_at, id_end
+    properties = bytes(memory[at:end])
+    tags_at, tags_end = _span(properties, TAGS_MARKER)
+    keys_at, keys_end = _span(properties, KEYS_MARKER)
+    id_at, id_end = _span(properties, UNIQ_KEY_MARKER)
+    return at + tags_at, at + tags_end, at + keys_at, at + keys_end, at + id_at, at + id_end
+
+
 def index_keys_of(properties: bytes) -> list[bytes]:
     """Return the keys under which a message is indexed: its unique id, then its own keys."""
+    _, _, at, end, id_at, id_end = spans_of(properties, 0, len(properties))
     found = []
-    unique_id = value_of(properties, UNIQ_KEY_MARKER)
-    if unique_id is not None:
-        found.append(unique_id)
-    keys = value_of(properties, KEYS_MARKER)
-    if keys is not None:
-        if keys.find(b" ") < 0:
-            found.append(keys)
-        else:
-            found += [key for key in keys.split(b" ") if key]
+    if id_at < id_end:
+        found.append(octets.copy_of(properties, id_at, id_end))
+    while at < end:
+        stop = octets.end_of_run(properties, at, end, 32)
+        if at < stop:
+            found.append(octets.copy_of(properties, at, stop))
+        at = stop + 1
     return found

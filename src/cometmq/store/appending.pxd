@@ -1,15 +1,14 @@
 cimport cython
 
-from cometmq.protocol.batch cimport item_at
-from cometmq.protocol.octets cimport copy_of
-from cometmq.protocol.properties cimport join_properties
+from cometmq.protocol cimport batch, checksum
+from cometmq.protocol cimport properties as property_text
 from cometmq.store.commit_log cimport CommitLog
 from cometmq.store.consume_queue cimport ConsumeQueue
 from cometmq.store.dispatch cimport Dispatcher, QueueTable, TopicQueues
 from cometmq.store.index cimport Index
 
 
-cdef int _SEPARATOR, _KEYS_EXPECTED, _HOST_V4_BYTES, _HOST_V6_BYTES, _V6_EXTRA_BYTES
+cdef int _KEYS_EXPECTED, _HOST_V4_BYTES, _HOST_V6_BYTES, _V6_EXTRA_BYTES
 cdef int _BORN_V6, _STORE_V6, _V6_BITS, _PREPARED
 cdef int _FIXED_BYTES, _PROPERTIES_MAX, _MARGIN_BYTES, _V1, _V2, _CRC_MASK
 
@@ -40,35 +39,43 @@ cdef class Appender:
     cdef public long long message_bytes_max
     cdef public object refusal
     cdef public object on_arrival
+    cdef public dict awaited
 
     @cython.locals(
         appended=Appended,
         queues=TopicQueues, queue=ConsumeQueue, total=cython.longlong, kind=cython.int,
-        queue_offset=cython.longlong, store_ms=cython.longlong, crc=cython.uint, log_offset=cython.longlong)
+        queue_offset=cython.longlong, store_ms=cython.longlong, log_offset=cython.longlong)
     cpdef Appended append(
         self, str topic, int queue_id, bytes body, bytes properties, int flag, int sys_flag,
         long long born_ms, bytes born_host, bytes store_host, int reconsumed,
         long long prepared_offset)
 
-    @cython.locals(
-        queues=TopicQueues, queue=ConsumeQueue, total=cython.longlong, whole=cython.longlong,
-        first=cython.longlong, store_ms=cython.longlong, log_offset=cython.longlong,
-        extra=cython.longlong, log_offsets=list, item_flag=cython.int, crc=cython.uint,
-        position=cython.Py_ssize_t, body_at=cython.Py_ssize_t, body_end=cython.Py_ssize_t,
-        text_at=cython.Py_ssize_t, text_bytes=cython.Py_ssize_t, count=cython.Py_ssize_t,
-        number=cython.Py_ssize_t, body=bytes, text=bytes)
     cpdef AppendedBatch append_batch(
         self, str topic, int queue_id, bytes batch_body, bytes properties, int sys_flag,
         long long born_ms, bytes born_host, bytes store_host, int reconsumed)
+
+    @cython.locals(
+        queues=TopicQueues, queue=ConsumeQueue, total=cython.longlong, whole=cython.longlong,
+        first=cython.longlong, store_ms=cython.longlong, log_offset=cython.longlong,
+        extra=cython.longlong, log_offsets=list, item_flag=cython.int,
+        position=cython.Py_ssize_t, body_at=cython.Py_ssize_t, body_end=cython.Py_ssize_t,
+        text_at=cython.Py_ssize_t, text_bytes=cython.Py_ssize_t, count=cython.Py_ssize_t,
+        queue_offset=cython.longlong)
+    cdef AppendedBatch append_items(
+        self, str topic, int queue_id, const unsigned char* source, Py_ssize_t start,
+        Py_ssize_t stop, bytes properties, int sys_flag, long long born_ms, bytes born_host,
+        bytes store_host, int reconsumed)
 
     @cython.locals(total=cython.longlong)
     cdef long long _record_bytes(
         self, TopicQueues queues, long long body_bytes, long long properties_bytes) except -1
     cdef long long _extra_bytes(self, bytes born_host, bytes store_host) except -1
     cdef _make_room(self, ConsumeQueue queue, long long total, long long count)
-    @cython.locals(tags_code=cython.longlong)
+    @cython.locals(
+        tags_code=cython.longlong, memory=cython.p_uchar, end=cython.Py_ssize_t, properties=bytes)
     cdef _follow(
         self, TopicQueues queues, ConsumeQueue queue, long long log_offset, int total,
-        long long queue_offset, int sys_flag, long long store_ms, bytes properties)
+        long long queue_offset, int sys_flag, long long store_ms, Py_ssize_t properties_bytes)
+    cdef _settle(self)
     cdef TopicQueues _admit(self, str topic)
     cdef ConsumeQueue _admit_queue(self, TopicQueues queues, int queue_id)

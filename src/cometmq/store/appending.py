@@ -1,4 +1,4 @@
-# cython: annotation_typing=False, cdivision=True
+# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
 """Appending: a message becomes a record, its unit in a queue and its keys in the index.
 
 Room in all three is made before the first byte is written, so that a full disk refuses a message
@@ -11,14 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Any
-from zlib import crc32
 
 from cometmq.model.errors import InvalidMessageError, InvalidNameError
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import RETRY_PREFIX
-from cometmq.protocol.batch import item_at
-from cometmq.protocol.octets import copy_of
-from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, join_properties
+from cometmq.protocol import batch, checksum
+from cometmq.protocol import properties as property_text
+from cometmq.protocol.properties import PROPERTIES_BYTES_MAX
 from cometmq.protocol.record import CRC_MASK, MAGIC_V1, MAGIC_V2, TOPIC_BYTES_MAX_V1
 from cometmq.store.commit_log import FIXED_BYTES, CommitLog
 from cometmq.store.consume_queue import ConsumeQueue
@@ -33,7 +32,6 @@ TOPIC_BYTES_MAX = 255
 RECORD_MARGIN_BYTES = 64 * 1024
 """By how much a record may be larger than the largest body."""
 
-_SEPARATOR = 2
 _KEYS_EXPECTED = 64
 _HOST_V4_BYTES, _HOST_V6_BYTES = 8, 20
 _V6_EXTRA_BYTES = 12
@@ -89,6 +87,8 @@ class Appender:
         now_ms: the clock that store times come from.
         message_bytes_max: the largest body.
         long_topics: whether topics over 127 bytes are taken.
+
+    ``awaited``, where it is set, has the topics whose messages ``on_arrival`` is told of.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class Appender:
         self.message_bytes_max = message_bytes_max
         self.refusal: str | None = None
         self.on_arrival: Arrival | None = None
+        self.awaited: Any = None
 
     def append(
         self,
@@ -147,11 +148,10 @@ class Appender:
         kind = sys_flag & 0xC
         queue_offset = queue.max_offset if kind == 0 or kind == 8 else 0
         store_ms = self._now_ms()
-        crc = crc32(body)
         log_offset = self._log.write(
             total,
             _V2 if queues.long_name else _V1,
-            crc & _CRC_MASK,
+            checksum.crc_of(body, 0, len(body)) & _CRC_MASK,
             queue_id,
             flag,
             queue_offset,
@@ -163,10 +163,18 @@ class Appender:
             reconsumed,
             prepared_offset,
             body,
+            0,
+            len(body),
             queues.field,
+            0,
+            0,
             properties,
+            len(properties),
         )
-        self._follow(queues, queue, log_offset, total, queue_offset, sys_flag, store_ms, properties)
+        self._follow(
+            queues, queue, log_offset, total, queue_offset, sys_flag, store_ms, len(properties)
+        )
+        self._settle()
         appended = Appended.__new__(Appended)  # no call of __init__, which would box its numbers
         appended.log_offset = log_offset
         appended.size_bytes = total
@@ -187,12 +195,41 @@ class Appender:
         reconsumed: int,
     ) -> AppendedBatch:
         """Store the messages of a batch; see `MessageStore.append_batch`."""
+        return self.append_items(
+            topic,
+            queue_id,
+            batch_body,
+            0,
+            len(batch_body),
+            properties,
+            sys_flag,
+            born_ms,
+            born_host,
+            store_host,
+            reconsumed,
+        )
+
+    def append_items(
+        self,
+        topic: str,
+        queue_id: int,
+        source: Any,
+        start: int,
+        stop: int,
+        properties: bytes,
+        sys_flag: int,
+        born_ms: int,
+        born_host: bytes,
+        store_host: bytes,
+        reconsumed: int,
+    ) -> AppendedBatch:
+        """Store the messages of a batch that lies from ``start`` to ``stop`` in a buffer."""
         if self.refusal is not None:
             raise StoreUnavailableError(self.refusal)
         if sys_flag & 0xC:
             raise InvalidMessageError("a batch cannot be part of a transaction")
-        if len(batch_body) > self.message_bytes_max:
-            raise _too_large("a batch", len(batch_body), self.message_bytes_max)
+        if stop - start > self.message_bytes_max:
+            raise _too_large("a batch", stop - start, self.message_bytes_max)
         queues = self._topics.get(topic)
         if queues is None:
             queues = self._admit(topic)
@@ -207,39 +244,34 @@ class Appender:
             sys_flag |= _BORN_V6
         if len(store_host) == _HOST_V6_BYTES:
             sys_flag |= _STORE_V6
-        if not batch_body:
+        if start == stop:
             raise InvalidMessageError("a batch without messages")
         count = 0
         whole = 0
-        position = 0
-        while position < len(batch_body):
-            _, body_at, body_end, text_at, position = item_at(batch_body, position)
-            text_bytes = position - text_at + len(properties)
-            if properties and text_at < position and batch_body[position - 1] != _SEPARATOR:
-                text_bytes += 1  # as `join_properties` does
+        position = start
+        while position < stop:
+            _, body_at, body_end, text_at, position = batch.item_at(source, position, stop)
+            text_bytes = property_text.joined_bytes(source, text_at, position, properties)
             whole += self._record_bytes(queues, body_end - body_at, text_bytes) + extra
             count += 1
         if whole > self.message_bytes_max:
             raise _too_large("the records of a batch", whole, self.message_bytes_max)
         self._make_room(queue, whole, count)
-        first = queue.max_offset
+        queue_offset = first = queue.max_offset
         store_ms = self._now_ms()
         log_offsets = []
-        whole = 0
-        position = 0
-        for number in range(count):
-            item_flag, body_at, body_end, text_at, position = item_at(batch_body, position)
-            body = copy_of(batch_body, body_at, body_end)
-            text = join_properties(copy_of(batch_body, text_at, position), properties)
-            total = self._record_bytes(queues, len(body), len(text)) + extra
-            crc = crc32(body)
+        position = start
+        while position < stop:
+            item_flag, body_at, body_end, text_at, position = batch.item_at(source, position, stop)
+            text_bytes = property_text.joined_bytes(source, text_at, position, properties)
+            total = self._record_bytes(queues, body_end - body_at, text_bytes) + extra
             log_offset = self._log.write(
                 total,
                 _V1,
-                crc & _CRC_MASK,
+                checksum.crc_of(source, body_at, body_end) & _CRC_MASK,
                 queue_id,
                 item_flag,
-                first + number,
+                queue_offset,
                 sys_flag,
                 born_ms,
                 born_host,
@@ -247,13 +279,21 @@ class Appender:
                 store_host,
                 reconsumed,
                 0,
-                body,
+                source,
+                body_at,
+                body_end - body_at,
                 queues.field,
-                text,
+                text_at,
+                position - text_at,
+                properties,
+                text_bytes,
             )
             log_offsets.append(log_offset)
-            whole += total
-            self._follow(queues, queue, log_offset, total, first + number, sys_flag, store_ms, text)
+            self._follow(
+                queues, queue, log_offset, total, queue_offset, sys_flag, store_ms, text_bytes
+            )
+            queue_offset += 1
+        self._settle()
         return AppendedBatch(log_offsets, whole, first, store_ms)
 
     def _record_bytes(self, queues: TopicQueues, body_bytes: int, properties_bytes: int) -> int:
@@ -294,22 +334,45 @@ class Appender:
         queue_offset: int,
         sys_flag: int,
         store_ms: int,
-        properties: bytes,
+        properties_bytes: int,
     ) -> None:
-        """Dispatch a record and tell of its arrival."""
+        """Dispatch the record just written, at whose end its properties are, and tell of it."""
+        memory = self._log.memory
+        end = self._log.position
         try:
-            tags_code = self._dispatcher.dispatch(
-                queues, queue, log_offset, total, queue_offset, sys_flag, store_ms, properties
+            tags_code = self._dispatcher.dispatch_in(
+                queues,
+                queue,
+                log_offset,
+                total,
+                queue_offset,
+                sys_flag,
+                store_ms,
+                memory,
+                end - properties_bytes,
+                end,
             )
         except OSError as problem:
-            # The record is whole; what is missing comes with the start after a crash.
-            logger.error("record not dispatched offset=%d reason=%s", log_offset, problem)
-            self.refusal = f"queues and index cannot be written: {problem}"
+            self._not_dispatched(log_offset, problem)
             return
         if self.on_arrival is not None and not sys_flag & _PREPARED:
+            if self.awaited is not None and queues.name not in self.awaited:
+                return
+            properties = bytes(memory[end - properties_bytes : end])
             self.on_arrival(
                 queues.name, queue.queue_id, queue_offset, tags_code, store_ms, properties
             )
+
+    def _settle(self) -> None:
+        try:
+            self._dispatcher.settle()
+        except OSError as problem:
+            self._not_dispatched(self._log.written_to, problem)
+
+    def _not_dispatched(self, log_offset: int, problem: OSError) -> None:
+        """Refuse further messages; the record is whole, and a start after a crash finds it."""
+        logger.error("record not dispatched offset=%d reason=%s", log_offset, problem)
+        self.refusal = f"queues and index cannot be written: {problem}"
 
     def _admit(self, topic: str) -> TopicQueues:
         """Let in a topic that has no queue yet."""

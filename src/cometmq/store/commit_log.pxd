@@ -14,9 +14,9 @@ cdef class CommitLog:
     cdef readonly long long flushed_to
     cdef public long long last_store_ms
     cdef bint _sync_flush
-    cdef unsigned char* _memory
+    cdef unsigned char* memory
     cdef long long _base
-    cdef long long _position
+    cdef readonly long long position
     cdef long long _limit
     cdef long long _notice_at
     cdef long long _populated
@@ -25,11 +25,13 @@ cdef class CommitLog:
     cpdef make_room(self, long long size)
 
     @cython.locals(log_offset=cython.longlong)
-    cpdef long long write(
+    cdef long long write(
         self, int total, int magic, unsigned int crc, int queue_id, int flag,
         long long queue_offset, int sys_flag, long long born_ms, bytes born_host,
         long long store_ms, bytes store_host, int reconsumed, long long prepared_offset,
-        bytes body, bytes topic_field, bytes properties) except -1
+        const unsigned char* source, Py_ssize_t body_at, Py_ssize_t body_bytes,
+        bytes topic_field, Py_ssize_t text_at, Py_ssize_t text_bytes, bytes more,
+        Py_ssize_t properties_bytes) except -1
 
     @cython.locals(segment=Segment, start=cython.longlong)
     cpdef record(self, long long log_offset, long long size)

@@ -42,8 +42,11 @@ class CommitLog:
         sync_flush: whether every write is synced soon after; then pages are left as they are.
     """
 
-    _memory: Any
+    memory: Any
     """Of the newest segment; set as soon as there is room in one."""
+
+    position: int
+    """Where the next record goes in it."""
 
     def __init__(self, segments: Segments, preparation: Preparation, *, sync_flush: bool) -> None:
         self.segments = segments
@@ -53,7 +56,7 @@ class CommitLog:
         self.last_store_ms = 0
         self._sync_flush = sync_flush
         self._base = 0
-        self._position = 0
+        self.position = 0
         self._limit = 0
         self._notice_at = 0
         self._populated = 0
@@ -68,7 +71,7 @@ class CommitLog:
         self.written_to = self.flushed_to = offset
         segment = self.segments.find(offset)
         if segment is None:
-            self._base, self._position, self._limit = offset, 0, 0
+            self._base, self.position, self._limit = offset, 0, 0
         else:
             self._enter(segment, offset - segment.base_offset)
 
@@ -79,7 +82,7 @@ class CommitLog:
             StoreUnavailableError: the disk is full.
             SegmentCreateError: the next file cannot be made for another reason.
         """
-        if self._position + size + _BLANK_BYTES > self._limit:
+        if self.position + size + _BLANK_BYTES > self._limit:
             self._roll(size)
 
     def write(
@@ -97,15 +100,23 @@ class CommitLog:
         store_host: bytes,
         reconsumed: int,
         prepared_offset: int,
-        body: bytes,
+        source: Any,
+        body_at: int,
+        body_bytes: int,
         topic_field: bytes,
-        properties: bytes,
+        text_at: int,
+        text_bytes: int,
+        more: bytes,
+        properties_bytes: int,
     ) -> int:
-        """Write a record of ``total`` bytes, for which there is room; return where it is."""
-        log_offset = self._base + self._position
+        """Write a record of ``total`` bytes, for which there is room; return where it is.
+
+        See `raw.write_record` for what is taken from ``source``.
+        """
+        log_offset = self._base + self.position
         raw.write_record(
-            self._memory,
-            self._position,
+            self.memory,
+            self.position,
             total,
             magic,
             crc,
@@ -120,14 +131,19 @@ class CommitLog:
             store_host,
             reconsumed,
             prepared_offset,
-            body,
+            source,
+            body_at,
+            body_bytes,
             topic_field,
-            properties,
+            text_at,
+            text_bytes,
+            more,
+            properties_bytes,
         )
-        self._position += total
+        self.position += total
         self.written_to = log_offset + total
         self.last_store_ms = store_ms  # after it: a flush vouches for this time
-        if self._position >= self._notice_at:
+        if self.position >= self._notice_at:
             self._look_ahead()
         return log_offset
 
@@ -193,8 +209,8 @@ class CommitLog:
                 raise StoreUnavailableError(f"disk full: {problem}") from problem
             raise SegmentCreateError(f"commit-log file {base}: {problem}") from problem
         if self._limit:
-            raw.put_i32(self._memory, self._position, self._limit - self._position)
-            raw.put_i32(self._memory, self._position + 4, MAGIC_BLANK)
+            raw.put_i32(self.memory, self.position, self._limit - self.position)
+            raw.put_i32(self.memory, self.position + 4, MAGIC_BLANK)
         full = self.segments.last()
         if full is not None:
             full.file.advise_normal()
@@ -207,9 +223,9 @@ class CommitLog:
         return last.end_offset if last is not None else self._base
 
     def _enter(self, segment: Segment, position: int) -> None:
-        self._memory = segment.memory
+        self.memory = segment.memory
         self._base = segment.base_offset
-        self._position = position
+        self.position = position
         self._limit = segment.size_bytes
         self._populated = position
         self._notice_at = position
@@ -218,18 +234,18 @@ class CommitLog:
     def _look_ahead(self) -> None:
         """Have the next segment made from half-way on, and pages touched before they are used."""
         half = self._limit // 2
-        if self._position >= half:
+        if self.position >= half:
             self.preparation.want_segment(self._base + self._limit)
         if self._sync_flush:
-            self._notice_at = half if self._position < half else self._limit
+            self._notice_at = half if self.position < half else self._limit
             return
         segment = self.segments.last()
         if segment is not None and self._populated < self._limit:
-            start = max(self._populated, self._position)
-            self._populated = min(self._position + _WINDOW_BYTES, self._limit)
+            start = max(self._populated, self.position)
+            self._populated = min(self.position + _WINDOW_BYTES, self._limit)
             self.preparation.want_pages(segment, start, self._populated)
         self._notice_at = self._populated - _REFILL_BYTES
         if self._populated >= self._limit:
             self._notice_at = self._limit
-        if self._position < half < self._notice_at:
+        if self.position < half < self._notice_at:
             self._notice_at = half

@@ -1,9 +1,10 @@
 cimport cython
 
-from cometmq.protocol.hashing cimport extend_hash, index_hash, java_hash
-from cometmq.protocol.properties cimport index_keys_of, tags_code_of, value_of
+from cometmq.protocol cimport hashing, octets
+from cometmq.protocol cimport properties as property_text
+from cometmq.protocol.properties cimport tags_code_of, value_of
 from cometmq.store.consume_queue cimport ConsumeQueue
-from cometmq.store.index cimport Index, IndexFile
+from cometmq.store.index cimport Index
 
 
 cdef class TopicQueues:
@@ -30,12 +31,25 @@ cdef class Dispatcher:
     cdef dict _delays_ms
     cdef int _max_level
 
-    @cython.locals(kind=cython.int, tags_code=cython.longlong)
+    @cython.locals(tags_code=cython.longlong)
     cpdef long long dispatch(
         self, TopicQueues topic, ConsumeQueue queue, long long log_offset, int size,
         long long queue_offset, int sys_flag, long long store_ms, bytes properties) except? -1
+
+    cdef settle(self)
+
+    @cython.locals(
+        kind=cython.int, tags_code=cython.longlong, tags_at=cython.Py_ssize_t,
+        tags_end=cython.Py_ssize_t, keys_at=cython.Py_ssize_t, keys_end=cython.Py_ssize_t,
+        id_at=cython.Py_ssize_t, id_end=cython.Py_ssize_t)
+    cdef long long dispatch_in(
+        self, TopicQueues topic, ConsumeQueue queue, long long log_offset, int size,
+        long long queue_offset, int sys_flag, long long store_ms, const unsigned char* memory,
+        Py_ssize_t at, Py_ssize_t end) except? -1
     cpdef long long tags_code(
         self, TopicQueues topic, long long store_ms, bytes properties) except? -1
     cdef long long _due_ms(self, long long store_ms, bytes properties) except? -1
-    @cython.locals(index=Index, newest=IndexFile, keys=list, key=bytes)
-    cdef _put_keys(self, int seed, long long log_offset, long long store_ms, bytes properties)
+    @cython.locals(index=Index, stop=cython.Py_ssize_t, hashed=cython.int)
+    cdef _put_keys(
+        self, int seed, long long log_offset, long long store_ms, const unsigned char* memory,
+        Py_ssize_t at, Py_ssize_t end, Py_ssize_t id_at, Py_ssize_t id_end)

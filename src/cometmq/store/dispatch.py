@@ -18,8 +18,9 @@ from typing import Any
 
 from cometmq.model.delay import read_delay_levels
 from cometmq.model.topic import DELAY_TOPIC
-from cometmq.protocol.hashing import extend_hash, index_hash, java_hash
-from cometmq.protocol.properties import index_keys_of, marker, tags_code_of, value_of
+from cometmq.protocol import hashing, octets
+from cometmq.protocol import properties as property_text
+from cometmq.protocol.properties import marker, tags_code_of, value_of
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.index import Index
 
@@ -42,7 +43,7 @@ class TopicQueues:
         self.long_name = len(encoded) > 127
         length_bytes = 2 if self.long_name else 1
         self.field = len(encoded).to_bytes(length_bytes, "big") + encoded
-        self.key_seed = java_hash(name + "#")
+        self.key_seed = hashing.java_hash(name + "#")
         self.is_delay = name == DELAY_TOPIC
         self.queues: dict[int, ConsumeQueue] = {}
 
@@ -112,14 +113,57 @@ class Dispatcher:
         Raises:
             OSError: the disk is full or broken and room was not made before.
         """
+        tags_code = self.dispatch_in(
+            topic,
+            queue,
+            log_offset,
+            size,
+            queue_offset,
+            sys_flag,
+            store_ms,
+            properties,
+            0,
+            len(properties),
+        )
+        self.settle()
+        return tags_code
+
+    def dispatch_in(
+        self,
+        topic: TopicQueues,
+        queue: ConsumeQueue,
+        log_offset: int,
+        size: int,
+        queue_offset: int,
+        sys_flag: int,
+        store_ms: int,
+        memory: Any,
+        at: int,
+        end: int,
+    ) -> int:
+        """Do the same for a record whose properties are from ``at`` to ``end`` in a buffer.
+
+        Its keys are in the index only after `settle`.
+        """
         kind = sys_flag & 0xC
         tags_code = 0
+        tags_at, tags_end, keys_at, keys_end, id_at, id_end = property_text.spans_of(memory, at, end)
         if kind == 0 or kind == 8:
-            tags_code = self.tags_code(topic, store_ms, properties)
+            if topic.is_delay:
+                tags_code = self.tags_code(topic, store_ms, memory[at:end])
+            elif tags_at < tags_end:
+                tags_code = hashing.extend_hash_in(0, memory, tags_at, tags_end)
             queue.put(queue_offset, log_offset, size, tags_code, store_ms)
         if kind != 0xC and self._index is not None:
-            self._put_keys(topic.key_seed, log_offset, store_ms, properties)
+            self._put_keys(
+                topic.key_seed, log_offset, store_ms, memory, keys_at, keys_end, id_at, id_end
+            )
         return tags_code
+
+    def settle(self) -> None:
+        """Bring the keys of the records of `dispatch_in` into the index."""
+        if self._index is not None:
+            self._index.settle()
 
     def tags_code(self, topic: TopicQueues, store_ms: int, properties: bytes) -> int:
         """Return the hash of a message's tags, or in the delay topic when it is due."""
@@ -137,13 +181,27 @@ class Dispatcher:
         delay_ms = self._delays_ms.get(min(level, self._max_level), _UNKNOWN_LEVEL_MS)
         return store_ms + delay_ms
 
-    def _put_keys(self, seed: int, log_offset: int, store_ms: int, properties: bytes) -> None:
+    def _put_keys(
+        self,
+        seed: int,
+        log_offset: int,
+        store_ms: int,
+        memory: Any,
+        at: int,
+        end: int,
+        id_at: int,
+        id_end: int,
+    ) -> None:
+        """Index a record under its unique id and under its keys, which spaces separate."""
         index = self._index
-        newest = index.newest
-        if newest is not None and log_offset < newest.end_log:
+        if index.end_log() > log_offset:
             return
-        keys = index_keys_of(properties)
-        for key in keys:
-            index.put(index_hash(extend_hash(seed, key)), log_offset, store_ms)
-        if keys:
-            index.newest.write_header()
+        if id_at < id_end:
+            hashed = hashing.extend_hash_in(seed, memory, id_at, id_end)
+            index.note(hashing.index_hash(hashed), log_offset, store_ms)
+        while at < end:
+            stop = octets.end_of_run(memory, at, end, 32)
+            if at < stop:
+                hashed = hashing.extend_hash_in(seed, memory, at, stop)
+                index.note(hashing.index_hash(hashed), log_offset, store_ms)
+            at = stop + 1

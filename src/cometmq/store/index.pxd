@@ -4,7 +4,7 @@ from cometmq.store cimport raw
 from cometmq.store.segments cimport Segment
 
 
-cdef int _HEADER_BYTES, _ENTRY_BYTES, _RESERVE_BYTES, _INT_MAX
+cdef int _HEADER_BYTES, _ENTRY_BYTES, _RESERVE_BYTES, _INT_MAX, _NOTES_MAX, _NOTE_BYTES
 
 
 cdef class IndexFile:
@@ -29,6 +29,7 @@ cdef class IndexFile:
         slot=cython.Py_ssize_t, entry=cython.Py_ssize_t, seconds=cython.longlong,
         previous=cython.int)
     cdef put(self, int hashed, long long log_offset, long long store_ms)
+    cdef expect(self, int hashed)
     cpdef write_header(self)
     cdef Py_ssize_t _position(self, long long number) noexcept
 
@@ -44,6 +45,15 @@ cdef class Index:
     cdef readonly IndexFile newest
     cdef readonly list filled
 
+    cdef int _noted
+    cdef bytearray _space
+    cdef unsigned char* _notes
+
     cpdef make_room(self, long long entries)
-    cpdef put(self, int hashed, long long log_offset, long long store_ms)
+    cpdef long long end_log(self)
+    @cython.locals(position=cython.Py_ssize_t)
+    cpdef note(self, int hashed, long long log_offset, long long store_ms)
+    @cython.locals(
+        count=cython.int, number=cython.int, position=cython.Py_ssize_t, newest=IndexFile)
+    cpdef settle(self)
     cdef IndexFile _roll(self)

@@ -30,6 +30,8 @@ _ENTRY_BYTES = 20
 _RESERVE_BYTES = 1024 * 1024
 _INT_MAX = 2**31 - 1
 _FILES_IN_ONE_MS = 1000
+_NOTES_MAX = 128
+_NOTE_BYTES = 20
 
 
 class IndexFile:
@@ -106,6 +108,10 @@ class IndexFile:
         self.end_log = log_offset
         self.end_ms = store_ms
 
+    def expect(self, hashed: int) -> None:
+        """Tell the processor that the slot of a hash will be written soon."""
+        raw.expect(self._memory, _HEADER_BYTES + hashed % self._slots * 4)
+
     def write_header(self) -> None:
         """Write the header to the file, which readers in other processes go by."""
         raw.write_index_header(
@@ -175,6 +181,9 @@ class Index:
         self.items: list[IndexFile] = []
         self.newest: Any = None
         self.filled: list[IndexFile] = []
+        self._noted = 0
+        self._space = bytearray(_NOTES_MAX * _NOTE_BYTES)
+        self._notes: Any = raw.address_of(self._space)
 
     def load(self) -> None:
         """Map the files that are there; what is not named by digits is left alone.
@@ -234,12 +243,44 @@ class Index:
             newest = self._roll()
         newest.reserve(entries)
 
-    def put(self, hashed: int, log_offset: int, store_ms: int) -> None:
-        """Add the entry of one key of a record."""
-        newest = self.newest
-        if newest is None or newest.is_full():
-            newest = self._roll()
-        newest.put(hashed, log_offset, store_ms)
+    def end_log(self) -> int:
+        """Return where the last record is that is indexed; -1 if there is none."""
+        return -1 if self.newest is None else self.newest.end_log
+
+    def note(self, hashed: int, log_offset: int, store_ms: int) -> None:
+        """Take the entry of one key of a record; `settle` adds it.
+
+        Meanwhile its place in the file, which may be anywhere, comes nearer to the processor.
+        """
+        if self._noted == _NOTES_MAX:
+            self.settle()
+        position = self._noted * _NOTE_BYTES
+        raw.put_i32(self._notes, position, hashed)
+        raw.put_i64(self._notes, position + 4, log_offset)
+        raw.put_i64(self._notes, position + 12, store_ms)
+        self._noted += 1
+        if self.newest is not None:
+            self.newest.expect(hashed)
+
+    def settle(self) -> None:
+        """Add the entries that were noted.
+
+        Raises:
+            OSError: the disk is full or broken and room was not made before.
+        """
+        count, self._noted = self._noted, 0
+        for number in range(count):
+            position = number * _NOTE_BYTES
+            newest = self.newest
+            if newest is None or newest.is_full():
+                newest = self._roll()
+            newest.put(
+                raw.get_i32(self._notes, position),
+                raw.get_i64(self._notes, position + 4),
+                raw.get_i64(self._notes, position + 12),
+            )
+        if count:
+            self.newest.write_header()
 
     def flush(self) -> int:
         """Sync the files that have become full; from any thread.

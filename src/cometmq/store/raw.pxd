@@ -1,6 +1,7 @@
 cimport cython
 
 cdef unsigned char* address_of(const unsigned char[::1] mapping)
+cdef void expect(const unsigned char* memory, Py_ssize_t position) noexcept
 cdef short get_i16(const unsigned char* memory, Py_ssize_t position) noexcept
 
 @cython.locals(value=cython.uint, at=cython.int)
@@ -22,7 +23,9 @@ cdef void write_record(
     unsigned char* memory, Py_ssize_t position, int total, int magic, unsigned int crc,
     int queue_id, int flag, long long queue_offset, long long log_offset, int sys_flag,
     long long born_ms, bytes born_host, long long store_ms, bytes store_host, int reconsumed,
-    long long prepared_offset, bytes body, bytes topic_field, bytes properties) noexcept
+    long long prepared_offset, const unsigned char* source, Py_ssize_t body_at,
+    Py_ssize_t body_bytes, bytes topic_field, Py_ssize_t text_at, Py_ssize_t text_bytes,
+    bytes more, Py_ssize_t properties_bytes) noexcept
 
 cdef (int, int, int, int, int, long long, long long, int) read_prefix(
     const unsigned char* memory, Py_ssize_t position) noexcept

@@ -23,6 +23,7 @@ except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
 
 if cython.compiled:
+    from cython.cimports.cometmq.store.native import prefetch  # type: ignore
     from cython.cimports.libc.string import memcpy  # type: ignore
 
 _RECORD_V4 = Struct(">iiiiiqqiq8sq8siqi")
@@ -40,6 +41,12 @@ def address_of(mapping: Any) -> Any:
     if cython.compiled:
         return cython.cast(cython.p_uchar, cython.address(mapping[0]))
     return mapping
+
+
+def expect(memory: Any, position: int) -> None:
+    """Tell the processor that what is at ``position`` will be written soon."""
+    if cython.compiled:
+        prefetch(memory + position, 1)
 
 
 def get_i16(memory: Any, position: int) -> int:
@@ -121,11 +128,20 @@ def write_record(
     store_host: bytes,
     reconsumed: int,
     prepared_offset: int,
-    body: bytes,
+    source: Any,
+    body_at: int,
+    body_bytes: int,
     topic_field: bytes,
-    properties: bytes,
+    text_at: int,
+    text_bytes: int,
+    more: bytes,
+    properties_bytes: int,
 ) -> None:
-    """Write a whole record of ``total`` bytes; ``topic_field`` is the topic with its length."""
+    """Write a whole record of ``total`` bytes.
+
+    ``topic_field`` is the topic with its length. Body and properties are parts of ``source``;
+    ``more`` goes behind the properties, after a separator where ``properties_bytes`` counts one.
+    """
     if cython.compiled:
         put_i32(memory, position, total)
         put_i32(memory, position + 4, magic)
@@ -143,18 +159,22 @@ def write_record(
         position += 8 + len(store_host)
         put_i32(memory, position, reconsumed)
         put_i64(memory, position + 4, prepared_offset)
-        put_i32(memory, position + 12, len(body))
-        put_bytes(memory, position + 16, body)
-        position += 16 + len(body)
+        put_i32(memory, position + 12, body_bytes)
+        memcpy(memory + position + 16, source + body_at, body_bytes)
+        position += 16 + body_bytes
         put_bytes(memory, position, topic_field)
         position += len(topic_field)
-        put_i16(memory, position, len(properties))
-        put_bytes(memory, position + 2, properties)
+        put_i16(memory, position, properties_bytes)
+        memcpy(memory + position + 2, source + text_at, text_bytes)
+        position += 2 + properties_bytes
+        if text_bytes + len(more) < properties_bytes:
+            memory[position - len(more) - 1] = 2
+        put_bytes(memory, position - len(more), more)
     else:
         if len(born_host) == 8 == len(store_host):
             fixed = _RECORD_V4.pack(
                 *(total, magic, crc, queue_id, flag, queue_offset, log_offset, sys_flag, born_ms),
-                *(born_host, store_ms, store_host, reconsumed, prepared_offset, len(body)),
+                *(born_host, store_ms, store_host, reconsumed, prepared_offset, body_bytes),
             )
         else:
             fixed = b"".join(
@@ -166,11 +186,19 @@ def write_record(
                     born_host,
                     _I64.pack(store_ms),
                     store_host,
-                    _TAIL.pack(reconsumed, prepared_offset, len(body)),
+                    _TAIL.pack(reconsumed, prepared_offset, body_bytes),
                 )
             )
         memory[position : position + total] = b"".join(
-            (fixed, body, topic_field, _I16.pack(len(properties)), properties)
+            (
+                fixed,
+                source[body_at : body_at + body_bytes],
+                topic_field,
+                _I16.pack(properties_bytes),
+                source[text_at : text_at + text_bytes],
+                b"\x02" if text_bytes + len(more) < properties_bytes else b"",
+                more,
+            )
         )
 
 

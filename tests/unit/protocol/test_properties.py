@@ -11,7 +11,6 @@ from cometmq.protocol.properties import (
     decode_properties,
     encode_properties,
     index_keys_of,
-    join_properties,
     marker,
     tags_code_of,
     value_of,
@@ -53,14 +52,6 @@ def test_quick_answers_agree_with_reading_all(data: bytes) -> None:
     ]
 
 
-@given(property_maps, property_maps)
-def test_of_joined_strings_the_second_wins(first: dict[str, str], second: dict[str, str]) -> None:
-    front, back = encode_properties(first), encode_properties(second)
-
-    for ending in (front, front.removesuffix(b"\x02")):
-        assert decode_properties(join_properties(ending, back)) == first | second
-
-
 def test_the_last_of_equal_names_wins_unless_it_is_empty() -> None:
     assert value_of(b"TAGS\x01a\x02TAGS\x01b\x02", marker(b"TAGS")) == b"b"
     assert value_of(b"TAGS\x01a\x02TAGS\x01\x02x\x01y", marker(b"TAGS")) == b"a"
@@ -81,7 +72,6 @@ def test_several_keys_stand_apart_by_single_blanks() -> None:
 def test_what_is_no_entry_counts_as_nothing(data: bytes) -> None:
     assert decode_properties(data) == {}
     assert index_keys_of(data) == []
-    assert join_properties(data, b"") == data
 
 
 def test_broken_utf_8_is_read_as_replacement_characters() -> None:

@@ -9,13 +9,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
-from enum import Enum
 
 from cometmq.client.config import ClientSettings, PullSettings
 from cometmq.client.errors import ClientError
 from cometmq.client.fetching import Batch, Fetcher
 from cometmq.client.instance import ClientInstance, Membership
 from cometmq.client.lifetime import Lifetime
+from cometmq.client.offsets import StartFrom
 from cometmq.client.pulling import Pull, PullResult, pull_once
 from cometmq.client.queue_offsets import QueueBounds, QueueOffsets
 from cometmq.client.registry import lease
@@ -25,20 +25,10 @@ from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import check_group_name
-from cometmq.protocol.bodies import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
+from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel
 from cometmq.remoting import Supervisor
 
 log = logging.getLogger(__name__)
-
-
-class StartFrom(Enum):
-    """Where a group begins in a queue of which it has committed nothing."""
-
-    LAST = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-    """Behind the newest message. Brokers start a group at 0 all the same while a queue's very
-    first message is still in memory."""
-    FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-    """At the oldest message."""
 
 
 class PullConsumer(Lifetime):

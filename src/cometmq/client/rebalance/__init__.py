@@ -1,5 +1,13 @@
 """Which queues are whose: strategies that divide them, and what carries the division out."""
 
 from cometmq.client.rebalance.contracts import AllocationError, AllocationStrategy, QueueOwner
+from cometmq.client.rebalance.strategies import Averagely, AveragelyByCircle, ByConfiguration
 
-__all__ = ["AllocationStrategy", "AllocationError", "QueueOwner"]
+__all__ = [
+    "AllocationStrategy",
+    "AllocationError",
+    "QueueOwner",
+    "Averagely",
+    "AveragelyByCircle",
+    "ByConfiguration",
+]

@@ -1,0 +1,66 @@
+"""Where a group begins in a queue of which it has committed nothing.
+
+Source: RebalancePushImpl.computePullFromWhereWithException, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import Enum
+
+from cometmq.client.offsets.store import OffsetStore
+from cometmq.client.queue_offsets import QueueOffsets
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.bodies import ConsumeFromWhere
+
+
+class StartFrom(Enum):
+    """Where a group begins in a queue of which it has committed nothing."""
+
+    LAST = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    """Behind the newest message. Brokers start a group at 0 all the same while a queue's very
+    first message is still in memory."""
+    FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+    """At the oldest message."""
+
+
+def consume_from_where(start: StartFrom | datetime) -> ConsumeFromWhere:
+    """Say the start as a heartbeat does."""
+    if isinstance(start, StartFrom):
+        return start.value
+    return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+
+
+async def first_offset(
+    queue: MessageQueue,
+    *,
+    store: OffsetStore,
+    offsets: QueueOffsets,
+    start: StartFrom | datetime,
+    retry: bool,
+) -> QueueOffset:
+    """Give the offset at which to begin with a queue.
+
+    Args:
+        queue: the queue.
+        store: where the group's offsets are kept; one that is kept wins.
+        offsets: asks brokers about the queue.
+        start: where a group without an offset begins; a time means the first message stored then
+            or later.
+        retry: whether the queue is of the group's retry topic: nothing of it is skipped, as long as
+            the start is not a time.
+
+    Raises:
+        CometError: nobody could tell; the queue must not be begun in this round.
+    """
+    kept = await store.stored(queue)
+    if kept is not None:
+        return kept
+    if isinstance(start, datetime):
+        if retry:
+            return (await offsets.bounds(queue)).max_offset
+        return await offsets.at_time(queue, int(start.timestamp() * 1000))
+    if start is StartFrom.FIRST or retry:
+        return QueueOffset(0)
+    return (await offsets.bounds(queue)).max_offset

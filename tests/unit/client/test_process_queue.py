@@ -1,0 +1,248 @@
+"""A queue's messages on their way: what may be committed, what an ordered consumer gets, lateness.
+
+Every property is checked beside a plain model: sorted offsets.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.client.queues import ProcessQueue
+from cometmq.model.message import StoredMessage
+from cometmq.model.offsets import LogOffset, QueueOffset
+from cometmq.model.queue import MessageQueue
+
+QUEUE = MessageQueue("orders", "broker-a", 0)
+
+
+class Clock:
+    """A steady clock that stands still until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def message(offset: int, body: bytes = b"12345") -> StoredMessage:
+    """A message at an offset of the queue."""
+    return StoredMessage(
+        topic=QUEUE.topic,
+        body=body,
+        properties={},
+        queue_id=0,
+        queue_offset=QueueOffset(offset),
+        log_offset=LogOffset(offset * 100),
+        flag=0,
+        sys_flag=0,
+        born_time_ms=0,
+        born_host="127.0.0.1:1",
+        store_time_ms=0,
+        store_host="127.0.0.1:2",
+        reconsume_times=0,
+        prepared_offset=0,
+        body_crc=0,
+        size_bytes=100,
+        offset_message_id="",
+        broker_name=QUEUE.broker_name,
+    )
+
+
+def messages(*offsets: int) -> list[StoredMessage]:
+    """Messages at these offsets."""
+    return [message(offset) for offset in offsets]
+
+
+def offsets(found: list[StoredMessage]) -> list[int]:
+    """The offsets of messages."""
+    return [each.queue_offset for each in found]
+
+
+def filled(*at: int) -> ProcessQueue:
+    """A process queue with messages at these offsets."""
+    queue = ProcessQueue(QUEUE)
+    queue.put(messages(*at))
+    return queue
+
+
+def test_the_commit_stops_at_the_first_unfinished_message() -> None:
+    queue = filled(3, 4, 5, 9)
+
+    assert queue.remove(messages(4, 5)) == 3
+    assert queue.remove(messages(3)) == 9
+    assert queue.remove(messages(9)) == 10
+
+
+def test_nothing_may_be_committed_of_a_queue_that_was_empty_before() -> None:
+    queue = filled(3)
+    queue.clear()
+
+    assert queue.remove(messages(3)) is None
+
+
+def test_messages_removed_twice_count_once() -> None:
+    queue = filled(3, 4)
+
+    queue.remove(messages(3))
+    queue.remove(messages(3))
+
+    assert (queue.count, queue.size_bytes) == (1, 5)
+
+
+def test_the_span_reaches_from_the_first_to_the_last_unfinished_message() -> None:
+    queue = filled(10, 11, 50)
+    assert queue.span == 40
+
+    queue.remove(messages(10))
+    assert queue.span == 39
+    queue.remove(messages(50))
+    assert queue.span == 0
+
+
+def test_a_message_that_is_there_already_stays_and_is_not_counted_again() -> None:
+    queue = filled(3, 4)
+
+    queue.put(messages(4, 2))
+
+    assert queue.count == 3
+    assert queue.min_offset == 2
+    assert queue.remove(messages(2)) == 3
+
+
+def test_the_lag_is_what_lay_behind_the_last_fetched_message() -> None:
+    queue = ProcessQueue(QUEUE)
+
+    queue.put(messages(3, 4), behind=10)
+
+    assert queue.lag == 6
+
+
+def test_an_ordered_consumer_begins_once_until_it_finds_nothing() -> None:
+    queue = ProcessQueue(QUEUE)
+
+    assert queue.put(messages(1, 2))
+    assert not queue.put(messages(3))
+    assert offsets(queue.take(2)) == [1, 2]
+    assert offsets(queue.take(2)) == [3]
+    assert not queue.put(messages(4))
+    assert offsets(queue.take(9)) == [4]
+    assert queue.take(9) == []
+    assert queue.put(messages(5))
+
+
+def test_committing_open_messages_gives_the_offset_behind_them() -> None:
+    queue = filled(1, 2, 3)
+    queue.take(2)
+
+    assert queue.count == 3
+    assert queue.commit() == 3
+    assert queue.count == 1
+    assert queue.commit() is None
+
+
+def test_open_messages_come_again_first_after_a_rollback() -> None:
+    queue = filled(1, 2, 3)
+    queue.take(2)
+
+    queue.rollback()
+
+    assert offsets(queue.take(3)) == [1, 2, 3]
+    assert queue.commit() == 4
+
+
+def test_some_open_messages_can_come_again_while_others_stay_open() -> None:
+    queue = filled(1, 2, 3)
+    taken = queue.take(2)
+
+    queue.again(taken[1:])
+
+    assert offsets(queue.take(9)) == [2, 3]
+    assert queue.commit() == 4
+
+
+def test_late_messages_are_the_first_ones_that_a_handler_has_for_too_long() -> None:
+    clock = Clock()
+    queue = ProcessQueue(QUEUE, now=clock)
+    queue.put(messages(1, 2, 3))
+    queue.begin(messages(1, 2))
+    clock.now += 60
+    queue.begin(messages(3))
+
+    assert offsets(queue.late(59)) == [1, 2]
+    assert offsets(queue.late(59, limit=1)) == [1]
+    assert queue.late(61) == []
+
+
+def test_a_message_no_handler_has_begun_hides_late_ones_behind_it() -> None:
+    clock = Clock()
+    queue = ProcessQueue(QUEUE, now=clock)
+    queue.put(messages(1, 2))
+    queue.begin(messages(2))
+    clock.now += 60
+
+    assert queue.late(10) == []
+
+
+def test_a_lock_is_fresh_for_thirty_seconds() -> None:
+    clock = Clock()
+    queue = ProcessQueue(QUEUE, now=clock)
+    assert not queue.lock_is_fresh()
+    queue.locked, queue.locked_at = True, clock()
+
+    clock.now += 30
+    assert queue.lock_is_fresh()
+    clock.now += 0.001
+    assert not queue.lock_is_fresh()
+
+
+@pytest.mark.parametrize("leave", ["remove", "commit", "drop", "clear"])
+def test_whoever_waits_for_room_is_told_when_messages_leave(leave: str) -> None:
+    queue = filled(1, 2)
+    queue.take(1)
+    told: list[bool] = []
+    queue.on_room = lambda: told.append(True)
+
+    getattr(queue, leave)(*([messages(2)] if leave == "remove" else []))
+
+    assert told == [True]
+
+
+def test_administrators_are_told_what_is_fetched_and_what_is_open() -> None:
+    queue = filled(4, 5, 6)
+    queue.take(1)
+    queue.drop()
+
+    told = queue.info(QueueOffset(3))
+
+    assert (told.commit_offset, told.cached_msg_count) == (3, 2)
+    assert (told.cached_msg_min_offset, told.cached_msg_max_offset) == (5, 6)
+    assert (told.transaction_msg_min_offset, told.transaction_msg_count) == (4, 1)
+    assert told.droped
+    assert not told.locked
+
+
+@given(st.data())
+def test_commits_never_pass_an_unfinished_message(data: st.DataObject) -> None:
+    """Against a model: the lowest unfinished offset, or the one behind the highest."""
+    queue, next_offset = ProcessQueue(QUEUE), 0
+    unfinished: list[int] = []
+    for _ in range(data.draw(st.integers(1, 12))):
+        gaps = data.draw(st.lists(st.integers(1, 4), max_size=6))
+        fresh = []
+        for gap in gaps:
+            next_offset += gap
+            fresh.append(next_offset)
+        queue.put(messages(*fresh))
+        unfinished += fresh
+        if not unfinished:
+            continue
+        done = data.draw(st.lists(st.sampled_from(unfinished), unique=True))
+        unfinished = [offset for offset in unfinished if offset not in done]
+        told = queue.remove(messages(*done))
+        assert told == (min(unfinished) if unfinished else next_offset + 1)
+        assert queue.count == len(unfinished)
+        assert queue.size_bytes == 5 * len(unfinished)
+        assert queue.min_offset == (min(unfinished) if unfinished else None)

@@ -1,0 +1,102 @@
+"""What every family of admin calls stands on: whom to ask, and how to put the question.
+
+Source: DefaultMQAdminExtImpl, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cometmq.client.config import ClientSettings, layered, read_tables
+from cometmq.client.errors import ClientError
+from cometmq.client.instance import ClientInstance
+from cometmq.client.lifetime import Lifetime
+from cometmq.client.queue_offsets import QueueOffsets
+from cometmq.client.registry import lease
+from cometmq.client.routes import MASTER_ID, Route
+from cometmq.protocol.bodies import ClusterInfo
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import Header
+from cometmq.remoting import check
+
+
+class AdminCore(Lifetime):
+    """Asks brokers and name servers; each family of calls is a class on top of it."""
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str] = "",
+        *,
+        client: ClientSettings | None = None,
+        instance: ClientInstance | None = None,
+        config: Path | None = None,
+        **options: Any,
+    ) -> None:
+        tables = read_tables(config) if config else None
+        settings = layered(ClientSettings, keywords=options, given=client, tables=tables)
+        self._lease = lease(name_servers, settings=settings, instance=instance)
+        self._instance = self._lease.instance
+        self._offsets = QueueOffsets(self._instance.routes, self._instance.brokers)
+
+    async def start(self) -> None:
+        """Make the client ready; connects to nobody yet."""
+        await self._lease.open()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._lease.close()
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Give the clusters, their brokers and the brokers' addresses."""
+        answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return ClusterInfo.decode(answer.body)
+
+    async def _masters(self, brokers: Iterable[str] | None = None) -> list[str]:
+        """Give the addresses of the masters of these brokers, or of all that are registered."""
+        table = (await self.cluster_info()).broker_addr_table
+        names = sorted(table) if brokers is None else list(brokers)
+        if unknown := [name for name in names if name not in table]:
+            raise ClientError(f"no such broker: {', '.join(unknown)}; there is {sorted(table)}")
+        found = [table[name].broker_addrs.get(MASTER_ID) for name in names]
+        masters = [address for address in found if address is not None]
+        if not masters:
+            raise ClientError("no broker is registered with the name server")
+        return masters
+
+    async def _route(self, topic: str) -> Route:
+        """Give the route of a topic; the one kept is good enough."""
+        self._instance.check_running()
+        return await self._instance.routes.find(topic)
+
+    async def _ask(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+    ) -> Command:
+        """Ask one server and give its answer, which says success."""
+        self._instance.check_running()
+        return await self._instance.brokers.call(address, code, header, body, timeout=timeout)
+
+    async def _ask_name_server(
+        self, code: int, header: Header | None = None, body: bytes = b""
+    ) -> Command:
+        """Ask whichever name server answers; for questions only."""
+        self._instance.check_running()
+        timeout = self._instance.settings.call_timeout_ms / 1000
+        names = self._instance.name_servers
+        return check(await names.call(code, header, body, timeout=timeout))
+
+    async def _tell_name_servers(
+        self, code: int, header: Header | None = None, body: bytes = b""
+    ) -> list[Command]:
+        """Tell every name server, since none of them tells another; gives their answers."""
+        self._instance.check_running()
+        addresses = self._instance.name_servers.addresses
+        return [await self._ask(address, code, header, body) for address in addresses]

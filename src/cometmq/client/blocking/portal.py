@@ -1,0 +1,205 @@
+"""A loop in a thread of its own, which code without a loop uses as if calls were plain.
+
+All blocking objects of a process share one portal: the first that starts opens it, the last that
+closes ends it. A forked child opens its own.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from cometmq.client.errors import ClientClosedError, ClientError
+from cometmq.remoting import Supervisor
+
+T = TypeVar("T")
+
+INTERRUPTED_S = 1.0
+"""How long a call that was interrupted or ran out of time may take to end in the loop."""
+END_S = 5.0
+"""How long the thread may take to end."""
+ENDED = "the loop of the blocking client has ended: start an object anew"
+
+
+class _Call:
+    """One coroutine on its way through the loop."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+        self.work = work
+        self.task: asyncio.Task[Any] | None = None
+        self.ended = threading.Event()
+        self._given_up = False
+
+    def begin(self, tasks: Supervisor) -> None:
+        self.task = tasks.spawn(self.work, "call", awaited=True)
+        self.task.add_done_callback(lambda _: self.ended.set())
+        if self._given_up:
+            self.task.cancel()
+
+    def give_up(self) -> None:
+        self._given_up = True
+        if self.task is not None:
+            self.task.cancel()
+
+    def result(self) -> Any:
+        if self.task is None or self.task.cancelled():
+            raise ClientClosedError("the call was ended: its client was closed by another thread")
+        return self.task.result()
+
+
+class Portal:
+    """Runs coroutines in a loop of another thread. Made by `hold`, not by itself."""
+
+    def __init__(self) -> None:
+        self._holders = 0
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+        self._tasks = Supervisor("blocking calls")
+        self._calls: set[_Call] = set()
+        self._thread = threading.Thread(target=self._run, name="cometmq-blocking", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run a coroutine in the loop and wait for what it returns or raises.
+
+        Args:
+            work: the coroutine.
+            timeout: seconds, or None to wait for good.
+
+        Raises:
+            TimeoutError: the time ran out; the coroutine was cancelled.
+            ClientError: this is the portal's own thread, which would wait for itself.
+            ClientClosedError: the portal has ended.
+
+        Ctrl-C cancels the coroutine, gives it a second to end, and then is raised as ever.
+        """
+        loop = self._usable(work)
+        call = _Call(work)
+        self._calls.add(call)
+        try:
+            self._hand_over(loop, call)
+            self._await_end(loop, call, timeout)
+        finally:
+            self._calls.discard(call)
+        result: T = call.result()
+        return result
+
+    def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Call a plain function in the loop's thread and wait for what it returns or raises."""
+
+        async def called() -> T:
+            return function(*arguments, **named)
+
+        return self.run(called())
+
+    @property
+    def thread_name(self) -> str:
+        """The name of the loop's thread."""
+        return self._thread.name
+
+    def _usable(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise ClientError(
+                "a blocking call from the thread that would have to answer it: "
+                "use a plain function as the handler, or the asyncio client"
+            )
+        if self._loop is None or not self._thread.is_alive() or self._stop.is_set():
+            work.close()
+            raise ClientClosedError(ENDED)
+        return self._loop
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop, call: _Call) -> None:
+        context = contextvars.copy_context()
+        try:
+            loop.call_soon_threadsafe(call.begin, self._tasks, context=context)
+        except RuntimeError:
+            call.work.close()
+            raise ClientClosedError(ENDED) from None
+
+    def _await_end(
+        self, loop: asyncio.AbstractEventLoop, call: _Call, timeout: float | None
+    ) -> None:
+        try:
+            in_time = call.ended.wait(timeout)
+        except BaseException:
+            self._give_up(loop, call)
+            raise
+        if not in_time:
+            self._give_up(loop, call)
+            raise TimeoutError(f"no result within {timeout} s")
+
+    def _give_up(self, loop: asyncio.AbstractEventLoop, call: _Call) -> None:
+        loop.call_soon_threadsafe(call.give_up)
+        call.ended.wait(INTERRUPTED_S)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._until_stopped())
+        finally:
+            for call in list(self._calls):
+                call.ended.set()
+
+    async def _until_stopped(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ready.set()
+        await self._stop.wait()
+        await self._tasks.cancel()
+
+    def _end(self) -> None:
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(END_S)
+
+    def _take(self) -> None:
+        self._holders += 1
+
+    def _let_go(self) -> bool:
+        self._holders -= 1
+        return self._holders == 0
+
+
+class _Shared:
+    """The portal of this process, while somebody holds it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.portal: Portal | None = None
+
+
+_shared = _Shared()
+
+
+def hold() -> Portal:
+    """Give the process's portal, opening it if need be; each `hold` needs one `let_go`."""
+    with _shared.lock:
+        if _shared.portal is None:
+            _shared.portal = Portal()
+        _shared.portal._take()
+        return _shared.portal
+
+
+def let_go(portal: Portal) -> None:
+    """Hold the portal no longer; the last one to let go ends it."""
+    with _shared.lock:
+        if not portal._let_go():
+            return
+        if _shared.portal is portal:
+            _shared.portal = None
+    portal._end()
+
+
+def _forget_in_child() -> None:
+    global _shared
+    _shared = _Shared()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,144 @@
+"""The loop behind the blocking client: results, errors, time, interrupts, forks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cometmq.client.blocking.portal import Portal, hold, let_go
+from cometmq.client.errors import ClientClosedError, ClientError
+
+
+@pytest.fixture
+def portal() -> Iterator[Portal]:
+    """A portal that ends with the test."""
+    held = hold()
+    yield held
+    let_go(held)
+
+
+def test_a_result_comes_back(portal: Portal) -> None:
+    async def work() -> str:
+        await asyncio.sleep(0)
+        return threading.current_thread().name
+
+    assert portal.run(work()) == portal.thread_name
+
+
+def test_an_error_comes_back_as_it_is(portal: Portal) -> None:
+    async def work() -> None:
+        raise LookupError("not here")
+
+    with pytest.raises(LookupError, match="not here"):
+        portal.run(work())
+
+
+def test_a_call_that_takes_too_long_is_cancelled(portal: Portal) -> None:
+    cancelled = threading.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    with pytest.raises(TimeoutError, match=r"0\.05 s"):
+        portal.run(work(), timeout=0.05)
+    assert cancelled.is_set()
+
+
+def test_context_variables_reach_the_call(portal: Portal) -> None:
+    number: contextvars.ContextVar[int] = contextvars.ContextVar("number", default=0)
+    number.set(7)
+
+    async def work() -> int:
+        return number.get()
+
+    assert portal.run(work()) == 7
+
+
+def test_a_call_from_the_loop_itself_is_refused(portal: Portal) -> None:
+    async def nothing() -> None: ...
+
+    async def work() -> None:
+        portal.run(nothing())
+
+    with pytest.raises(ClientError, match="the thread that would have to answer"):
+        portal.run(work())
+
+
+def test_an_interrupt_cancels_the_call_and_the_portal_goes_on(portal: Portal) -> None:
+    cancelled, main = threading.Event(), threading.get_ident()
+
+    async def work() -> None:
+        signal.pthread_kill(main, signal.SIGINT)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async def answer() -> int:
+        return 1
+
+    with pytest.raises(KeyboardInterrupt):
+        portal.run(work())
+    assert cancelled.wait(1)
+    assert portal.run(answer()) == 1
+
+
+def test_all_hold_the_same_portal_and_the_last_one_ends_it() -> None:
+    first, second = hold(), hold()
+    assert first is second
+    let_go(first)
+    assert second.call(lambda: 1) == 1
+    let_go(second)
+    with pytest.raises(ClientClosedError):
+        second.call(lambda: 1)
+
+    third = hold()
+    try:
+        assert third is not first
+        assert third.call(lambda: 2) == 2
+    finally:
+        let_go(third)
+
+
+def test_a_call_in_flight_ends_when_the_portal_does() -> None:
+    portal = hold()
+    begun, ended = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def run() -> None:
+        with pytest.raises(ClientClosedError):
+            portal.run(work())
+        ended.set()
+
+    caller = threading.Thread(target=run)
+    caller.start()
+    assert begun.wait(5)
+    let_go(portal)
+    assert ended.wait(5)
+    caller.join(5)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_opens_its_own(portal: Portal) -> None:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            own = hold()
+            code = 0 if own is not portal and own.call(lambda: 3) == 3 else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0

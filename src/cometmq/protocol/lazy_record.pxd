@@ -1,0 +1,42 @@
+cimport cython
+
+from cometmq.protocol cimport octets
+from cometmq.protocol.properties cimport value_of
+
+cdef int _HEAD_BYTES
+cdef int _MORE_FOR_V6
+cdef int _BORN_V6
+cdef int _STORE_V6
+cdef int _V1
+cdef int _V2
+cdef int _SIZE_MIN
+cdef int _QUEUE_OFFSET_AT
+cdef int _SYS_FLAG_AT
+cdef int _BORN_HOST_AT
+
+@cython.locals(
+    content=bytes, end=cython.Py_ssize_t, position=cython.Py_ssize_t, size=cython.Py_ssize_t,
+    messages=list, record=bytes)
+cpdef list decode_lazily(object data, str broker_name=*, object added=*)
+
+@cython.locals(
+    size=cython.Py_ssize_t, magic=cython.int, wide=cython.int, body_at=cython.Py_ssize_t,
+    topic_at=cython.Py_ssize_t, topic_bytes=cython.Py_ssize_t, properties_at=cython.Py_ssize_t,
+    properties_bytes=cython.Py_ssize_t)
+cdef Py_ssize_t _whole_size(const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept
+
+@cython.locals(at=cython.Py_ssize_t)
+cdef Py_ssize_t _body_at(int sys_flag) noexcept
+
+@cython.locals(at=cython.Py_ssize_t)
+cdef bytes _stored_body(bytes record, int sys_flag)
+
+@cython.locals(at=cython.Py_ssize_t)
+cdef bytes _property_text(bytes record)
+
+cdef int _flag_of(bytes record) except? -1
+
+cdef Py_ssize_t _topic_at(bytes record) except -1
+
+@cython.locals(at=cython.Py_ssize_t)
+cdef Py_ssize_t _topic_end(bytes record) except -1

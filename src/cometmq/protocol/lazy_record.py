@@ -1,0 +1,323 @@
+# cython: annotation_typing=False
+"""Messages that are decoded when they are looked at.
+
+Most of what a record says, nobody reads: a consumer counts a message, filters it by its tag and
+hands it to a handler that wants the body. So a record is only checked when it arrives, field by
+field for whether it is whole, and cut out of the answer it came in. What is read then is decoded
+once and kept.
+
+Source: ours; the format is `cometmq.protocol.record`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from struct import Struct
+from typing import Any
+
+from cometmq.model import property_names as names
+from cometmq.model.flags import SysFlag
+from cometmq.model.message import StoredMessage
+from cometmq.model.offsets import QueueOffset
+from cometmq.protocol import octets
+from cometmq.protocol.compression import CompressionError, decompress_body
+from cometmq.protocol.message_id import encode_offset_id
+from cometmq.protocol.properties import (
+    KEYS_MARKER,
+    TAGS_MARKER,
+    UNIQ_KEY_MARKER,
+    decode_properties,
+    value_of,
+)
+from cometmq.protocol.record import (
+    MAGIC_V1,
+    MAGIC_V2,
+    QUEUE_OFFSET_AT,
+    RECORD_BYTES_MIN,
+    SYS_FLAG_AT,
+    RecordError,
+    host_text,
+    split_record,
+)
+
+log = logging.getLogger(__name__)
+
+_new = object.__new__
+_i32 = Struct(">i").unpack_from
+_i64 = Struct(">q").unpack_from
+_HEAD_BYTES = 88
+_MORE_FOR_V6 = 12
+_BORN_V6 = int(SysFlag.BORN_HOST_V6)
+_STORE_V6 = int(SysFlag.STORE_HOST_V6)
+_V1 = MAGIC_V1
+_V2 = MAGIC_V2
+_SIZE_MIN = RECORD_BYTES_MIN
+_QUEUE_OFFSET_AT = QUEUE_OFFSET_AT
+_SYS_FLAG_AT = SYS_FLAG_AT
+_BORN_HOST_AT = 48  # what is behind it moves when the sender's address has 16 bytes
+
+
+class LazyMessage(StoredMessage):
+    """A message as a broker keeps it, decoded when it is looked at.
+
+    It can do what any `StoredMessage` can. A body that cannot be decompressed stays as it is, and
+    its COMPRESSED bit stays set, lest one damaged message block its queue.
+    """
+
+    __slots__ = ("_added", "_properties", "_record")
+
+    _record: bytes
+    """The whole record."""
+    _added: Mapping[str, str] | None
+    """Properties that the receiver adds to those of the record."""
+    _properties: dict[str, str] | None
+    """None until somebody wants more than one of them."""
+
+    def __getattr__(self, name: str) -> Any:
+        # Python comes here only for what has no value yet.
+        read = _READERS.get(name)
+        if read is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        value = read(self)
+        setattr(self, name, value)
+        return value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StoredMessage):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in _FIELDS)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, system ones included."""
+        if self._properties is None:
+            self._properties = _read_properties(self)
+        return self._properties
+
+    @properties.setter
+    def properties(self, properties: dict[str, str]) -> None:
+        self._properties = properties
+
+    @property
+    def tags(self) -> str | None:
+        """The message's tag, or None."""
+        return _property(self, names.TAGS, TAGS_MARKER)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys by which the message can be looked up."""
+        return (_property(self, names.KEYS, KEYS_MARKER) or "").split()
+
+    @property
+    def unique_id(self) -> str | None:
+        """The id its sender gave it."""
+        return _property(self, names.UNIQ_KEY, UNIQ_KEY_MARKER)
+
+
+def decode_lazily(
+    data: bytes | bytearray | memoryview,
+    *,
+    broker_name: str = "",
+    added: Mapping[str, str] | None = None,
+) -> list[LazyMessage]:
+    """Return the messages of records that stand back to back, each decoded when it is looked at.
+
+    Every record is checked first, so that looking never fails.
+
+    Args:
+        data: the body of a broker's answer.
+        broker_name: who answered.
+        added: properties that every message gets besides those of its record.
+
+    Raises:
+        RecordError: one of them is not whole.
+    """
+    content = data if type(data) is bytes else bytes(data)
+    end = len(content)
+    messages = []
+    position = 0
+    while position < end:
+        size = _whole_size(content, position, end)
+        if not size:
+            raise _reason(content, position)
+        record = content if size == end else octets.copy_of(content, position, position + size)
+        message = _new(LazyMessage)
+        message._record = record
+        message._added = added
+        message._properties = None
+        message.broker_name = broker_name
+        message.size_bytes = size
+        message.queue_offset = QueueOffset(_i64(record, _QUEUE_OFFSET_AT)[0])
+        messages.append(message)
+        position += size
+    return messages
+
+
+def _reason(data: bytes, position: int) -> RecordError:
+    """Say why there is no whole record."""
+    try:
+        split_record(data, position)
+    except RecordError as error:
+        return error
+    return RecordError(f"no whole record at {position}")
+
+
+def _whole_size(memory: Any, at: int, end: int) -> int:
+    """Return the size of the record that begins at ``at``; 0 if it is not all there."""
+    if end - at < _SIZE_MIN:
+        return 0
+    size = octets.i32_in(memory, at)
+    magic = octets.i32_in(memory, at + 4)
+    if (magic != _V1 and magic != _V2) or size < _SIZE_MIN or size > end - at:
+        return 0
+    wide = 2 if magic == _V2 else 1
+    body_at = _body_at(octets.i32_in(memory, at + _SYS_FLAG_AT))
+    if size < body_at:
+        return 0
+    topic_at = body_at + octets.i32_in(memory, at + body_at - 4)
+    if topic_at < body_at or topic_at + wide > size:
+        return 0
+    topic_bytes = memory[at + topic_at] if wide == 1 else octets.i16_in(memory, at + topic_at)
+    properties_at = topic_at + wide + topic_bytes + 2
+    if topic_bytes < 0 or properties_at > size:
+        return 0
+    properties_bytes = octets.i16_in(memory, at + properties_at - 2)
+    if properties_bytes < 0 or properties_at + properties_bytes > size:
+        return 0
+    return size
+
+
+def _body_at(sys_flag: int) -> int:
+    """Where the body begins, behind its length: addresses of 16 bytes make the head longer."""
+    at = _HEAD_BYTES
+    if sys_flag & _BORN_V6:
+        at += _MORE_FOR_V6
+    if sys_flag & _STORE_V6:
+        at += _MORE_FOR_V6
+    return at
+
+
+def _flag_of(record: bytes) -> int:
+    return octets.i32_in(record, _SYS_FLAG_AT)
+
+
+def _store_time_at(record: bytes) -> int:
+    """Where the store time begins, behind the sender's address."""
+    return _BORN_HOST_AT + (20 if _flag_of(record) & _BORN_V6 else 8)
+
+
+def _store_host(record: bytes) -> bytes:
+    at = _store_time_at(record) + 8
+    return record[at : at + (20 if _flag_of(record) & _STORE_V6 else 8)]
+
+
+def _topic_at(record: bytes) -> int:
+    """Where the length of the topic is, behind the body."""
+    at = _body_at(_flag_of(record))
+    return at + octets.i32_in(record, at - 4)
+
+
+def _topic_end(record: bytes) -> int:
+    at = _topic_at(record)
+    if octets.i32_in(record, 4) == _V1:
+        return at + 1 + record[at]
+    return at + 2 + octets.i16_in(record, at)
+
+
+def _property_text(record: bytes) -> bytes:
+    at = _topic_end(record) + 2
+    return octets.copy_of(record, at, at + octets.i16_in(record, at - 2))
+
+
+def _property(message: LazyMessage, name: str, name_marker: bytes) -> str | None:
+    """Return one property, without decoding the others if nobody asked for them yet."""
+    if message._properties is not None:
+        return message._properties.get(name)
+    value = value_of(_property_text(message._record), name_marker)
+    return None if value is None else str(value, "utf-8", "replace")
+
+
+def _read_topic(message: LazyMessage) -> str:
+    record = message._record
+    start = _topic_at(record) + (1 if octets.i32_in(record, 4) == _V1 else 2)
+    return str(record[start : _topic_end(record)], "utf-8", "replace")
+
+
+def _read_properties(message: LazyMessage) -> dict[str, str]:
+    properties = decode_properties(_property_text(message._record))
+    if message._added:
+        properties.update(message._added)
+    return properties
+
+
+def _stored_body(record: bytes, sys_flag: int) -> bytes:
+    at = _body_at(sys_flag)
+    return octets.copy_of(record, at, at + octets.i32_in(record, at - 4))
+
+
+def _read_body(message: LazyMessage) -> bytes:
+    record = message._record
+    flag = _flag_of(record)
+    body = _stored_body(record, flag)
+    return body if not flag & SysFlag.COMPRESSED else _inflate(message, body, flag)
+
+
+def _inflate(message: LazyMessage, body: bytes, flag: int) -> bytes:
+    """Decompress the body, and note in the message's flag whether that worked."""
+    try:
+        body = decompress_body(body, flag)
+        flag &= ~SysFlag.COMPRESSED
+    except CompressionError as error:
+        queue, offset = message.queue, message.queue_offset
+        log.warning("a body stays compressed queue=%s offset=%d error=%s", queue, offset, error)
+    message.body = body
+    message.sys_flag = flag
+    return body
+
+
+def _read_sys_flag(message: LazyMessage) -> int:
+    flag = _flag_of(message._record)
+    if flag & SysFlag.COMPRESSED:
+        _inflate(message, _stored_body(message._record, flag), flag)
+        return message.sys_flag
+    return flag
+
+
+def _number(read: Callable[[bytes, int], tuple[int, ...]], at: int) -> Callable[[LazyMessage], int]:
+    return lambda message: read(message._record, at)[0]
+
+
+def _number_behind(behind: int) -> Callable[[LazyMessage], int]:
+    """The number so many bytes before the length of the body."""
+
+    def read(message: LazyMessage) -> int:
+        record = message._record
+        of = _i64 if behind == 8 else _i32
+        return int(of(record, _body_at(_flag_of(record)) - 4 - behind)[0])
+
+    return read
+
+
+_READERS: dict[str, Callable[[LazyMessage], object]] = {
+    "topic": _read_topic,
+    "body": _read_body,
+    "queue_id": _number(_i32, 12),
+    "log_offset": _number(_i64, 28),
+    "flag": _number(_i32, 16),
+    "sys_flag": _read_sys_flag,
+    "born_time_ms": _number(_i64, 40),
+    "born_host": lambda m: host_text(m._record[_BORN_HOST_AT : _store_time_at(m._record)]),
+    "store_time_ms": lambda m: _i64(m._record, _store_time_at(m._record))[0],
+    "store_host": lambda m: host_text(_store_host(m._record)),
+    "reconsume_times": _number_behind(12),
+    "prepared_offset": _number_behind(8),
+    "body_crc": _number(_i32, 8),
+    "offset_message_id": lambda m: encode_offset_id(_store_host(m._record), m.log_offset),
+}
+"""How each field is decoded that is not decoded at once."""
+
+_FIELDS = tuple(field.name for field in fields(StoredMessage))

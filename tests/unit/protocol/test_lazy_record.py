@@ -1,0 +1,225 @@
+"""Messages that are decoded when they are looked at say what those decoded at once say."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.model.flags import SysFlag
+from cometmq.model.message import StoredMessage
+from cometmq.protocol.compression import compress_body
+from cometmq.protocol.lazy_record import LazyMessage, decode_lazily
+from cometmq.protocol.properties import encode_properties
+from cometmq.protocol.record import RecordError, decode_messages, encode_host, encode_record
+
+V4, V6 = encode_host("10.0.0.1", 10911), encode_host("fe80::1", 40000)
+FIELDS = [field.name for field in dataclasses.fields(StoredMessage)]
+VIEWS = ("tags", "keys", "unique_id", "message_id", "delay_level", "queue")
+i32 = st.integers(-(2**31), 2**31 - 1)
+i64 = st.integers(-(2**63), 2**63 - 1)
+names = st.text("abcXYZ%_-", min_size=1, max_size=200)
+PROPERTIES = {"KEYS": "a b", "UNIQ_KEY": "0A", "TAGS": "paid", "own": "grün", "DELAY": "3"}
+
+
+def record(
+    body: bytes = b"hello", topic: bytes = b"T", properties: bytes = b"", **changes: Any
+) -> bytes:
+    known: dict[str, Any] = {
+        "queue_id": 1,
+        "queue_offset": 2,
+        "log_offset": 3,
+        "born_time_ms": 4,
+        "born_host": V4,
+        "store_time_ms": 5,
+        "store_host": V4,
+    }
+    return encode_record(topic, body, properties, **known | changes)
+
+
+records = st.builds(
+    record,
+    body=st.binary(max_size=100),
+    topic=names.map(str.encode),
+    properties=st.dictionaries(
+        st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "DELAY", "own"]), names, max_size=5
+    ).map(encode_properties),
+    queue_id=i32,
+    flag=i32,
+    reconsume_times=i32,
+    queue_offset=i64,
+    log_offset=i64,
+    born_time_ms=i64,
+    store_time_ms=i64,
+    prepared_offset=i64,
+    born_host=st.sampled_from([V4, V6]),
+    store_host=st.sampled_from([V4, V6]),
+)
+
+
+@given(st.lists(records, max_size=4).map(b"".join), st.randoms())
+def test_every_field_is_what_decoding_at_once_gives_in_whatever_order_it_is_read(
+    data: bytes, order: Any
+) -> None:
+    wanted = decode_messages(data)
+    found = decode_lazily(data)
+
+    assert len(found) == len(wanted)
+    for lazy, whole in zip(found, wanted, strict=True):
+        asked = [*FIELDS, *VIEWS]
+        order.shuffle(asked)
+        assert {name: getattr(lazy, name) for name in asked} == {
+            name: getattr(whole, name) for name in asked
+        }
+        assert lazy == whole
+        assert whole == lazy
+
+
+@given(records, st.data())
+def test_any_cut_is_refused_when_the_messages_arrive(data: bytes, drawn: st.DataObject) -> None:
+    kept = drawn.draw(st.integers(0, len(data) - 1))
+
+    with pytest.raises(RecordError):
+        decode_lazily(data + data[:kept] if kept else data[:-1])
+
+
+@given(records, st.data())
+def test_a_record_with_changed_bytes_is_refused_or_decoded_alike(
+    data: bytes, drawn: st.DataObject
+) -> None:
+    changed = bytearray(data)
+    for _ in range(drawn.draw(st.integers(1, 4))):
+        changed[drawn.draw(st.integers(0, len(data) - 1))] = drawn.draw(st.integers(0, 255))
+
+    try:
+        wanted = decode_messages(bytes(changed), decompress=False)
+    except RecordError:
+        with pytest.raises(RecordError):
+            decode_lazily(changed)
+        return
+    for lazy, whole in zip(decode_lazily(memoryview(changed)), wanted, strict=True):
+        if not whole.sys_flag & SysFlag.COMPRESSED:
+            assert lazy == whole
+
+
+def test_a_lazy_message_is_a_stored_message_that_names_its_broker() -> None:
+    (message,) = decode_lazily(record(), broker_name="broker-a")
+
+    assert isinstance(message, StoredMessage)
+    assert str(message.queue) == "T@broker-a:1"
+
+
+def test_views_are_right_before_and_after_the_properties_were_read() -> None:
+    (message,) = decode_lazily(record(properties=encode_properties(PROPERTIES)))
+
+    before = [getattr(message, name) for name in VIEWS]
+    assert message.properties == PROPERTIES
+    assert [getattr(message, name) for name in VIEWS] == before
+    assert before[:4] == ["paid", ["a", "b"], "0A", "0A"]
+
+
+def test_what_is_assigned_wins_over_the_record() -> None:
+    (message,) = decode_lazily(record(properties=encode_properties(PROPERTIES)))
+
+    message.topic = "unwrapped"
+    message.body = b"other"
+    message.properties = {"TAGS": "new"}
+
+    assert (message.topic, message.body, message.tags) == ("unwrapped", b"other", "new")
+    assert message.unique_id is None
+
+
+def test_properties_can_be_changed_in_place() -> None:
+    (message,) = decode_lazily(record(properties=encode_properties(PROPERTIES)))
+
+    message.properties["TAGS"] = "new"
+
+    assert message.tags == "new"
+
+
+def test_the_receiver_can_add_properties() -> None:
+    text = encode_properties(PROPERTIES)
+    (message,) = decode_lazily(record(properties=text), added={"MIN_OFFSET": "0"})
+
+    assert message.tags == "paid"
+    assert message.properties == {**PROPERTIES, "MIN_OFFSET": "0"}
+
+
+def test_added_properties_are_each_messages_own() -> None:
+    one, other = decode_lazily(record() + record(), added={"MIN_OFFSET": "0"})
+
+    one.properties["MIN_OFFSET"] = "7"
+
+    assert other.properties == {"MIN_OFFSET": "0"}
+
+
+@pytest.mark.parametrize("first", ["body", "sys_flag"])
+def test_a_compressed_body_is_inflated_and_its_bit_cleared(first: str) -> None:
+    flag = SysFlag.COMPRESSED | SysFlag.ZLIB
+    data = record(body=compress_body(b"plain " * 50), sys_flag=flag)
+    (message,) = decode_lazily(data)
+    (whole,) = decode_messages(data)
+
+    getattr(message, first)
+
+    assert message.body == b"plain " * 50
+    assert message.sys_flag == SysFlag.ZLIB
+    assert message == whole
+
+
+def test_a_damaged_body_stays_compressed_and_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    data = record(body=b"not zlib", sys_flag=SysFlag.COMPRESSED)
+    (message,) = decode_lazily(data, broker_name="b")
+
+    with caplog.at_level(logging.WARNING):
+        assert message.body == b"not zlib"
+
+    assert message.sys_flag == SysFlag.COMPRESSED
+    assert [line.message.partition(" error=")[0] for line in caplog.records] == [
+        "a body stays compressed queue=T@b:1 offset=2"
+    ]
+
+
+def test_copies_and_replacements_are_whole() -> None:
+    (message,) = decode_lazily(record(properties=encode_properties(PROPERTIES)), broker_name="b")
+
+    assert copy.deepcopy(message) == message
+    assert pickle.loads(pickle.dumps(message)) == message
+    assert dataclasses.replace(message, body=b"new").body == b"new"
+    assert dataclasses.replace(message, body=b"new").tags == "paid"
+
+
+def test_a_message_outlives_the_answer_it_came_in() -> None:
+    data = bytearray(record(body=b"first") + record(body=b"second"))
+    first, second = decode_lazily(data)
+    data[:] = bytes(len(data))
+
+    assert (first.body, second.body) == (b"first", b"second")
+
+
+def test_an_unknown_attribute_is_refused_by_name() -> None:
+    (message,) = decode_lazily(record())
+
+    with pytest.raises(AttributeError, match=r"'LazyMessage' object has no attribute 'colour'"):
+        _ = message.colour
+
+
+def test_a_lazy_message_differs_from_what_is_no_message() -> None:
+    (message,) = decode_lazily(record())
+
+    assert message != "T"
+    with pytest.raises(TypeError):
+        hash(message)
+
+
+def test_the_class_adds_no_dictionary_to_each_message() -> None:
+    (message,) = decode_lazily(record())
+
+    assert isinstance(message, LazyMessage)
+    assert not hasattr(message, "__dict__")

@@ -6,7 +6,7 @@ Source: Validators, DefaultMQProducerImpl.sendKernelImpl and MessageBatch, Rocke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cometmq.client.config import ProducerSettings
@@ -28,8 +28,13 @@ from cometmq.protocol.headers import SendMessageV2Request
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 
+REPLY_TYPE = "reply"
+"""What the property MSG_TYPE says of a reply."""
+
 TIMER_PROPERTIES = frozenset({names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS})
 """Reserved names that an application sets all the same, to say when a message is due."""
+
+_NOT_FOR_APPLICATIONS = names.RESERVED - TIMER_PROPERTIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +50,20 @@ class Outgoing:
     sys_flag: int = 0
     flag: int = 0
     is_batch: bool = False
-
-    @property
-    def code(self) -> int:
-        """The request code that sends it."""
-        return RequestCode.SEND_BATCH_MESSAGE if self.is_batch else RequestCode.SEND_MESSAGE_V2
+    code: int = RequestCode.SEND_MESSAGE_V2
+    """The request code that sends it."""
+    reconsume_times: int = 0
+    """Of a message that is delivered again; for others 0."""
+    max_reconsume_times: int | None = None
 
     def header(
-        self, group: str, queue: MessageQueue, *, born_time_ms: int, new_topic_queues: int
+        self,
+        group: str,
+        queue: MessageQueue,
+        *,
+        born_time_ms: int,
+        new_topic_queues: int,
+        unit_mode: bool = False,
     ) -> SendMessageV2Request:
         """Make the header for one try, to one queue."""
         return SendMessageV2Request(
@@ -65,31 +76,63 @@ class Outgoing:
             born_timestamp=born_time_ms,
             flag=self.flag,
             properties=self.properties,
-            reconsume_times=0,
-            unit_mode=False,
+            reconsume_times=self.reconsume_times,
+            unit_mode=unit_mode,
+            max_reconsume_times=self.max_reconsume_times,
             batch=self.is_batch,
             bname=queue.broker_name,
         )
 
 
-def prepare(message: Message, settings: ProducerSettings, ids: UniqueIds) -> Outgoing:
+def prepare(
+    message: Message,
+    settings: ProducerSettings,
+    ids: UniqueIds,
+    *,
+    reserved: Mapping[str, str] | None = None,
+    trusted: bool = False,
+) -> Outgoing:
     """Check a message and make it ready.
+
+    Args:
+        message: what the application, or the client itself, wants to send.
+        settings: limits and compression.
+        ids: makes the id of a message that has none.
+        reserved: properties that the client sets, and applications may not.
+        trusted: whether the message comes from the client itself and may have such properties.
 
     Raises:
         InvalidMessageError: it breaks a limit.
         InvalidNameError: its topic has no valid name.
     """
-    check_message(message, settings.body_bytes_max)
-    message_id, properties = _with_id(message, ids)
+    check_message(message, settings.body_bytes_max, trusted=trusted)
+    properties = message.all_properties()
+    if reserved:
+        properties |= reserved
+    message_id = _identified(properties, ids)
+    times, times_max = _deliveries(message.topic, properties)
     body, sys_flag = bytes(message.body), 0
     if settings.compress_level and len(body) >= settings.compress_from_bytes:
-        body = compress_body(body, level=settings.compress_level)
-        sys_flag = SysFlag.COMPRESSED | SysFlag.ZLIB
+        kind = settings.compression
+        body = compress_body(body, kind, settings.compress_level)
+        sys_flag = SysFlag.COMPRESSED | kind
     if properties.get(names.TRAN_MSG) == "true":
         sys_flag |= SysFlag.TRANSACTION_PREPARED
     text = encode_properties(properties)
     _check_properties_size(text)
-    return Outgoing(message.topic, message, message_id, body, text.decode(), sys_flag, message.flag)
+    is_reply = properties.get(names.MSG_TYPE) == REPLY_TYPE
+    return Outgoing(
+        message.topic,
+        message,
+        message_id,
+        body,
+        text.decode(),
+        sys_flag,
+        message.flag,
+        code=RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else RequestCode.SEND_MESSAGE_V2,
+        reconsume_times=times,
+        max_reconsume_times=times_max,
+    )
 
 
 def prepare_batch(
@@ -105,7 +148,8 @@ def prepare_batch(
     items, message_ids = [], []
     for message in messages:
         check_message(message, settings.body_bytes_max)
-        message_id, properties = _with_id(message, ids)
+        properties = message.all_properties()
+        message_id = _identified(properties, ids)
         encoded = encode_properties(properties)
         _check_properties_size(encoded)
         items.append(BatchItem(message.flag, bytes(message.body), encoded))
@@ -118,10 +162,18 @@ def prepare_batch(
         )
     first = messages[0]
     text = encode_properties({names.WAIT: _text(first.wait_store)}).decode()
-    return Outgoing(first.topic, first, ",".join(message_ids), body, text, is_batch=True)
+    return Outgoing(
+        first.topic,
+        first,
+        ",".join(message_ids),
+        body,
+        text,
+        is_batch=True,
+        code=RequestCode.SEND_BATCH_MESSAGE,
+    )
 
 
-def check_message(message: Message, body_bytes_max: int) -> None:
+def check_message(message: Message, body_bytes_max: int, *, trusted: bool = False) -> None:
     """Check what can be checked before anything is sent.
 
     Raises:
@@ -144,7 +196,9 @@ def check_message(message: Message, body_bytes_max: int) -> None:
         raise InvalidMessageError(
             f"a body of {len(message.body)} bytes: at most {body_bytes_max} are allowed"
         )
-    if reserved := (names.RESERVED - TIMER_PROPERTIES) & message.properties.keys():
+    if trusted or not message.properties:
+        return
+    if reserved := _NOT_FOR_APPLICATIONS & message.properties.keys():
         raise InvalidMessageError(f"properties with reserved names: {', '.join(sorted(reserved))}")
 
 
@@ -163,11 +217,21 @@ def _check_alike(messages: Sequence[Message]) -> None:
             raise InvalidMessageError("a batch with a delayed message: send that one alone")
 
 
-def _with_id(message: Message, ids: UniqueIds) -> tuple[str, dict[str, str]]:
-    properties = message.all_properties()
-    message_id = properties.get(names.UNIQ_KEY) or ids.next()
-    properties[names.UNIQ_KEY] = message_id
-    return message_id, properties
+def _identified(properties: dict[str, str], ids: UniqueIds) -> str:
+    """Give the message's id, which is a new one unless it has one already."""
+    message_id = properties.get(names.UNIQ_KEY)
+    if message_id is None:
+        message_id = properties[names.UNIQ_KEY] = ids.next()
+    return message_id
+
+
+def _deliveries(topic: str, properties: dict[str, str]) -> tuple[int, int | None]:
+    """Take out how often a message was delivered, and may be: that stands in the header."""
+    if not topic.startswith(RETRY_PREFIX):
+        return 0, None
+    times = properties.pop(names.RECONSUME_TIME, None)
+    times_max = properties.pop(names.MAX_RECONSUME_TIMES, None)
+    return int(times or 0), int(times_max) if times_max is not None else None
 
 
 def _check_properties_size(encoded: bytes) -> None:

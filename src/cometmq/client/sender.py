@@ -17,29 +17,18 @@ from cometmq.client.errors import (
     TopicNotFoundError,
 )
 from cometmq.client.instance import ClientInstance
-from cometmq.client.outgoing import Outgoing
+from cometmq.client.outgoing import Outgoing, prepare
 from cometmq.client.queue_choice import QueueSelector, RoundRobin, chosen
 from cometmq.client.receipt import SendReceipt, receipt_from
 from cometmq.client.routes import Route
 from cometmq.model.errors import CometError, RemotingError, ResponseError
+from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import SendMessageV2Request
 from cometmq.remoting import CallTimeoutError, ConnectError, TooManyCallsError
 
-RETRIED_CODES = frozenset(
-    {
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-        ResponseCode.GO_AWAY,
-    }
-)
-"""Refusals after which another broker may do better."""
+INNER_GROUP = "CLIENT_INNER_PRODUCER"
+"""The group under which a client sends on its own account."""
 
 _NOT_SENT = (ConnectError, TooManyCallsError)
 
@@ -73,7 +62,7 @@ class Sender:
                 return await self._try(outgoing, target, deadline)
             except (RemotingError, ResponseError) as error:
                 attempts.append(_attempt(target, error))
-                if isinstance(error, ResponseError) and error.code not in RETRIED_CODES:
+                if isinstance(error, ResponseError) and error.code not in self._settings.retried:
                     break
         raise _final_error(outgoing.topic, attempts, in_time=_now() < deadline)
 
@@ -144,6 +133,37 @@ class Sender:
             born_time_ms=time.time_ns() // 1_000_000,
             new_topic_queues=self._settings.new_topic_queues,
         )
+
+
+class InnerProducer:
+    """Sends what the client itself has to send: messages to be consumed again, and the like.
+
+    One for each instance, which needs no start and no close: take it from ``instance.shared``.
+    """
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._settings = ProducerSettings()
+        self._ids = instance.unique_ids()
+        self._sender = Sender(instance, INNER_GROUP, self._settings)
+
+    @classmethod
+    def of(cls, instance: ClientInstance) -> InnerProducer:
+        """Give the one of an instance."""
+        return instance.shared(cls, lambda: cls(instance))
+
+    async def send(
+        self, message: Message, *, timeout: float, allow_reserved: bool = True
+    ) -> SendReceipt:
+        """Send a message, which may have properties that applications cannot set.
+
+        For a retry topic, RECONSUME_TIME and MAX_RECONSUME_TIMES travel in the header.
+
+        Raises:
+            InvalidMessageError: the message breaks a limit; nothing was sent.
+            Everything else as `Producer.send`.
+        """
+        outgoing = prepare(message, self._settings, self._ids, trusted=allow_reserved)
+        return await self._sender.send(outgoing, timeout=timeout)
 
 
 def _fixed_queue(

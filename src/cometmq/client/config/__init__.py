@@ -6,6 +6,7 @@ from cometmq.client.config.layers import layered, read_tables, shared_out
 from cometmq.client.config.producer import ProducerSettings
 from cometmq.client.config.pull import PullSettings
 from cometmq.client.config.push import PushSettings
+from cometmq.client.config.trace import TraceSettings
 
 __all__ = [
     "Checked",
@@ -13,6 +14,7 @@ __all__ = [
     "ProducerSettings",
     "PullSettings",
     "PushSettings",
+    "TraceSettings",
     "layered",
     "shared_out",
     "read_tables",

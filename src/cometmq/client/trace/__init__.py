@@ -1,0 +1,30 @@
+"""Traces: what became of each message, written to a topic where it can be looked up."""
+
+from cometmq.client.trace.consuming import ConsumeTrace
+from cometmq.client.trace.dispatcher import TraceDispatcher
+from cometmq.client.trace.records import (
+    ConsumeAfter,
+    ConsumeBefore,
+    EndTransaction,
+    Publish,
+    Recall,
+    Record,
+    decode,
+    encode,
+)
+from cometmq.client.trace.sending import EndTrace, SendTrace
+
+__all__ = [
+    "TraceDispatcher",
+    "SendTrace",
+    "ConsumeTrace",
+    "EndTrace",
+    "Record",
+    "Publish",
+    "ConsumeBefore",
+    "ConsumeAfter",
+    "EndTransaction",
+    "Recall",
+    "encode",
+    "decode",
+]

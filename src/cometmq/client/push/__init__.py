@@ -1,0 +1,1 @@
+"""The consumer that calls a handler with each message, and its parts."""

@@ -1,0 +1,77 @@
+"""What tests of consuming need: messages as a pull brings them, and offsets kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from cometmq.model.message import StoredMessage
+from cometmq.model.offsets import LogOffset, QueueOffset
+from cometmq.model.queue import MessageQueue
+
+QUEUE = MessageQueue("t", "a", 0)
+
+
+def stored(
+    offset: int, *, body: bytes = b"x", topic: str = QUEUE.topic, **properties: str
+) -> StoredMessage:
+    """A message at an offset of a queue."""
+    return StoredMessage(
+        topic=topic,
+        body=body,
+        properties={"UNIQ_KEY": f"ID{offset}", **properties},
+        queue_id=QUEUE.queue_id,
+        queue_offset=QueueOffset(offset),
+        log_offset=LogOffset(1000 + offset),
+        flag=0,
+        sys_flag=0,
+        born_time_ms=0,
+        born_host="127.0.0.1:1",
+        store_time_ms=0,
+        store_host="127.0.0.1:2",
+        reconsume_times=0,
+        prepared_offset=0,
+        body_crc=0,
+        size_bytes=100,
+        offset_message_id=f"OFFSET{offset}",
+        broker_name=QUEUE.broker_name,
+    )
+
+
+class MemoryOffsets:
+    """An offset store that keeps nothing beyond itself."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[MessageQueue, QueueOffset] = {}
+
+    async def load(self) -> None:
+        """There is nothing to load."""
+
+    def position(self, queue: MessageQueue) -> QueueOffset | None:
+        """Give the offset in memory."""
+        return self.offsets.get(queue)
+
+    async def stored(self, queue: MessageQueue) -> QueueOffset | None:
+        """Give the offset in memory."""
+        return self.offsets.get(queue)
+
+    def update(
+        self, queue: MessageQueue, offset: QueueOffset, *, increase_only: bool = False
+    ) -> None:
+        """Note an offset."""
+        if not increase_only or offset > self.offsets.get(queue, -1):
+            self.offsets[queue] = offset
+
+    def freeze(self, queue: MessageQueue, offset: QueueOffset) -> None:
+        """Note an offset."""
+        self.offsets[queue] = offset
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        """Keep what is there."""
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop a queue."""
+        self.offsets.pop(queue, None)
+
+    def table(self) -> Mapping[MessageQueue, QueueOffset]:
+        """Give a copy of all."""
+        return dict(self.offsets)

@@ -1,0 +1,489 @@
+"""Consuming in any order: what is committed, sent back, tried again; how many run at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from cometmq.client.errors import ConsumeLater
+from cometmq.client.handlers import ConsumeContext, Consumed
+from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext
+from cometmq.client.push.concurrent import ConcurrentService
+from cometmq.client.push.handling import Handling
+from cometmq.client.push.statistics import Statistics
+from cometmq.client.queues.process_queue import ProcessQueue
+from cometmq.model.message import StoredMessage
+from support.consuming import QUEUE, MemoryOffsets, stored
+
+WAIT_S = 5.0
+
+
+class Rig:
+    """A service over one queue, a clock that tests turn, and a broker's side that takes back."""
+
+    def __init__(
+        self,
+        *,
+        handler: Callable[..., Any] | None = None,
+        batch_handler: Callable[..., Any] | None = None,
+        batch_max: int = 1,
+        concurrency: int = 4,
+        broadcast: bool = False,
+        takes_back: bool = True,
+        timeout_s: float = 900.0,
+        hooks: Sequence[ConsumeHook] = (),
+    ) -> None:
+        self.now = 100.0
+        self.queue = ProcessQueue(QUEUE, now=lambda: self.now)
+        self.offsets = MemoryOffsets()
+        self.statistics = Statistics(lambda: self.now)
+        self.sent_back: list[tuple[int, int, BaseException | None]] = []
+        self.takes_back = takes_back
+        self.service = ConcurrentService(
+            Handling(
+                handler,
+                batch_handler,
+                group="g",
+                client_id="c",
+                hooks=hooks,
+                threads=concurrency,
+            ),
+            store=self.offsets,
+            send_back=None if broadcast else self._take_back,
+            show=lambda queue, messages: None,
+            concurrency=concurrency,
+            batch_max=batch_max,
+            timeout_s=timeout_s,
+            queues=lambda: [self.queue],
+            statistics=self.statistics,
+            local_retry_s=0.01,
+        )
+
+    async def _take_back(
+        self, message: StoredMessage, delay_level: int, error: BaseException | None
+    ) -> bool:
+        await asyncio.sleep(0)
+        self.sent_back.append((message.queue_offset, delay_level, error))
+        return self.takes_back
+
+    def fetch(self, *offsets: int) -> list[StoredMessage]:
+        messages = [stored(offset) for offset in offsets]
+        self.queue.put(messages)
+        self.service.submit(self.queue, messages, begins=True)
+        return messages
+
+    async def empty(self) -> None:
+        await until(lambda: self.queue.count == 0)
+
+    @property
+    def committed(self) -> int | None:
+        return self.offsets.position(QUEUE)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something is so, looking once in every turn of the loop."""
+    async with asyncio.timeout(WAIT_S):
+        while not holds():
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def rigs() -> AsyncIterator[Callable[..., Rig]]:
+    made: list[Rig] = []
+
+    def make(**options: Any) -> Rig:
+        made.append(Rig(**options))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        await rig.service.stop(grace_s=0)
+
+
+async def test_each_message_is_handled_once_and_its_offset_noted(
+    rigs: Callable[..., Rig],
+) -> None:
+    seen: list[int] = []
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append(message.queue_offset)
+
+    rig = rigs(handler=handle)
+    rig.fetch(*range(7, 50))
+    await rig.empty()
+
+    assert seen == list(range(7, 50))
+    assert rig.committed == 50
+
+
+async def test_nothing_behind_an_unfinished_message_is_committed(rigs: Callable[..., Rig]) -> None:
+    may_end = {offset: asyncio.Event() for offset in range(3)}
+    ended: list[int] = []
+
+    async def handle(message: StoredMessage) -> None:
+        await may_end[message.queue_offset].wait()
+        ended.append(message.queue_offset)
+
+    rig = rigs(handler=handle)
+    rig.fetch(0, 1, 2)
+    may_end[2].set()
+    await until(lambda: rig.queue.count == 2)
+    assert rig.committed == 0
+    may_end[0].set()
+    await until(lambda: rig.queue.count == 1)
+    assert rig.committed == 1
+    may_end[1].set()
+    await rig.empty()
+
+    assert (ended, rig.committed) == ([2, 0, 1], 3)
+
+
+async def test_a_batch_handler_gets_batches_of_at_most_the_size_that_is_set(
+    rigs: Callable[..., Rig],
+) -> None:
+    sizes: list[int] = []
+
+    async def handle(messages: Sequence[StoredMessage], context: ConsumeContext) -> None:
+        sizes.append(len(messages))
+
+    rig = rigs(batch_handler=handle, batch_max=4)
+    rig.fetch(*range(10))
+    await rig.empty()
+
+    assert sizes == [4, 4, 2]
+
+
+async def test_only_the_rest_is_sent_back_when_a_batch_handler_says_how_many_are_done(
+    rigs: Callable[..., Rig],
+) -> None:
+    async def handle(messages: Sequence[StoredMessage], context: ConsumeContext) -> Consumed:
+        context.done, context.delay_level = 2, 5
+        return Consumed.SUCCESS
+
+    rig = rigs(batch_handler=handle, batch_max=4)
+    rig.fetch(0, 1, 2, 3)
+    await rig.empty()
+
+    assert rig.sent_back == [(2, 5, None), (3, 5, None)]
+    assert rig.committed == 4
+
+
+async def test_a_failed_message_is_sent_back_with_its_error(rigs: Callable[..., Rig]) -> None:
+    error = ValueError("no such order")
+
+    async def handle(message: StoredMessage) -> None:
+        raise error
+
+    rig = rigs(handler=handle)
+    rig.fetch(0)
+    await rig.empty()
+
+    assert rig.sent_back == [(0, 0, error)]
+    assert rig.committed == 1
+
+
+async def test_a_message_is_sent_back_with_the_level_its_handler_orders(
+    rigs: Callable[..., Rig],
+) -> None:
+    async def handle(message: StoredMessage) -> None:
+        raise ConsumeLater(delay_level=7)
+
+    rig = rigs(handler=handle)
+    rig.fetch(0)
+    await rig.empty()
+
+    assert rig.sent_back == [(0, 7, None)]
+
+
+async def test_a_message_is_tried_again_here_when_no_broker_takes_it_back(
+    rigs: Callable[..., Rig],
+) -> None:
+    deliveries: list[int] = []
+
+    async def handle(message: StoredMessage) -> Consumed:
+        deliveries.append(message.reconsume_times)
+        return Consumed.SUCCESS if len(deliveries) == 3 else Consumed.LATER
+
+    rig = rigs(handler=handle, takes_back=False)
+    rig.fetch(0)
+    await until(lambda: len(rig.sent_back) == 1)
+    assert (rig.queue.count, rig.committed) == (1, 0)
+    await rig.empty()
+
+    assert deliveries == [0, 1, 2]
+    assert rig.committed == 1
+
+
+async def test_what_could_not_be_sent_back_holds_up_no_other_message_but_their_commit(
+    rigs: Callable[..., Rig],
+) -> None:
+    async def handle(message: StoredMessage) -> Consumed:
+        return Consumed.LATER if message.queue_offset == 0 else Consumed.SUCCESS
+
+    rig = rigs(handler=handle, takes_back=False)
+    rig.fetch(0, 1, 2)
+    await until(lambda: rig.queue.count == 1)
+
+    assert rig.committed == 0
+
+
+async def test_a_failed_broadcast_is_dropped(rigs: Callable[..., Rig]) -> None:
+    async def handle(message: StoredMessage) -> Consumed:
+        return Consumed.LATER
+
+    rig = rigs(handler=handle, broadcast=True)
+    rig.fetch(0)
+    await rig.empty()
+
+    assert rig.committed == 1
+    assert rig.sent_back == []
+
+
+async def test_a_message_is_sent_back_while_its_handler_takes_too_long(
+    rigs: Callable[..., Rig],
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    ended: list[int] = []
+
+    async def handle(message: StoredMessage) -> Consumed:
+        begun.set()
+        await may_end.wait()
+        ended.append(message.queue_offset)
+        return Consumed.LATER
+
+    rig = rigs(handler=handle, timeout_s=60.0, concurrency=1)
+    rig.fetch(0, 1)
+    await begun.wait()
+    rig.now += 59
+    await rig.service.send_late_ones_back()
+    assert rig.sent_back == []
+    rig.now += 2
+    await rig.service.send_late_ones_back()
+    assert rig.sent_back == [(0, 3, None)]
+    assert rig.committed == 1, "it is done with, and does not hold up the commit"
+
+    may_end.set()
+    await until(lambda: len(ended) == 2)
+    await rig.empty()
+    assert [offset for offset, _, _ in rig.sent_back] == [0, 1], "sent back once, not twice"
+
+
+async def test_no_more_calls_run_at_a_time_than_are_allowed(rigs: Callable[..., Rig]) -> None:
+    running = most = 0
+    may_end = asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await may_end.wait()
+        running -= 1
+
+    rig = rigs(handler=handle, concurrency=3)
+    rig.fetch(*range(20))
+    await until(lambda: running == 3)
+    rig.service.set_concurrency(5)
+    await until(lambda: running == 5)
+    rig.service.set_concurrency(2)
+    may_end.set()
+    await rig.empty()
+
+    assert most == 5
+
+
+async def test_fewer_calls_run_at_a_time_once_the_concurrency_was_lowered(
+    rigs: Callable[..., Rig],
+) -> None:
+    running: list[int] = []
+    gates = {offset: asyncio.Event() for offset in range(20)}
+
+    async def handle(message: StoredMessage) -> None:
+        running.append(message.queue_offset)
+        await gates[message.queue_offset].wait()
+        running.remove(message.queue_offset)
+
+    rig = rigs(handler=handle, concurrency=4)
+    rig.fetch(*range(20))
+    await until(lambda: len(running) == 4)
+    rig.service.set_concurrency(1)
+    for offset in range(4):
+        gates[offset].set()
+    await until(lambda: running == [4])
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+    assert running == [4]
+    for gate in gates.values():
+        gate.set()
+    await rig.empty()
+
+
+async def test_plain_handlers_run_in_threads_as_many_as_are_allowed(
+    rigs: Callable[..., Rig],
+) -> None:
+    together = threading.Barrier(3)
+
+    def handle(message: StoredMessage) -> None:
+        together.wait(WAIT_S)
+
+    rig = rigs(handler=handle, concurrency=3)
+    rig.fetch(*range(6))
+    await rig.empty()
+
+    assert rig.committed == 6
+    assert rig.sent_back == []
+
+
+async def test_the_loop_gets_its_turns_while_handlers_never_wait(
+    rigs: Callable[..., Rig],
+) -> None:
+    loop = asyncio.get_running_loop()
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        loop.call_soon(turn)
+
+    async def handle(message: StoredMessage) -> None:
+        end = loop.time() + 0.003
+        while loop.time() < end:
+            pass
+
+    rig = rigs(handler=handle, concurrency=1)
+    rig.fetch(*range(30))
+    loop.call_soon(turn)
+    await rig.empty()
+
+    assert turns >= 10
+
+
+async def test_nothing_is_handled_or_noted_once_the_queue_was_dropped(
+    rigs: Callable[..., Rig],
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    seen: list[int] = []
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append(message.queue_offset)
+        begun.set()
+        await may_end.wait()
+
+    rig = rigs(handler=handle, concurrency=1)
+    rig.fetch(0, 1, 2)
+    await begun.wait()
+    rig.queue.drop()
+    may_end.set()
+    await rig.service.stop(grace_s=WAIT_S)
+
+    assert (seen, rig.committed) == ([0], None)
+
+
+async def test_a_stop_waits_for_running_handlers_and_begins_no_further_ones(
+    rigs: Callable[..., Rig],
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    seen: list[int] = []
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append(message.queue_offset)
+        begun.set()
+        await may_end.wait()
+
+    rig = rigs(handler=handle, concurrency=1)
+    rig.fetch(0, 1, 2)
+    await begun.wait()
+    stopping = asyncio.create_task(rig.service.stop(grace_s=WAIT_S))
+    await asyncio.sleep(0)
+    may_end.set()
+    await stopping
+
+    assert (seen, rig.committed) == ([0], 1)
+
+
+async def test_a_stop_cancels_handlers_that_outlast_its_grace(
+    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = asyncio.Event()
+    cancelled = False
+
+    async def handle(message: StoredMessage) -> None:
+        nonlocal cancelled
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled = True
+            raise
+
+    rig = rigs(handler=handle)
+    rig.fetch(0)
+    await begun.wait()
+    await rig.service.stop(grace_s=0.01)
+
+    assert cancelled
+    assert rig.committed is None
+    assert "handlers still run and are cancelled group=g calls=1" in caplog.text
+
+
+async def test_a_cancellation_that_the_handler_raises_itself_is_its_failure(
+    rigs: Callable[..., Rig],
+) -> None:
+    async def handle(message: StoredMessage) -> None:
+        raise asyncio.CancelledError
+
+    rig = rigs(handler=handle)
+    rig.fetch(0, 1)
+    await rig.empty()
+
+    assert [offset for offset, _, _ in rig.sent_back] == [0, 1]
+
+
+async def test_hooks_see_each_call_and_their_errors_change_nothing(
+    rigs: Callable[..., Rig],
+) -> None:
+    seen: list[tuple[str, object]] = []
+
+    class Watch(ConsumeHook):
+        def before(self, context: DeliveryContext) -> None:
+            seen.append(("before", context.end))
+            raise RuntimeError("a hook's own trouble")
+
+        def after(self, context: DeliveryContext) -> None:
+            seen.append(("after", context.end))
+
+    async def handle(message: StoredMessage) -> None:
+        if message.queue_offset:
+            raise ValueError
+
+    rig = rigs(handler=handle, hooks=[Watch()], concurrency=1)
+    rig.fetch(0, 1)
+    await rig.empty()
+
+    assert seen == [
+        ("before", None),
+        ("after", ConsumeEnd.SUCCESS),
+        ("before", None),
+        ("after", ConsumeEnd.EXCEPTION),
+    ]
+
+
+async def test_statistics_count_what_is_done_and_what_failed(rigs: Callable[..., Rig]) -> None:
+    async def handle(message: StoredMessage) -> None:
+        if message.queue_offset % 2:
+            raise ValueError
+
+    rig = rigs(handler=handle)
+    rig.fetch(*range(6))
+    await rig.empty()
+    status = rig.statistics.status("t")
+
+    assert (status.consume_ok_tps, status.consume_failed_tps) == (3 / 60, 3 / 60)
+    assert status.consume_failed_msgs == 3
+    rig.now += 120
+    assert rig.statistics.status("t").consume_ok_tps == 0
+    assert rig.statistics.status("t").consume_failed_msgs == 3

@@ -1,0 +1,116 @@
+"""What results of handlers mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.client.errors import ConsumeLater
+from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
+from cometmq.client.hooks import ConsumeEnd
+from cometmq.client.push.outcome import OrderedAction, ordered_outcome_of, outcome_of
+from support.consuming import QUEUE
+
+
+def context(*, done: int | None = None, delay_level: int = 0) -> ConsumeContext:
+    return ConsumeContext("g", QUEUE, delay_level, done)
+
+
+@pytest.mark.parametrize("result", [None, Consumed.SUCCESS, 42, ConsumedInOrder.SUCCESS])
+def test_all_messages_are_done_when_a_handler_returns_success_or_nothing(result: object) -> None:
+    outcome = outcome_of(result, None, context(), 5)
+
+    assert (outcome.done, outcome.end) == (5, ConsumeEnd.SUCCESS)
+
+
+@pytest.mark.parametrize(("said", "done"), [(0, 0), (2, 2), (5, 5), (9, 5), (-1, 0)])
+def test_only_the_first_messages_are_done_when_the_handler_says_how_many(
+    said: int, done: int
+) -> None:
+    assert outcome_of(Consumed.SUCCESS, None, context(done=said), 5).done == done
+
+
+def test_no_message_is_done_when_the_handler_says_later_whatever_it_says_of_how_many() -> None:
+    outcome = outcome_of(Consumed.LATER, None, context(done=3, delay_level=4), 5)
+
+    assert (outcome.done, outcome.delay_level, outcome.end) == (0, 4, ConsumeEnd.FAILED)
+
+
+def test_an_error_travels_on_when_the_handler_raises() -> None:
+    error = ValueError("no such order")
+
+    outcome = outcome_of(None, error, context(delay_level=2), 5)
+
+    assert (outcome.done, outcome.delay_level) == (0, 2)
+    assert (outcome.end, outcome.error) == (ConsumeEnd.EXCEPTION, error)
+
+
+def test_no_error_travels_on_when_the_handler_orders_a_later_delivery() -> None:
+    outcome = outcome_of(None, ConsumeLater(delay_level=-1), context(delay_level=2), 5)
+
+    assert (outcome.done, outcome.delay_level) == (0, -1)
+    assert (outcome.end, outcome.error) == (ConsumeEnd.FAILED, None)
+
+
+@pytest.mark.parametrize(
+    ("result", "auto_commit", "action"),
+    [
+        (None, True, OrderedAction.COMMIT),
+        (ConsumedInOrder.SUCCESS, True, OrderedAction.COMMIT),
+        (ConsumedInOrder.COMMIT, True, OrderedAction.COMMIT),
+        (ConsumedInOrder.ROLLBACK, True, OrderedAction.COMMIT),
+        (ConsumedInOrder.SUSPEND, True, OrderedAction.SUSPEND),
+        (None, False, OrderedAction.LEAVE_OPEN),
+        (ConsumedInOrder.SUCCESS, False, OrderedAction.LEAVE_OPEN),
+        (ConsumedInOrder.COMMIT, False, OrderedAction.COMMIT),
+        (ConsumedInOrder.ROLLBACK, False, OrderedAction.ROLL_BACK),
+        (ConsumedInOrder.SUSPEND, False, OrderedAction.SUSPEND),
+    ],
+)
+def test_an_ordered_result_means_what_it_means_in_java(
+    result: object, auto_commit: bool, action: OrderedAction
+) -> None:
+    shown = OrderedContext("g", QUEUE, auto_commit=auto_commit)
+
+    assert ordered_outcome_of(result, None, shown, suspend_ms=1000).action is action
+
+
+def test_a_queue_is_suspended_when_an_ordered_handler_raises() -> None:
+    error = ValueError("no such order")
+
+    outcome = ordered_outcome_of(None, error, OrderedContext("g", QUEUE), suspend_ms=1000)
+
+    assert (outcome.action, outcome.error, outcome.suspend_ms) == (
+        OrderedAction.SUSPEND,
+        error,
+        1000,
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "shown", "raised", "pause"),
+    [
+        (1000, None, None, 1000),
+        (1000, 50, None, 50),
+        (1000, 50, 70, 70),
+        (1000, 1, None, 10),
+        (1000, 0, None, 10),
+        (1000, 40_000, None, 30_000),
+        (60_000, None, None, 30_000),
+        (1000, None, 5, 10),
+    ],
+)
+def test_a_pause_is_kept_between_10_ms_and_30_s(
+    setting: int, shown: int | None, raised: int | None, pause: int
+) -> None:
+    error = None if raised is None else ConsumeLater(suspend_ms=raised)
+    context = OrderedContext("g", QUEUE, suspend_ms=shown)
+
+    outcome = ordered_outcome_of(ConsumedInOrder.SUSPEND, error, context, suspend_ms=setting)
+
+    assert outcome.suspend_ms == pause
+
+
+def test_an_ordered_message_is_given_up_when_the_handler_orders_a_dead_letter() -> None:
+    order = ConsumeLater(delay_level=-1)
+
+    assert ordered_outcome_of(None, order, OrderedContext("g", QUEUE), suspend_ms=1000).give_up

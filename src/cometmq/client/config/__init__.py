@@ -3,6 +3,7 @@
 from cometmq.client.config.base import KIB, MIB, Checked
 from cometmq.client.config.client import ClientSettings
 from cometmq.client.config.layers import layered, read_tables, shared_out
+from cometmq.client.config.pop import PopSettings
 from cometmq.client.config.producer import ProducerSettings
 from cometmq.client.config.pull import PullSettings
 from cometmq.client.config.push import PushSettings
@@ -13,6 +14,7 @@ __all__ = [
     "ClientSettings",
     "ProducerSettings",
     "PullSettings",
+    "PopSettings",
     "PushSettings",
     "TraceSettings",
     "layered",

@@ -13,7 +13,8 @@ CometError
 │   │   └── ReplyTimeoutError  no reply came in time
 │   ├── WrongModeError         subscribed and assigned queues do not mix
 │   ├── NotAssignedError       the queue is not this consumer's
-│   └── OffsetRangeError       the queue does not reach to this offset
+│   ├── OffsetRangeError       the queue does not reach to this offset
+│   └── KeyMissingError        the message has no key to tell it from others: nothing was written
 ├── ConsumeLater               raised by handlers: deliver this message again
 └── RemotingError
     ├── NameServerError        no name server answered
@@ -78,6 +79,21 @@ class NotAssignedError(ClientError):
 
 class OffsetRangeError(ClientError):
     """The offset lies before the queue's oldest or behind its newest message; nothing moved."""
+
+
+class KeyMissingError(ClientError):
+    """A message that is to be acted on once has no key; nothing was written, and it comes again.
+
+    Args:
+        message_id: of the message.
+    """
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__(
+            f"message {message_id} has no key: its producer must give it one, or say with "
+            "Idempotent(key=...) what tells it from others"
+        )
+        self.message_id = message_id
 
 
 class ConsumeLater(CometError):  # noqa: N818 - an order, not a failure

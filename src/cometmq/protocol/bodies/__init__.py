@@ -23,6 +23,7 @@ from cometmq.protocol.bodies.client import (
     ConsumeResult,
     ConsumerRunningInfo,
     ConsumeStatus,
+    MemberSubscription,
     PopProcessQueueInfo,
     ProcessQueueInfo,
     ProducerConnection,
@@ -165,6 +166,7 @@ __all__ = [
     "ConsumeStatsList",
     # client
     "ConsumerConnection",
+    "MemberSubscription",
     "ProducerConnection",
     "ProducerInfo",
     "ProducerTableInfo",

@@ -20,6 +20,14 @@ from cometmq.protocol.bodies.heartbeat import (
 )
 
 
+class MemberSubscription(Part, kw_only=True):
+    """What one member of a group wants of one topic."""
+
+    sub_string: str = ""
+    """The expression; ``*`` for everything."""
+    expression_type: str = "TAG"
+
+
 class ConsumerConnection(Body, kw_only=True):
     """GET_CONSUMER_CONNECTION_LIST (203)."""
 
@@ -28,6 +36,8 @@ class ConsumerConnection(Body, kw_only=True):
     consume_type: ConsumeType | None = None
     message_model: MessageModel | None = None
     consume_from_where: ConsumeFromWhere | None = None
+    subscriptions_by_client: dict[str, dict[str, MemberSubscription]] | None = None
+    """By client id and topic. Ours: RocketMQ's brokers do not send it, its clients pass over it."""
 
 
 class ProducerConnection(Body, kw_only=True):

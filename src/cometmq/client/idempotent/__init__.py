@@ -1,0 +1,20 @@
+"""Acts once for each message, however often it is delivered."""
+
+from cometmq.client.idempotent.consumer import Idempotent, first_key
+from cometmq.client.idempotent.marks import AsyncTransaction, MarkStore, Transaction
+from cometmq.client.idempotent.sqlite import (
+    AsyncSqliteTransaction,
+    SqliteMarks,
+    SqliteTransaction,
+)
+
+__all__ = [
+    "Idempotent",
+    "first_key",
+    "MarkStore",
+    "Transaction",
+    "AsyncTransaction",
+    "SqliteMarks",
+    "SqliteTransaction",
+    "AsyncSqliteTransaction",
+]

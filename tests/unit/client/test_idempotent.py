@@ -1,0 +1,309 @@
+"""A handler acts once for each key, and its writes share one transaction with the mark."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.client.errors import KeyMissingError
+from cometmq.client.handlers import Consumed, ConsumedInOrder
+from cometmq.client.idempotent import (
+    AsyncSqliteTransaction,
+    Idempotent,
+    SqliteMarks,
+    SqliteTransaction,
+    first_key,
+)
+from cometmq.client.idempotent.sqlite import TransactionEndedError
+from cometmq.model.errors import ConfigError
+from cometmq.model.message import StoredMessage
+from cometmq.model.offsets import LogOffset, QueueOffset
+
+BOOK = "INSERT INTO bookings VALUES (?)"
+
+
+def message(key: str = "order-1", topic: str = "orders", **properties: str) -> StoredMessage:
+    return StoredMessage(
+        topic=topic,
+        body=key.encode(),
+        properties={**({"KEYS": key} if key else {}), "UNIQ_KEY": "the-id", **properties},
+        queue_id=0,
+        queue_offset=QueueOffset(7),
+        log_offset=LogOffset(700),
+        flag=0,
+        sys_flag=0,
+        born_time_ms=1,
+        born_host="127.0.0.1:1",
+        store_time_ms=2,
+        store_host="127.0.0.1:2",
+        reconsume_times=0,
+        prepared_offset=0,
+        body_crc=0,
+        size_bytes=100,
+        offset_message_id="an-offset-id",
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with sqlite3.connect(tmp_path / "shop.db") as connection:
+        connection.execute("CREATE TABLE bookings (name TEXT)")
+    connection.close()
+    return tmp_path / "shop.db"
+
+
+@pytest.fixture
+def marks(path: Path) -> Iterator[SqliteMarks]:
+    with SqliteMarks(path, timeout=5) as store:
+        yield store
+
+
+def rows(path: Path, table: str = "bookings") -> list[str]:
+    connection = sqlite3.connect(path)
+    try:
+        return [str(row[0]) for row in connection.execute(f"SELECT * FROM {table}")]
+    finally:
+        connection.close()
+
+
+def book(message: StoredMessage, transaction: SqliteTransaction) -> None:
+    transaction.execute(BOOK, [message.keys[0]])
+
+
+async def book_in_loop(message: StoredMessage, transaction: AsyncSqliteTransaction) -> None:
+    await transaction.execute(BOOK, [message.keys[0]])
+
+
+def test_plain_handler_writes_once_when_a_message_comes_twice(
+    path: Path, marks: SqliteMarks
+) -> None:
+    handler = Idempotent(book, store=marks, group="g")
+
+    results = [handler(message()), handler(message()), handler(message("order-2"))]
+
+    assert (results, rows(path)) == ([None] * 3, ["order-1", "order-2"])
+
+
+async def test_async_handler_writes_once_when_a_message_comes_twice(
+    path: Path, marks: SqliteMarks
+) -> None:
+    handler = Idempotent(book_in_loop, store=marks, group="g")
+
+    await handler(message())
+    await handler(message())
+
+    assert rows(path) == ["order-1"]
+
+
+async def test_async_handler_writes_once_when_duplicates_come_at_the_same_time(
+    path: Path, marks: SqliteMarks
+) -> None:
+    handler = Idempotent(book_in_loop, store=marks, group="g")
+
+    await asyncio.gather(*(handler(message(f"order-{n % 5}")) for n in range(40)))
+
+    assert sorted(rows(path)) == [f"order-{n}" for n in range(5)]
+
+
+def test_threads_write_once_when_duplicates_come_at_the_same_time(
+    path: Path, marks: SqliteMarks
+) -> None:
+    handler = Idempotent(book, store=marks, group="g")
+    threads = [
+        threading.Thread(target=handler, args=(message(f"order-{n % 3}"),)) for n in range(12)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+
+    assert sorted(rows(path)) == ["order-0", "order-1", "order-2"]
+
+
+def test_two_stores_on_one_file_write_once(path: Path, marks: SqliteMarks) -> None:
+    """As two processes do."""
+    with SqliteMarks(path) as other:
+        Idempotent(book, store=marks, group="g")(message())
+        Idempotent(book, store=other, group="g")(message())
+
+    assert rows(path) == ["order-1"]
+
+
+def test_each_group_acts_for_itself(path: Path, marks: SqliteMarks) -> None:
+    for group in ("one", "two"):
+        Idempotent(book, store=marks, group=group)(message())
+
+    assert rows(path) == ["order-1", "order-1"]
+
+
+def test_nothing_is_kept_when_the_handler_raises(path: Path, marks: SqliteMarks) -> None:
+    def fail(message: StoredMessage, transaction: SqliteTransaction) -> None:
+        book(message, transaction)
+        raise RuntimeError("no stock")
+
+    with pytest.raises(RuntimeError, match="no stock"):
+        Idempotent(fail, store=marks, group="g")(message())
+
+    assert (rows(path), rows(path, "cometmq_marks")) == ([], [])
+    Idempotent(book, store=marks, group="g")(message())
+    assert rows(path) == ["order-1"]
+
+
+async def test_nothing_is_kept_when_an_async_handler_raises(path: Path, marks: SqliteMarks) -> None:
+    async def fail(message: StoredMessage, transaction: AsyncSqliteTransaction) -> None:
+        await book_in_loop(message, transaction)
+        raise RuntimeError("no stock")
+
+    with pytest.raises(RuntimeError, match="no stock"):
+        await Idempotent(fail, store=marks, group="g")(message())
+
+    assert (rows(path), rows(path, "cometmq_marks")) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "answer", [Consumed.LATER, ConsumedInOrder.SUSPEND, ConsumedInOrder.ROLLBACK]
+)
+def test_nothing_is_kept_when_the_handler_wants_the_message_again(
+    path: Path, marks: SqliteMarks, answer: object
+) -> None:
+    def later(message: StoredMessage, transaction: SqliteTransaction) -> object:
+        book(message, transaction)
+        return answer
+
+    assert Idempotent(later, store=marks, group="g")(message()) is answer
+    assert (rows(path), rows(path, "cometmq_marks")) == ([], [])
+
+
+def test_success_is_given_on(path: Path, marks: SqliteMarks) -> None:
+    def succeed(message: StoredMessage, transaction: SqliteTransaction) -> object:
+        book(message, transaction)
+        return Consumed.SUCCESS
+
+    assert Idempotent(succeed, store=marks, group="g")(message()) is Consumed.SUCCESS
+    assert rows(path) == ["order-1"]
+
+
+def test_handler_that_commits_by_itself_is_told(path: Path, marks: SqliteMarks) -> None:
+    def commit(message: StoredMessage, transaction: SqliteTransaction) -> None:
+        transaction.connection.commit()
+
+    with pytest.raises(TransactionEndedError, match="ended the transaction"):
+        Idempotent(commit, store=marks, group="g")(message())
+
+
+def test_plain_function_that_gives_a_coroutine_is_refused(path: Path, marks: SqliteMarks) -> None:
+    async def work() -> None: ...
+
+    coroutine = work()
+    with pytest.raises(ConfigError, match="async def"):
+        Idempotent(lambda m, t: coroutine, store=marks, group="g")(message())
+    coroutine.close()
+    assert rows(path, "cometmq_marks") == []
+
+
+async def test_cancelled_handler_leaves_nothing_and_the_store_usable(
+    path: Path, marks: SqliteMarks
+) -> None:
+    entered = asyncio.Event()
+
+    async def wait(message: StoredMessage, transaction: AsyncSqliteTransaction) -> None:
+        await book_in_loop(message, transaction)
+        entered.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(Idempotent(wait, store=marks, group="g")(message()))
+    await asyncio.wait_for(entered.wait(), 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert (rows(path), rows(path, "cometmq_marks")) == ([], [])
+    await Idempotent(book_in_loop, store=marks, group="g")(message())
+    assert rows(path) == ["order-1"]
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_store_stays_usable_when_cancelled_at_any_step(
+    path: Path, marks: SqliteMarks, steps: int
+) -> None:
+    task = asyncio.create_task(Idempotent(book_in_loop, store=marks, group="g")(message()))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    async with asyncio.timeout(5):
+        await Idempotent(book_in_loop, store=marks, group="g")(message())
+
+    assert rows(path) == ["order-1"]
+
+
+async def test_waiting_for_the_store_is_bounded(path: Path) -> None:
+    with SqliteMarks(path, timeout=0.05) as marks:
+        async with marks.transaction():
+            with pytest.raises(TimeoutError, match="no turn"):
+                await Idempotent(book_in_loop, store=marks, group="g")(message())
+        await Idempotent(book_in_loop, store=marks, group="g")(message())
+
+    assert rows(path) == ["order-1"]
+
+
+def test_message_without_key_is_refused_by_its_id(path: Path, marks: SqliteMarks) -> None:
+    with pytest.raises(KeyMissingError, match="the-id"):
+        Idempotent(book, store=marks, group="g")(message(key=""))
+
+    assert rows(path) == []
+
+
+def test_key_can_be_chosen(path: Path, marks: SqliteMarks) -> None:
+    handler = Idempotent(book, store=marks, group="g", key=lambda m: m.properties["state"])
+
+    handler(message(state="paid"))
+    handler(message(state="shipped"))
+
+    assert rows(path) == ["order-1", "order-1"]
+
+
+def test_same_key_in_two_topics_is_two_messages() -> None:
+    assert first_key(message(topic="orders")) != first_key(message(topic="payments"))
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%g", "%DLQ%g"])
+def test_retried_message_keeps_its_key(topic: str) -> None:
+    again = message(topic=topic, RETRY_TOPIC="orders")
+
+    assert first_key(again) == first_key(message())
+
+
+def test_store_without_the_handlers_way_is_refused() -> None:
+    class OnlyPlain:
+        def transaction(self) -> Any:
+            return sqlite3.connect(":memory:")
+
+    with pytest.raises(ConfigError, match="OnlyPlain has no transactions for `async with`"):
+        Idempotent(book_in_loop, store=OnlyPlain(), group="g")
+
+
+def test_marks_in_memory_are_refused() -> None:
+    with pytest.raises(ConfigError, match="name of a file"):
+        SqliteMarks(":memory:")
+
+
+def test_old_marks_are_forgotten(path: Path, marks: SqliteMarks) -> None:
+    handler = Idempotent(book, store=marks, group="g")
+    handler(message())
+
+    assert (marks.forget(older_than_s=60), marks.forget(older_than_s=-60)) == (0, 1)
+
+
+def test_commits_are_synced_to_the_disk(marks: SqliteMarks) -> None:
+    with marks.transaction() as transaction:
+        modes = [transaction.execute(f"PRAGMA {name}") for name in ("synchronous", "journal_mode")]
+
+    assert modes == [[(2,)], [("wal",)]]

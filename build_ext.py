@@ -21,6 +21,7 @@ COMPILED: dict[str, str] = {
     "cometmq.protocol.properties": "the properties of every message, from and to their text",
     "cometmq.protocol.record": "the record of every message, written once and read often",
     "cometmq.protocol.batch": "every message of a batch body",
+    "cometmq.protocol.lazy_record": "every message that a consumer gets",
     "cometmq.store.raw": "fixed layouts in mapped memory, several for every message",
     "cometmq.store.segments": "finds the file of every offset",
     "cometmq.store.commit_log": "the record of every message into the log",

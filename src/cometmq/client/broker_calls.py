@@ -9,10 +9,11 @@ from __future__ import annotations
 from cometmq.model.errors import ResponseError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.bodies import HeartbeatData
+from cometmq.protocol.bodies import GetConsumerListByGroupResponseBody, HeartbeatData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import (
+    GetConsumerListByGroupRequest,
     GetMaxOffsetRequest,
     GetMaxOffsetResponse,
     GetMinOffsetRequest,
@@ -69,9 +70,27 @@ class BrokerCalls:
         wait = self._timeout if timeout is None else timeout
         return await self._remoting.call(address, code, header, body, timeout=wait)
 
-    async def heartbeat(self, address: str, data: HeartbeatData) -> None:
+    async def connect(self, address: str) -> None:
+        """Open a connection to a broker, unless there is one.
+
+        Raises:
+            RemotingError: it does not answer.
+        """
+        await self._remoting.connection(address, timeout=self._timeout)
+
+    async def heartbeat(self, address: str, data: HeartbeatData) -> Command:
         """Tell a broker which producers and consumers live in this client."""
-        await self.call(address, RequestCode.HEART_BEAT, body=data.encode())
+        return await self.call(address, RequestCode.HEART_BEAT, body=data.encode())
+
+    async def members(self, address: str, group: str) -> list[str]:
+        """Give the client ids of a consumer group's members, as this broker knows them.
+
+        Raises:
+            ResponseError: it knows of none.
+        """
+        header = GetConsumerListByGroupRequest(consumer_group=group)
+        answer = await self.call(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+        return GetConsumerListByGroupResponseBody.decode(answer.body).consumer_id_list
 
     async def unregister(
         self, address: str, client_id: str, group: str, *, producing: bool

@@ -13,23 +13,27 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from cometmq.client.addresses import vip_address
 from cometmq.client.broker_calls import BrokerCalls
 from cometmq.client.broker_requests import BrokerRequests
 from cometmq.client.config import ClientSettings
-from cometmq.client.errors import ClientClosedError, ClientError
+from cometmq.client.errors import ClientClosedError, ClientError, TopicNotFoundError
+from cometmq.client.heartbeats import Heartbeats, Member, Membership, whole
 from cometmq.client.identity import client_id
 from cometmq.client.lifetime import Lifetime
 from cometmq.client.name_servers import NameServers, parse_addresses
+from cometmq.client.namespaces import Namespace, NamespaceHook, namespace_of_endpoint
 from cometmq.client.routes import Routes
 from cometmq.model.errors import CometError
-from cometmq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
+from cometmq.protocol.bodies import HeartbeatData
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.remoting import Connection, Processor, RemotingClient, RpcHook
 from cometmq.remoting.tasks import Supervisor
+
+__all__ = ["ClientInstance", "Member", "Membership"]
 
 log = logging.getLogger(__name__)
 
@@ -37,25 +41,6 @@ T = TypeVar("T")
 
 LEAVE_S = 1.0
 """Time for telling the brokers goodbye when a client closes."""
-
-
-@dataclass(slots=True)
-class Membership:
-    """What one producer or consumer contributes to the heartbeat."""
-
-    producers: list[ProducerData] = field(default_factory=list)
-    consumers: list[ConsumerData] = field(default_factory=list)
-
-
-class Member(Protocol):
-    """A producer or a consumer of an instance."""
-
-    @property
-    def group(self) -> str:
-        """The member's group."""
-
-    def membership(self) -> Membership:
-        """Say what the heartbeat is to tell of this member."""
 
 
 class ClientInstance(Lifetime):
@@ -73,7 +58,7 @@ class ClientInstance(Lifetime):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str],
+        name_servers: str | Sequence[str] = "",
         *,
         settings: ClientSettings | None = None,
         tls: ssl.SSLContext | None = None,
@@ -83,21 +68,28 @@ class ClientInstance(Lifetime):
         self.settings = settings or ClientSettings()
         addresses = parse_addresses(name_servers)
         self.client_id = name or client_id(self.settings, addresses)
+        self.namespace = Namespace(self.settings.namespace or namespace_of_endpoint(addresses[0]))
+        """Puts the names of topics and groups into this client's namespace."""
         self.processors: dict[int, Processor] = {}
         """What this client answers when a broker asks it, where no group is concerned."""
         self.requests = BrokerRequests(self.processors)
         """What its members answer when a broker asks for their group."""
         self.remoting = RemotingClient(
-            processors=self.processors, tls=tls, hooks=hooks, on_connect=self._connected
+            processors=self.processors,
+            tls=tls,
+            hooks=[*hooks, *_own_hooks(self.settings)],
+            on_connect=self._connected,
         )
         call_timeout = self.settings.call_timeout_ms / 1000
         self.name_servers = NameServers(self.remoting, addresses)
         self.routes = Routes(self.name_servers, timeout=call_timeout)
         self.brokers = BrokerCalls(self.remoting, timeout=call_timeout)
+        self._heartbeats = Heartbeats(self.brokers, second_form=self.settings.heartbeat_v2)
         self._tasks = Supervisor(f"client {self.client_id}")
         self._members: list[Member] = []
         self._greeted: set[str] = set()
         self._greeting: set[str] = set()
+        self._greetings: dict[str, asyncio.Task[None]] = {}
         self._shared: dict[type[Any], Any] = {}
         self._running = False
         self.closed = False
@@ -141,7 +133,7 @@ class ClientInstance(Lifetime):
     def unique_ids(self) -> UniqueIds:
         """Give a source of message ids that carry this client's address."""
         try:
-            return UniqueIds(ip_address(self.client_id.partition("@")[0]).packed)
+            return UniqueIds(ip_address(self.client_id.partition("@")[0].strip("[]")).packed)
         except ValueError:
             return UniqueIds()
 
@@ -204,27 +196,61 @@ class ClientInstance(Lifetime):
         except CometError as error:
             log.debug("broker not told goodbye address=%s error=%s", address, error)
 
+    def send_address(self, address: str) -> str:
+        """Give the address that sends to a broker go to: its second port if that is switched on."""
+        return vip_address(address) if self.settings.vip_channel else address
+
+    def broker_version(self, address: str) -> int:
+        """Give the version a broker said when it answered a heartbeat; 0 while unknown."""
+        return self._heartbeats.version(address)
+
+    async def members(self, group: str, topic: str) -> list[str]:
+        """Give the client ids of a consumer group, as some broker of the topic knows them.
+
+        Raises:
+            TopicNotFoundError: no broker serves the topic now.
+            ResponseError: the broker knows of no member.
+            RemotingError: it did not answer.
+        """
+        address = (await self.routes.find(topic)).anyone()
+        if address is None:
+            raise TopicNotFoundError(topic, "its route names no broker")
+        return await self.brokers.members(address, group)
+
     async def heartbeat(self) -> None:
         """Tell every known broker which producers and consumers live here."""
+        self._drop_offline()
         data = self._heartbeat_data()
         if not data.producer_data_set and not data.consumer_data_set:
             return
         known = self.routes.addresses(masters_only=not data.consumer_data_set)
-        self._greeted &= known
         await asyncio.gather(*(self._greet(address, data) for address in sorted(known)))
+
+    async def ensure_heartbeat(self, address: str) -> None:
+        """Return once a broker knows this client, or failed to answer its heartbeat."""
+        self.greet_soon(address)
+        greeting = self._greetings.get(address)
+        if greeting is not None:
+            await asyncio.wait([greeting])
 
     def greet_soon(self, address: str) -> None:
         """Send a first heartbeat to a broker in the background, unless it had one already."""
-        if address not in self._greeted:
-            self._greeted.add(address)
-            self._tasks.spawn(self._greet(address, self._heartbeat_data()), f"greet-{address}")
+        if address in self._greeted or address in self._greetings:
+            return
+        greeting = self._tasks.spawn(
+            self._greet(address, self._heartbeat_data()), f"greet-{address}"
+        )
+        self._greetings[address] = greeting
+        greeting.add_done_callback(lambda _: self._greetings.pop(address, None))
 
     def _connected(self, address: str, connection: Connection) -> None:
         """Greet a broker again over a new connection: it forgot us when it lost the one before."""
         if address not in self.routes.addresses(masters_only=False):
             return
-        if self._members and self._running and address not in self._greeting:
-            self._greeted.discard(address)
+        self._greeted.discard(address)
+        self._heartbeats.forget(address)
+        greets = self.settings.heartbeat_on_connect and address not in self._greeting
+        if self._members and self._running and greets:
             self.greet_soon(address)
         for listener in self.on_broker:
             listener(address)
@@ -232,7 +258,7 @@ class ClientInstance(Lifetime):
     async def _greet(self, address: str, data: HeartbeatData) -> None:
         self._greeting.add(address)
         try:
-            await self.brokers.heartbeat(address, data)
+            await self._heartbeats.send(address, data)
         except CometError as error:
             self._greeted.discard(address)
             log.warning("heartbeat failed address=%s error=%s", address, error)
@@ -241,10 +267,19 @@ class ClientInstance(Lifetime):
         finally:
             self._greeting.discard(address)
 
+    def _drop_offline(self) -> None:
+        """Forget the brokers that no route mentions any more."""
+        mentioned = self.routes.addresses(masters_only=False)
+        self._greeted &= mentioned
+        self._heartbeats.keep_only(mentioned)
+
     def _heartbeat_data(self) -> HeartbeatData:
-        parts = [member.membership() for member in self._members]
-        return HeartbeatData(
-            client_id=self.client_id,
-            producer_data_set=[data for part in parts for data in part.producers],
-            consumer_data_set=[data for part in parts for data in part.consumers],
-        )
+        return whole(self.client_id, (member.membership() for member in self._members))
+
+
+def _own_hooks(settings: ClientSettings) -> list[RpcHook]:
+    """The hooks that the settings call for; the one that signs comes last."""
+    hooks: list[RpcHook] = []
+    if settings.namespace_v2:
+        hooks.append(NamespaceHook(settings.namespace_v2))
+    return hooks

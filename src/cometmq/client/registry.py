@@ -66,6 +66,7 @@ def lease(
     *,
     settings: ClientSettings | None = None,
     instance: ClientInstance | None = None,
+    keep_name: bool = False,
 ) -> Lease:
     """Find or make the instance that an object with these settings uses.
 
@@ -73,6 +74,8 @@ def lease(
         name_servers: ``host:port;host:port``, or a sequence of addresses.
         settings: those of a new instance; one that is shared keeps its own.
         instance: use this one, which the caller starts and closes.
+        keep_name: keep the instance name ``DEFAULT``, so that the client id stays the same after a
+            restart; clients with it share an instance.
 
     Raises:
         ConfigError: an address or a setting is wrong.
@@ -80,7 +83,7 @@ def lease(
     if instance is not None:
         return Lease(instance, lent=True)
     used = settings or ClientSettings()
-    name = client_id(used, parse_addresses(name_servers))
+    name = client_id(used, parse_addresses(name_servers), keep_name=keep_name)
     found = _instances.get((os.getpid(), name))
     if found is None or found.closed:
         found = ClientInstance(name_servers, settings=used, name=name)

@@ -95,7 +95,7 @@ def test_keywords_go_to_the_settings_they_belong_to() -> None:
     parts = shared_out({"retries": 1, "heartbeat_ms": 50}, ProducerSettings, ClientSettings)
 
     assert parts == [{"retries": 1}, {"heartbeat_ms": 50}]
-    with pytest.raises(ConfigError, match="did you mean heartbeat_ms"):
+    with pytest.raises(ConfigError, match="did you mean heartbeat_v2 or heartbeat_ms"):
         shared_out({"heartbeat": 1}, ProducerSettings, ClientSettings)
 
 

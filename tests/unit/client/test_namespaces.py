@@ -1,0 +1,71 @@
+"""Names in and out of a namespace, against values of RocketMQ's own code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.client.namespaces import Namespace, NamespaceHook, namespace_of_endpoint
+from cometmq.remoting import OutgoingCall
+
+VALUES = Path(__file__).resolve().parents[2] / "vectors" / "values"
+
+
+def cases() -> list[dict[str, Any]]:
+    """The recorded names of both versions; no namespace is empty text here, never null."""
+    return [
+        case
+        for version in ("4.9.7", "5.3.3")
+        for case in json.loads((VALUES / version / "misc.json").read_text())["namespaces"]
+        if case["namespace"] is not None
+    ]
+
+
+@pytest.mark.parametrize("case", cases())
+def test_names_are_wrapped_and_unwrapped_as_java_does(case: dict[str, Any]) -> None:
+    namespace = Namespace(case["namespace"])
+
+    assert namespace.wrap_topic(case["resource"]) == case["wrapped"]
+    assert namespace.wrap_group(case["resource"]) == case["wrapped"]
+    assert namespace.unwrap(case["resource"]) == case["without_given"]
+
+
+def test_no_namespace_leaves_names_as_they_are() -> None:
+    nothing = Namespace()
+
+    assert not nothing
+    assert nothing.wrap_topic("a%b") == nothing.unwrap("a%b") == "a%b"
+    assert not nothing.owns("a")
+
+
+def test_a_namespace_owns_its_wrapped_names_alone() -> None:
+    shop = Namespace("shop")
+
+    assert shop.owns(shop.wrap_topic("orders"))
+    assert shop.owns("%RETRY%shop%g")
+    assert not shop.owns("orders")
+    assert not shop.owns("shopping%orders")
+
+
+@pytest.mark.parametrize(
+    ("address", "namespace"),
+    [
+        ("http://MQ_INST_123_abc.mq.example:8080", "MQ_INST_123_abc"),
+        ("MQ_INST_123_abc.mq.example:8080", "MQ_INST_123_abc"),
+        ("mq.example:9876", ""),
+        ("MQ_INST_123.mq.example:9876", ""),
+    ],
+)
+def test_an_endpoint_may_name_the_namespace(address: str, namespace: str) -> None:
+    assert namespace_of_endpoint(address) == namespace
+
+
+def test_the_later_form_goes_beside_each_request_and_leaves_its_fields() -> None:
+    call = OutgoingCall(105, {"topic": "orders"}, b"")
+
+    NamespaceHook("shop").before_request("a:1", call)
+
+    assert call.fields == {"topic": "orders", "nsd": "true", "ns": "shop"}

@@ -131,7 +131,8 @@ def _around(
     held = HeldPulls(held_max=now.pull_queue_capacity)
     throughput = Throughput(stats, clock=clock)
     commit = GroupCommit(store, timeout_s=stored().sync_flush_timeout_ms / 1000)
-    store.on_arrival = _arrivals(held, delay)
+    held.awaited[DELAY_TOPIC] = 1  # by the timer
+    store.tell_arrivals(_arrivals(held, delay), held.awaited)
     address = own_address(now)
     return Parts(
         configuration=configuration,
@@ -193,7 +194,6 @@ def _arrivals(
     held: HeldPulls, delay: DelayedDelivery
 ) -> Callable[[str, int, int, int, int, bytes], None]:
     """What happens when a message has arrived in a queue: pulls wake, a delayed one is timed."""
-    waiting = held.places
 
     def arrived(
         topic: str,
@@ -205,8 +205,7 @@ def _arrivals(
     ) -> None:
         # An edge: the message is stored, whatever goes wrong with those who wait for it.
         try:
-            if waiting and (topic, queue_id) in waiting:
-                held.arrived(topic, queue_id, queue_offset, tags_code, store_time_ms, properties)
+            held.arrived(topic, queue_id, queue_offset, tags_code, store_time_ms, properties)
             if topic == DELAY_TOPIC:
                 delay.arrived(queue_id)
         except Exception:

@@ -122,7 +122,7 @@ def tags_code_of(properties: bytes) -> int:
 
 
 def spans_of(memory: Any, at: int, end: int) -> tuple[int, int, int, int, int, int]:
-    """Return where tags, keys and unique id are: start and stop of each, equal where one is missing.
+    """Return where tags, keys and unique id are: start and stop of each, equal for what is missing.
 
     Args:
         memory: a buffer.

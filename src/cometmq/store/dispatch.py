@@ -147,7 +147,9 @@ class Dispatcher:
         """
         kind = sys_flag & 0xC
         tags_code = 0
-        tags_at, tags_end, keys_at, keys_end, id_at, id_end = property_text.spans_of(memory, at, end)
+        tags_at, tags_end, keys_at, keys_end, id_at, id_end = property_text.spans_of(
+            memory, at, end
+        )
         if kind == 0 or kind == 8:
             if topic.is_delay:
                 tags_code = self.tags_code(topic, store_ms, memory[at:end])

@@ -275,14 +275,15 @@ class MessageStore:
         except (OverflowError, StructError) as problem:
             raise InvalidMessageError(f"a number does not fit its field: {problem}") from problem
 
-    @property
-    def on_arrival(self) -> Arrival | None:
-        """Called for each message that has got its place in a queue; not during `open`."""
-        return self._appender.on_arrival
+    def tell_arrivals(self, arrival: Arrival, topics: dict[str, int] | None = None) -> None:
+        """Call ``arrival`` for each message that has got its place in a queue; not during `open`.
 
-    @on_arrival.setter
-    def on_arrival(self, arrival: Arrival | None) -> None:
+        Args:
+            arrival: who is told.
+            topics: those whose messages it is told of, as they are at each moment; None for all.
+        """
         self._appender.on_arrival = arrival
+        self._appender.awaited = topics
 
     # --- reading ------------------------------------------------------------------------------
 

@@ -41,8 +41,8 @@ class Delayed:
             store_busy_s=0.002,
         )
         delivery.load()
-        self.store.on_arrival = lambda topic, queue, *_: (
-            delivery.arrived(queue) if topic == DELAY_TOPIC else None
+        self.store.tell_arrivals(
+            lambda topic, queue, *_: delivery.arrived(queue) if topic == DELAY_TOPIC else None
         )
         return delivery
 

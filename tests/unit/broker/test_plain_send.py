@@ -22,6 +22,7 @@ from cometmq.broker.services.group_commit import GroupCommit
 from cometmq.broker.services.intake import Intake, IntakeRules
 from cometmq.broker.services.stats import BrokerStats
 from cometmq.broker.services.throughput import Throughput
+from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.record import encode_host
@@ -215,6 +216,39 @@ async def test_what_follows_malformed_input_is_not_stored(both: Both) -> None:
     assert len(all_messages(both.short.store, "T", 1)) == 1
 
 
+ITEMS = [
+    BatchItem(0, b"one", b"KEYS\x01a b\x02TAGS\x01t\x02"),
+    BatchItem(7, b"", b""),
+    BatchItem(0, b"x" * 300, b"UNIQ_KEY\x01u"),
+]
+BATCH = FIELDS | {"i": "WAIT\x01true\x02", "m": "true"}
+
+
+async def test_plain_batches_do_not_take_the_long_way(both: Both) -> None:
+    body = encode_batch(ITEMS)
+    stream = [frame(java(BATCH, opaque=str(n), code="320"), body) for n in range(5)]
+    stream += [frame(java(BATCH | {"i": ""}, code="310"), body), frame(java(FIELDS))]
+    assert both.same(b"".join(stream)) == 0
+    stored = all_messages(both.short.store, "T", 1)
+    assert [message.body for message in stored[:3]] == [b"one", b"", b"x" * 300]
+    assert len(stored) == 19
+    assert len(both.short.store.query("T", "b", 32, 0, 2**62).records) == 6
+
+
+@pytest.mark.parametrize(
+    "text", ["WAIT\x01false\x02", "a\x01b\x02", "DELAY\x011\x02", "WAIT\x01true"]
+)
+async def test_a_batch_that_says_more_of_itself_takes_the_long_way(both: Both, text: str) -> None:
+    assert both.same(frame(java(BATCH | {"i": text}, code="320"), encode_batch(ITEMS))) == 1
+
+
+async def test_a_batch_cut_anywhere_is_refused_alike(both: Both) -> None:
+    body = encode_batch(ITEMS)
+    for end in range(len(body)):
+        both.same(frame(java(BATCH, code="320"), body[:end]))
+    assert len(all_messages(both.short.store, "T", 1)) == 1 + 2  # where a message ends
+
+
 # --- anything at all ----------------------------------------------------------------------------
 
 VALUES = [
@@ -242,7 +276,8 @@ VERSIONS = ["479", "0", "-1", "99999", "null", "4.5"]
 LANGUAGES = ['"JAVA"', '"CPP"', '"cpp"', '"ZIG"', "3", "null", '"J\\u0041VA"']
 ODD = st.one_of(
     st.tuples(st.sampled_from("abcdefghjklmnxyz"), st.sampled_from(VALUES)),
-    st.tuples(st.just("i"), st.sampled_from(TEXTS).map(json.dumps)),
+    st.tuples(st.just("i"), st.sampled_from([*TEXTS, BATCH["i"]]).map(json.dumps)),
+    st.just(("m", '"true"')),
 )
 HEADERS = st.builds(
     lambda odd, left_out, opaque, version, flag, language, code: java(
@@ -263,7 +298,11 @@ HEADERS = st.builds(
     st.sampled_from(["310", "310", "310", "320", "10"]),
 )
 BODIES = st.sampled_from(
-    [b"body", b"", b"\x00", bytes(2000), bytes(2001), b'{"code":310,"extFields":{"']
+    [
+        *(b"body", b"", b"\x00", bytes(2000), bytes(2001), b'{"code":310,"extFields":{"'),
+        *(encode_batch(ITEMS), encode_batch(ITEMS)[:-1], encode_batch(ITEMS * 3)),
+        encode_batch([BatchItem(0, b"b", b"x\x01" + b"y" * 32700)]),
+    ]
 )
 
 

@@ -37,7 +37,7 @@ class Broker:
         self.topic = tables.topic("T", queues=2)
         self.consumers = ConsumerRegistry(tables.clock)
         self.held = HeldPulls(held_max=2)
-        store.on_arrival = self.held.arrived
+        store.tell_arrivals(self.held.arrived, self.held.awaited)
         self.stats = BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False)
         pull = PullMessages(
             store=store,

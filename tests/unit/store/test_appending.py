@@ -205,7 +205,7 @@ def test_the_kind_of_transaction_decides_what_follows(
 ) -> None:
     put(store)
     arrivals: list[int] = []
-    store.on_arrival = lambda topic, queue, offset, *rest: arrivals.append(offset)
+    store.tell_arrivals(lambda topic, queue, offset, *rest: arrivals.append(offset))
     stored = put(store, sys_flag=kind, properties={"KEYS": "k"})
     assert stored.queue_offset == (1 if in_queue else 0)
     assert store.bounds(TOPIC, 0) == (0, 2 if in_queue else 1)
@@ -217,7 +217,10 @@ def test_an_arrival_tells_everything_a_held_pull_needs(
     store: MessageStore, clock: ManualClock
 ) -> None:
     told: list[tuple[Any, ...]] = []
-    store.on_arrival = lambda *facts: told.append(facts)
+    topics: dict[str, int] = {}
+    store.tell_arrivals(lambda *facts: told.append(facts), topics)
+    put(store, properties={"TAGS": "nobody waits for it"})
+    topics[TOPIC] = 1
     put(store, properties={"TAGS": "TagA"}, queue_id=2)
     assert told == [(TOPIC, 2, 0, 2598919, clock.now_ms(), b"TAGS\x01TagA\x02")]
 

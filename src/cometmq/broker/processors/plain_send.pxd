@@ -4,7 +4,11 @@ from cometmq.broker.processors.send cimport SendMessage
 from cometmq.broker.services.intake cimport Intake
 from cometmq.broker.services.stats cimport BrokerStats
 from cometmq.protocol.octets cimport copy_of, matches, two_u32
-from cometmq.store.appending cimport Appended, Appender
+from cometmq.store.appending cimport Appended, AppendedBatch, Appender
+
+
+cdef int _PREFIX_BYTES, _HEAD_BYTES, _DIGITS_MAX, _REQUIRED, _NEEDS_CARE
+cdef long long _INT32_MAX
 
 
 cdef class PlainSends:
@@ -28,17 +32,22 @@ cdef class PlainSends:
     cdef long long _flag
     cdef long long _reconsumed
     cdef long long _opaque
+    cdef bint _is_batch
 
     @cython.locals(
         at=cython.Py_ssize_t, began_s=cython.double, heads=list, places=list,
         log_end=cython.longlong, length=cython.uint, word=cython.uint,
         header_at=cython.Py_ssize_t, body_at=cython.Py_ssize_t, frame_end=cython.Py_ssize_t,
-        stored=Appended, place=tuple)
+        stored=Appended, batch=AppendedBatch, place=tuple, many=tuple, ids=str)
     cpdef Py_ssize_t take(
         self, bytearray data, Py_ssize_t start, Py_ssize_t end, object connection) except -1
 
     @cython.locals(name=str, properties=bytes, host=bytes, flag=cython.int, stored=Appended)
     cdef Appended _store(self, bytes body, object connection)
+
+    @cython.locals(properties=bytes, host=bytes, stored=AppendedBatch)
+    cdef AppendedBatch _store_batch(
+        self, bytearray data, Py_ssize_t start, Py_ssize_t stop, object connection)
 
     @cython.locals(start=cython.Py_ssize_t)
     cdef bint _read(self, bytearray data, Py_ssize_t at, Py_ssize_t end) except -1
@@ -59,6 +68,7 @@ cdef class PlainSends:
         self, bytearray data, Py_ssize_t at, Py_ssize_t end) except -1
 
 
+@cython.locals(unit=cython.uchar)
 cdef bint _begins_plain(bytearray data, Py_ssize_t at, Py_ssize_t end)
 
 @cython.locals(memory=cython.p_uchar, unit=cython.uint)

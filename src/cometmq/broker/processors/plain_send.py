@@ -1,11 +1,11 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False
 """Stores plain sends straight from the receive buffer, without objects in between.
 
-A send is plain when its frame looks just like those of Java's producers and its message needs no
-check beyond what `Intake` says of its topic and its properties::
+A send, of one message or of a batch, is plain when its frame looks just like those of Java's
+producers and it needs no check beyond what `Intake` says of its topic and its properties::
 
-    {"code":310,"extFields":{ "x":"value" {,"x":"value"} },"flag":0,"language":"...","opaque":n,
-     "serializeTypeCurrentRPC":"JSON","version":n}
+    {"code":310 or 320,"extFields":{ "x":"value" {,"x":"value"} },"flag":0,"language":"...",
+     "opaque":n,"serializeTypeCurrentRPC":"JSON","version":n}
 
 Whatever differs in the least (another key, an escape, a number that is none, an unknown topic, a
 message that is refused) is left where it is, and the general path handles it. All sends of one
@@ -24,14 +24,15 @@ from cometmq.model.flags import SysFlag
 from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.octets import copy_of, matches, two_u32
 from cometmq.remoting import Connection
-from cometmq.store.appending import Appended
+from cometmq.store.appending import Appended, AppendedBatch
 
-_HEAD = b'{"code":310,"extFields":{"'
+_HEAD = b'{"code":3'
+_AFTER_CODE = b'0,"extFields":{"'
 _HEAD_BYTES = 26
 _AFTER_FIELDS = b',"flag":0,"language":"'
 _AFTER_LANGUAGE = b',"opaque":'
 _AFTER_OPAQUE = b',"serializeTypeCurrentRPC":"JSON","version":'
-_BATCH_NO = b"false"
+_BATCH_NO, _BATCH_YES = b"false", b"true"
 _PREFIX_BYTES = 8
 _DIGITS_MAX = 18
 _REQUIRED = 0b11111111
@@ -70,6 +71,7 @@ class PlainSends:
         self._flag = 0
         self._reconsumed = 0
         self._opaque = 0
+        self._is_batch = False
 
     def take(self, data: bytearray, start: int, end: int, connection: Connection) -> int:
         """Store and answer the plain sends at ``start``; returns how many bytes they take.
@@ -87,7 +89,7 @@ class PlainSends:
         self._send.follow_rules()
         self._known_topic = b""
         heads: list[bytes] = []
-        places: list[tuple[int, int, int, int]] = []
+        places: list[tuple[int | str, int, int, int]] = []
         log_end = 0
         while _begins_plain(data, at, end):
             length, word = two_u32(data, at)
@@ -100,25 +102,35 @@ class PlainSends:
                 break
             if not self._read(data, header_at, body_at):
                 break
-            stored = self._store(copy_of(data, body_at, frame_end), connection)
-            if stored is None:
+            if self._topic != self._known_topic:
+                self._look_up()
+            if not 0 <= self._queue_id < self._queues:
                 break
-            place = (stored.log_offset, self._queue_id, stored.queue_offset, self._opaque)
-            heads.append(self._send.success.numbers_head(place))
-            places.append(place)
-            log_end = stored.log_offset + stored.size_bytes
+            if self._is_batch:
+                batch = self._store_batch(data, body_at, frame_end, connection)
+                if batch is None:
+                    break
+                ids = self._send.ids_of(batch.log_offsets)
+                many = (ids, self._queue_id, batch.queue_offset, self._opaque)
+                heads.append(self._send.batch_success.head(many))
+                places.append(many)
+                log_end = batch.log_offset_end
+            else:
+                stored = self._store(copy_of(data, body_at, frame_end), connection)
+                if stored is None:
+                    break
+                place = (stored.log_offset, self._queue_id, stored.queue_offset, self._opaque)
+                heads.append(self._send.success.numbers_head(place))
+                places.append(place)
+                log_end = stored.log_offset + stored.size_bytes
             at = frame_end
         if heads:
             self._send.answer_plain(connection, b"".join(heads), places, log_end, began_s)
         return at - start
 
     def _store(self, body: bytes, connection: Connection) -> Appended | None:
-        """Store what was read; None when the general path must see to it."""
-        if self._topic != self._known_topic:
-            self._look_up()
+        """Store the message that was read; None when the general path must see to it."""
         name = self._name
-        if not 0 <= self._queue_id < self._queues:
-            return None
         properties = self._intake.plain_properties(self._text)
         if properties is None or not self._intake.sizes_fit(len(body), len(properties)):
             return None
@@ -143,6 +155,33 @@ class PlainSends:
         self._stats.put(name, self._queue_id, 1, stored.size_bytes)
         return stored
 
+    def _store_batch(
+        self, data: bytearray, start: int, stop: int, connection: Connection
+    ) -> AppendedBatch | None:
+        """Store the batch whose body lies from ``start`` to ``stop``; None as for `_store`."""
+        properties = self._intake.plain_batch_properties(self._text)
+        if properties is None or not self._intake.sizes_fit(stop - start, len(properties)):
+            return None
+        host = connection.peer_bytes
+        try:
+            stored = self._appender.append_items(
+                self._name,
+                self._queue_id,
+                data,
+                start,
+                stop,
+                properties,
+                self._sys_flag | self._send.host_flags(host),
+                self._born_ms,
+                host,
+                self._store_host,
+                self._reconsumed,
+            )
+        except CometError:
+            return None
+        self._stats.put(self._name, self._queue_id, len(stored.log_offsets), stored.size_bytes)
+        return stored
+
     def _look_up(self) -> None:
         """Find out about the topic that was read; good until the next read of the socket."""
         name = self._names.get(self._topic)
@@ -160,6 +199,7 @@ class PlainSends:
         """Read the header that lies from ``at`` to ``end``; False if it is not plain."""
         self._text = b""
         self._reconsumed = 0
+        self._is_batch = False
         at = self._read_fields(data, at + _HEAD_BYTES, end)
         if at == 0 or not matches(data, at, end, _AFTER_FIELDS):
             return False
@@ -218,7 +258,8 @@ class PlainSends:
         if key == 97 or key == 99 or key == 107 or key == 110 or key == 105:
             return True  # group, template topic, unit mode, broker name; properties are read
         if key == 109:  # m: batch
-            return stop - start == 5 and matches(data, start, stop, _BATCH_NO)
+            self._is_batch = stop - start == 4 and matches(data, start, stop, _BATCH_YES)
+            return self._is_batch or (stop - start == 5 and matches(data, start, stop, _BATCH_NO))
         if _end_of_number(data, start, stop) != stop:
             return False
         value = _number(data, start, stop)
@@ -265,7 +306,11 @@ class PlainSends:
 
 
 def _begins_plain(data: bytearray, at: int, end: int) -> bool:
-    return matches(data, at + _PREFIX_BYTES, end, _HEAD)
+    at += _PREFIX_BYTES
+    if at + _HEAD_BYTES > end or not matches(data, at, end, _HEAD):
+        return False
+    unit = data[at + 9]
+    return (unit == 49 or unit == 50) and matches(data, at + 10, end, _AFTER_CODE)
 
 
 def _end_of_text(data: bytearray, at: int, end: int) -> int:

@@ -2,6 +2,7 @@ cimport cython
 
 from cometmq.broker.services.intake cimport Intake, Placement
 from cometmq.broker.services.stats cimport BrokerStats
+from cometmq.protocol.octets cimport put_bytes, put_hex
 from cometmq.remoting.exchange cimport Request, Response, SuccessFormat
 from cometmq.store.appending cimport Appended, Appender
 
@@ -17,12 +18,12 @@ cdef class SendMessage:
     cdef object _commit
     cdef readonly bytes store_host
     cdef str _id_prefix
-    cdef str _id_format
+    cdef bytes _id_start
     cdef int _host_flag
     cdef object _rules
     cdef dict _trace_fields
     cdef readonly SuccessFormat success
-    cdef SuccessFormat _batch_success
+    cdef readonly SuccessFormat batch_success
 
     cpdef follow_rules(self)
 
@@ -31,6 +32,8 @@ cdef class SendMessage:
 
     @cython.locals(placement=Placement, host=bytes, stored=Appended, place=tuple)
     cdef _store_one(self, Request request, object header)
+    @cython.locals(space=bytearray, end=cython.Py_ssize_t, log_offset=cython.longlong)
+    cpdef str ids_of(self, list log_offsets)
     cpdef int host_flags(self, bytes born_host) except? -1
     cdef int _sys_flag(self, object header, bytes born_host) except? -1
     cdef _succeed(self, Request request, SuccessFormat success, tuple place)

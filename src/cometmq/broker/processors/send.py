@@ -29,6 +29,7 @@ from cometmq.protocol.headers import (
     SendMessageResponse,
     SendMessageV2Request,
 )
+from cometmq.protocol.octets import put_bytes, put_hex
 from cometmq.protocol.properties import decode_properties
 from cometmq.remoting import Connection
 from cometmq.remoting.exchange import Request, Response, SuccessFormat
@@ -72,7 +73,7 @@ class SendMessage:
         self._commit = commit
         self.store_host = store_host
         self._id_prefix = store_host.hex().upper()
-        self._id_format = f"{self._id_prefix}%016X"
+        self._id_start = self._id_prefix.encode()
         self._host_flag = SysFlag.STORE_HOST_V6 if len(store_host) > 8 else 0
         self._rules: IntakeRules | None = None
         self.follow_rules()
@@ -90,7 +91,7 @@ class SendMessage:
         trace = msgspec.json.encode(self._trace_fields).decode()[:-1].replace("%", "%%")
         place = '"queueId":"%d","queueOffset":"%d"}'
         self.success = SuccessFormat(f'{trace},"msgId":"{self._id_prefix}%016X",{place}')
-        self._batch_success = SuccessFormat(f'{trace},"msgId":"%s",{place}')
+        self.batch_success = SuccessFormat(f'{trace},"msgId":"%s",{place}')
 
     def handle(self, request: Request) -> Response | None:
         """Answer one send.
@@ -170,6 +171,16 @@ class SendMessage:
         """The bits that say which hosts of a record have IPv6 addresses."""
         return self._host_flag | (SysFlag.BORN_HOST_V6 if len(born_host) > 8 else 0)
 
+    def ids_of(self, log_offsets: list[int]) -> str:
+        """The ids of the messages of a batch, as an answer tells them."""
+        space = bytearray(len(log_offsets) * (len(self._id_start) + 17))
+        end = 0
+        for log_offset in log_offsets:
+            end = put_bytes(space, end, self._id_start)
+            end = put_hex(space, end, log_offset)
+            end = put_bytes(space, end, b",")
+        return space[: end - 1].decode("ascii")
+
     def _store_batch(self, request: Request, header: SendHeader) -> None:
         connection = request.connection
         placement = self.intake.place_batch(header, request.body, connection)
@@ -187,13 +198,12 @@ class SendMessage:
         )
         count = len(stored.log_offsets)
         self.stats.put(placement.topic, placement.queue_id, count, stored.size_bytes)
-        ids = ",".join([self._id_format] * count) % tuple(stored.log_offsets)
-        place = (ids, placement.asked_queue_id, stored.queue_offset)
+        place = (self.ids_of(stored.log_offsets), placement.asked_queue_id, stored.queue_offset)
         if self._commit is None:
-            self._succeed(request, self._batch_success, place)
+            self._succeed(request, self.batch_success, place)
         else:
             end = stored.log_offset_end
-            self._answer_when_synced(request, header, self._batch_success, place, end)
+            self._answer_when_synced(request, header, self.batch_success, place, end)
 
     # --- answers ------------------------------------------------------------------------------
 
@@ -227,7 +237,7 @@ class SendMessage:
         self,
         connection: Connection,
         heads: bytes,
-        places: list[tuple[int, int, int, int]],
+        places: list[tuple[int | str, int, int, int]],
         end: int,
         began_s: float,
     ) -> None:
@@ -236,7 +246,7 @@ class SendMessage:
         Args:
             connection: where they came from.
             heads: the answers if all is well, one after the other.
-            places: log offset, queue, queue offset and opaque of each.
+            places: log offset or ids, queue, queue offset and opaque of each.
             end: the log offset where the last of them ends.
             began_s: when the first of them was begun.
         """
@@ -252,8 +262,8 @@ class SendMessage:
             if synced:
                 connection.write(heads)
                 return
-            for *place, opaque in places:
-                answer = self._not_synced((place[0], place[1], place[2]), error)
+            for where, queue_id, queue_offset, opaque in places:
+                answer = self._not_synced((where, queue_id, queue_offset), error)
                 request = Request(Command(RequestCode.SEND_MESSAGE_V2, opaque=opaque), connection)
                 request.reply(answer)
 

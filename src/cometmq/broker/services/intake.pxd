@@ -30,6 +30,8 @@ cdef class Intake:
     @cython.locals(entries=bytes)
     cpdef bytes plain_properties(self, bytes properties)
 
+    cpdef bytes plain_batch_properties(self, bytes properties)
+
     @cython.locals(topic=str, properties=bytes, queue_id=cython.longlong)
     cpdef Placement place(self, object header, bytes body, object connection)
     cdef bytes _stamped(self, str text)

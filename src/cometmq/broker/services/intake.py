@@ -48,6 +48,7 @@ UNDECIDED: Final = int(SysFlag.TRANSACTION_PREPARED)
 """The bit that half messages and rolled-back ones have; nobody would ever see such a message."""
 SendHeader = SendMessageRequest | SendMessageV2Request
 
+_WAITS = b"WAIT\x01true\x02"
 _UNIQUE_KEY = b"\x02UNIQ_KEY\x01"
 _unusual = re.compile(rb"\x02(?:DELAY|TRAN_MSG|TIMER_D\w*|CLUSTER|MSG_REGION|TRACE_ON|POP_CK)\x01")
 _needs_care = re.compile(
@@ -192,6 +193,15 @@ class Intake:
             properties += b"\x02"
         entries = b"\x02" + properties
         if entries.find(_UNIQUE_KEY) < 0 or _needs_care(entries) is not None:
+            return None
+        return properties + self._suffix
+
+    def plain_batch_properties(self, properties: bytes) -> bytes | None:
+        """What each message of a batch gains from the broker and from the batch as a whole.
+
+        None for a batch that says more of itself than that it waits for the disk.
+        """
+        if properties and properties != _WAITS:
             return None
         return properties + self._suffix
 

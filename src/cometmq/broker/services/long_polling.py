@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from cometmq.store import Matcher
@@ -72,17 +72,14 @@ class HeldPulls:
         self._held_max = held_max
         self._by_place: dict[tuple[str, int], dict[HeldPull, None]] = {}
         self._by_owner: dict[object, dict[HeldPull, None]] = {}
+        self.awaited: dict[str, int] = {}
+        """How many pulls are held for each topic; those with none are not in it."""
         self._held = 0
         self._woken: list[HeldPull] = []
         self._is_open = True
 
     def __len__(self) -> int:
         return self._held
-
-    @property
-    def places(self) -> Mapping[tuple[str, int], object]:
-        """The queues that pulls are held for; empty when none is held."""
-        return self._by_place
 
     def hold(self, pull: HeldPull, hold_ms: int) -> bool:
         """Keep a pull until something ends it, at the latest after ``hold_ms``.
@@ -97,6 +94,8 @@ class HeldPulls:
         self._by_place.setdefault(pull.place, {})[pull] = None
         self._by_owner.setdefault(pull.owner, {})[pull] = None
         self._held += 1
+        topic = pull.place[0]
+        self.awaited[topic] = self.awaited.get(topic, 0) + 1
         return True
 
     def arrived(
@@ -166,6 +165,10 @@ class HeldPulls:
         _take_out(self._by_place, pull.place, pull)
         _take_out(self._by_owner, pull.owner, pull)
         self._held -= 1
+        topic = pull.place[0]
+        self.awaited[topic] -= 1
+        if not self.awaited[topic]:
+            del self.awaited[topic]
 
 
 def _wants(matcher: Matcher | None, tags_code: int, properties: bytes) -> bool:

@@ -10,12 +10,14 @@ Source: ours; the table is ConsumerConnection, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import logging
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from cometmq.client.instance import ClientInstance
 from cometmq.client.subscription import Filter
-from cometmq.model.errors import ResponseError
+from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol.bodies import ConsumerConnection
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -27,12 +29,18 @@ from cometmq.protocol.subscription import (
     is_tag_kind,
     parse_tag_expression,
 )
+from cometmq.remoting.tasks import Supervisor
+
+log = logging.getLogger(__name__)
 
 THE_GROUP = ""
 """Stands for the client id where a broker does not tell whose subscription it is."""
+LOGGED_MAX = 10
+PAUSE_S = 1.0
+"""Shortest time from one look to the next."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Difference:
     """One topic that a member of the group wants otherwise than this one does."""
 
@@ -60,8 +68,8 @@ async def check(
 
     Args:
         instance: of this member; its heartbeat has told the brokers of ``mine`` already.
-        group: the consumer group.
-        mine: this member's subscriptions by topic.
+        group: the consumer group, without a namespace.
+        mine: this member's subscriptions by topic, without a namespace.
 
     Returns:
         The differences, sorted; none if all agree, or if no broker knows the group.
@@ -69,10 +77,15 @@ async def check(
     Raises:
         CometError: no broker answered.
     """
+    names = instance.namespace
+    wire = {names.wrap_topic(topic): wanted for topic, wanted in mine.items()}
     found: set[Difference] = set()
-    for table in await _tables(instance, group, mine):
-        found |= set(differences(table, mine, me=instance.client_id))
-    return sorted(found)
+    for table in await _tables(instance, names.wrap_group(group), wire):
+        found |= set(differences(table, wire, me=instance.client_id))
+    return sorted(
+        (replace(difference, topic=names.unwrap(difference.topic)) for difference in found),
+        key=lambda d: (d.client_id, d.topic, d.theirs or "", d.mine or ""),
+    )
 
 
 def differences(
@@ -158,3 +171,77 @@ async def _table(instance: ClientInstance, address: str, group: str) -> Consumer
             return None
         raise
     return ConsumerConnection.decode(answer.body)
+
+
+class SubscriptionWatch:
+    """Compares this member's subscriptions with its group's now and then, and says what differs.
+
+    Args:
+        instance: of this member.
+        group: the consumer group, without a namespace.
+        mine: gives this member's subscriptions by topic, without a namespace.
+        interval_s: seconds from one look to the next, when nothing calls for one.
+
+    A set of differences is logged once, when it is new, and once more when all agree again. Brokers
+    that do not answer change nothing.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        mine: Callable[[], Mapping[str, Filter]],
+        *,
+        interval_s: float = 30.0,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._mine = mine
+        self._interval_s = interval_s
+        self._called = asyncio.Event()
+        self._found: list[Difference] = []
+
+    def start(self, tasks: Supervisor) -> None:
+        """Look from now on, in a task of the caller's."""
+        tasks.spawn(self._run(), f"subscriptions-{self._group}")
+
+    def wake(self) -> None:
+        """Look soon: a heartbeat has told the brokers of a changed subscription."""
+        self._called.set()
+
+    def disagreements(self) -> list[Difference]:
+        """Give what differed at the last look."""
+        return list(self._found)
+
+    async def look(self) -> list[Difference]:
+        """Look now, log what is new, and give what differs.
+
+        Raises:
+            CometError: no broker answered; what was found before stays.
+        """
+        found = await check(self._instance, self._group, self._mine())
+        before, self._found = self._found, found
+        if found and found != before:
+            log.warning(
+                "Members of a group subscribe differently. group=%s differences=%s",
+                self._group,
+                "; ".join(map(str, found[:LOGGED_MAX])),
+            )
+        elif before and not found:
+            log.info("All members of a group subscribe the same again. group=%s", self._group)
+        return list(found)
+
+    async def _run(self) -> None:
+        while True:
+            pause_s = self._interval_s * random.uniform(0.9, 1.1)
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._called.wait()
+            except TimeoutError:
+                pass
+            self._called.clear()
+            try:
+                await self.look()
+            except CometError as error:
+                log.debug("subscriptions not compared group=%s error=%s", self._group, error)
+            await asyncio.sleep(PAUSE_S)

@@ -599,7 +599,10 @@ async def test_bodies_have_the_shape_of_recorded_ones(
     answer = await broker.ask(RequestCode[name], **fields)
     recorded = {repr(shape(command.body)) for command in answers("5.3.3", "mqadmin", name)}
 
-    assert repr(shape(answer.body)) in recorded
+    ours = shape(answer.body)
+    if isinstance(ours, dict):
+        ours.pop("subscriptionsByClient", None)  # ours, beside what RocketMQ says
+    assert repr(ours) in recorded
 
 
 async def test_broker_consume_stats_have_the_recorded_names(broker: Administered) -> None:

@@ -17,6 +17,7 @@ from cometmq.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerConnection,
     ConsumeType,
+    MemberSubscription,
     MessageModel,
     ProducerConnection,
     ProducerInfo,
@@ -45,7 +46,10 @@ class Connections:
         self._producers = producers
 
     def of_consumers(self, request: Request) -> Response:
-        """Answer the members of a consumer group and what it subscribes."""
+        """Answer the members of a consumer group, what it subscribes, and what each of them does.
+
+        The last is ours: RocketMQ's clients pass over it.
+        """
         name = request.header(GetConsumerConnectionListRequest).consumer_group
         group = self._consumers.group(name)
         if group is None:
@@ -60,6 +64,15 @@ class Connections:
             consume_type=_member(ConsumeType, group.kind),
             message_model=_member(MessageModel, group.model),
             consume_from_where=_member(ConsumeFromWhere, group.consume_from),
+            subscriptions_by_client={
+                client_id: {
+                    wanted.topic: MemberSubscription(
+                        sub_string=wanted.expression, expression_type=wanted.kind
+                    )
+                    for wanted in view
+                }
+                for client_id, view in group.views.by_client().items()
+            },
         )
         return Response(body=body.encode())
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
+from cometmq.broker.services.consistency import Views
 from cometmq.broker.services.members import SILENT_MS_MAX, Member
 from cometmq.broker.services.subscriptions import Subscription
 from cometmq.remoting import Connection
@@ -33,6 +34,7 @@ class ConsumerGroup:
         "model",
         "name",
         "subscriptions",
+        "views",
     )
 
     def __init__(self, name: str) -> None:
@@ -44,6 +46,8 @@ class ConsumerGroup:
         """Of the last heartbeat in its second form."""
         self.subscriptions: dict[str, Subscription] = {}
         self.members: dict[Connection, Member] = {}
+        self.views = Views(name)
+        """What each member subscribes by itself."""
 
     @property
     def client_ids(self) -> list[str]:
@@ -68,8 +72,15 @@ class ConsumerGroup:
                 client_id,
                 connection.peer_text,
             )
+            self.leave(connection)
         self.members[connection] = Member(connection, client_id, now_ms)
         return member is None
+
+    def leave(self, connection: Connection) -> None:
+        """Remove a member; one that is here over another connection too keeps its view."""
+        member = self.members.pop(connection, None)
+        if member is not None and self.find(member.client_id) is None:
+            self.views.forget(member.client_id)
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
         """Take over the subscriptions of a heartbeat; returns whether the set of topics changed."""
@@ -159,7 +170,9 @@ class ConsumerRegistry:
         self._by_connection.setdefault(connection, set()).add(name)
         group.kind, group.model, group.consume_from = kind, model, consume_from
         if subscriptions is not None:
-            changed = group.subscribe(subscriptions) or changed
+            wanted = list(subscriptions)
+            group.views.note(client_id, wanted)
+            changed = group.subscribe(wanted) or changed
         if changed and notify:
             self._tell(group)
         return changed
@@ -196,7 +209,7 @@ class ConsumerRegistry:
         return silent
 
     def _remove(self, group: ConsumerGroup, connection: Connection, *, notify: bool) -> None:
-        group.members.pop(connection, None)
+        group.leave(connection)
         names = self._by_connection.get(connection)
         if names is not None:
             names.discard(group.name)

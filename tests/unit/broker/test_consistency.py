@@ -1,0 +1,162 @@
+"""A broker tells which member of a group subscribes otherwise than the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.services.consistency import LOGGED_TOPICS_MAX, Views
+from cometmq.broker.services.consumers import ConsumerRegistry
+from cometmq.broker.services.subscriptions import Subscription
+from cometmq.protocol.bodies import ConsumerConnection, SubscriptionData
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import Connection
+from cometmq.system.clock import ManualClock
+from support.administered import Administered
+from support.memory_link import link
+
+
+def wants(**topics: str) -> list[Subscription]:
+    return [Subscription(SubscriptionData(topic=t, sub_string=s)) for t, s in topics.items()]
+
+
+@pytest.fixture
+def views() -> Views:
+    return Views("g")
+
+
+def connection() -> Connection:
+    return link({}, {})[1]
+
+
+def test_members_that_agree_are_not_mentioned(
+    views: Views, caplog: pytest.LogCaptureFixture
+) -> None:
+    views.note("one", wants(orders="a || b"))
+    views.note("two", wants(orders="b||a"))
+
+    assert caplog.messages == []
+
+
+def test_member_that_differs_is_named_with_both_expressions(
+    views: Views, caplog: pytest.LogCaptureFixture
+) -> None:
+    views.note("one", wants(orders="paid"))
+    views.note("two", wants(orders="new", stock="*"))
+
+    assert caplog.messages == [
+        "A member subscribes otherwise than its group. "
+        "group=g member=two topic=orders has='new' others_have='paid'",
+        "A member subscribes otherwise than its group. "
+        "group=g member=two topic=stock has='*' others_have=nothing",
+    ]
+
+
+def test_difference_is_logged_once_and_again_when_it_changes(
+    views: Views, caplog: pytest.LogCaptureFixture
+) -> None:
+    views.note("one", wants(orders="paid"))
+    for expression in ("new", "new", "new", "old"):
+        views.note("two", wants(orders=expression))
+
+    assert [text.partition("has=")[2] for text in caplog.messages] == [
+        "'new' others_have='paid'",
+        "'old' others_have='paid'",
+    ]
+
+
+def test_newcomer_is_compared_with_what_most_have(
+    views: Views, caplog: pytest.LogCaptureFixture
+) -> None:
+    for client_id, expression in (("one", "a"), ("two", "b"), ("three", "b")):
+        views.note(client_id, wants(orders=expression))
+    caplog.clear()
+    views.note("four", wants(orders="b"))
+
+    assert caplog.messages == []
+
+
+def test_retry_topic_and_members_without_topics_have_no_say(
+    views: Views, caplog: pytest.LogCaptureFixture
+) -> None:
+    views.note("reader", [])
+    views.note("one", wants(**{"orders": "*", "%RETRY%g": "*"}))
+    views.note("two", wants(orders="*"))
+
+    assert caplog.messages == []
+
+
+def test_member_that_left_has_no_say(views: Views, caplog: pytest.LogCaptureFixture) -> None:
+    views.note("one", wants(orders="a"))
+    views.forget("one")
+    views.note("two", wants(orders="b"))
+
+    assert (caplog.messages, list(views.by_client())) == ([], ["two"])
+
+
+def test_log_is_bounded(views: Views, caplog: pytest.LogCaptureFixture) -> None:
+    views.note("one", wants(orders="*"))
+    views.note("two", wants(**{f"t{n}": "x" * 10_000 for n in range(100)}))
+
+    assert len(caplog.messages) == LOGGED_TOPICS_MAX
+    assert max(map(len, caplog.messages)) < 500
+
+
+def register(registry: ConsumerRegistry, peer: Connection, client_id: str, **topics: str) -> None:
+    registry.register(
+        peer, client_id, "g", kind="", model="", consume_from="", subscriptions=wants(**topics)
+    )
+
+
+async def test_members_view_goes_with_its_last_connection() -> None:
+    registry = ConsumerRegistry(ManualClock())
+    stays, old, new = connection(), connection(), connection()
+    register(registry, stays, "one", orders="*")
+    register(registry, old, "two", orders="*")
+    register(registry, new, "two", orders="*")
+    group = registry.group("g")
+    assert group is not None
+
+    registry.connection_closed(old)
+    assert list(group.views.by_client()) == ["one", "two"]
+    registry.connection_closed(new)
+    assert list(group.views.by_client()) == ["one"]
+
+
+async def test_heartbeat_without_subscriptions_keeps_the_members_view() -> None:
+    registry = ConsumerRegistry(ManualClock())
+    peer = connection()
+    register(registry, peer, "one", orders="a")
+    registry.register(peer, "one", "g", kind="", model="", consume_from="", subscriptions=None)
+
+    group = registry.group("g")
+    assert group is not None
+    assert [w.expression for w in group.views.by_client()["one"]] == ["a"]
+
+
+async def test_member_that_takes_another_name_leaves_no_view_behind() -> None:
+    registry = ConsumerRegistry(ManualClock())
+    peer = connection()
+    register(registry, peer, "one", orders="*")
+    register(registry, peer, "two", orders="*")
+
+    group = registry.group("g")
+    assert group is not None
+    assert list(group.views.by_client()) == ["two"]
+
+
+async def test_list_of_connections_tells_each_members_subscriptions(tmp_path: Path) -> None:
+    broker = Administered(tmp_path)
+    broker.join("g", "one", "orders")
+    broker.join("g", "two", "orders", "stock")
+    answer = await broker.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="g")
+    broker.store.close()
+
+    members = ConsumerConnection.decode(answer.body).subscriptions_by_client
+    assert members is not None
+    assert {client_id: sorted(topics) for client_id, topics in members.items()} == {
+        "one": ["orders"],
+        "two": ["orders", "stock"],
+    }
+    assert members["one"]["orders"].sub_string == "*"

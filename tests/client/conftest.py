@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,9 +21,10 @@ for folder in (TESTS / "interop", TESTS / "conformance"):
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
-from servers import VERSIONS, Cluster  # noqa: E402
+from servers import VERSIONS, Cluster, Settings  # noqa: E402
 
 from cometmq.client import AdminClient, ClientInstance, MessageQueue  # noqa: E402
+from support.leaks import left_behind, open_sockets, other_tasks  # noqa: E402
 
 COMET = "comet"
 TARGETS = (COMET, *VERSIONS)
@@ -41,6 +42,7 @@ def chosen_targets() -> list[str]:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marks of this folder."""
     config.addinivalue_line("markers", "only_on(*targets): runs on these clusters only")
+    config.addinivalue_line("markers", "leaves(why): the test leaves tasks or sockets, and may")
 
 
 @pytest.fixture(scope="session", params=chosen_targets())
@@ -61,24 +63,56 @@ def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> It
         running.kill()
 
 
+@pytest.fixture(autouse=True)
+async def _leaves_nothing(
+    session_cluster: Cluster, request: pytest.FixtureRequest
+) -> AsyncIterator[None]:
+    """Fail a test after which a task still runs in its loop, or a socket is still open."""
+    tasks, sockets = other_tasks(), open_sockets()
+    yield
+    if request.node.get_closest_marker("leaves") is None:
+        found = await left_behind(tasks, sockets)
+        assert not found, f"left behind: {found}"
+
+
 @pytest.fixture
 def cluster(session_cluster: Cluster, target: str, request: pytest.FixtureRequest) -> Cluster:
     """The shared cluster, for tests that leave it as it is."""
-    mark = request.node.get_closest_marker("only_on")
-    if mark is not None and target not in mark.args:
-        pytest.skip(f"is only for {' and '.join(mark.args)}")
+    _skip_elsewhere(request, target)
     return session_cluster
 
 
+def _skip_elsewhere(request: pytest.FixtureRequest, target: str) -> None:
+    mark = request.node.get_closest_marker("only_on")
+    if mark is not None and target not in mark.args:
+        pytest.skip(f"is only for {' and '.join(mark.args)}")
+
+
+MakeCluster = Callable[..., Cluster]
+
+
 @pytest.fixture
-def own_cluster(target: str, tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster for a test that stops, kills or reconfigures it."""
-    running = Cluster(target, tmp_path / "own")
-    try:
-        running.start()
-        yield running
-    finally:
+def make_cluster(
+    target: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[MakeCluster]:
+    """Start clusters for one test alone, with settings of the broker by RocketMQ's names."""
+    _skip_elsewhere(request, target)
+    started: list[Cluster] = []
+
+    def make(settings: Settings | None = None) -> Cluster:
+        started.append(Cluster(target, tmp_path / f"own-{len(started)}", settings))
+        started[-1].start()
+        return started[-1]
+
+    yield make
+    for running in started:
         running.kill()
+
+
+@pytest.fixture
+def own_cluster(make_cluster: MakeCluster) -> Cluster:
+    """A cluster for a test that stops, kills or restarts it."""
+    return make_cluster()
 
 
 @pytest.fixture

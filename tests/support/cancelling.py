@@ -1,0 +1,122 @@
+"""Cancels a coroutine at each of the places where it waits, one run for each place.
+
+A wait can be cancelled in two ways that go wrong differently: while it lasts, and in the moment
+after what it waited for has come, when the result is there but was not taken yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from types import coroutine
+from typing import Any
+
+RUN_S = 30.0
+
+
+class Moment(Enum):
+    """When within a wait the cancelling comes."""
+
+    WAITING = "while it waits"
+    COME = "as what it waits for has come"
+
+
+@dataclass
+class _Run:
+    """One run, to be cancelled at the wait of a number."""
+
+    at: int
+    moment: Moment
+    waits: int = 0
+    cancelled: bool = False
+
+
+Make = Callable[[], Coroutine[Any, Any, Any]]
+Check = Callable[[], Awaitable[object]]
+
+
+async def cancel_at_every_await(
+    make: Make,
+    check: Check,
+    *,
+    max_awaits: int = 100,
+    moments: tuple[Moment, ...] = tuple(Moment),
+) -> int:
+    """Run a coroutine again and again, cancelled at its first wait, its second, and so on.
+
+    Args:
+        make: makes the coroutine anew.
+        check: shows that everything is usable; runs after every run.
+        max_awaits: how many waits it may have at most.
+        moments: when within a wait to cancel.
+
+    Returns:
+        How many waits were cancelled in all.
+
+    Raises:
+        AssertionError: a run took the cancelling for something else, hung, or never got through.
+    """
+    done = 0
+    for moment in moments:
+        for at in range(max_awaits):
+            run = _Run(at, moment)
+            await _cancelled(make(), run)
+            await check()
+            if not run.cancelled:
+                break
+            done += 1
+        else:
+            raise AssertionError(f"still waiting after {max_awaits} waits")
+    return done
+
+
+async def _cancelled(wanted: Coroutine[Any, Any, Any], run: _Run) -> None:
+    task = asyncio.ensure_future(_driven(wanted, run))
+    finished, _ = await asyncio.wait({task}, timeout=RUN_S)
+    where = f"cancelled at wait {run.at}, {run.moment.value}"
+    if not finished:
+        task.cancel()
+        await asyncio.wait({task}, timeout=1.0)
+        raise AssertionError(f"hung when {where}")
+    if task.cancelled():
+        assert run.cancelled, "ended as cancelled, though nobody cancelled it"
+        return
+    error = task.exception()
+    if error is not None:
+        raise AssertionError(f"ended with {error!r} when {where}") from error
+    assert not run.cancelled, f"went on when {where}"
+
+
+@coroutine
+def _driven(wanted: Coroutine[Any, Any, Any], run: _Run) -> Generator[Any, Any, Any]:
+    """Pass on what a coroutine waits for, and cancel the task at the wait that was chosen."""
+    go_on: Callable[[], Any] = partial(wanted.send, None)
+    resume = go_on
+    while True:
+        try:
+            awaited = resume()
+        except StopIteration as end:
+            return end.value
+        if run.waits == run.at:
+            _cancel(awaited, run)
+        run.waits += 1
+        try:
+            yield awaited
+        except BaseException as error:  # handed to the coroutine, as the task would
+            resume = partial(wanted.throw, error)
+        else:
+            resume = go_on
+
+
+def _cancel(awaited: Any, run: _Run) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    run.cancelled = True
+    if run.moment is Moment.COME and asyncio.isfuture(awaited):
+        # Called before the task's own callback: it cancels, and then the task is woken.
+        awaited.add_done_callback(lambda _: task.cancel())
+    else:
+        task.cancel()

@@ -1,0 +1,152 @@
+"""Marks in any database that SQLAlchemy speaks, beside the application's tables.
+
+    cometmq_marks := mark_id | consumer_group | message_key | marked_at_ms     unique by the first
+
+``mark_id`` is the SHA-256 of group and key, as hexadecimal digits: some databases compare texts
+without regard to case or to blanks at the end, or cut long ones, and would take two keys for one.
+The two names beside it are for people, and cut to fit.
+
+Needs ``pip install cometmq[sql]`` and a driver of the database. Source: ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
+from typing import TYPE_CHECKING
+
+from cometmq.model.errors import ConfigError
+
+try:
+    import sqlalchemy as sql
+    from sqlalchemy.exc import IntegrityError
+except ImportError as error:
+    raise ConfigError("marks in SQL databases need: pip install cometmq[sql]") from error
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+NAME_CHARS_MAX = 255
+
+TABLE = sql.Table(
+    "cometmq_marks",
+    sql.MetaData(),
+    sql.Column("mark_id", sql.String(64), primary_key=True),
+    sql.Column("consumer_group", sql.String(NAME_CHARS_MAX), nullable=False),
+    sql.Column("message_key", sql.String(NAME_CHARS_MAX), nullable=False),
+    sql.Column("marked_at_ms", sql.BigInteger, nullable=False, index=True),
+)
+"""Copy it into the metadata of migrations with ``TABLE.to_metadata(yours)``."""
+
+
+class SqlTransaction:
+    """A transaction as a plain handler gets it."""
+
+    def __init__(self, connection: sql.Connection) -> None:
+        self.connection = connection
+        """Write through it, or through ``Session(bind=transaction.connection)``; the store commits
+        and rolls back."""
+
+    def mark(self, group: str, key: str) -> bool:
+        """Mark the key as acted on by the group; False if it was marked before.
+
+        After False, some databases take nothing more in this transaction.
+        """
+        try:
+            self.connection.execute(_insert(group, key))
+        except IntegrityError:
+            return False
+        return True
+
+
+class AsyncSqlTransaction:
+    """A transaction as an ``async def`` handler gets it."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self.connection = connection
+        """Write through it, or through ``AsyncSession(bind=transaction.connection)``; the store
+        commits and rolls back."""
+
+    async def mark(self, group: str, key: str) -> bool:
+        """Mark the key as acted on by the group; False if it was marked before.
+
+        After False, some databases take nothing more in this transaction.
+        """
+        try:
+            await self.connection.execute(_insert(group, key))
+        except IntegrityError:
+            return False
+        return True
+
+
+class SqlAlchemyMarks:
+    """Keeps marks in the database of an engine.
+
+    Args:
+        engine: an ``Engine`` for plain handlers, or an ``AsyncEngine`` for ``async def`` ones; its
+            pool bounds how many handlers write at a time. The caller disposes of it.
+
+    The table is made by `create_table`, or by a migration of your own. Every error of the database
+    rolls the transaction back and reaches whoever entered it.
+    Example: ``SqlAlchemyMarks(create_engine("postgresql+psycopg://localhost/shop"))``
+    """
+
+    def __init__(self, engine: sql.Engine | AsyncEngine) -> None:
+        self._engine = engine
+
+    def transaction(
+        self,
+    ) -> AbstractContextManager[SqlTransaction] | AbstractAsyncContextManager[AsyncSqlTransaction]:
+        """Give a transaction for ``with`` or for ``async with``, as the engine is."""
+        if isinstance(self._engine, sql.Engine):
+            return _plain(self._engine)
+        return _awaited(self._engine)
+
+    @staticmethod
+    def create_table(connection: sql.Connection) -> None:
+        """Make the table unless it is there; ``await connection.run_sync(...)`` when awaited."""
+        TABLE.create(connection, checkfirst=True)
+
+    @staticmethod
+    def forgetting(older_than_s: float) -> sql.Delete:
+        """Give the statement that deletes the marks that are older.
+
+        Args:
+            older_than_s: seconds. Keep marks for longer than a message may come again: for at least
+                as long as brokers keep messages, three days by default.
+        """
+        limit_ms = _now_ms() - int(older_than_s * 1000)
+        return sql.delete(TABLE).where(TABLE.c.marked_at_ms < limit_ms)
+
+
+@contextmanager
+def _plain(engine: sql.Engine) -> Iterator[SqlTransaction]:
+    with engine.begin() as connection:
+        yield SqlTransaction(connection)
+
+
+@asynccontextmanager
+async def _awaited(engine: AsyncEngine) -> AsyncIterator[AsyncSqlTransaction]:
+    async with engine.begin() as connection:
+        yield AsyncSqlTransaction(connection)
+
+
+def _insert(group: str, key: str) -> sql.Insert:
+    digest = hashlib.sha256(f"{len(group)} {group} {key}".encode()).hexdigest()
+    return sql.insert(TABLE).values(
+        mark_id=digest,
+        consumer_group=group[:NAME_CHARS_MAX],
+        message_key=key[:NAME_CHARS_MAX],
+        marked_at_ms=_now_ms(),
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -5,24 +5,22 @@ Source: PullAPIWrapper and MQClientAPIImpl.processPullResponse, RocketMQ 5.3.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from enum import Enum
 
 from cometmq.client.broker_calls import BrokerCalls
 from cometmq.client.subscription import Filter
+from cometmq.client.unwrapping import unwrap_all
+from cometmq.model import property_names as names
 from cometmq.model.errors import ResponseError
-from cometmq.model.flags import SysFlag, pull_sys_flag
+from cometmq.model.flags import pull_sys_flag
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.compression import CompressionError, decompress_body
 from cometmq.protocol.headers import PullMessageRequest, PullMessageResponse
-from cometmq.protocol.record import decode_messages
-
-log = logging.getLogger(__name__)
+from cometmq.protocol.lazy_record import decode_lazily
 
 
 class PullStatus(Enum):
@@ -73,21 +71,35 @@ class Pull:
     max_messages: int = 32
     hold_ms: int = 0
     """How long the broker may wait for a message to come; 0 to answer at once."""
+    max_bytes: int | None = None
+    """Bytes wanted at most; None for what the broker allows. Brokers before 5.0 do not heed it."""
+    commit_offset: QueueOffset | None = None
+    """How far the group has consumed the queue, for a master to keep; None to say nothing of it."""
+    send_filter: bool = True
+    """Whether the filter travels along; else the broker has it from the last heartbeat."""
+    lite: bool = False
+    """Whether a pull consumer asks that manages its queues itself; only statistics differ."""
 
     def header(self) -> PullMessageRequest:
-        """Say it as the wire does; the filter travels along with each pull."""
+        """Say it as the wire does."""
         return PullMessageRequest(
             consumer_group=self.group,
             topic=self.queue.topic,
             queue_id=self.queue.queue_id,
             queue_offset=self.offset,
             max_msg_nums=self.max_messages,
-            sys_flag=pull_sys_flag(suspend=self.hold_ms > 0, subscription=True),
-            commit_offset=0,
+            sys_flag=pull_sys_flag(
+                commit_offset=self.commit_offset is not None,
+                suspend=self.hold_ms > 0,
+                subscription=self.send_filter,
+                lite_pull=self.lite,
+            ),
+            commit_offset=self.commit_offset or 0,
             suspend_timeout_millis=self.hold_ms,
-            subscription=self.wanted.expression,
+            subscription=self.wanted.expression if self.send_filter else None,
             sub_version=self.wanted.version,
             expression_type=self.wanted.kind,
+            max_msg_bytes=self.max_bytes,
             bname=self.queue.broker_name,
         )
 
@@ -111,15 +123,16 @@ def result_from(answer: Command, pull: Pull) -> PullResult:
 
     Raises:
         ResponseError: the broker refused.
+        ProtocolError: what it sent cannot be read.
     """
     status = _STATUS.get(answer.code)  # type: ignore[call-overload]
     if status is None:
         raise ResponseError(answer.code, answer.remark or "")
     header = answer.header(PullMessageResponse)
-    messages = _messages(answer, pull) if status is PullStatus.FOUND else []
+    fetched = _fetched(answer, pull, header) if status is PullStatus.FOUND else []
     return PullResult(
         status=status,
-        messages=messages,
+        messages=_wanted(fetched, pull.wanted),
         next_offset=QueueOffset(header.next_begin_offset),
         min_offset=QueueOffset(header.min_offset),
         max_offset=QueueOffset(header.max_offset),
@@ -127,26 +140,27 @@ def result_from(answer: Command, pull: Pull) -> PullResult:
     )
 
 
-def _messages(answer: Command, pull: Pull) -> list[StoredMessage]:
-    messages = decode_messages(answer.body, decompress=False)
-    for message in messages:
-        message.broker_name = pull.queue.broker_name
-        _unpack(message)
-    return [message for message in messages if pull.wanted.takes(message.tags)]
-
-
-def _unpack(message: StoredMessage) -> None:
-    """Decompress the body; one that cannot be is handed on as it is, lest it block its queue."""
-    if not message.sys_flag & SysFlag.COMPRESSED:
-        return
-    try:
-        message.body = decompress_body(message.body, message.sys_flag)
-    except CompressionError as error:
-        log.warning(
-            "a body stays compressed queue=%s offset=%d error=%s",
-            message.queue,
-            message.queue_offset,
-            error,
+def _fetched(answer: Command, pull: Pull, header: PullMessageResponse) -> list[StoredMessage]:
+    """Cut the answer into messages, which say where they came from."""
+    messages: list[StoredMessage] = list(
+        decode_lazily(
+            answer.body,
+            broker_name=pull.queue.broker_name,
+            added={
+                names.MIN_OFFSET: str(header.min_offset),
+                names.MAX_OFFSET: str(header.max_offset),
+            },
         )
-    else:
-        message.sys_flag &= ~SysFlag.COMPRESSED
+    )
+    messages = unwrap_all(messages, answer.body)
+    if header.offset_delta:
+        for message in messages:
+            message.queue_offset = QueueOffset(message.queue_offset + header.offset_delta)
+    return messages
+
+
+def _wanted(messages: list[StoredMessage], wanted: Filter) -> list[StoredMessage]:
+    """Leave out what a broker sent because its tag has the hash of a wanted one."""
+    if not wanted.wanted_tags:
+        return messages
+    return [message for message in messages if wanted.takes(message.tags)]

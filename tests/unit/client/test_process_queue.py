@@ -27,11 +27,11 @@ class Clock:
         return self.now
 
 
-def message(offset: int, body: bytes = b"12345") -> StoredMessage:
+def message(offset: int) -> StoredMessage:
     """A message at an offset of the queue."""
     return StoredMessage(
         topic=QUEUE.topic,
-        body=body,
+        body=b"12345",
         properties={},
         queue_id=0,
         queue_offset=QueueOffset(offset),
@@ -89,7 +89,7 @@ def test_messages_removed_twice_count_once() -> None:
     queue.remove(messages(3))
     queue.remove(messages(3))
 
-    assert (queue.count, queue.size_bytes) == (1, 5)
+    assert (queue.count, queue.size_bytes) == (1, 100)
 
 
 def test_the_span_reaches_from_the_first_to_the_last_unfinished_message() -> None:
@@ -244,5 +244,5 @@ def test_commits_never_pass_an_unfinished_message(data: st.DataObject) -> None:
         told = queue.remove(messages(*done))
         assert told == (min(unfinished) if unfinished else next_offset + 1)
         assert queue.count == len(unfinished)
-        assert queue.size_bytes == 5 * len(unfinished)
+        assert queue.size_bytes == 100 * len(unfinished)
         assert queue.min_offset == (min(unfinished) if unfinished else None)

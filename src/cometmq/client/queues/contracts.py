@@ -31,3 +31,10 @@ class ConsumeService(Protocol[P]):
 
     async def stop(self, *, grace_s: float) -> None:
         """Take no further messages, wait for running handlers, then cancel what still runs."""
+
+
+class PullStats(Protocol):
+    """Counts pulls."""
+
+    def pulled(self, topic: str, messages: int, cost_ms: float) -> None:
+        """A pull of a topic has brought so many messages, and took so long from call to answer."""

@@ -53,7 +53,7 @@ class ProcessQueue:
         self.count = 0
         """Messages that are not consumed yet, those in a handler's hands included."""
         self.size_bytes = 0
-        """Bytes of their bodies."""
+        """Bytes of their records, as they lie in memory until a handler looks at them."""
         self.lag = 0
         """Messages behind the last fetched one when it was fetched."""
         self.max_offset: QueueOffset | None = None
@@ -101,7 +101,7 @@ class ProcessQueue:
         fresh = messages if in_order else [each for each in messages if not self._has(each)]
         self.count += len(fresh)
         for message in fresh:
-            self.size_bytes += len(message.body)
+            self.size_bytes += message.size_bytes
             self._fetched[message.queue_offset] = message
         self._order.extend([message.queue_offset for message in fresh])
         if not in_order:
@@ -132,7 +132,7 @@ class ProcessQueue:
             found = self._fetched.pop(offset, None)
             if found is not None:
                 self.count -= 1
-                self.size_bytes -= len(found.body)
+                self.size_bytes -= found.size_bytes
                 self._begun.pop(offset, None)
         self._trim()
         self._tell_of_room()
@@ -171,7 +171,7 @@ class ProcessQueue:
             return None
         last = max(self._open)
         self.count -= len(self._open)
-        self.size_bytes -= sum(len(message.body) for message in self._open.values())
+        self.size_bytes -= sum(message.size_bytes for message in self._open.values())
         self._open.clear()
         self._tell_of_room()
         return QueueOffset(last + 1)
@@ -235,6 +235,10 @@ class ProcessQueue:
     def lock_is_fresh(self, max_age_s: float = LOCK_AGE_S) -> bool:
         """Whether a broker has the queue locked for this client, and told so not long ago."""
         return self.locked and self._now() - self.locked_at <= max_age_s
+
+    def note_pull(self) -> None:
+        """Note that a pull begins, or that there is a reason not to pull now."""
+        self.pulled_at = self._now()
 
     def idle_s(self) -> float:
         """Give the seconds since the last pull began."""

@@ -1,9 +1,11 @@
 """Which queues are whose: strategies that divide them, and what carries the division out."""
 
 from cometmq.client.rebalance.contracts import AllocationError, AllocationStrategy, QueueOwner
+from cometmq.client.rebalance.rebalancer import Rebalancer
 from cometmq.client.rebalance.strategies import Averagely, AveragelyByCircle, ByConfiguration
 
 __all__ = [
+    "Rebalancer",
     "AllocationStrategy",
     "AllocationError",
     "QueueOwner",

@@ -1,0 +1,158 @@
+"""What a group's member asks of brokers: to lock its queues, to check its filters, to divide.
+
+Source: RebalanceImpl.lock, lockAll, unlock and unlockAll, MQClientInstance.checkClientInBroker and
+queryAssignment, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from cometmq.client.errors import TopicNotFoundError
+from cometmq.client.instance import ClientInstance
+from cometmq.client.subscription import Filter
+from cometmq.model.errors import CometError
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.bodies import (
+    CheckClientRequestBody,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    MessageModel,
+    MessageQueueAssignment,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+    UnlockBatchRequestBody,
+)
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.subscription import TAG_KIND
+
+log = logging.getLogger(__name__)
+
+LOCK_S = 1.0
+"""Time for a broker's answer to a lock."""
+
+
+class GroupCalls:
+    """Asks the brokers of queues and topics on behalf of a group's member.
+
+    Args:
+        instance: whose connections and routes are used.
+    """
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._instance = instance
+
+    async def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue]
+    ) -> set[MessageQueue]:
+        """Lock queues at the masters of their brokers, or renew their locks.
+
+        Returns:
+            The queues that are locked for this client now. One whose broker has no master, refuses
+            or does not answer within a second is not among them.
+        """
+        by_address = await self._by_master(queues)
+        answers = await asyncio.gather(
+            *(self._lock(address, group, client_id, part) for address, part in by_address.items())
+        )
+        return {queue for answer in answers for queue in answer}
+
+    async def _lock(
+        self, address: str, group: str, client_id: str, queues: list[MessageQueue]
+    ) -> list[MessageQueue]:
+        body = LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=queues)
+        code, brokers = RequestCode.LOCK_BATCH_MQ, self._instance.brokers
+        try:
+            answer = await brokers.call(address, code, body=body.encode(), timeout=LOCK_S)
+            return LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
+        except CometError as error:
+            log.warning("queues not locked address=%s group=%s error=%s", address, group, error)
+            return []
+
+    async def unlock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], *, oneway: bool = True
+    ) -> None:
+        """Give up the locks of queues; a broker that is no help is logged, its locks expire.
+
+        Args:
+            group: the group.
+            client_id: the member that holds the locks.
+            queues: the queues.
+            oneway: do not wait for the answers.
+        """
+        for address, part in (await self._by_master(queues)).items():
+            body = UnlockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=part)
+            try:
+                await self._unlock(address, body.encode(), oneway=oneway)
+            except CometError as error:
+                log.warning("queues not unlocked address=%s error=%s", address, error)
+
+    async def _unlock(self, address: str, body: bytes, *, oneway: bool) -> None:
+        code = RequestCode.UNLOCK_BATCH_MQ
+        if oneway:
+            await self._instance.remoting.oneway(address, code, body=body)
+        else:
+            await self._instance.brokers.call(address, code, body=body, timeout=LOCK_S)
+
+    async def _by_master(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+        """Sort queues by the address of their broker's master; those without one are left out."""
+        found: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            try:
+                address = (await self._instance.routes.find(queue.topic)).master(queue.broker_name)
+            except CometError as error:
+                log.warning("a queue has no route queue=%s error=%s", queue, error)
+                continue
+            if address is None:
+                log.warning("a queue's broker has no master queue=%s", queue)
+                continue
+            found.setdefault(address, []).append(queue)
+        return found
+
+    async def check_filter(self, group: str, client_id: str, topic: str, wanted: Filter) -> None:
+        """Ask every broker of a topic whether it can filter this way; tags need no asking.
+
+        Raises:
+            TopicNotFoundError: no broker serves the topic.
+            ResponseError: a broker cannot filter by this, or cannot read the expression.
+            RemotingError: a broker did not answer.
+        """
+        if wanted.kind == TAG_KIND:
+            return
+        body = CheckClientRequestBody(
+            client_id=client_id, group=group, subscription_data=wanted.data(topic)
+        )
+        code, route = RequestCode.CHECK_CLIENT_CONFIG, await self._instance.routes.find(topic)
+        for name in sorted(route.brokers):
+            address = route.readable(name)
+            if address is not None:
+                await self._instance.brokers.call(address, code, body=body.encode())
+
+    async def assignment(
+        self, group: str, client_id: str, topic: str, strategy: str, model: MessageModel
+    ) -> list[MessageQueueAssignment] | None:
+        """Let a broker of the topic divide its queues.
+
+        Returns:
+            The member's queues, each with the way to consume it; None if the broker could not tell.
+
+        Raises:
+            TopicNotFoundError: no broker serves the topic.
+            ResponseError: the broker refused, or is too old to divide queues.
+            RemotingError: no answer.
+        """
+        address = (await self._instance.routes.find(topic)).anyone()
+        if address is None:
+            raise TopicNotFoundError(topic, "its route names no broker")
+        body = QueryAssignmentRequestBody(
+            topic=topic,
+            consumer_group=group,
+            client_id=client_id,
+            strategy_name=strategy,
+            message_model=model,
+        )
+        code = RequestCode.QUERY_ASSIGNMENT
+        answer = await self._instance.brokers.call(address, code, body=body.encode())
+        return QueryAssignmentResponseBody.decode(answer.body).message_queue_assignments

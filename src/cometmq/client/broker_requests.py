@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from cometmq.client.namespaces import Namespace
 from cometmq.model import property_names as names
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -60,25 +61,29 @@ class BrokerRequests:
 
     Args:
         processors: the client's table of processors, which is added to.
+        namespace: of the client; a group means the same with it and without.
     """
 
-    def __init__(self, processors: dict[int, Processor]) -> None:
+    def __init__(
+        self, processors: dict[int, Processor], *, namespace: Namespace | None = None
+    ) -> None:
         self._processors = processors
+        self._namespace = namespace or Namespace()
         self._members: dict[tuple[int, str], Processor] = {}
 
     def answer(self, code: int, group: str, processor: Processor) -> None:
         """Let ``processor`` answer the requests of this code for this group from now on."""
         assert code in GROUP_OF, f"requests of code {code} name no group"
-        self._members[int(code), group] = processor
+        self._members[int(code), self._namespace.wrap_group(group)] = processor
         self._processors[int(code)] = self._lead
 
     def forget(self, group: str, *codes: int) -> None:
         """Answer requests of these codes for this group no longer."""
         for code in codes:
-            self._members.pop((int(code), group), None)
+            self._members.pop((int(code), self._namespace.wrap_group(group)), None)
 
     def _lead(self, request: Request) -> Response | Awaitable[Response | None] | None:
-        group = GROUP_OF[request.code](request)
+        group = self._namespace.wrap_group(GROUP_OF[request.code](request))
         processor = self._members.get((request.code, group))
         if processor is None:
             raise ResponseError(

@@ -1,8 +1,9 @@
 """The core that a client's producers and consumers share: connections, routes, heartbeats.
 
 An instance belongs to the object that made it, or is handed to several so that they share its
-connections. It knows nothing of sending or consuming: members tell it what their heartbeat says,
-and register processors for what brokers ask of clients.
+connections. It belongs to one event loop and one process: a forked child cannot use it. It knows
+nothing of sending or consuming: members tell it what their heartbeat says, and register processors
+for what brokers ask of clients.
 
 Source: MQClientInstance, RocketMQ 5.3.
 """
@@ -11,27 +12,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from typing import Any, TypeVar, cast
+from weakref import WeakSet
 
+from cometmq.client import discovery
 from cometmq.client.addresses import vip_address
 from cometmq.client.broker_calls import BrokerCalls
 from cometmq.client.broker_requests import BrokerRequests
-from cometmq.client.config import ClientSettings
-from cometmq.client.errors import ClientClosedError, ClientError, TopicNotFoundError
+from cometmq.client.config import ClientSettings, layered
+from cometmq.client.errors import (
+    ClientClosedError,
+    ClientError,
+    NameServerError,
+    TopicNotFoundError,
+)
 from cometmq.client.heartbeats import Heartbeats, Member, Membership, whole
 from cometmq.client.identity import client_id
 from cometmq.client.lifetime import Lifetime
 from cometmq.client.name_servers import NameServers, parse_addresses
 from cometmq.client.namespaces import Namespace, NamespaceHook, namespace_of_endpoint
 from cometmq.client.routes import Routes
+from cometmq.client.signing import Signer, StreamHook, credentials_of
 from cometmq.model.errors import CometError
 from cometmq.protocol.bodies import HeartbeatData
+from cometmq.protocol.codes import LanguageCode
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.remoting import Connection, Processor, RemotingClient, RpcHook
 from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tls import client_context
 
 __all__ = ["ClientInstance", "Member", "Membership"]
 
@@ -47,9 +59,10 @@ class ClientInstance(Lifetime):
     """Connections, routes and heartbeats of one client.
 
     Args:
-        name_servers: ``host:port;host:port``, or a sequence of addresses.
-        settings: the client's settings.
-        tls: the context for TLS connections, to all servers; None for plain ones.
+        name_servers: ``host:port;host:port``, or a sequence of addresses; empty for those of the
+            settings, of ``NAMESRV_ADDR``, or of the HTTP endpoint.
+        settings: the client's settings; what they leave open comes from environment and file.
+        tls: the context for TLS connections, to all servers; None for what the settings say.
         hooks: see every request; one that signs must come last.
         name: the client id; None to make it from the settings.
 
@@ -65,20 +78,23 @@ class ClientInstance(Lifetime):
         hooks: Sequence[RpcHook] = (),
         name: str | None = None,
     ) -> None:
-        self.settings = settings or ClientSettings()
-        addresses = parse_addresses(name_servers)
+        self.settings = layered(ClientSettings, given=settings)
+        addresses = known_name_servers(name_servers, self.settings)
         self.client_id = name or client_id(self.settings, addresses)
-        self.namespace = Namespace(self.settings.namespace or namespace_of_endpoint(addresses[0]))
+        self.namespace = Namespace(self.settings.namespace or _namespace_of(addresses))
         """Puts the names of topics and groups into this client's namespace."""
         self.processors: dict[int, Processor] = {}
         """What this client answers when a broker asks it, where no group is concerned."""
-        self.requests = BrokerRequests(self.processors)
+        self.requests = BrokerRequests(self.processors, namespace=self.namespace)
         """What its members answer when a broker asks for their group."""
         self.remoting = RemotingClient(
             processors=self.processors,
-            tls=tls,
+            tls=tls or _tls_context(self.settings),
             hooks=[*hooks, *_own_hooks(self.settings)],
             on_connect=self._connected,
+            language=LanguageCode[self.settings.language],
+            close_silent=self.settings.close_after_timeout,
+            retry_leaving=self.settings.reconnect_for_go_away,
         )
         call_timeout = self.settings.call_timeout_ms / 1000
         self.name_servers = NameServers(self.remoting, addresses)
@@ -91,44 +107,98 @@ class ClientInstance(Lifetime):
         self._greeting: set[str] = set()
         self._greetings: dict[str, asyncio.Task[None]] = {}
         self._shared: dict[type[Any], Any] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting = asyncio.Lock()
         self._running = False
+        self._inherited = False
         self.closed = False
         """Whether it was closed; it cannot be started again."""
         self.holds = 0
         """How many leases keep it open; see `cometmq.client.registry`."""
         self.on_broker: list[Callable[[str], None]] = []
         """Called with the address of each broker that a new connection was made to."""
+        _living.add(self)
 
     @property
     def running(self) -> bool:
         """Whether the instance was started and not yet closed."""
         return self._running
 
+    @property
+    def outlived_its_loop(self) -> bool:
+        """Whether the event loop it ran in is gone, so that it cannot even be closed any more."""
+        return self._loop is not None and self._loop.is_closed()
+
     async def start(self) -> None:
-        """Begin refreshing routes and sending heartbeats; connects to nobody yet.
+        """Begin refreshing routes and sending heartbeats; connects to no broker yet.
+
+        Where no name server is named, the HTTP endpoint is asked for them first.
 
         Raises:
             ClientClosedError: it was closed before.
+            ClientError: it runs in another event loop.
+            NameServerError: nobody has named a name server, and the endpoint does not either.
         """
-        if self._running:
-            return
-        if self.closed:
-            raise ClientClosedError(f"client {self.client_id} was closed: make a new one")
-        self._running = True
-        self._tasks.every(self.settings.route_refresh_ms / 1000, self.routes.refresh_all, "routes")
-        self._tasks.every(self.settings.heartbeat_ms / 1000, self.heartbeat, "heartbeat")
+        self._check_usable()
+        async with self._starting:
+            if self._running:
+                return
+            self._check_usable()
+            self._loop = asyncio.get_running_loop()
+            if not self.name_servers.addresses:
+                await self._discover()
+                every_s = self.settings.http_refresh_ms / 1000
+                self._tasks.every(every_s, self._discover_again, "name-servers")
+            self._running = True
+            every_s = self.settings.route_refresh_ms / 1000
+            self._tasks.every(every_s, self.routes.refresh_all, "routes")
+            self._tasks.every(self.settings.heartbeat_ms / 1000, self.heartbeat, "heartbeat")
 
     async def close(self) -> None:
         """Tell the brokers goodbye and close every connection; further calls do nothing."""
         self.closed = True
-        if not self._running:
+        if self._inherited:
             return
-        self._running = False
+        running, self._running = self._running, False
         try:
-            await self._take_out(list(self._members))
+            if running:
+                await self._take_out(list(self._members))
         finally:
             await self._tasks.cancel()
             await self.remoting.close()
+
+    def _check_usable(self) -> None:
+        if self._inherited:
+            raise ClientClosedError(
+                f"client {self.client_id} is another process's: this one was forked, make a new one"
+            )
+        if self.closed:
+            raise ClientClosedError(f"client {self.client_id} was closed: make a new one")
+        if self._loop is not None and self._loop is not asyncio.get_running_loop():
+            raise ClientError(
+                f"client {self.client_id} runs in another event loop: "
+                "give each loop's clients an instance name of their own"
+            )
+
+    def _leave_to_parent(self) -> None:
+        """This process was forked: use nothing that was inherited, and close none of it."""
+        self._inherited, self.closed, self._running = True, True, False
+        self.holds = 0
+        self.remoting.abandon()
+
+    async def _discover(self) -> None:
+        """Ask the HTTP endpoint for the name servers; those known before stay if it fails.
+
+        Raises:
+            NameServerError: it gave none.
+        """
+        self.name_servers.replace(await discovery.ask(discovery.endpoint(self.settings)))
+
+    async def _discover_again(self) -> None:
+        try:
+            await self._discover()
+        except NameServerError as error:
+            log.warning("name servers not asked for again error=%s", error)
 
     def unique_ids(self) -> UniqueIds:
         """Give a source of message ids that carry this client's address."""
@@ -153,6 +223,8 @@ class ClientInstance(Lifetime):
             ClientClosedError: it was not started, or was closed.
         """
         if not self._running:
+            if self._inherited:
+                self._check_usable()
             raise ClientClosedError(f"client {self.client_id} is not running: start it first")
 
     def join(self, member: Member) -> None:
@@ -277,9 +349,49 @@ class ClientInstance(Lifetime):
         return whole(self.client_id, (member.membership() for member in self._members))
 
 
+def known_name_servers(named: str | Sequence[str], settings: ClientSettings) -> list[str]:
+    """Give the name servers a client begins with: those named, else those of its settings.
+
+    Raises:
+        ConfigError: an address is wrong; or there is none, and nobody to ask for some.
+    """
+    text = named or settings.name_servers
+    return parse_addresses(text, required=not discovery.endpoint(settings))
+
+
+def _namespace_of(addresses: Sequence[str]) -> str:
+    return next(filter(None, map(namespace_of_endpoint, addresses)), "")
+
+
+def _tls_context(settings: ClientSettings) -> ssl.SSLContext | None:
+    if not settings.use_tls:
+        return None
+    return client_context(
+        trusted=settings.tls_trusted,
+        certificate=settings.tls_certificate,
+        key=settings.tls_key,
+        key_password=settings.tls_key_password,
+        check=settings.tls_check_server,
+    )
+
+
 def _own_hooks(settings: ClientSettings) -> list[RpcHook]:
     """The hooks that the settings call for; the one that signs comes last."""
     hooks: list[RpcHook] = []
     if settings.namespace_v2:
         hooks.append(NamespaceHook(settings.namespace_v2))
+    if settings.stream:
+        hooks.append(StreamHook())
+    credentials = credentials_of(settings)
+    if credentials is not None:
+        hooks.append(Signer(credentials))
     return hooks
+
+
+def _leave_all_to_parent() -> None:
+    for instance in list(_living):
+        instance._leave_to_parent()
+
+
+_living: WeakSet[ClientInstance] = WeakSet()
+os.register_at_fork(after_in_child=_leave_all_to_parent)

@@ -21,21 +21,21 @@ from cometmq.remoting import RemotingClient
 log = logging.getLogger(__name__)
 
 
-def parse_addresses(text: str | Iterable[str]) -> list[str]:
+def parse_addresses(text: str | Iterable[str], *, required: bool = True) -> list[str]:
     """Take a list of addresses apart: ``host:port;host:port``, or any iterable of them.
 
     Raises:
-        ConfigError: an address is not ``host:port``, or there is none.
+        ConfigError: an address is not ``host:port``, or there is none and one is required.
     """
     parts = text.split(";") if isinstance(text, str) else list(text)
     addresses = list(dict.fromkeys(_address(part.strip()) for part in parts if part.strip()))
-    if not addresses:
+    if required and not addresses:
         raise ConfigError("no name server address: expected host:port;host:port")
     return addresses
 
 
 def _address(text: str) -> str:
-    address = text.removeprefix("http://").rpartition("/")[2]
+    address = text.rpartition("/")[2]
     host, colon, port = address.rpartition(":")
     if not host or not colon or not port.isdigit() or not 0 < int(port) < 65_536:
         raise ConfigError(f"a name server address {text!r}: expected host:port")
@@ -49,15 +49,30 @@ class NameServers:
         self, remoting: RemotingClient, addresses: Sequence[str], *, shuffle: bool = True
     ) -> None:
         self._remoting = remoting
-        self._addresses = list(addresses)
-        if shuffle:
-            random.shuffle(self._addresses)
+        self._shuffles = shuffle
+        self._addresses: list[str] = []
         self._current = 0
+        self.replace(addresses)
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """Every address, in the order they are tried."""
         return tuple(self._addresses)
+
+    def replace(self, addresses: Sequence[str]) -> None:
+        """Ask these from now on; nothing changes if they are the same ones in another order."""
+        if set(addresses) == set(self._addresses):
+            return
+        before = self._addresses
+        self._addresses = list(addresses)
+        if self._shuffles:
+            random.shuffle(self._addresses)
+        if before:
+            log.info("name servers replaced from=%s to=%s", before, self._addresses)
+        for gone in set(before) - set(addresses):
+            self._remoting.disconnect(gone)
+        kept = before[self._current] if before else ""
+        self._current = self._addresses.index(kept) if kept in self._addresses else 0
 
     async def call(
         self, code: int, header: Header | None = None, body: bytes = b"", *, timeout: float
@@ -75,28 +90,30 @@ class NameServers:
         """
         deadline = asyncio.get_running_loop().time() + timeout
         failures: list[str] = []
-        for index in self._order():
+        order = self._order()
+        for address in order:
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 break
-            share = left / (len(self._addresses) - len(failures))
+            share = left / (len(order) - len(failures))
             try:
-                answer = await self._remoting.call(
-                    self._addresses[index], code, header, body, timeout=share
-                )
+                answer = await self._remoting.call(address, code, header, body, timeout=share)
             except RemotingError as error:
-                failures.append(f"{self._addresses[index]}: {error}")
+                failures.append(f"{address}: {error}")
                 continue
-            self._settle(index)
+            self._settle(address)
             return answer
-        raise NameServerError("no name server answered: " + "; ".join(failures))
+        raise NameServerError(
+            "no name server answered: " + ("; ".join(failures) or "none is known")
+        )
 
-    def _order(self) -> list[int]:
-        count = len(self._addresses)
-        return [(self._current + step) % count for step in range(count)]
+    def _order(self) -> list[str]:
+        return self._addresses[self._current :] + self._addresses[: self._current]
 
-    def _settle(self, index: int) -> None:
-        if index != self._current:
-            log.warning("name server changed from=%s to=%s",
-                        self._addresses[self._current], self._addresses[index])  # fmt: skip
-            self._current = index
+    def _settle(self, address: str) -> None:
+        """Stay with the one that answered, unless the list was replaced meanwhile."""
+        if address not in self._addresses:
+            return
+        before, self._current = self._current, self._addresses.index(address)
+        if before != self._current:
+            log.warning("name server changed from=%s to=%s", self._addresses[before], address)

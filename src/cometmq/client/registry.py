@@ -14,10 +14,9 @@ import os
 from collections.abc import Sequence
 from weakref import WeakValueDictionary
 
-from cometmq.client.config import ClientSettings
+from cometmq.client.config import ClientSettings, layered
 from cometmq.client.identity import client_id
-from cometmq.client.instance import ClientInstance, Member
-from cometmq.client.name_servers import parse_addresses
+from cometmq.client.instance import ClientInstance, Member, known_name_servers
 
 _instances: WeakValueDictionary[tuple[int, str], ClientInstance] = WeakValueDictionary()
 """By process and client id; an instance is in it from its making until it is closed."""
@@ -40,14 +39,21 @@ class Lease:
         """Take a member into the instance, and start the instance unless it is lent.
 
         Raises:
-            ClientError: the instance has such a member already, or was closed.
+            ClientError: the instance has such a member already, was closed, or runs in another
+                event loop.
+            NameServerError: no name server is named, and the HTTP endpoint names none.
         """
         if member is not None:
             self.instance.join(member)
-        if not self._lent and not self._held:
-            self._held = True
-            self.instance.holds += 1
+        if self._lent or self._held:
+            return
+        self._held = True
+        self.instance.holds += 1
+        try:
             await self.instance.start()
+        except BaseException:
+            await self.close(member)
+            raise
 
     async def close(self, member: Member | None = None) -> None:
         """Take the member out, and close the instance if nobody else holds it."""
@@ -71,7 +77,8 @@ def lease(
     """Find or make the instance that an object with these settings uses.
 
     Args:
-        name_servers: ``host:port;host:port``, or a sequence of addresses.
+        name_servers: ``host:port;host:port``, or a sequence of addresses; empty for those of the
+            settings, of ``NAMESRV_ADDR``, or of the HTTP endpoint.
         settings: those of a new instance; one that is shared keeps its own.
         instance: use this one, which the caller starts and closes.
         keep_name: keep the instance name ``DEFAULT``, so that the client id stays the same after a
@@ -82,10 +89,10 @@ def lease(
     """
     if instance is not None:
         return Lease(instance, lent=True)
-    used = settings or ClientSettings()
-    name = client_id(used, parse_addresses(name_servers), keep_name=keep_name)
+    used = layered(ClientSettings, given=settings)
+    name = client_id(used, known_name_servers(name_servers, used), keep_name=keep_name)
     found = _instances.get((os.getpid(), name))
-    if found is None or found.closed:
+    if found is None or found.closed or found.outlived_its_loop:
         found = ClientInstance(name_servers, settings=used, name=name)
         _instances[os.getpid(), name] = found
     return Lease(found, lent=False)

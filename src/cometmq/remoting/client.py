@@ -6,21 +6,27 @@ Source: ours.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cometmq.protocol.command import Command
+from cometmq.protocol.codes import LanguageCode, ResponseCode
+from cometmq.protocol.command import OUR_LANGUAGE, Command
 from cometmq.protocol.headers.base import Header
 from cometmq.remoting.config import RemotingSettings
 from cometmq.remoting.connection import Connection, wait_all_closed
-from cometmq.remoting.errors import ConnectError
+from cometmq.remoting.errors import CallTimeoutError, ConnectError
 from cometmq.remoting.exchange import Processor
 from cometmq.remoting.hooks import OutgoingCall, RpcHook
 from cometmq.remoting.tasks import Supervisor
 
+log = logging.getLogger(__name__)
+
 CONNECT_S = 3.0
 CLOSE_S = 1.0
+SILENT_S = 1.0
+"""A call that waited less does not say that its peer is silent."""
 
 
 class RemotingClient:
@@ -33,6 +39,11 @@ class RemotingClient:
         name: for logs and tasks.
         hooks: see every request in this order, and every answer in the opposite one.
         on_connect: told the address of each new connection, before anything is sent over it.
+        language: what each request says we are written in.
+        close_silent: give a connection up when a call over it times out after a second or more in
+            which nothing at all came from the peer.
+        retry_leaving: when a peer answers that it is leaving, repeat the request once over a new
+            connection; the old one stays until the peer closes it.
     """
 
     def __init__(
@@ -44,16 +55,25 @@ class RemotingClient:
         name: str = "client",
         hooks: Sequence[RpcHook] = (),
         on_connect: Callable[[str, Connection], None] | None = None,
+        language: LanguageCode = OUR_LANGUAGE,
+        close_silent: bool = False,
+        retry_leaving: bool = False,
     ) -> None:
         self._settings = settings or RemotingSettings()
         self._processors = processors or {}
         self._tls = tls
-        self._hooks = tuple(hooks)
+        self.hooks = tuple(hooks)
+        """They see every request in this order."""
         self._on_connect = on_connect
+        self._language = language
+        self._close_silent = close_silent
+        self._retry_leaving = retry_leaving
+        self._leaving: set[Connection] = set()
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._supervisor = Supervisor(name)
         self._closed = False
+        self._abandoned: list[Connection] = []
 
     async def call(
         self,
@@ -78,15 +98,61 @@ class RemotingClient:
         deadline = loop.time() + timeout
         connection = await self.connection(address, timeout=min(timeout, CONNECT_S))
         left = max(deadline - loop.time(), 0.001)
-        if not self._hooks:
-            return await connection.call(code, header, body, timeout=left, fields=fields)
-        call = self._announced(address, code, header, body, fields)
-        answer = await connection.call(
-            call.code, body=call.body, timeout=left, fields=call.fields or None
-        )
-        for hook in reversed(self._hooks):
-            hook.after_answer(address, call, answer)
+        answer = await self._ask(address, connection, code, header, body, left, fields)
+        if answer.code != ResponseCode.GO_AWAY or not self._retry_leaving:
+            return answer
+        left = deadline - loop.time()
+        if left <= 0:
+            return answer
+        log.info("repeats a request: a peer is leaving address=%s code=%s", address, int(code))
+        self._retire(address, connection)
+        connection = await self.connection(address, timeout=min(left, CONNECT_S))
+        left = max(deadline - loop.time(), 0.001)
+        return await self._ask(address, connection, code, header, body, left, fields)
+
+    async def _ask(
+        self,
+        address: str,
+        connection: Connection,
+        code: int,
+        header: Header | None,
+        body: bytes,
+        timeout: float,
+        fields: Mapping[str, str] | None,
+    ) -> Command:
+        """Call over a connection that is open; hooks see the request and its answer."""
+        call = self._announced(address, code, header, body, fields) if self.hooks else None
+        if call is not None:
+            code, header, body, fields = call.code, None, call.body, call.fields or None
+        began_s = asyncio.get_running_loop().time()
+        try:
+            answer = await connection.call(code, header, body, timeout=timeout, fields=fields)
+        except CallTimeoutError:
+            self._give_up_silent(connection, began_s)
+            raise
+        if call is not None:
+            for hook in reversed(self.hooks):
+                hook.after_answer(address, call, answer)
         return answer
+
+    def _give_up_silent(self, connection: Connection, began_s: float) -> None:
+        """Close a connection whose peer said nothing while a call waited: it may be cut off."""
+        waited_s = asyncio.get_running_loop().time() - began_s
+        if not self._close_silent or waited_s < SILENT_S or connection.received_s > began_s:
+            return
+        log.warning(
+            "gave a connection up: its peer was silent peer=%s seconds=%.1f",
+            connection.peer_text,
+            waited_s,
+        )
+        connection.abort()
+
+    def _retire(self, address: str, connection: Connection) -> None:
+        """Use a connection for nothing new; what waits for answers over it goes on waiting."""
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+            if not connection.closed:
+                self._leaving.add(connection)
 
     async def oneway(
         self,
@@ -106,7 +172,7 @@ class RemotingClient:
         """
         connection = await self.connection(address)
         await connection.until_writable(CONNECT_S)
-        if not self._hooks:
+        if not self.hooks:
             connection.oneway(code, header, body, fields=fields)
             return
         call = self._announced(address, code, header, body, fields)
@@ -122,7 +188,7 @@ class RemotingClient:
     ) -> OutgoingCall:
         """The request as it is once every hook has seen it."""
         call = OutgoingCall.of(code, header, body, fields)
-        for hook in self._hooks:
+        for hook in self.hooks:
             hook.before_request(address, call)
         return call
 
@@ -184,9 +250,11 @@ class RemotingClient:
             settings=self._settings,
             supervisor=self._supervisor,
             on_close=self._forget,
+            language=self._language,
         )
 
     def _forget(self, connection: Connection) -> None:
+        self._leaving.discard(connection)
         for address, known in list(self._connections.items()):
             if known is connection:
                 del self._connections[address]
@@ -197,10 +265,17 @@ class RemotingClient:
         if connection is not None:
             connection.close()
 
+    def abandon(self) -> None:
+        """Use the connections no more and leave them open: they are another process's."""
+        self._closed = True
+        self._abandoned = [*self._connections.values(), *self._leaving]
+        self._connections.clear()
+        self._opening.clear()
+
     async def close(self) -> None:
         """Close all connections; waiting calls end with ConnectionLostError."""
         self._closed = True
-        connections = list(self._connections.values())
+        connections = [*self._connections.values(), *self._leaving]
         for connection in connections:
             connection.close()
         await wait_all_closed(connections, CLOSE_S)

@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from typing import Any
 
 from cometmq.model.errors import CometError, ProtocolError, ResponseError
-from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.command import Command, command_at, encode_head, request
+from cometmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from cometmq.protocol.command import OUR_LANGUAGE, Command, command_at, encode_head, request
 from cometmq.protocol.headers.base import Header
 from cometmq.remoting.config import RemotingSettings
 from cometmq.remoting.errors import CallTimeoutError, ConnectionLostError
@@ -58,6 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         on_close: Callable[[Connection], None] | None = None,
         unknown: Processor | None = None,
         fast_path: FastPath | None = None,
+        language: LanguageCode = OUR_LANGUAGE,
     ) -> None:
         self._processors = processors
         self._unknown = unknown or refuse_unknown
@@ -66,6 +67,7 @@ class Connection(asyncio.BufferedProtocol):
         self._supervisor = supervisor
         self._on_open = on_open
         self._on_close = on_close
+        self._own_language = language
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._inflight = Inflight(self._loop, settings.calls_in_flight_max)
@@ -89,6 +91,8 @@ class Connection(asyncio.BufferedProtocol):
         self.language: str | None = None
         self.version = 0
         self.last_active_s = self._loop.time()
+        self.received_s = self.last_active_s
+        """When something came from the peer for the last time; at first, when it was made."""
         self.attributes: dict[str, Any] = {}
 
     # --- life ---------------------------------------------------------------------------------
@@ -166,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle the whole frames that have arrived and keep the rest."""
-        self.last_active_s = self._loop.time()
+        self.last_active_s = self.received_s = self._loop.time()
         if self._partial is None:
             self._consume(_shared_buffer, nbytes)
         else:
@@ -415,6 +419,7 @@ class Connection(asyncio.BufferedProtocol):
             opaque=command.opaque,
             flag=command.flag,
             fields=command.fields if command.has_fields else None,
+            language=self._own_language,
             body_bytes=len(command.body),
         )
         self.write(head, (command.body,) if command.body else ())

@@ -46,14 +46,33 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-def client_context(*, trusted: str = "", certificate: str = "", key: str = "") -> ssl.SSLContext:
-    """The context of a client; without ``trusted`` it takes any certificate, as RocketMQ does."""
-    context = ssl.create_default_context(cafile=trusted or None)
-    if not trusted:
+def client_context(
+    *,
+    trusted: str = "",
+    certificate: str = "",
+    key: str = "",
+    key_password: str = "",
+    check: bool = False,
+) -> ssl.SSLContext:
+    """The context of a client; it takes any certificate, as RocketMQ does, unless told otherwise.
+
+    Args:
+        trusted: file of the authorities that servers are checked against.
+        certificate, key, key_password: what the client shows of itself, if servers ask for it.
+        check: check servers against the machine's authorities where ``trusted`` names none.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cafile=trusted or None)
+        if certificate:
+            context.load_cert_chain(certificate, key or None, key_password or None)
+    except (OSError, ssl.SSLError) as problem:
+        raise ConfigError(f"the TLS files cannot be used: {problem}") from None
+    if not trusted and not check:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if certificate:
-        context.load_cert_chain(certificate, key or None)
     return context
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from cometmq.client import AdminClient, ClientClosedError, ClientError, ClientInstance, Producer
+from cometmq.client import (
+    AdminClient,
+    ClientClosedError,
+    ClientError,
+    ClientInstance,
+    NameServerError,
+    Producer,
+)
 from cometmq.client.config import ClientSettings
 from cometmq.client.registry import lease
+from cometmq.model.errors import ConfigError
 
 NOBODY = "127.0.0.1:1"
 NAMED = ClientSettings(client_ip="10.0.0.1", instance_name="shop")
@@ -52,3 +62,95 @@ async def test_a_second_producer_of_a_group_is_refused_and_the_first_goes_on() -
 async def test_what_members_share_is_made_once() -> None:
     async with ClientInstance(NOBODY) as instance:
         assert instance.shared(list, list) is instance.shared(list, list)
+
+
+async def test_what_needs_the_same_id_after_a_restart_keeps_the_name_default_and_shares() -> None:
+    settings = ClientSettings(client_ip="10.0.0.1")
+    kept, other = (lease(NOBODY, settings=settings, keep_name=True) for _ in range(2))
+
+    assert kept.instance.client_id == "10.0.0.1@DEFAULT"
+    assert other.instance is kept.instance
+
+
+async def test_the_first_object_decides_the_settings_of_an_instance() -> None:
+    first = lease(NOBODY, settings=NAMED)
+    later = ClientSettings(client_ip="10.0.0.1", instance_name="shop", call_timeout_ms=77)
+
+    assert lease(NOBODY, settings=later).instance is first.instance
+    assert first.instance.settings.call_timeout_ms == NAMED.call_timeout_ms
+
+
+async def test_name_servers_come_from_argument_settings_or_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:3;127.0.0.1:4")
+    named = ClientSettings(name_servers="127.0.0.1:2")
+
+    def known(address: str, settings: ClientSettings | None) -> set[str]:
+        return set(lease(address, settings=settings).instance.name_servers.addresses)
+
+    assert known(NOBODY, named) == {NOBODY}
+    assert known("", named) == {"127.0.0.1:2"}
+    assert known("", None) == {"127.0.0.1:3", "127.0.0.1:4"}
+
+
+def test_without_a_name_server_and_an_endpoint_nothing_is_made() -> None:
+    with pytest.raises(ConfigError, match="no name server address"):
+        lease("", settings=ClientSettings(http_domain=""))
+
+
+def test_an_instance_whose_event_loop_is_gone_is_replaced() -> None:
+    """Programs may call asyncio.run several times."""
+    held = lease(NOBODY, settings=NAMED)
+    asyncio.run(held.open())
+
+    assert lease(NOBODY, settings=NAMED).instance is not held.instance
+
+
+async def test_a_running_instance_refuses_the_members_of_another_event_loop() -> None:
+    held = lease(NOBODY, settings=NAMED)
+    await held.open()
+    other = lease(NOBODY, settings=NAMED)
+    try:
+        with pytest.raises(ClientError, match="runs in another event loop"):
+            await asyncio.to_thread(asyncio.run, other.open())
+        assert held.instance.running
+    finally:
+        await held.close()
+
+
+async def test_a_client_that_could_not_start_leaves_nothing_behind() -> None:
+    """Nobody names a name server, and the endpoint does not answer."""
+    settings = ClientSettings(client_ip="10.0.0.1", instance_name="x", http_domain="127.0.0.1:1")
+    failing = Producer(group="g", client=settings)
+
+    with pytest.raises(NameServerError, match=r"http://127\.0\.0\.1:1/rocketmq/nsaddr"):
+        await failing.start()
+
+    assert lease("", settings=settings).instance.holds == 0
+
+
+async def test_signing_comes_after_every_other_hook() -> None:
+    """Whatever another hook adds is signed, too."""
+    settings = ClientSettings(
+        access_key="who", secret_key="hush", namespace_v2="ns", stream=True, namespace="n"
+    )
+    instance = ClientInstance(NOBODY, settings=settings)
+    kinds = [type(hook).__name__ for hook in instance.remoting.hooks]
+
+    assert kinds == ["NamespaceHook", "StreamHook", "Signer"]
+    assert instance.namespace.wrap_topic("t") == "n%t"
+
+
+async def test_the_first_endpoint_may_give_the_namespace() -> None:
+    instance = ClientInstance("http://MQ_INST_1_2.mq.example:8080")
+
+    assert instance.namespace.name == "MQ_INST_1_2"
+    assert instance.name_servers.addresses == ("MQ_INST_1_2.mq.example:8080",)
+
+
+async def test_sends_go_to_the_second_port_when_that_is_switched_on() -> None:
+    switched_on = ClientInstance(NOBODY, settings=ClientSettings(vip_channel=True))
+
+    assert switched_on.send_address("10.0.0.1:10911") == "10.0.0.1:10909"
+    assert ClientInstance(NOBODY).send_address("10.0.0.1:10911") == "10.0.0.1:10911"

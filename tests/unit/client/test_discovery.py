@@ -1,0 +1,58 @@
+"""Where name servers are asked for by HTTP, and how the answer is read."""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.client.config import ClientSettings
+from cometmq.client.discovery import addresses_in, endpoint
+from cometmq.model.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        (ClientSettings(), "http://jmenv.tbsite.net:8080/rocketmq/nsaddr"),
+        (ClientSettings(http_domain="ns.example"), "http://ns.example:8080/rocketmq/nsaddr"),
+        (ClientSettings(http_domain="ns.example:80"), "http://ns.example:80/rocketmq/nsaddr"),
+        (
+            ClientSettings(http_domain="ns.example", http_subgroup="mine"),
+            "http://ns.example:8080/rocketmq/mine",
+        ),
+        (
+            ClientSettings(http_domain="ns.example", unit_name="east"),
+            "http://ns.example:8080/rocketmq/nsaddr-east?nofix=1",
+        ),
+        (
+            ClientSettings(http_domain="ns.example", unit_name="a b?"),
+            "http://ns.example:8080/rocketmq/nsaddr-a%20b%3F?nofix=1",
+        ),
+        (ClientSettings(http_domain=""), ""),
+    ],
+)
+def test_the_endpoint_is_made_of_domain_subgroup_and_unit(
+    settings: ClientSettings, url: str
+) -> None:
+    assert endpoint(settings) == url
+
+
+@pytest.mark.parametrize(
+    "body", [b"a:1;b:2", b"a:1;b:2\n", b"  a:1;b:2  \r\nc:3\n", b"\na:1; b:2;\n\nmore"]
+)
+def test_the_first_line_of_the_answer_is_the_list(body: bytes) -> None:
+    assert addresses_in(b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\n" + body) == ["a:1", "b:2"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\n\r\na:1", "404 Not Found"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", "no name server address"),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>", "expected host:port"),
+        (b"", "status 200 is expected"),
+        (b"a:1", "status 200 is expected"),
+    ],
+)
+def test_an_answer_without_addresses_is_refused_and_says_why(answer: bytes, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        addresses_in(answer)

@@ -32,7 +32,13 @@ MESSAGE = Message(topic="t", body=b"x")
 
 
 def producer(cluster: ScriptedCluster, *, retries: int = 2) -> Producer:
-    return Producer(cluster.address, group="g", settings=ProducerSettings(retries=retries))
+    """A producer that leaves refusals of a whole connection to its own retries."""
+    return Producer(
+        cluster.address,
+        group="g",
+        settings=ProducerSettings(retries=retries),
+        reconnect_for_go_away=False,
+    )
 
 
 def dead_address() -> str:

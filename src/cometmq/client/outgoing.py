@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cometmq.client.config import ProducerSettings
+from cometmq.client.hooks import SendKind
+from cometmq.client.namespaces import Namespace
 from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError
 from cometmq.model.flags import SysFlag
@@ -33,6 +35,8 @@ REPLY_TYPE = "reply"
 
 TIMER_PROPERTIES = frozenset({names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS})
 """Reserved names that an application sets all the same, to say when a message is due."""
+
+NO_NAMESPACE = Namespace()
 
 _NOT_FOR_APPLICATIONS = names.RESERVED - TIMER_PROPERTIES
 
@@ -64,8 +68,9 @@ class Outgoing:
         born_time_ms: int,
         new_topic_queues: int,
         unit_mode: bool = False,
+        broker_name: str | None = None,
     ) -> SendMessageV2Request:
-        """Make the header for one try, to one queue."""
+        """Make the header for one try, to one queue; ``broker_name`` if another one serves it."""
         return SendMessageV2Request(
             producer_group=group,
             topic=self.topic,
@@ -80,7 +85,7 @@ class Outgoing:
             unit_mode=unit_mode,
             max_reconsume_times=self.max_reconsume_times,
             batch=self.is_batch,
-            bname=queue.broker_name,
+            bname=broker_name or queue.broker_name,
         )
 
 
@@ -89,6 +94,7 @@ def prepare(
     settings: ProducerSettings,
     ids: UniqueIds,
     *,
+    namespace: Namespace = NO_NAMESPACE,
     reserved: Mapping[str, str] | None = None,
     trusted: bool = False,
 ) -> Outgoing:
@@ -98,6 +104,7 @@ def prepare(
         message: what the application, or the client itself, wants to send.
         settings: limits and compression.
         ids: makes the id of a message that has none.
+        namespace: what its topic's name is wrapped in.
         reserved: properties that the client sets, and applications may not.
         trusted: whether the message comes from the client itself and may have such properties.
 
@@ -105,12 +112,15 @@ def prepare(
         InvalidMessageError: it breaks a limit.
         InvalidNameError: its topic has no valid name.
     """
-    check_message(message, settings.body_bytes_max, trusted=trusted)
+    topic = namespace.wrap_topic(message.topic) if namespace else message.topic
+    check_message(message, topic, settings.body_bytes_max, trusted=trusted)
     properties = message.all_properties()
+    if namespace:
+        properties[names.INSTANCE_ID] = namespace.name
     if reserved:
         properties |= reserved
     message_id = _identified(properties, ids)
-    times, times_max = _deliveries(message.topic, properties)
+    times, times_max = _deliveries(topic, properties)
     body, sys_flag = bytes(message.body), 0
     if settings.compress_level and len(body) >= settings.compress_from_bytes:
         kind = settings.compression
@@ -122,7 +132,7 @@ def prepare(
     _check_properties_size(text)
     is_reply = properties.get(names.MSG_TYPE) == REPLY_TYPE
     return Outgoing(
-        message.topic,
+        topic,
         message,
         message_id,
         body,
@@ -136,7 +146,11 @@ def prepare(
 
 
 def prepare_batch(
-    messages: Sequence[Message], settings: ProducerSettings, ids: UniqueIds
+    messages: Sequence[Message],
+    settings: ProducerSettings,
+    ids: UniqueIds,
+    *,
+    namespace: Namespace = NO_NAMESPACE,
 ) -> Outgoing:
     """Check the messages of a batch and make them ready as one.
 
@@ -145,10 +159,13 @@ def prepare_batch(
         InvalidNameError: their topic has no valid name.
     """
     _check_alike(messages)
+    topic = namespace.wrap_topic(messages[0].topic)
     items, message_ids = [], []
     for message in messages:
-        check_message(message, settings.body_bytes_max)
+        check_message(message, topic, settings.body_bytes_max)
         properties = message.all_properties()
+        if namespace:
+            properties[names.INSTANCE_ID] = namespace.name
         message_id = _identified(properties, ids)
         encoded = encode_properties(properties)
         _check_properties_size(encoded)
@@ -163,7 +180,7 @@ def prepare_batch(
     first = messages[0]
     text = encode_properties({names.WAIT: _text(first.wait_store)}).decode()
     return Outgoing(
-        first.topic,
+        topic,
         first,
         ",".join(message_ids),
         body,
@@ -173,15 +190,23 @@ def prepare_batch(
     )
 
 
-def check_message(message: Message, body_bytes_max: int, *, trusted: bool = False) -> None:
+def check_message(
+    message: Message, topic: str, body_bytes_max: int, *, trusted: bool = False
+) -> None:
     """Check what can be checked before anything is sent.
+
+    Args:
+        message: what is to be sent.
+        topic: its topic's name on the wire.
+        body_bytes_max: the largest body.
+        trusted: whether properties with reserved names are allowed.
 
     Raises:
         InvalidMessageError: the message breaks a limit.
         InvalidNameError: its topic has no valid name.
     """
-    check_topic_name(message.topic)
-    if message.topic in SEND_FORBIDDEN_TOPICS:
+    check_topic_name(topic)
+    if topic in SEND_FORBIDDEN_TOPICS:
         raise InvalidMessageError(
             f"topic {message.topic} belongs to the broker: nobody sends to it"
         )
@@ -200,6 +225,15 @@ def check_message(message: Message, body_bytes_max: int, *, trusted: bool = Fals
         return
     if reserved := _NOT_FOR_APPLICATIONS & message.properties.keys():
         raise InvalidMessageError(f"properties with reserved names: {', '.join(sorted(reserved))}")
+
+
+def kind_of(message: Message, reserved: Mapping[str, str]) -> SendKind:
+    """Say what sort of message this is."""
+    if names.TRAN_MSG in reserved:
+        return SendKind.TRANSACTION_HALF
+    if message.delay_level or TIMER_PROPERTIES & message.properties.keys():
+        return SendKind.DELAYED
+    return SendKind.NORMAL
 
 
 def _check_alike(messages: Sequence[Message]) -> None:

@@ -5,65 +5,100 @@ Source: DefaultMQProducer and DefaultMQProducerImpl, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
-from cometmq.client.config import ClientSettings, ProducerSettings
+from cometmq.client.begun_sends import BegunSends
+from cometmq.client.config import (
+    ClientSettings,
+    ProducerSettings,
+    layered,
+    read_tables,
+    shared_out,
+)
+from cometmq.client.hooks import ForbiddenHook, SendHook
 from cometmq.client.instance import ClientInstance, Membership
 from cometmq.client.lifetime import Lifetime
-from cometmq.client.outgoing import prepare, prepare_batch
 from cometmq.client.queue_choice import QueueSelector, by_key
 from cometmq.client.receipt import SendReceipt
 from cometmq.client.registry import lease
-from cometmq.client.sender import Sender
+from cometmq.client.sender import Place, Sender
+from cometmq.client.splitting import split
+from cometmq.client.trace import SendTrace, TraceDispatcher
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import check_group_name
 from cometmq.protocol.bodies import ProducerData
 
-SEND_S = 3.0
+READY_S = 3.0
+"""Time for finding the route of a topic ahead of the first send."""
 
 
 class Producer(Lifetime):
     """Sends messages to the brokers of a cluster.
 
     Args:
-        name_servers: ``host:port;host:port``, or a sequence of addresses.
+        name_servers: ``host:port;host:port``, or a sequence of addresses; empty to look in the
+            settings, then in the environment.
         group: name of the producers that do the same work; brokers show it.
         settings: the producer's settings.
         client: settings of its connections.
         instance: share these connections instead of opening own ones; the caller starts and
             closes them.
+        hooks: watch every send, or forbid it.
+        config: a TOML file with settings; None for the one that COMETMQ_CONFIG names.
+        options: single settings of the producer or of its connections, such as ``retries=0``.
 
-    Many sends may run at once: await them together with ``asyncio.gather``.
+    Raises:
+        ConfigError: a setting is unknown or out of its range.
+        InvalidNameError: the group has no valid name.
+
+    Many sends may run at once: await them together with ``asyncio.gather``, or begin them with
+    `send_soon`, which costs less.
     Example:
         ``async with Producer("127.0.0.1:9876", group="shop") as producer: ...``
     """
 
     def __init__(
         self,
-        name_servers: str | Sequence[str] = (),
+        name_servers: str | Sequence[str] = "",
         *,
         group: str,
         settings: ProducerSettings | None = None,
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
+        hooks: Sequence[SendHook | ForbiddenHook] = (),
+        config: Path | None = None,
+        **options: Any,
     ) -> None:
         check_group_name(group)
+        own, connection = shared_out(options, ProducerSettings, ClientSettings)
+        tables = read_tables(config) if config is not None else None
         self._group = group
-        self._settings = settings or ProducerSettings()
-        self._lease = lease(name_servers, settings=client, instance=instance)
+        self._settings = layered(ProducerSettings, keywords=own, given=settings, tables=tables)
+        used = layered(ClientSettings, keywords=connection, given=client, tables=tables)
+        self._lease = lease(name_servers, settings=used, instance=instance)
         self._instance = self._lease.instance
-        self._ids = self._instance.unique_ids()
-        self._sender = Sender(self._instance, group, self._settings)
+        self._sender = Sender(self._instance, group, self._settings, hooks=hooks)
+        self._begun = BegunSends(self._sender, self._settings)
+        self._traces: TraceDispatcher | None = None
 
     @property
     def group(self) -> str:
         """The producer's group."""
         return self._group
 
+    @property
+    def settings(self) -> ProducerSettings:
+        """The settings in force."""
+        return self._settings
+
     def membership(self) -> Membership:
         """Say what the heartbeat tells of this producer."""
-        return Membership(producers=[ProducerData(group_name=self._group)])
+        group = self._instance.namespace.wrap_group(self._group)
+        return Membership(producers=[ProducerData(group_name=group)])
 
     async def start(self) -> None:
         """Make the producer ready to send.
@@ -72,10 +107,25 @@ class Producer(Lifetime):
             ClientError: the shared instance has a producer of this group already.
         """
         await self._lease.open(self)
+        self._begun.open()
+        if self._settings.trace and self._traces is None:
+            self._traces = TraceDispatcher.of(self._instance)
+            self._traces.retain()
+            self._sender.watch(SendTrace(self._traces, self._settings.trace_topic))
+        await self.ready(*self._settings.topics)
 
     async def close(self) -> None:
-        """Tell the brokers goodbye and close the connections; sends that still wait fail."""
-        await self._lease.close(self)
+        """Wait for the sends that were begun, tell the brokers goodbye and close the connections.
+
+        The waiting is bounded by the time that each send has; sends that other tasks await fail.
+        """
+        try:
+            await self._begun.close(self._settings.timeout_ms / 1000)
+            traces, self._traces = self._traces, None
+            if traces is not None:
+                await traces.release()
+        finally:
+            await self._lease.close(self)
 
     async def send(
         self,
@@ -84,7 +134,7 @@ class Producer(Lifetime):
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float = SEND_S,
+        timeout: float | None = None,
     ) -> SendReceipt:
         """Send one message and wait until a broker has stored it.
 
@@ -94,7 +144,8 @@ class Producer(Lifetime):
             order_key: send to the queue that all messages with this key go to, without retries;
                 whoever awaits one send before the next keeps their order.
             selector: picks the queue from those of the topic, without retries.
-            timeout: seconds for the whole call, at most two retries on other brokers included.
+            timeout: seconds for the whole call, at most two retries on other brokers included;
+                None for the settings' ``timeout_ms``.
 
         Returns:
             Message id, queue, queue offset and ``status``. A status other than ``SEND_OK`` means
@@ -115,10 +166,44 @@ class Producer(Lifetime):
         Source: DefaultMQProducer.send, RocketMQ 5.3.
         Example: ``receipt = await producer.send(Message(topic="orders", body=b"42"))``
         """
-        outgoing = prepare(message, self._settings, self._ids)
-        return await self._sender.send(
-            outgoing, queue, _selector(order_key, selector), timeout=timeout
-        )
+        place = _place(queue, order_key, selector)
+        return await self._sender.send_message(message, place, timeout=self._time(timeout))
+
+    def send_soon(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | None = None,
+    ) -> asyncio.Future[SendReceipt]:
+        """Begin to send one message, and return at once.
+
+        Args:
+            message, queue, order_key, selector, timeout: as for `send`.
+
+        Returns:
+            What becomes of it: the receipt, or any error that `send` raises. Failures of the
+            network are tried again, with a chosen queue at the same broker; what a broker refuses
+            is not. With the setting ``back_pressure``, BackPressureError says that too much is on
+            its way already and nothing was sent: `drain` waits until there is room.
+
+        Cancelling the future stops the waiting; the message may still be stored.
+        Source: DefaultMQProducer.send(Message, SendCallback), RocketMQ 5.3. Unlike there, a retry
+        at another broker takes a queue which that broker has.
+        Example: ``receipts = await asyncio.gather(*map(producer.send_soon, messages))``
+        """
+        place = _place(queue, order_key, selector)
+        return self._begun.begin(message, place, self._time(timeout))
+
+    async def drain(self, *, timeout: float | None = None) -> bool:
+        """Wait until `send_soon` may begin one more send.
+
+        Returns:
+            Whether there was room within ``timeout`` seconds; None for the settings' time.
+        """
+        return await self._begun.drain(self._time(timeout))
 
     async def send_batch(
         self,
@@ -127,7 +212,7 @@ class Producer(Lifetime):
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float = SEND_S,
+        timeout: float | None = None,
     ) -> SendReceipt:
         """Send several messages as one request, into one queue, stored all or none.
 
@@ -148,10 +233,47 @@ class Producer(Lifetime):
         Source: DefaultMQProducer.send(Collection), RocketMQ 5.3.
         Example: ``await producer.send_batch([Message(topic="t", body=b"1")] * 3)``
         """
-        outgoing = prepare_batch(messages, self._settings, self._ids)
-        return await self._sender.send(
-            outgoing, queue, _selector(order_key, selector), timeout=timeout
-        )
+        place = _place(queue, order_key, selector)
+        return await self._sender.send_batch(messages, place, timeout=self._time(timeout))
+
+    async def send_all(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | None = None,
+    ) -> list[SendReceipt]:
+        """Send any number of messages in as few requests as they fit into, one after the other.
+
+        Messages that follow each other travel in one batch as long as they go together: the same
+        topic, the same ``wait_store``, no delay, and not too large. The others are sent alone.
+
+        Args:
+            messages: in the order in which they are to be sent.
+            queue, order_key, selector: as for `send`, for each request.
+            timeout: seconds for each request.
+
+        Returns:
+            The receipt of each request, in order; a batch has one with all its ids.
+
+        Raises:
+            What `send_batch` raises for the first request that fails: those before it are stored,
+            those behind it were not sent.
+
+        Source: ours; RocketMQ leaves the splitting to applications.
+        Example: ``await producer.send_all(Message(topic="t", body=line) for line in lines)``
+        """
+        place, seconds = _place(queue, order_key, selector), self._time(timeout)
+        receipts = []
+        for part in split(messages, self._settings.split_bytes):
+            if len(part) == 1:
+                receipt = await self._sender.send_message(part[0], place, timeout=seconds)
+            else:
+                receipt = await self._sender.send_batch(part, place, timeout=seconds)
+            receipts.append(receipt)
+        return receipts
 
     async def send_oneway(
         self,
@@ -160,7 +282,7 @@ class Producer(Lifetime):
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float = SEND_S,
+        timeout: float | None = None,
     ) -> str:
         """Send one message and wait for no answer.
 
@@ -179,23 +301,41 @@ class Producer(Lifetime):
         Source: DefaultMQProducer.sendOneway, RocketMQ 5.3.
         Example: ``await producer.send_oneway(Message(topic="logs", body=b"seen"))``
         """
-        outgoing = prepare(message, self._settings, self._ids)
-        await self._sender.send_oneway(
-            outgoing, queue, _selector(order_key, selector), timeout=timeout
-        )
-        return outgoing.message_id
+        place = _place(queue, order_key, selector)
+        return await self._sender.send_message_oneway(message, place, timeout=self._time(timeout))
 
-    async def fetch_queues(self, topic: str, *, timeout: float = SEND_S) -> list[MessageQueue]:
+    async def fetch_queues(self, topic: str, *, timeout: float | None = None) -> list[MessageQueue]:
         """Give the queues of a topic that can be sent to.
 
         Raises:
             TopicNotFoundError: no broker serves the topic.
             NameServerError: no name server answered.
         """
-        return list((await self._sender.route(topic, timeout)).publish_queues)
+        return await self._sender.queues(topic, self._time(timeout))
+
+    async def ready(self, *topics: str) -> None:
+        """Find the routes of topics ahead of the first send, so that it need not.
+
+        Raises:
+            TopicNotFoundError: no broker serves one of them.
+            NameServerError: no name server answered.
+        """
+        await asyncio.gather(*(self._sender.queues(topic, READY_S) for topic in topics))
+
+    def _time(self, timeout: float | None) -> float:
+        return self._settings.timeout_ms / 1000 if timeout is None else timeout
 
 
-def _selector(order_key: str | None, selector: QueueSelector | None) -> QueueSelector | None:
-    if order_key is not None and selector is not None:
-        raise TypeError("order_key and selector both choose the queue: give one of them")
-    return by_key(order_key) if order_key is not None else selector
+_ANYWHERE = Place()
+
+
+def _place(
+    queue: MessageQueue | None, order_key: str | None, selector: QueueSelector | None
+) -> Place:
+    if order_key is not None:
+        if selector is not None:
+            raise TypeError("order_key and selector both choose the queue: give one of them")
+        return Place(queue, by_key(order_key))
+    if queue is None and selector is None:
+        return _ANYWHERE
+    return Place(queue, selector)

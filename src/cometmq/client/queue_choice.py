@@ -1,6 +1,6 @@
 """Which queue a message goes to.
 
-Source: TopicPublishInfo.selectOneMessageQueue and SelectMessageQueueByHash, RocketMQ 5.3.
+Source: TopicPublishInfo, MQFaultStrategy and SelectMessageQueueByHash, RocketMQ 5.3.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from cometmq.client.errors import QueueNotFoundError
+from cometmq.client.latency import LatencyTable
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.hashing import java_hash
@@ -27,13 +28,84 @@ class RoundRobin:
         self, queues: Sequence[MessageQueue], *, avoid_broker: str | None = None
     ) -> MessageQueue:
         """Take the next queue, on another broker than ``avoid_broker`` if there is one."""
+        if avoid_broker is not None:
+            found = self.pick_if(queues, lambda queue: queue.broker_name != avoid_broker)
+            if found is not None:
+                return found
+        self._next += 1
+        return queues[self._next % len(queues)]
+
+    def pick_if(
+        self, queues: Sequence[MessageQueue], wanted: Callable[[MessageQueue], bool]
+    ) -> MessageQueue | None:
+        """Take the next queue that is wanted, or none after looking at each once."""
         for _ in queues:
             self._next += 1
             queue = queues[self._next % len(queues)]
-            if queue.broker_name != avoid_broker:
+            if wanted(queue):
                 return queue
-        self._next += 1
-        return queues[self._next % len(queues)]
+        return None
+
+    def begin_anywhere(self) -> None:
+        """Go on at a random place."""
+        self._next = random.randrange(1 << 16)
+
+
+class Turn:
+    """Whose turn it is in one topic: the queues one after the other, without slow brokers.
+
+    Args:
+        latency: how the brokers did of late; None when that does not count.
+    """
+
+    def __init__(self, latency: LatencyTable | None = None) -> None:
+        self._latency = latency
+        self._round = RoundRobin()
+
+    def pick(
+        self, queues: Sequence[MessageQueue], *, avoid_broker: str | None, now_s: float
+    ) -> MessageQueue:
+        """Take the next queue, on another broker than ``avoid_broker`` if there is one."""
+        if self._latency is None:
+            return self._round.pick(queues, avoid_broker=avoid_broker)
+        if self._latency.line == 4:
+            return self._pick_as_4(queues, self._latency, now_s)
+        return self._pick_as_5(queues, self._latency, avoid_broker, now_s)
+
+    def _pick_as_4(
+        self, queues: Sequence[MessageQueue], latency: LatencyTable, now_s: float
+    ) -> MessageQueue:
+        found = self._round.pick_if(
+            queues, lambda queue: latency.available(queue.broker_name, now_s)
+        )
+        if found is not None:
+            return found
+        best = latency.pick_least(now_s)
+        of_best = [queue for queue in queues if queue.broker_name == best]
+        if best is not None and not of_best:
+            latency.forget(best)
+        return self._round.pick(of_best or queues)
+
+    def _pick_as_5(
+        self,
+        queues: Sequence[MessageQueue],
+        latency: LatencyTable,
+        avoid_broker: str | None,
+        now_s: float,
+    ) -> MessageQueue:
+        if avoid_broker is not None:
+            self._round.begin_anywhere()
+
+        def is_available(queue: MessageQueue) -> bool:
+            broker = queue.broker_name
+            return broker != avoid_broker and latency.available(broker, now_s)
+
+        def is_reachable(queue: MessageQueue) -> bool:
+            return queue.broker_name != avoid_broker and latency.reachable(queue.broker_name)
+
+        found = self._round.pick_if(queues, is_available)
+        found = found or self._round.pick_if(queues, is_reachable)
+        return found or self._round.pick(queues)
 
 
 def by_key(key: str) -> QueueSelector:

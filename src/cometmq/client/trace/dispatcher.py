@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from cometmq.client.config import ProducerSettings
 from cometmq.client.config.trace import TraceSettings
 from cometmq.client.instance import ClientInstance
-from cometmq.client.outgoing import prepare
 from cometmq.client.sender import Sender
 from cometmq.client.trace.records import Record, encode
 from cometmq.model.errors import CometError
@@ -77,9 +76,8 @@ class TraceDispatcher:
     ) -> None:
         self._settings = settings or TraceSettings()
         self._cloud = cloud
-        self._sending = ProducerSettings()
         self._ids = instance.unique_ids()
-        self._sender = Sender(instance, GROUP, self._sending)
+        self._sender = Sender(instance, GROUP, ProducerSettings())
         self._tasks = Supervisor("traces")
         self._users = 0
         self._parcels: dict[tuple[str, str], _Parcel] = {}
@@ -95,7 +93,7 @@ class TraceDispatcher:
     @classmethod
     def of(cls, instance: ClientInstance) -> TraceDispatcher:
         """Give the one of an instance; who uses it calls `retain` and `release`."""
-        return instance.shared(cls, lambda: cls(instance))
+        return instance.shared(cls, lambda: cls(instance, cloud=instance.settings.cloud))
 
     def retain(self) -> None:
         """Begin to use it: the first user starts its task."""
@@ -204,8 +202,8 @@ class TraceDispatcher:
 
     async def _send(self, parcel: _Parcel) -> None:
         try:
-            outgoing = prepare(parcel.message(), self._sending, self._ids)
-            await self._sender.send(outgoing, timeout=self._settings.timeout_ms / 1000)
+            timeout = self._settings.timeout_ms / 1000
+            await self._sender.send_message(parcel.message(), timeout=timeout)
         except CometError as error:
             log.debug("traces not sent topic=%s error=%s", parcel.topic, error)
             self._drop(len(parcel.texts))

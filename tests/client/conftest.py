@@ -2,7 +2,8 @@
 
 Every test here runs on each cluster that ``COMETMQ_CLUSTERS`` names: ``comet`` (the default),
 ``4.9.7``, ``5.3.3``, with commas between, or ``all``. What only some of them can do is marked:
-``@pytest.mark.only_on("4.9.7", "5.3.3")`` skips ours. A test of what our broker refuses for now
+``@pytest.mark.only_on("4.9.7", "5.3.3")`` skips ours, ``@pytest.mark.soak_elsewhere`` skips the
+real ones except on long runs. A test of what our broker refuses for now
 asserts the refusal where ``target`` is ``comet``.
 """
 
@@ -42,6 +43,7 @@ def chosen_targets() -> list[str]:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marks of this folder."""
     config.addinivalue_line("markers", "only_on(*targets): runs on these clusters only")
+    config.addinivalue_line("markers", "soak_elsewhere: real clusters are for long runs")
     config.addinivalue_line("markers", "leaves(why): the test leaves tasks or sockets, and may")
 
 
@@ -83,9 +85,13 @@ def cluster(session_cluster: Cluster, target: str, request: pytest.FixtureReques
 
 
 def _skip_elsewhere(request: pytest.FixtureRequest, target: str) -> None:
+    """Skip what is not for this cluster, or not on every run."""
     mark = request.node.get_closest_marker("only_on")
     if mark is not None and target not in mark.args:
         pytest.skip(f"is only for {' and '.join(mark.args)}")
+    long_run = os.environ.get("COMETMQ_ROUNDS", "ci") != "ci"
+    if request.node.get_closest_marker("soak_elsewhere") and target != COMET and not long_run:
+        pytest.skip("real clusters are for long runs (COMETMQ_ROUNDS=soak)")
 
 
 MakeCluster = Callable[..., Cluster]

@@ -352,6 +352,14 @@ class Cluster:
         for server in reversed(self._servers):
             server.kill()
 
+    def kill_broker(self) -> None:
+        """End the broker with SIGKILL (ours: the whole process)."""
+        self._servers[-1].kill()
+
+    def start_broker(self) -> None:
+        """Start a broker that was stopped or killed, on the ports it had."""
+        self._servers[-1].start()
+
     def restart_broker(self) -> None:
         """Stop the broker and start it again (ours: the whole process)."""
         self._servers[-1].stop()

@@ -55,6 +55,8 @@ class FaultProxy:
         self.drops: Drops | None = None
         self.cut_after: int | None = None
         self.cut_answers = True
+        self.hang_up_on_connect = False
+        """Whether connections are taken and closed at once."""
         self.flowing = asyncio.Event()
         self.flowing.set()
         self.moved = asyncio.Event()
@@ -147,6 +149,9 @@ class FaultProxy:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
+        if self.hang_up_on_connect:
+            writer.transport.abort()
+            return
         host, _, port = self._target.rpartition(":")
         far_reader, far_writer = await asyncio.open_connection(host, int(port))
         link = _Link(self, writer, far_writer)

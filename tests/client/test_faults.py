@@ -1,0 +1,199 @@
+"""A stream of messages goes on through every fault of the network and of the servers.
+
+Links that misbehave stand before our cluster, and on long runs before real ones too: what they do
+to a client does not depend on who answers behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+from servers import Cluster
+
+from cometmq.client import AdminClient
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command
+from support.fault_proxy import Proxied, proxied
+from support.rounds import rounds
+from support.stream import KINDS, Stream, stream
+
+PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2})
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each way of consuming."""
+    name: str = request.param
+    return name
+
+
+on_links = pytest.mark.soak_elsewhere
+
+
+@pytest.fixture
+async def links(cluster: Cluster) -> AsyncIterator[Proxied]:
+    """Links before the shared cluster."""
+    async with proxied(cluster) as standing:
+        yield standing
+
+
+@on_links
+async def test_the_stream_goes_on_when_every_connection_is_cut_in_the_middle_of_a_frame(
+    links: Proxied, topic: str, group: str, kind: str
+) -> None:
+    async with stream(links.address, topic, group, kind) as running:
+        await running.goes_on()
+        for number in range(rounds(ci=3, soak=30)):
+            cuts = links.broker.cuts
+            links.broker.cut(after_bytes=1000 + 37 * number, answers=number % 2 == 0)
+            await links.broker.wait_until(lambda cuts=cuts: links.broker.cuts > cuts)
+            await running.goes_on(5)
+
+
+@on_links
+async def test_the_stream_goes_on_when_all_connections_are_reset(
+    links: Proxied, topic: str, group: str, kind: str
+) -> None:
+    async with stream(links.address, topic, group, kind) as running:
+        for _ in range(rounds(ci=3, soak=30)):
+            await running.goes_on(5)
+            links.broker.hang_up()
+        await running.goes_on()
+
+
+@on_links
+async def test_the_stream_goes_on_when_answers_come_late(
+    links: Proxied, topic: str, group: str, kind: str
+) -> None:
+    async with stream(links.address, topic, group, kind) as running:
+        await running.goes_on()
+        links.broker.delay(0.3)
+        await running.goes_on(3)
+        links.broker.delay(0)
+        await running.goes_on()
+
+
+@on_links
+async def test_the_stream_goes_on_when_answers_are_lost(
+    links: Proxied, topic: str, group: str, kind: str
+) -> None:
+    """Every fourth answer to a pull and to a send; the senders and pullers run into timeouts."""
+    counted = {"answers": 0}
+
+    def some(request: Command, _: Command) -> bool:
+        counted["answers"] += request.code in PULLS | SENDS
+        return request.code in PULLS | SENDS and counted["answers"] % 4 == 0
+
+    async with stream(links.address, topic, group, kind) as running:
+        await running.goes_on()
+        links.broker.drop_answers(some)
+        await links.broker.wait_until(lambda: links.broker.dropped >= 3)
+        links.broker.drop_answers(None)
+        await running.goes_on()
+
+
+@on_links
+async def test_the_stream_goes_on_when_the_broker_falls_silent_for_a_while(
+    links: Proxied, topic: str, group: str, kind: str
+) -> None:
+    async with stream(links.address, topic, group, kind) as running:
+        await running.goes_on()
+        links.broker.stall()
+        errors = len(running.send_errors)
+        await running_into_errors(running, errors + 1)
+        links.broker.flow()
+        await running.goes_on()
+
+
+@on_links
+async def test_the_stream_goes_on_when_the_broker_refuses_connections_for_a_while(
+    links: Proxied, topic: str, group: str, kind: str
+) -> None:
+    async with stream(links.address, topic, group, kind) as running:
+        await running.goes_on()
+        await links.broker.refuse()
+        await running_into_errors(running, len(running.send_errors) + 2)
+        await links.broker.accept()
+        await running.goes_on()
+
+
+@on_links
+async def test_the_stream_does_not_need_the_name_server(
+    links: Proxied, topic: str, group: str, kind: str
+) -> None:
+    async with stream(links.address, topic, group, kind) as running:
+        await running.goes_on()
+        await links.name_server.refuse()
+        await running.goes_on()
+        links.broker.hang_up()
+        await running.goes_on()
+        await links.name_server.accept()
+        await running.goes_on()
+
+
+@on_links
+async def test_a_broker_that_is_away_is_not_asked_in_a_busy_loop(
+    links: Proxied, topic: str, group: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What each of four queues and the background tasks may try within a second is little."""
+    async with stream(links.address, topic, group, kind) as running:
+        await running.goes_on()
+        running.stop_sending()
+        await running.arrives_whole()
+        with caplog.at_level(logging.WARNING):
+            before = links.broker.accepted
+            links.broker.hang_up_on_connect = True
+            links.broker.hang_up()
+            await asyncio.sleep(1.0)
+            tries = links.broker.accepted - before
+            links.broker.hang_up_on_connect = False
+
+        assert 1 <= tries <= 60
+        assert len(caplog.records) <= 40
+
+
+@on_links
+async def test_an_idle_consumer_asks_no_more_than_its_held_pulls(
+    links: Proxied, topic: str, group: str, kind: str
+) -> None:
+    async with stream(links.address, topic, group, kind) as running:
+        await running.goes_on()
+        running.stop_sending()
+        await running.arrives_whole()
+        await asyncio.sleep(0.5)
+        before = links.broker.requests.total()
+        await asyncio.sleep(2.0)
+        asked = links.broker.requests.total() - before
+
+    # Four queues pull once a second; a heartbeat, commits, and the group's members besides.
+    assert asked <= 40
+
+
+async def running_into_errors(running: Stream, count: int) -> None:
+    """Wait until the producer has met so many errors."""
+    async with asyncio.timeout(20):
+        while len(running.send_errors) < count:
+            await asyncio.sleep(0.02)
+
+
+async def test_nothing_is_lost_when_the_broker_is_killed_and_comes_back(
+    cluster: Cluster, group: str
+) -> None:
+    """One stream for each way of consuming, all through one kill of the shared cluster."""
+    async with AsyncExitStack() as stack:
+        streams = []
+        async with AdminClient(cluster.namesrv) as admin:
+            for kind in KINDS:
+                (first, *_) = await admin.create_topic(f"{group}-{kind}", queues=4)
+                of_kind = stream(cluster.namesrv, first.topic, f"{group}-{kind}-g", kind)
+                streams.append(await stack.enter_async_context(of_kind))
+        await asyncio.gather(*(running.goes_on() for running in streams))
+        for _ in range(rounds(ci=1, soak=5)):
+            await asyncio.to_thread(cluster.kill_broker)
+            await asyncio.to_thread(cluster.start_broker)
+            await asyncio.gather(*(running.goes_on() for running in streams))

@@ -1,0 +1,170 @@
+"""A stream of numbered messages through a cluster, and what a consumer sees of it.
+
+A producer sends one number after the other until it is stored; a consumer notes what it gets. What
+is in between may break in any way: in the end every number has arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from cometmq.client import Message, Producer, PullConsumer, StartFrom, StoredMessage
+from cometmq.client.config import ClientSettings, ProducerSettings, PullSettings, PushSettings
+from cometmq.model.errors import CometError
+
+PACE_S = 0.005
+CONTINUES_S = 30.0
+QUICK_CLIENT = ClientSettings(call_timeout_ms=1_000, heartbeat_ms=1_000, route_refresh_ms=1_000)
+"""Settings that make a client notice within a second or two what else takes half a minute."""
+QUICK_PUSH = PushSettings(
+    hold_ms=1_000,
+    answer_ms=2_000,
+    retry_ms=200,
+    persist_ms=500,
+    rebalance_ms=1_000,
+    suspend_ms=100,
+    stop_ms=2_000,
+)
+QUICK_PULL = PullSettings(hold_ms=1_000, answer_margin_ms=1_000, retry_ms=200, auto_commit_ms=500)
+KINDS = ("pull",)
+
+Handler = Callable[[StoredMessage], Awaitable[None]]
+
+
+class Stream:
+    """Sends and notes; see `stream`."""
+
+    def __init__(self, producer: Producer, topic: str) -> None:
+        self._producer = producer
+        self._topic = topic
+        self.sent = 0
+        """Numbers below this one are stored."""
+        self.seen: Counter[int] = Counter()
+        """How often each number arrived."""
+        self.send_errors: list[CometError] = []
+        self._moved = asyncio.Event()
+        self._stopped = False
+
+    async def send(self) -> None:
+        """Send numbers until told to stop; each until it is stored."""
+        while not self._stopped:
+            body = str(self.sent).encode()
+            try:
+                await self._producer.send(Message(topic=self._topic, body=body), timeout=1.0)
+            except CometError as error:
+                self.send_errors.append(error)
+                await asyncio.sleep(0.05)
+                continue
+            self.sent += 1
+            self._moved.set()
+            await asyncio.sleep(PACE_S)
+
+    def stop_sending(self) -> None:
+        """Send nothing after the number that is on its way."""
+        self._stopped = True
+
+    async def take(self, message: StoredMessage) -> None:
+        """Note a message; the handler of the consumer."""
+        self.seen[int(message.body)] += 1
+        self._moved.set()
+
+    async def until(self, reached: Callable[[], bool], timeout: float = CONTINUES_S) -> None:
+        """Wait until a send or a message makes it so; fail after ``timeout`` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not reached():
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            raise AssertionError(f"it did not go on within {timeout:g} s: {self}") from None
+
+    async def goes_on(self, count: int = 20, timeout: float = CONTINUES_S) -> None:
+        """Wait until numbers that are sent from now on have arrived."""
+        first = self.sent + 1
+        await self.until(lambda: all(self.seen[first + n] for n in range(count)), timeout)
+
+    async def arrives_whole(self, timeout: float = CONTINUES_S) -> None:
+        """Wait until all that was sent has arrived."""
+        await self.until(lambda: not self.missing(), timeout)
+
+    def missing(self) -> list[int]:
+        """The stored numbers that have not arrived."""
+        return [number for number in range(self.sent) if not self.seen[number]]
+
+    def __str__(self) -> str:
+        missing = self.missing()
+        return (
+            f"{self.sent} sent, {len(self.seen)} arrived, missing {missing[:5]}, "
+            f"last error {self.send_errors[-1:]}"
+        )
+
+
+@asynccontextmanager
+async def stream(
+    name_servers: str, topic: str, group: str, kind: str = "concurrent"
+) -> AsyncIterator[Stream]:
+    """Send through one client and consume through another; both are quick to notice things."""
+    async with Producer(
+        name_servers,
+        group=f"{group}-p",
+        settings=ProducerSettings(retries=0),
+        client=QUICK_CLIENT,
+    ) as producer:
+        running = Stream(producer, topic)
+        async with consuming(name_servers, topic, group, kind, running.take):
+            sending = asyncio.create_task(running.send(), name="stream")
+            try:
+                yield running
+                running.stop_sending()
+                await sending
+                await running.arrives_whole()
+            finally:
+                sending.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await sending
+
+
+@asynccontextmanager
+async def consuming(
+    name_servers: str, topic: str, group: str, kind: str, handler: Handler
+) -> AsyncIterator[object]:
+    """Run a consumer of one of the `KINDS`."""
+    if kind != "pull":
+        from cometmq.client import PushConsumer
+
+        async with PushConsumer(
+            name_servers,
+            group=group,
+            handler=handler,
+            ordered=kind == "ordered",
+            subscriptions={topic: "*"},
+            start_from=StartFrom.FIRST,
+            settings=QUICK_PUSH,
+            client=QUICK_CLIENT,
+        ) as pushing:
+            yield pushing
+        return
+    async with PullConsumer(
+        name_servers,
+        group=group,
+        start_from=StartFrom.FIRST,
+        settings=QUICK_PULL,
+        client=QUICK_CLIENT,
+    ) as pulling:
+        await pulling.assign(await pulling.fetch_queues(topic))
+        reading = asyncio.create_task(_read(pulling, handler), name="reading")
+        try:
+            yield pulling
+        finally:
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reading
+
+
+async def _read(consumer: PullConsumer, handler: Handler) -> None:
+    async for message in consumer:
+        await handler(message)

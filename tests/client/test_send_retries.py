@@ -57,7 +57,7 @@ async def test_a_refusal_that_another_broker_may_not_share_is_tried_elsewhere(co
         assert receipt.status is SendStatus.SEND_OK
 
     assert len(cluster.sends) == 3, "each broker refuses once, and the third try is stored"
-    assert sorted(cluster.sends[:2]) == ["a", "b"]
+    assert set(cluster.sends) == {"a", "b"}
 
 
 @pytest.mark.parametrize("code", [ResponseCode.MESSAGE_ILLEGAL, ResponseCode.TOPIC_EXIST_ALREADY])
@@ -108,7 +108,7 @@ async def test_a_lost_connection_is_tried_on_another_broker() -> None:
         await sending.send(MESSAGE)
 
     assert len(cluster.sends) == 3
-    assert sorted(cluster.sends[:2]) == ["a", "b"]
+    assert set(cluster.sends) == {"a", "b"}
 
 
 async def test_every_try_failing_tells_of_each_and_that_the_message_is_perhaps_stored() -> None:

@@ -1,0 +1,266 @@
+"""Prometheus metrics of sends and deliveries, and of what consumers hold.
+
+    cometmq_client_sends_total{group,topic,outcome}             by status, or by the error's class
+    cometmq_client_sent_messages_total{group,topic}             stored, so far as an answer said so
+    cometmq_client_send_seconds{group,topic}                    whole sends, all tries together
+    cometmq_client_send_tries_total{group,topic}                one or more for each send
+    cometmq_client_handled_messages_total{group,topic,outcome}  by how the handler's call ended
+    cometmq_client_handler_seconds{group,topic}                 calls of the handler
+    cometmq_client_delivery_seconds{group,topic}                from storing to the handler's call
+    cometmq_client_redelivered_messages_total{group,topic}      not for the first time
+    cometmq_client_queues{group,topic}                          a watched consumer's queues
+    cometmq_client_buffered_messages{group,topic}               fetched and not consumed yet
+    cometmq_client_lag_messages{group,topic}                    stored after what was consumed last
+
+Times are in seconds. Source: ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter as Sums
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from cometmq.client.hooks import ConsumeHook, DeliveryContext, SendContext, SendHook
+from cometmq.model import property_names as names
+from cometmq.model.errors import CometError, ConfigError
+from cometmq.model.message import StoredMessage
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.bodies import ConsumerRunningInfo
+
+try:
+    from prometheus_client import REGISTRY, Counter, Histogram
+    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.registry import Collector, CollectorRegistry
+except ImportError as error:
+    raise ConfigError("metrics need: pip install cometmq[prometheus]") from error
+
+log = logging.getLogger(__name__)
+
+LABELS = ("group", "topic")
+BY_OUTCOME = (*LABELS, "outcome")
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+ANSWER_S = 1.0
+"""Time for a consumer's loop to say what it holds, when it is asked from another thread."""
+
+
+class Watched(Protocol):
+    """A consumer that tells what it holds."""
+
+    @property
+    def group(self) -> str:
+        """Its group."""
+
+    def queues(self) -> Collection[MessageQueue]:
+        """The queues it has now."""
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """What it holds of each queue."""
+
+
+class MetricHooks(SendHook, ConsumeHook):
+    """Counts and times sends and deliveries; hand one object to all producers and consumers.
+
+    Args:
+        registry: where the metrics are; None for the process's own registry. Make one object per
+            registry: a second one would have the same names.
+
+    Example: ``PushConsumer("127.0.0.1:9876", group="shop", handler=pack, hooks=[MetricHooks()])``
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        where = REGISTRY if registry is None else registry
+        self._sends = Counter(
+            "cometmq_client_sends", "Sends by how they ended.", BY_OUTCOME, registry=where
+        )
+        self._sent = Counter(
+            "cometmq_client_sent_messages", "Messages stored.", LABELS, registry=where
+        )
+        self._send_seconds = Histogram(
+            "cometmq_client_send_seconds", "Time of sends.", LABELS, registry=where, buckets=SECONDS
+        )
+        self._tries = Counter(
+            "cometmq_client_send_tries", "Tries of sends.", LABELS, registry=where
+        )
+        self._handled = Counter(
+            "cometmq_client_handled_messages",
+            "Messages by how their handler's call ended.",
+            BY_OUTCOME,
+            registry=where,
+        )
+        self._handler_seconds = Histogram(
+            "cometmq_client_handler_seconds",
+            "Time of handlers' calls.",
+            LABELS,
+            registry=where,
+            buckets=SECONDS,
+        )
+        self._delivery_seconds = Histogram(
+            "cometmq_client_delivery_seconds",
+            "Time from storing a message to its handler's call, by the clocks of two machines.",
+            LABELS,
+            registry=where,
+            buckets=SECONDS,
+        )
+        self._redelivered = Counter(
+            "cometmq_client_redelivered_messages",
+            "Messages that came not for the first time.",
+            LABELS,
+            registry=where,
+        )
+        self._consumers = _Consumers()
+        where.register(self._consumers)
+
+    def watch(self, consumer: Watched) -> None:
+        """Tell from now on what a started consumer holds, for as long as it exists.
+
+        Call it in the consumer's event loop. Metrics may be collected in any thread.
+        """
+        self._consumers.add(consumer)
+
+    def after_send(self, context: SendContext) -> None:
+        """Count and time a send that has ended."""
+        topic = context.messages[0].topic
+        self._sends.labels(context.group, topic, _outcome(context)).inc()
+        if context.error is None:
+            self._sent.labels(context.group, topic).inc(len(context.messages))
+        self._tries.labels(context.group, topic).inc(context.tries)
+        self._send_seconds.labels(context.group, topic).observe(context.cost_ms / 1000)
+
+    def before(self, context: DeliveryContext) -> None:
+        """Note how old the messages are, and how many came before."""
+        labels = (context.group, context.queue.topic)
+        now_ms = time.time_ns() // 1_000_000
+        delays = self._delivery_seconds.labels(*labels)
+        for message in context.messages:
+            delays.observe(max(0, now_ms - message.store_time_ms) / 1000)
+        if again := sum(message.reconsume_times > 0 for message in context.messages):
+            self._redelivered.labels(*labels).inc(again)
+        self._consumers.note(context.group, context.queue, context.messages)
+
+    def after(self, context: DeliveryContext) -> None:
+        """Count and time a handler's call that has ended."""
+        outcome = context.end.name if context.end is not None else "UNKNOWN"
+        labels = (context.group, context.queue.topic)
+        self._handled.labels(*labels, outcome).inc(len(context.messages))
+        self._handler_seconds.labels(*labels).observe(context.cost_ms / 1000)
+
+
+def _outcome(context: SendContext) -> str:
+    if context.error is not None:
+        return type(context.error).__qualname__
+    return "ONEWAY" if context.receipt is None else context.receipt.status.name
+
+
+class _Consumers(Collector):
+    """What watched consumers hold, asked for when metrics are collected."""
+
+    def __init__(self) -> None:
+        self._loops: WeakKeyDictionary[Watched, asyncio.AbstractEventLoop] = WeakKeyDictionary()
+        self._lags: dict[tuple[str, MessageQueue], int] = {}
+
+    def add(self, consumer: Watched) -> None:
+        self._loops[consumer] = asyncio.get_running_loop()
+
+    def note(self, group: str, queue: MessageQueue, messages: Sequence[StoredMessage]) -> None:
+        """Note how much was stored after the last of these messages when they were fetched."""
+        newest = messages[-1].properties.get(names.MAX_OFFSET, "")
+        if newest.isdecimal():
+            behind = int(newest) - messages[-1].queue_offset - 1
+            self._lags[group, queue] = max(0, behind)
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Give the metrics' names without asking anybody."""
+        return _families()
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Ask each watched consumer what it holds."""
+        queues, buffered, lag = _families()
+        sums: tuple[Sums[tuple[str, str]], ...] = (Sums(), Sums(), Sums())
+        owned: set[tuple[str, MessageQueue]] = set()
+        for consumer, loop in list(self._loops.items()):
+            try:
+                self._sum_up(consumer, loop, sums, owned)
+            except (TimeoutError, RuntimeError, CometError) as error:
+                log.debug("consumer not asked group=%s error=%r", consumer.group, error)
+        for key in list(self._lags):
+            if key not in owned:
+                self._lags.pop(key, None)
+        for family, values in zip((queues, buffered, lag), sums, strict=True):
+            for labels, value in sorted(values.items()):
+                family.add_metric(labels, value)
+        return queues, buffered, lag
+
+    def _sum_up(
+        self,
+        consumer: Watched,
+        loop: asyncio.AbstractEventLoop,
+        sums: Sequence[Sums[tuple[str, str]]],
+        owned: set[tuple[str, MessageQueue]],
+    ) -> None:
+        queues, buffered, lag = sums
+        held, info = _ask(consumer, loop)
+        for queue in held:
+            labels = (consumer.group, queue.topic)
+            owned.add((consumer.group, queue))
+            queues[labels] += 1
+            lag[labels] += self._lags.get((consumer.group, queue), 0)
+            buffered[labels] += 0
+        for queue, part in info.mq_table.items():
+            buffered[consumer.group, queue.topic] += part.cached_msg_count
+
+
+def _ask(
+    consumer: Watched, loop: asyncio.AbstractEventLoop
+) -> tuple[Collection[MessageQueue], ConsumerRunningInfo]:
+    """Ask a consumer in its own loop: its tables change under anybody else's hands.
+
+    Raises:
+        RuntimeError: its loop is closed.
+        TimeoutError: its loop is busy.
+    """
+
+    def look() -> tuple[Collection[MessageQueue], ConsumerRunningInfo]:
+        return list(consumer.queues()), consumer.running_info()
+
+    def answer() -> None:
+        if answered.set_running_or_notify_cancel():
+            try:
+                answered.set_result(look())
+            except Exception as error:
+                answered.set_exception(error)
+
+    if _is_here(loop):
+        return look()
+    if not loop.is_running():
+        raise RuntimeError("the consumer's event loop does not run")
+    answered: Future[tuple[Collection[MessageQueue], ConsumerRunningInfo]] = Future()
+    loop.call_soon_threadsafe(answer)
+    try:
+        return answered.result(ANSWER_S)
+    finally:
+        answered.cancel()
+
+
+def _is_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    return (
+        GaugeMetricFamily("cometmq_client_queues", "Queues of watched consumers.", labels=LABELS),
+        GaugeMetricFamily(
+            "cometmq_client_buffered_messages", "Fetched and not consumed yet.", labels=LABELS
+        ),
+        GaugeMetricFamily(
+            "cometmq_client_lag_messages", "Stored after what was consumed last.", labels=LABELS
+        ),
+    )

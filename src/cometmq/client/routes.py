@@ -10,17 +10,21 @@ topicRouteData2TopicSubscribeInfo, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
-from cometmq.client.errors import TopicNotFoundError
+import msgspec
+
+from cometmq.client.errors import NameServerError, TopicNotFoundError
 from cometmq.client.name_servers import NameServers
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TEMPLATE_TOPIC, Perm
-from cometmq.protocol.bodies import TopicRouteData
+from cometmq.protocol.bodies import TopicQueueMappingInfo, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.remoting import check
@@ -28,6 +32,11 @@ from cometmq.remoting import check
 log = logging.getLogger(__name__)
 
 MASTER_ID = 0
+QUEUES_MAX = 65_536
+"""No topic has more queues on a broker; a route that says so is cut off there."""
+GLOBAL_SCOPE = "__global__"
+LOGICAL_PREFIX = "__syslo__"
+NO_BROKER = "__syslo__none__"
 PROVISIONAL_S = 1.0
 """How long a provisional route serves before the topic's own one is asked for again."""
 
@@ -45,14 +54,22 @@ class Route:
     """Broker name to broker id to address; id 0 is the master."""
     provisional: bool = False
     """Made from the template topic, because this one does not exist yet."""
+    ordered: bool = False
+    """Whether an order configuration names the queues to write to."""
+    hosts: dict[MessageQueue, str] = field(default_factory=dict)
+    """Of a static topic: each queue's broker; the queue itself names none that exists."""
 
-    def master(self, broker_name: str) -> str | None:
-        """Give the address of a broker's master, or None if it has none now."""
-        return self.brokers.get(broker_name, {}).get(MASTER_ID)
+    def physical(self, queue: MessageQueue) -> str:
+        """Give the name of the broker that has a queue now."""
+        return self.hosts.get(queue, queue.broker_name)
 
-    def readable(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+    def master(self, where: str | MessageQueue) -> str | None:
+        """Give the address of the master of a broker or of a queue's broker, None without one."""
+        return self._replicas(where).get(MASTER_ID)
+
+    def readable(self, where: str | MessageQueue, broker_id: int = MASTER_ID) -> str | None:
         """Give the address to read from: the broker id asked for, else any of that name."""
-        replicas = self.brokers.get(broker_name, {})
+        replicas = self._replicas(where)
         found = replicas.get(broker_id)
         if found is None and broker_id != MASTER_ID:
             found = replicas.get(broker_id + 1)
@@ -64,10 +81,15 @@ class Route:
 
     def anyone(self) -> str | None:
         """Give the address of some broker of the topic, a master if there is one."""
-        if not self.brokers:
+        served = [replicas for replicas in self.brokers.values() if replicas]
+        if not served:
             return None
-        replicas = random.choice(list(self.brokers.values()))
-        return replicas.get(MASTER_ID) or next(iter(replicas.values()), None)
+        replicas = random.choice(served)
+        return replicas.get(MASTER_ID) or random.choice(list(replicas.values()))
+
+    def _replicas(self, where: str | MessageQueue) -> dict[int, str]:
+        name = where if isinstance(where, str) else self.physical(where)
+        return self.brokers.get(name, {})
 
 
 def route_from(topic: str, data: TopicRouteData) -> Route:
@@ -79,32 +101,71 @@ def route_from(topic: str, data: TopicRouteData) -> Route:
         for row in rows
         if row.perm & Perm.WRITE and MASTER_ID in brokers.get(row.broker_name, {})
     ]
+    readable = [(row.broker_name, row.read_queue_nums) for row in rows if row.perm & Perm.READ]
+    hosts = static_queues(topic, data.topic_queue_mapping_by_broker or {})
+    ordered = bool(data.order_topic_conf)
     if data.order_topic_conf:
         writable = _ordered_queues(data.order_topic_conf)
-    readable = [(row.broker_name, row.read_queue_nums) for row in rows if row.perm & Perm.READ]
-    return Route(topic, _queues(topic, writable), _queues(topic, readable), brokers)
+    return Route(
+        topic,
+        tuple(hosts) if hosts and not ordered else _queues(topic, writable),
+        tuple(hosts) or _queues(topic, readable),
+        brokers,
+        ordered=ordered,
+        hosts=hosts,
+    )
 
 
 def _queues(topic: str, counts: list[tuple[str, int]]) -> tuple[MessageQueue, ...]:
     return tuple(
         MessageQueue(topic, broker, queue_id)
         for broker, count in counts
-        for queue_id in range(count)
+        for queue_id in range(min(count, QUEUES_MAX))
     )
 
 
 def _ordered_queues(text: str) -> list[tuple[str, int]]:
-    parts = [part.rpartition(":") for part in text.split(";") if part]
-    return [(broker, int(count)) for broker, _, count in parts if broker and count.isdigit()]
+    parts = [part.strip().rpartition(":") for part in text.split(";")]
+    return [(broker, int(count)) for broker, _, count in parts if broker and count.isdecimal()]
 
 
-def provisional_route(topic: str, template: Route, queues_max: int) -> Route:
+def static_queues(
+    topic: str, mappings: Mapping[str, TopicQueueMappingInfo]
+) -> dict[MessageQueue, str]:
+    """Give the queues of a static topic in order, each with the broker that has it now.
+
+    Each broker tells of its own queues. Where two have the same one, the later epoch is right; a
+    queue that nobody has stands beside the name of no broker.
+
+    Source: MQClientInstance.topicRouteData2EndpointsForStaticTopic, RocketMQ 5.3.
+    """
+    hosts: dict[MessageQueue, str] = {}
+    for scope in sorted({info.scope for info in mappings.values()}):
+        infos = sorted(
+            (info for info in mappings.values() if info.scope == scope),
+            key=lambda info: info.epoch,
+        )
+        owners = {queue_id: info.bname for info in infos for queue_id in info.curr_id_map}
+        total = min(max(info.total_queues for info in infos), QUEUES_MAX)
+        for queue_id in sorted({*owners, *range(total)}):
+            queue = MessageQueue(topic, logical_broker_name(scope), queue_id)
+            hosts[queue] = owners.get(queue_id, NO_BROKER)
+    return hosts
+
+
+def logical_broker_name(scope: str) -> str:
+    """Give the broker name that the queues of a static topic bear, which is nobody's."""
+    return LOGICAL_PREFIX + (scope[2:] if scope == GLOBAL_SCOPE else scope)
+
+
+def provisional_route(topic: str, template: TopicRouteData, queues_max: int) -> Route:
     """Make a route for a topic that does not exist yet from that of the template topic."""
-    counts: dict[str, int] = {}
-    for queue in template.publish_queues:
-        counts[queue.broker_name] = counts.get(queue.broker_name, 0) + 1
-    queues = _queues(topic, [(name, min(count, queues_max)) for name, count in counts.items()])
-    return Route(topic, queues, queues, template.brokers, provisional=True)
+    rows = []
+    for row in template.queue_datas:
+        count = min(queues_max, row.read_queue_nums)
+        rows.append(msgspec.structs.replace(row, read_queue_nums=count, write_queue_nums=count))
+    made = route_from(topic, msgspec.structs.replace(template, queue_datas=rows))
+    return dataclasses.replace(made, provisional=True)
 
 
 @dataclass(slots=True)
@@ -173,8 +234,8 @@ class Routes:
     async def refresh(self, topic: str, *, timeout: float | None = None) -> Route | None:
         """Ask for the route again; on failure give the one known before, or None."""
         try:
-            async with self._lock(topic):
-                return self._keep(await self._ask(topic, timeout))
+            async with self._lock(topic, timeout):
+                return self._keep(route_from(topic, await self._ask(topic, timeout)))
         except CometError as error:
             log.warning("route not refreshed topic=%s error=%s", topic, error)
             return self.known(topic)
@@ -191,26 +252,26 @@ class Routes:
     async def _look_up(
         self, topic: str, new_topic_queues: int | None, timeout: float | None
     ) -> Route:
-        async with self._lock(topic):
+        async with self._lock(topic, timeout):
             cached = self._known.get(topic)
             if cached and not self._is_stale(cached):
                 return cached.route
             try:
-                return self._keep(await self._ask(topic, timeout))
+                return self._keep(route_from(topic, await self._ask(topic, timeout)))
             except TopicNotFoundError:
                 if new_topic_queues is None:
                     raise
                 template = await self._template(topic, timeout)
                 return self._keep(provisional_route(topic, template, new_topic_queues))
 
-    async def _template(self, topic: str, timeout: float | None) -> Route:
+    async def _template(self, topic: str, timeout: float | None) -> TopicRouteData:
         try:
             return await self._ask(TEMPLATE_TOPIC, timeout)
         except TopicNotFoundError:
             why = f"it does not exist, and no broker creates topics ({TEMPLATE_TOPIC} has no route)"
             raise TopicNotFoundError(topic, why) from None
 
-    async def _ask(self, topic: str, timeout: float | None) -> Route:
+    async def _ask(self, topic: str, timeout: float | None) -> TopicRouteData:
         header = GetRouteinfoByTopicRequest(topic=topic, accept_standard_json_only=True)
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         wait = self._timeout if timeout is None else timeout
@@ -220,7 +281,7 @@ class Routes:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 raise TopicNotFoundError(topic, error.remark) from None
             raise
-        return route_from(topic, TopicRouteData.decode(answer.body))
+        return TopicRouteData.decode(answer.body)
 
     def _keep(self, route: Route) -> Route:
         before = self.known(route.topic)
@@ -236,5 +297,12 @@ class Routes:
         age = asyncio.get_running_loop().time() - cached.since
         return cached.route.provisional and age > PROVISIONAL_S
 
-    def _lock(self, topic: str) -> asyncio.Lock:
-        return self._locks.setdefault(topic, asyncio.Lock())
+    @asynccontextmanager
+    async def _lock(self, topic: str, timeout: float | None) -> AsyncIterator[None]:
+        """Let one lookup of a topic run at a time; the time covers the waiting and the lookup."""
+        wait = self._timeout if timeout is None else timeout
+        try:
+            async with asyncio.timeout(wait), self._locks.setdefault(topic, asyncio.Lock()):
+                yield
+        except TimeoutError:
+            raise NameServerError(f"no route of {topic} within {wait:g} s") from None

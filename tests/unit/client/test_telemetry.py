@@ -115,7 +115,8 @@ def test_context_of_the_send_travels_with_every_message_of_a_batch(spans: Spans)
     shared = {"a": "1"}
     messages = [Message("orders", b"x", properties=shared) for _ in range(2)]
     span = spans.send(sending(*messages))
-    expected = f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{int(span.context.trace_flags):02x}"
+    made = span.context
+    expected = f"00-{made.trace_id:032x}-{made.span_id:016x}-{int(made.trace_flags):02x}"
 
     assert [m.properties for m in messages] == [{"a": "1", "traceparent": expected}] * 2
     assert shared == {"a": "1"}

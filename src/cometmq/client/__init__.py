@@ -6,11 +6,14 @@ from cometmq.client.errors import (
     ClientClosedError,
     ClientError,
     NameServerError,
+    NotAssignedError,
+    OffsetRangeError,
     QueueNotFoundError,
     SendAttempt,
     SendFailedError,
     SendTimeoutError,
     TopicNotFoundError,
+    WrongModeError,
 )
 from cometmq.client.instance import ClientInstance
 from cometmq.client.producer import Producer
@@ -47,6 +50,9 @@ __all__ = [
     "ClientClosedError",
     "TopicNotFoundError",
     "QueueNotFoundError",
+    "WrongModeError",
+    "NotAssignedError",
+    "OffsetRangeError",
     "NameServerError",
     "SendFailedError",
     "SendTimeoutError",

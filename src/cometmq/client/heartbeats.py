@@ -16,9 +16,9 @@ from typing import Protocol
 
 import msgspec
 
-from cometmq.client.broker_calls import BrokerCalls
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
+from cometmq.protocol.command import Command
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.headers import HeartbeatResponse
 
@@ -40,6 +40,16 @@ class Member(Protocol):
 
     def membership(self) -> Membership:
         """Say what the heartbeat is to tell of this member."""
+
+
+class HeartbeatCalls(Protocol):
+    """Sends heartbeats to brokers."""
+
+    async def connect(self, address: str) -> None:
+        """Open a connection to a broker, unless there is one."""
+
+    async def heartbeat(self, address: str, data: HeartbeatData) -> Command:
+        """Send a heartbeat and give the answer, which is a success."""
 
 
 def whole(client_id: str, members: Iterable[Membership]) -> HeartbeatData:
@@ -100,7 +110,7 @@ class Heartbeats:
         second_form: whether subscriptions are left out where a broker knows them.
     """
 
-    def __init__(self, brokers: BrokerCalls, *, second_form: bool) -> None:
+    def __init__(self, brokers: HeartbeatCalls, *, second_form: bool) -> None:
         self._brokers = brokers
         self._second_form = second_form
         self._known: dict[str, _Known] = {}

@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+FIRST_HEARTBEAT_S = 1.0
 LEAVE_S = 1.0
 """Time for telling the brokers goodbye when a client closes."""
 
@@ -152,7 +153,10 @@ class ClientInstance(Lifetime):
             self._running = True
             every_s = self.settings.route_refresh_ms / 1000
             self._tasks.every(every_s, self.routes.refresh_all, "routes")
-            self._tasks.every(self.settings.heartbeat_ms / 1000, self.heartbeat, "heartbeat")
+            every_s = self.settings.heartbeat_ms / 1000
+            self._tasks.every(
+                every_s, self.heartbeat, "heartbeat", first_s=min(FIRST_HEARTBEAT_S, every_s)
+            )
 
     async def close(self) -> None:
         """Tell the brokers goodbye and close every connection; further calls do nothing."""

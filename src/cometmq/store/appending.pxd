@@ -40,6 +40,10 @@ cdef class Appender:
     cdef public object refusal
     cdef public object on_arrival
     cdef public dict awaited
+    cdef public object on_failure
+    cdef bint _held
+    cdef object _failure
+    cdef list _news
 
     @cython.locals(
         appended=Appended,
@@ -76,6 +80,9 @@ cdef class Appender:
     cdef _follow(
         self, TopicQueues queues, ConsumeQueue queue, long long log_offset, int total,
         long long queue_offset, int sys_flag, long long store_ms, Py_ssize_t properties_bytes)
-    cdef _settle(self)
+    cpdef hold(self)
+    cpdef release(self)
+    cdef _tell(self)
+    cdef object _log_failed(self, object problem)
     cdef TopicQueues _admit(self, str topic)
     cdef ConsumeQueue _admit_queue(self, TopicQueues queues, int queue_id)

@@ -112,6 +112,10 @@ class Appender:
         self.refusal: str | None = None
         self.on_arrival: Arrival | None = None
         self.awaited: Any = None
+        self.on_failure: Callable[[str], StoreUnavailableError] = StoreUnavailableError
+        self._held = False
+        self._failure: str | None = None
+        self._news: list[tuple[str, int, int, int, int, bytes]] = []
 
     def append(
         self,
@@ -174,7 +178,8 @@ class Appender:
         self._follow(
             queues, queue, log_offset, total, queue_offset, sys_flag, store_ms, len(properties)
         )
-        self._settle()
+        if not self._held:
+            self.release()
         appended = Appended.__new__(Appended)  # no call of __init__, which would box its numbers
         appended.log_offset = log_offset
         appended.size_bytes = total
@@ -293,7 +298,8 @@ class Appender:
                 queues, queue, log_offset, total, queue_offset, sys_flag, store_ms, text_bytes
             )
             queue_offset += 1
-        self._settle()
+        if not self._held:
+            self.release()
         return AppendedBatch(log_offsets, whole, first, store_ms)
 
     def _record_bytes(self, queues: TopicQueues, body_bytes: int, properties_bytes: int) -> int:
@@ -323,7 +329,10 @@ class Appender:
                 self._index.make_room(count * _KEYS_EXPECTED)
         except OSError as problem:
             raise StoreUnavailableError(f"no room on the disk: {problem}") from problem
-        self._log.make_room(total)
+        try:
+            self._log.make_room(total)
+        except OSError as problem:
+            raise self._log_failed(problem) from problem
 
     def _follow(
         self,
@@ -338,7 +347,7 @@ class Appender:
     ) -> None:
         """Dispatch the record just written, at whose end its properties are, and tell of it."""
         memory = self._log.memory
-        end = self._log.position
+        end = self._log.filled
         try:
             tags_code = self._dispatcher.dispatch_in(
                 queues,
@@ -359,15 +368,48 @@ class Appender:
             if self.awaited is not None and queues.name not in self.awaited:
                 return
             properties = bytes(memory[end - properties_bytes : end])
-            self.on_arrival(
-                queues.name, queue.queue_id, queue_offset, tags_code, store_ms, properties
+            self._news.append(
+                (queues.name, queue.queue_id, queue_offset, tags_code, store_ms, properties)
             )
 
-    def _settle(self) -> None:
+    def hold(self) -> None:
+        """Let what is appended from now on wait for `release`, which brings it all into the log.
+
+        Until then nobody may read what was appended, nor be told that it is stored.
+        """
+        self._held = True
+
+    def release(self) -> None:
+        """Bring what was appended into log and index, and tell of it.
+
+        Raises:
+            StoreUnavailableError: the disk refused; nothing since `hold` counts as stored, and
+                nothing more is taken.
+        """
+        self._held = False
+        if self._failure is not None:
+            raise StoreUnavailableError(self._failure)
         try:
             self._dispatcher.settle()
         except OSError as problem:
             self._not_dispatched(self._log.written_to, problem)
+        try:
+            self._log.commit()
+        except OSError as problem:
+            raise self._log_failed(problem) from problem
+        if self._news:
+            self._tell()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, []
+        if self.on_arrival is not None:
+            for arrived in news:
+                self.on_arrival(*arrived)
+
+    def _log_failed(self, problem: OSError) -> StoreUnavailableError:
+        self._news.clear()
+        self._failure = f"the log cannot be written: {problem}"
+        return self.on_failure(self._failure)
 
     def _not_dispatched(self, log_offset: int, problem: OSError) -> None:
         """Refuse further messages; the record is whole, and a start after a crash finds it."""

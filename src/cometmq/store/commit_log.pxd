@@ -4,7 +4,7 @@ from cometmq.store cimport raw
 from cometmq.store.segments cimport Segment, Segments
 
 
-cdef int _BLANK_BYTES, _PAGE_BYTES, _WINDOW_BYTES, _REFILL_BYTES
+cdef int _BLANK_BYTES, _PAGE_BYTES, _SPACE_BYTES
 
 
 cdef class CommitLog:
@@ -13,16 +13,21 @@ cdef class CommitLog:
     cdef readonly long long written_to
     cdef readonly long long flushed_to
     cdef public long long last_store_ms
-    cdef bint _sync_flush
     cdef unsigned char* memory
+    cdef readonly long long filled
+    cdef long long _staged_ms
     cdef long long _base
-    cdef readonly long long position
+    cdef long long _start
     cdef long long _limit
     cdef long long _notice_at
-    cdef long long _populated
+    cdef object _file
+    cdef long long _space_bytes
+    cdef bytearray _space
+    cdef object _view
 
     cpdef long long min_offset(self)
     cpdef make_room(self, long long size)
+    cpdef commit(self)
 
     @cython.locals(log_offset=cython.longlong)
     cdef long long write(
@@ -40,4 +45,4 @@ cdef class CommitLog:
     cpdef long long next_base_after(self, long long offset)
     cdef _roll(self, long long size)
     cdef _enter(self, Segment segment, long long position)
-    cdef _look_ahead(self)
+    cdef _make_space(self, long long size)

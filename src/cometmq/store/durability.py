@@ -108,10 +108,14 @@ class Durability:
         try:
             return int(sync() or 0)
         except OSError as problem:
-            self.failure = f"a sync has failed: {problem}"
-            logger.error("sync failed, store takes no more messages reason=%s", problem)
-            self._on_failure(self.failure)
-            raise StoreUnavailableError(self.failure) from problem
+            raise self.fail(f"a sync has failed: {problem}") from problem
+
+    def fail(self, reason: str) -> StoreUnavailableError:
+        """Let nothing more be stored; returns the error to raise."""
+        self.failure = reason
+        logger.error("store takes no more messages reason=%s", reason)
+        self._on_failure(reason)
+        return StoreUnavailableError(reason)
 
     def _raise_failure(self) -> None:
         if self.failure is not None:

@@ -101,7 +101,7 @@ class StoreReader:
         loader = Loader(settings, self.paths, self._files, lambda: 0, read_only=True)
         segments = loader.log_segments()
         preparation = Preparation(segments, settings.segment_wait_ms)
-        self._log = CommitLog(segments, preparation, sync_flush=False)
+        self._log = CommitLog(segments, preparation)
         self._index: Index = loader.index()
         self._table = QueueTable(loader.queue)
         self._dispatcher = Dispatcher(None, settings.delay_levels)

@@ -69,7 +69,7 @@ class MessageStore:
         segments = loader.log_segments()
         self._loader = loader
         self._preparation = Preparation(segments, settings.segment_wait_ms)
-        self._log = CommitLog(segments, self._preparation, sync_flush=settings.sync_flush)
+        self._log = CommitLog(segments, self._preparation)
         self._index: Index | None = loader.index() if settings.index_enabled else None
         self._table = QueueTable(loader.queue)
         self._dispatcher = Dispatcher(self._index, settings.delay_levels)
@@ -91,6 +91,7 @@ class MessageStore:
             self._index,
             self._refuse,
         )
+        self._appender.on_failure = self._durability.fail
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._limits = ReadLimits(
             memory_bytes * settings.memory_ratio // 100,

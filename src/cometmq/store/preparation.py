@@ -1,6 +1,6 @@
-"""Makes commit-log files and pages ready before the log gets there, in a thread of its own.
+"""Makes the next commit-log file ready before the log gets there, in a thread of its own.
 
-One file and one window of pages may be waiting at a time; a newer wish replaces an older one.
+One file may be waiting at a time; a newer wish replaces an older one.
 Source: ours, in the place of AllocateMappedFileService, RocketMQ 5.3.
 """
 
@@ -14,11 +14,9 @@ from cometmq.system.threads import yield_to_others
 
 logger = logging.getLogger(__name__)
 
-_SLICE_BYTES = 128 * 1024
-
 
 class Preparation:
-    """Makes the next segment of a stream, and the next pages of a segment, ahead of use.
+    """Makes the next segment of a stream ahead of use.
 
     Args:
         segments: the stream.
@@ -32,7 +30,6 @@ class Preparation:
         self._wanted_base: int | None = None
         self._making_base: int | None = None
         self._made: Segment | None = None
-        self._window: tuple[Segment, int, int] | None = None
         self._thread: threading.Thread | None = None
         self._stopped = False
 
@@ -42,12 +39,6 @@ class Preparation:
             if self._made is None and self._making_base is None:
                 self._wanted_base = base_offset
                 self._wake()
-
-    def want_pages(self, segment: Segment, start: int, stop: int) -> None:
-        """Ask for the pages of a segment from byte ``start`` to ``stop``."""
-        with self._changed:
-            self._window = (segment, start, stop)
-            self._wake()
 
     def take(self, base_offset: int) -> Segment:
         """Return the segment that begins at ``base_offset``, made ahead or now.
@@ -94,22 +85,12 @@ class Preparation:
                 if self._stopped:
                     return
                 base, self._wanted_base = self._wanted_base, None
-                window, self._window = self._window, None
                 self._making_base = base
-            if window is not None:
-                self._populate(*window)
             if base is not None:
                 self._make(base)
 
-    def _populate(self, segment: Segment, start: int, stop: int) -> None:
-        """Touch pages a few at a time, so that nobody waits long for this core or for the map."""
-        while start < stop and not self._stopped:
-            end = min(start + _SLICE_BYTES, stop)
-            segment.file.populate(start, end)
-            start = end
-
     def _has_work(self) -> bool:
-        return self._stopped or self._wanted_base is not None or self._window is not None
+        return self._stopped or self._wanted_base is not None
 
     def _make(self, base: int) -> None:
         made: Segment | None = None

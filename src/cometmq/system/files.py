@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-_MADV_POPULATE_WRITE = 23
 _MS_SYNC = 4
 _CREATE = os.O_CREAT | os.O_TRUNC
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -91,14 +90,15 @@ class MappedFile(Protocol):
     def data_ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Return the parts of ``start`` to ``stop`` that are not known to be holes of zeros."""
 
-    def populate(self, start: int, stop: int) -> None:
-        """Make pages ready for writing without holding up other threads; a hint."""
-
     def advise_random(self) -> None:
         """Tell the kernel not to work in larger units than pages; a hint."""
 
-    def advise_normal(self) -> None:
-        """Take `advise_random` back: whoever reads, reads on; a hint."""
+    def write(self, start: int, data: memoryview) -> None:
+        """Write bytes from ``start`` on, for which there is room; whoever reads ``map`` sees them.
+
+        Raises:
+            OSError: the disk is full or broken; any part may have been written.
+        """
 
     def close(self) -> None:
         """Let go of the file; whoever still holds ``map`` or a slice of it can go on reading."""
@@ -338,24 +338,15 @@ class SystemMappedFile:
                     erased += filled
         return erased
 
-    def populate(self, start: int, stop: int) -> None:
-        """Make pages ready for writing without holding up other threads; a hint."""
-        if _libc is None or not start < stop <= self.size_bytes:
-            return
-        first = start // mmap.PAGESIZE * mmap.PAGESIZE
-        _libc.madvise(
-            ctypes.c_void_p(_address(self.map) + first),
-            ctypes.c_size_t(stop - first),
-            _MADV_POPULATE_WRITE,
-        )
-
     def advise_random(self) -> None:
         """Tell the kernel not to work in larger units than pages; a hint."""
         self.map.madvise(mmap.MADV_RANDOM)
 
-    def advise_normal(self) -> None:
-        """Take `advise_random` back: whoever reads, reads on; a hint."""
-        self.map.madvise(mmap.MADV_NORMAL)
+    def write(self, start: int, data: memoryview) -> None:
+        """Write bytes from ``start`` on, for which there is room."""
+        written = os.pwrite(self._descriptor, data, start)
+        while written < len(data):
+            written += os.pwrite(self._descriptor, data[written:], start + written)
 
     def close(self) -> None:
         """Let go of the file; whoever still holds ``map`` or a slice of it can go on reading."""

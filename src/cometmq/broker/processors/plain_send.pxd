@@ -33,14 +33,19 @@ cdef class PlainSends:
     cdef long long _reconsumed
     cdef long long _opaque
     cdef bint _is_batch
+    cdef long long _log_end
 
-    @cython.locals(
-        at=cython.Py_ssize_t, began_s=cython.double, heads=list, places=list,
-        log_end=cython.longlong, length=cython.uint, word=cython.uint,
-        header_at=cython.Py_ssize_t, body_at=cython.Py_ssize_t, frame_end=cython.Py_ssize_t,
-        stored=Appended, batch=AppendedBatch, place=tuple, many=tuple, ids=str)
+    @cython.locals(at=cython.Py_ssize_t, began_s=cython.double, heads=list, places=list)
     cpdef Py_ssize_t take(
         self, bytearray data, Py_ssize_t start, Py_ssize_t end, object connection) except -1
+
+    @cython.locals(
+        length=cython.uint, word=cython.uint,
+        header_at=cython.Py_ssize_t, body_at=cython.Py_ssize_t, frame_end=cython.Py_ssize_t,
+        stored=Appended, batch=AppendedBatch, place=tuple, many=tuple, ids=str)
+    cdef Py_ssize_t _take_all(
+        self, bytearray data, Py_ssize_t at, Py_ssize_t end, object connection, list heads,
+        list places) except -1
 
     @cython.locals(name=str, properties=bytes, host=bytes, flag=cython.int, stored=Appended)
     cdef Appended _store(self, bytes body, object connection)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from time import perf_counter
 
 from cometmq.broker.processors.send import SendMessage
-from cometmq.model.errors import CometError
+from cometmq.model.errors import CometError, StoreError
 from cometmq.model.flags import SysFlag
 from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.octets import copy_of, matches, two_u32
@@ -72,6 +72,7 @@ class PlainSends:
         self._reconsumed = 0
         self._opaque = 0
         self._is_batch = False
+        self._log_end = 0
 
     def take(self, data: bytearray, start: int, end: int, connection: Connection) -> int:
         """Store and answer the plain sends at ``start``; returns how many bytes they take.
@@ -90,7 +91,31 @@ class PlainSends:
         self._known_topic = b""
         heads: list[bytes] = []
         places: list[tuple[int | str, int, int, int]] = []
-        log_end = 0
+        lost: StoreError | None = None
+        self._appender.hold()
+        try:
+            at = self._take_all(data, start, end, connection, heads, places)
+        finally:
+            try:
+                self._appender.release()
+            except StoreError as problem:
+                lost = problem
+        if lost is not None:
+            self._send.answer_lost(connection, places, lost)
+        elif heads:
+            self._send.answer_plain(connection, b"".join(heads), places, self._log_end, began_s)
+        return at - start
+
+    def _take_all(
+        self,
+        data: bytearray,
+        at: int,
+        end: int,
+        connection: Connection,
+        heads: list[bytes],
+        places: list[tuple[int | str, int, int, int]],
+    ) -> int:
+        """Store the plain sends from ``at`` on; returns where the first other frame begins."""
         while _begins_plain(data, at, end):
             length, word = two_u32(data, at)
             header_at = at + _PREFIX_BYTES
@@ -114,7 +139,7 @@ class PlainSends:
                 many = (ids, self._queue_id, batch.queue_offset, self._opaque)
                 heads.append(self._send.batch_success.head(many))
                 places.append(many)
-                log_end = batch.log_offset_end
+                self._log_end = batch.log_offset_end
             else:
                 stored = self._store(copy_of(data, body_at, frame_end), connection)
                 if stored is None:
@@ -122,11 +147,9 @@ class PlainSends:
                 place = (stored.log_offset, self._queue_id, stored.queue_offset, self._opaque)
                 heads.append(self._send.success.numbers_head(place))
                 places.append(place)
-                log_end = stored.log_offset + stored.size_bytes
+                self._log_end = stored.log_offset + stored.size_bytes
             at = frame_end
-        if heads:
-            self._send.answer_plain(connection, b"".join(heads), places, log_end, began_s)
-        return at - start
+        return at
 
     def _store(self, body: bytes, connection: Connection) -> Appended | None:
         """Store the message that was read; None when the general path must see to it."""

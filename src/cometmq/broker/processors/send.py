@@ -269,6 +269,18 @@ class SendMessage:
 
         self._commit.wait(end, told)
 
+    def answer_lost(
+        self,
+        connection: Connection,
+        places: list[tuple[int | str, int, int, int]],
+        problem: StoreError,
+    ) -> None:
+        """Refuse sends that were given their places and could not be written there after all."""
+        for *_, opaque in places:
+            self.stats.put_failed()
+            request = Request(Command(RequestCode.SEND_MESSAGE_V2, opaque=opaque), connection)
+            request.reply(self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem)))
+
     def _succeed(self, request: Request, success: SuccessFormat, place: Place) -> None:
         command = request.command
         if command.serialization == JSON_HEADER:

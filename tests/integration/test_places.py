@@ -11,6 +11,7 @@ from cometmq.client import (
     ClientError,
     Message,
     MessageQueue,
+    OffsetRangeError,
     Producer,
     PullConsumer,
     PullSettings,
@@ -130,6 +131,22 @@ async def test_seeking_goes_on_elsewhere(name_servers: str, queue: MessageQueue)
         assert await take(reading, 1) == [0]
 
 
+async def test_seeking_beyond_what_the_queue_holds_is_refused_and_moves_nothing(
+    name_servers: str, queue: MessageQueue
+) -> None:
+    async with consumer(name_servers, queue) as reading:
+        await reading.assign([queue])
+        await take(reading, 2)
+
+        for offset in (-1, 11):
+            with pytest.raises(OffsetRangeError, match="reaches from 0 to 10"):
+                await reading.seek(queue, offset)
+        assert await take(reading, 1) == [2]
+
+        await reading.seek(queue, 10)
+        assert await reading.poll(timeout=0.1) == []
+
+
 async def test_behind_the_end_only_new_messages_come(
     name_servers: str, queue: MessageQueue
 ) -> None:
@@ -166,10 +183,13 @@ async def test_a_place_that_is_no_longer_there_is_left_for_one_that_is(
         Producer(name_servers, group="test-producer") as sending,
     ):
         await reading.assign([queue])
-        await reading.seek(queue, 10_000)
+        await reading.seek_to_end()
+        await reading.commit({queue: 10_000})
+        await reading.assign([])
+        await reading.assign([queue])
         async with asyncio.timeout(10):
-            while await reading.poll(timeout=0.2):
-                pass
+            while reading.position(queue) != 10:
+                await reading.poll(timeout=0.2)
         await sending.send(Message(queue.topic, b"10"))
 
         assert await take(reading, 1) == [10]

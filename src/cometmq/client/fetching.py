@@ -1,7 +1,8 @@
 """Fetches ahead: one task for each queue pulls, and what it found waits for the application.
 
-All queues of a consumer share one bounded buffer; a task whose turn it is waits while the buffer
-is full. Batches of a queue that was sought or given up meanwhile are dropped when they come out.
+What waits is bounded, for each queue and for all together; a task whose turn it is waits while
+there is no room. What a queue that is paused holds is set aside and does not count for the others.
+A queue that is sought or given up loses what was fetched of it.
 
 Source: ours, after DefaultLitePullConsumerImpl.PullTaskImpl, RocketMQ 5.3.
 """
@@ -10,21 +11,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from cometmq.client.pulling import PullResult, PullStatus
-from cometmq.model.errors import CometError
+from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
+from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Supervisor
 
 log = logging.getLogger(__name__)
 
 PullFrom = Callable[[MessageQueue, QueueOffset], Awaitable[PullResult]]
 StartOf = Callable[[MessageQueue], Awaitable[QueueOffset]]
+
+UNLIMITED = 2**63 - 1
+IDLE_S = 0.1
+"""Shortest time from one pull to the next when the first brought nothing new."""
+FLOW_CONTROL_S = 0.02
+"""Pause after a broker said that it has too much to do."""
+JITTER = 0.2
+"""By how much of itself a pause is made longer at random, lest many come back at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +50,16 @@ class Batch:
     messages: list[StoredMessage]
     next_offset: QueueOffset
 
+    @property
+    def count(self) -> int:
+        """What it counts for: an empty one takes up room, too."""
+        return len(self.messages) or 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the records of its messages, as the broker stores them."""
+        return sum(message.size_bytes for message in self.messages)
+
 
 class _Stream:
     """One queue being fetched."""
@@ -46,6 +68,11 @@ class _Stream:
         self.queue = queue
         self.task: asyncio.Task[None] | None = None
         self.failing = False
+        self.paused = False
+        self.count = 0
+        self.size_bytes = 0
+        self.aside: deque[Batch] = deque()
+        self.pulled_ms = 0
 
     def stop(self) -> None:
         if self.task is not None:
@@ -70,20 +97,52 @@ class _Stream:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """How much of a queue waits for the application."""
+
+    count: int
+    size_bytes: int
+    pulled_ms: int
+    """When the last pull of it was answered, in ms since 1970."""
+
+
 class Fetcher:
-    """Keeps the buffer filled from all assigned queues."""
+    """Keeps the buffer filled from all assigned queues.
+
+    Args:
+        pull: asks for the messages of a queue.
+        start_of: tells where a queue is to begin.
+        fetched_max: messages of all queues together, beyond which none is pulled.
+        queue_messages_max: messages of one queue, beyond which it is not pulled.
+        queue_bytes_max: the same by the size of their records.
+        retry_s: pause of a queue after a pull of it failed.
+        name: of the tasks.
+    """
 
     def __init__(
-        self, pull: PullFrom, start_of: StartOf, *, fetched_max: int, retry_s: float, name: str
+        self,
+        pull: PullFrom,
+        start_of: StartOf,
+        *,
+        fetched_max: int,
+        queue_messages_max: int = UNLIMITED,
+        queue_bytes_max: int = UNLIMITED,
+        retry_s: float,
+        name: str,
     ) -> None:
         self._pull = pull
         self._start_of = start_of
         self._fetched_max = fetched_max
+        self._queue_messages_max = queue_messages_max
+        self._queue_bytes_max = queue_bytes_max
         self._retry_s = retry_s
         self._streams: dict[MessageQueue, _Stream] = {}
         self._ready: deque[tuple[_Stream, Batch]] = deque()
         self._held = 0
-        self._changed = asyncio.Condition()
+        self._stopped = False
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
         self._tasks = Supervisor(name)
 
     @property
@@ -93,13 +152,28 @@ class Fetcher:
 
     @property
     def held(self) -> int:
-        """Messages fetched and not yet taken."""
+        """Messages fetched and not yet taken, those of paused queues left out."""
         return self._held
 
+    def held_of(self, queue: MessageQueue) -> Held:
+        """Give how much of a queue waits; nothing for one that is not fetched."""
+        stream = self._streams.get(queue)
+        return Held(stream.count, stream.size_bytes, stream.pulled_ms) if stream else Held(0, 0, 0)
+
+    @property
+    def paused(self) -> set[MessageQueue]:
+        """The queues of which nothing is handed out for now."""
+        return {queue for queue, stream in self._streams.items() if stream.paused}
+
     def begin(self, queue: MessageQueue, offset: QueueOffset | None = None) -> None:
-        """Fetch a queue, from ``offset`` or from where it is to start; drops what it held."""
+        """Fetch a queue, from ``offset`` or from where it is to start; drops what it held.
+
+        A queue that was paused stays so.
+        """
+        paused = queue in self._streams and self._streams[queue].paused
         self.end(queue)
         stream = self._streams[queue] = _Stream(queue)
+        stream.paused = paused
         stream.task = self._tasks.spawn(self._run(stream, offset), f"fetch-{queue}")
 
     def end(self, queue: MessageQueue) -> None:
@@ -107,55 +181,128 @@ class Fetcher:
         stream = self._streams.pop(queue, None)
         if stream is not None:
             stream.stop()
-            self._drop(stream)
+            self._set_aside(stream)
+            self._room.set()
 
-    async def take(self) -> Batch:
-        """Wait for a batch and take it out of the buffer."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._ready)
-            _, batch = self._ready.popleft()
-            self._held -= len(batch.messages)
-            self._changed.notify_all()
+    def pause(self, queue: MessageQueue) -> None:
+        """Hand out nothing of a queue, and pull it no more, until it is resumed."""
+        stream = self._streams[queue]
+        if not stream.paused:
+            stream.paused = True
+            self._set_aside(stream)
+            self._room.set()
+
+    def resume(self, queue: MessageQueue) -> None:
+        """Hand out and pull a queue again."""
+        stream = self._streams[queue]
+        if stream.paused:
+            stream.paused = False
+            aside, stream.aside = stream.aside, deque()
+            stream.count = stream.size_bytes = 0
+            self._enter(stream, aside)
+            self._room.set()
+
+    async def take(self) -> Batch | None:
+        """Wait for a batch and take it out of the buffer; None once the fetcher was stopped."""
+        while not self._ready:
+            if self._stopped:
+                return None
+            self._arrived.clear()
+            await self._arrived.wait()
+        stream, batch = self._ready.popleft()
+        self._leave(stream, batch)
+        self._room.set()
         return batch
 
+    def put_back(self, batch: Batch) -> None:
+        """Let a batch be the next one of its queue once more."""
+        stream = self._streams.get(batch.queue)
+        if stream is None:
+            return
+        stream.count += batch.count
+        stream.size_bytes += batch.size_bytes
+        if stream.paused:
+            stream.aside.appendleft(batch)
+        else:
+            self._ready.appendleft((stream, batch))
+            self._held += batch.count
+            self._arrived.set()
+
     async def stop(self) -> None:
-        """End every task and empty the buffer."""
+        """End every task and empty the buffer; whoever waits for a batch gets None."""
+        self._stopped = True
+        self._arrived.set()
         for queue in self.queues:
             self.end(queue)
         await self._tasks.cancel()
 
     async def _run(self, stream: _Stream, offset: QueueOffset | None) -> None:
+        clock = asyncio.get_running_loop().time
         while True:
+            asked_at = clock()
             try:
                 if offset is None:
                     offset = await self._start_of(stream.queue)
-                await self._wait_for_room()
+                await self._wait_for_room(stream)
+                asked_at = clock()
                 result = await self._pull(stream.queue, offset)
             except CometError as error:
                 stream.note_failure(error)
-                await asyncio.sleep(self._retry_s)
+                await asyncio.sleep(self._pause_after(error))
                 continue
+            stream.pulled_ms = time.time_ns() // 1_000_000
             stream.note_success(offset, result)
             if result.messages or result.next_offset != offset:
-                batch = Batch(stream.queue, result.messages, result.next_offset)
-                await self._put(stream, batch)
+                self._enter(stream, [Batch(stream.queue, result.messages, result.next_offset)])
+            else:
+                await asyncio.sleep(max(0.0, _jittered(IDLE_S) - (clock() - asked_at)))
             offset = result.next_offset
 
-    async def _wait_for_room(self) -> None:
-        if not self._has_room():
-            async with self._changed:
-                await self._changed.wait_for(self._has_room)
+    def _pause_after(self, error: CometError) -> float:
+        busy = isinstance(error, ResponseError) and error.code == ResponseCode.FLOW_CONTROL
+        return _jittered(FLOW_CONTROL_S if busy else self._retry_s)
 
-    def _has_room(self) -> bool:
-        return max(self._held, len(self._ready)) < self._fetched_max
+    async def _wait_for_room(self, stream: _Stream) -> None:
+        while not self._has_room(stream):
+            self._room.clear()
+            await self._room.wait()
 
-    async def _put(self, stream: _Stream, batch: Batch) -> None:
-        async with self._changed:
-            self._ready.append((stream, batch))
-            self._held += len(batch.messages)
-            self._changed.notify_all()
+    def _has_room(self, stream: _Stream) -> bool:
+        return (
+            not stream.paused
+            and self._held < self._fetched_max
+            and stream.count < self._queue_messages_max
+            and stream.size_bytes < self._queue_bytes_max
+        )
 
-    def _drop(self, stream: _Stream) -> None:
-        kept = [entry for entry in self._ready if entry[0] is not stream]
-        self._ready = deque(kept)
-        self._held = sum(len(batch.messages) for _, batch in kept)
+    def _enter(self, stream: _Stream, batches: Iterable[Batch]) -> None:
+        for batch in batches:
+            stream.count += batch.count
+            stream.size_bytes += batch.size_bytes
+            if stream.paused:
+                stream.aside.append(batch)
+            else:
+                self._ready.append((stream, batch))
+                self._held += batch.count
+        if self._ready:
+            self._arrived.set()
+
+    def _leave(self, stream: _Stream, batch: Batch) -> None:
+        self._held -= batch.count
+        stream.count -= batch.count
+        stream.size_bytes -= batch.size_bytes
+
+    def _set_aside(self, stream: _Stream) -> None:
+        """Take a stream's batches out of those that are ready; they still are the stream's."""
+        stays: deque[tuple[_Stream, Batch]] = deque()
+        for entry in self._ready:
+            if entry[0] is not stream:
+                stays.append(entry)
+                continue
+            stream.aside.append(entry[1])
+            self._held -= entry[1].count
+        self._ready = stays
+
+
+def _jittered(seconds: float) -> float:
+    return seconds * (1 + JITTER * random.random())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cometmq.client.fetching import Fetcher
+from cometmq.client.fetching import Batch, Fetcher
 from cometmq.client.pulling import PullResult, PullStatus
 from cometmq.model.errors import RemotingError
 from cometmq.model.message import StoredMessage
@@ -61,6 +61,13 @@ async def until(reached: Callable[[], bool]) -> None:
     raise AssertionError("it never came to that")
 
 
+async def taken(fetcher: Fetcher) -> Batch:
+    """The next batch; there must be one."""
+    batch = await fetcher.take()
+    assert batch is not None
+    return batch
+
+
 @pytest.fixture
 def queues() -> Queues:
     return Queues()
@@ -76,7 +83,7 @@ async def fetcher(queues: Queues):
 async def test_a_queue_comes_in_order_from_where_it_starts(fetcher: Fetcher) -> None:
     fetcher.begin(ONE)
 
-    batches = [await fetcher.take() for _ in range(3)]
+    batches = [await taken(fetcher) for _ in range(3)]
 
     offsets = [message.queue_offset for batch in batches for message in batch.messages]
     assert offsets == list(range(100, 112))
@@ -106,7 +113,7 @@ async def test_what_was_fetched_of_a_queue_is_dropped_when_it_is_given_up(
     assert (fetcher.held, fetcher.queues) == (0, [])
     fetcher.begin(TWO, QueueOffset(7))
 
-    batch = await fetcher.take()
+    batch = await taken(fetcher)
     assert (batch.queue, batch.messages[0].queue_offset) == (TWO, 7)
 
 
@@ -116,7 +123,7 @@ async def test_a_queue_begun_again_goes_on_at_the_new_offset(fetcher: Fetcher) -
 
     fetcher.begin(ONE, QueueOffset(3))
 
-    assert (await fetcher.take()).messages[0].queue_offset == 3
+    assert (await taken(fetcher)).messages[0].queue_offset == 3
 
 
 async def test_a_pull_that_fails_is_made_again(fetcher: Fetcher, queues: Queues) -> None:
@@ -124,7 +131,7 @@ async def test_a_pull_that_fails_is_made_again(fetcher: Fetcher, queues: Queues)
 
     fetcher.begin(ONE)
 
-    assert (await fetcher.take()).messages[0].queue_offset == 100
+    assert (await taken(fetcher)).messages[0].queue_offset == 100
     assert queues.asked[:4] == [(ONE, 100)] * 4
 
 
@@ -140,6 +147,79 @@ async def test_a_stretch_without_wanted_messages_still_moves_the_place(queues: Q
     fetcher = Fetcher(nothing, queues.start, fetched_max=8, retry_s=0.001, name="test")
     fetcher.begin(ONE)
 
-    assert (await fetcher.take()).next_offset == 200
-    assert (await fetcher.take()).next_offset == 300
+    assert (await taken(fetcher)).next_offset == 200
+    assert (await taken(fetcher)).next_offset == 300
+    await fetcher.stop()
+
+
+async def test_a_paused_queue_is_set_aside_and_leaves_room_for_others(
+    fetcher: Fetcher, queues: Queues
+) -> None:
+    fetcher.begin(ONE)
+    await until(lambda: fetcher.held >= 8)
+
+    fetcher.pause(ONE)
+    assert (fetcher.held, fetcher.paused, fetcher.held_of(ONE).count) == (0, {ONE}, 8)
+    fetcher.begin(TWO)
+    await until(lambda: fetcher.held >= 8)
+    assert {(await taken(fetcher)).queue for _ in range(2)} == {TWO}
+
+    fetcher.end(TWO)
+    fetcher.resume(ONE)
+    offsets = [m.queue_offset for _ in range(3) for m in (await taken(fetcher)).messages]
+    assert offsets == list(range(100, 112))
+
+
+async def test_a_queue_is_not_pulled_beyond_its_own_share(queues: Queues) -> None:
+    fetcher = Fetcher(
+        queues.pull, queues.start, fetched_max=100, queue_messages_max=4, retry_s=1, name="test"
+    )
+    fetcher.begin(ONE)
+    fetcher.begin(TWO)
+    await until(lambda: fetcher.held == 8)
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+    assert sorted(queues.asked) == [(ONE, 100), (TWO, 100)]
+    await fetcher.stop()
+
+
+async def test_a_batch_put_back_comes_next(fetcher: Fetcher) -> None:
+    fetcher.begin(ONE)
+    first = await taken(fetcher)
+
+    fetcher.put_back(first)
+
+    assert await taken(fetcher) == first
+
+
+async def test_who_waits_for_a_batch_is_let_go_when_fetching_stops(queues: Queues) -> None:
+    fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=1, name="test")
+    waiting = asyncio.create_task(fetcher.take())
+    await asyncio.sleep(0)
+
+    await fetcher.stop()
+
+    assert await waiting is None
+
+
+async def test_answers_without_anything_new_are_not_asked_for_in_a_busy_loop() -> None:
+    """A broker that does not hold pulls must not be asked again at once."""
+    asked = 0
+
+    async def nothing(queue: MessageQueue, offset: QueueOffset) -> PullResult:
+        nonlocal asked
+        asked += 1
+        return PullResult(PullStatus.NO_NEW_MESSAGE, [], offset, QueueOffset(0), offset)
+
+    async def start(queue: MessageQueue) -> QueueOffset:
+        return QueueOffset(0)
+
+    fetcher = Fetcher(nothing, start, fetched_max=8, retry_s=1, name="test")
+    fetcher.begin(ONE)
+    await until(lambda: asked == 1)
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+
+    assert asked == 1
     await fetcher.stop()

@@ -27,11 +27,25 @@ class PullSettings(Checked):
     answer_margin_ms: int = setting(10_000, unit="ms", low=100)
     """Time allowed for the answer beyond the hold."""
 
-    fetched_max: int = setting(1_000, low=1, high=1_000_000)
+    fetched_max: int = setting(10_000, key="pullThresholdForAll", low=1, high=1_000_000)
     """Messages fetched ahead of the application, over all queues of the consumer."""
+
+    queue_messages_max: int = setting(1_000, key="pullThresholdForQueue", low=1, high=65_535)
+    """Messages of one queue that are fetched and not handed out; above this it is not pulled."""
+
+    queue_mib_max: int = setting(100, key="pullThresholdSizeForQueue", unit="MiB", low=1, high=1024)
+    """The same, by the size of their records."""
 
     retry_ms: int = setting(1_000, key="pullTimeDelayMillsWhenException", unit="ms", low=1)
     """Pause of a queue after a pull of it failed."""
 
     auto_commit_ms: int = setting(5_000, key="autoCommitIntervalMillis", unit="ms", low=0)
     """How often finished messages are committed by themselves; 0 leaves it to ``commit()``."""
+
+    rebalance_ms: int = setting(
+        20_000, key="rocketmq.client.rebalance.waitInterval", unit="ms", low=100
+    )
+    """How often the queues of subscribed topics are divided when nothing calls for it."""
+
+    deliveries_max: int = setting(16, key="maxReconsumeTimes", low=0, high=2**31 - 1)
+    """Times that a message is sent back before it becomes a dead letter."""

@@ -1,0 +1,384 @@
+"""Pull consumers: assigned or subscribed, paused, committing by themselves or by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import datetime, timedelta
+
+import pytest
+
+from cometmq.client import (
+    AdminClient,
+    ClientClosedError,
+    ClientInstance,
+    Message,
+    MessageQueue,
+    NotAssignedError,
+    Producer,
+    PullConsumer,
+    StartFrom,
+    StoredMessage,
+    WrongModeError,
+)
+from cometmq.model.topic import retry_topic
+
+FOUND_S = 20.0
+"""Time for what takes a moment: queues that are filled, members that are noticed."""
+
+
+async def send(
+    instance: ClientInstance, queues: Sequence[MessageQueue], count: int, **named: str
+) -> list[str]:
+    """Send numbered messages to queues in turn; gives their bodies."""
+    async with Producer(instance=instance, group="pull-tests") as producer:
+        for number in range(count):
+            queue = queues[number % len(queues)]
+            message = Message(queue.topic, str(number).encode(), **named)
+            await producer.send(message, queue=queue)
+    return [str(number) for number in range(count)]
+
+
+async def take(consumer: PullConsumer, count: int) -> list[str]:
+    """The bodies of the next messages, one at a time."""
+    found: list[str] = []
+    async with asyncio.timeout(FOUND_S):
+        while len(found) < count:
+            found.append((await anext(consumer)).body.decode())
+    return found
+
+
+async def until(reached: Callable[[], Awaitable[bool]]) -> None:
+    """Ask again and again until it is so."""
+    async with asyncio.timeout(FOUND_S):
+        while not await reached():
+            await asyncio.sleep(0.02)
+
+
+def reader(instance: ClientInstance, group: str, **named: object) -> PullConsumer:
+    """A consumer that starts at the first message."""
+    return PullConsumer(instance=instance, group=group, start_from=StartFrom.FIRST, **named)  # type: ignore[arg-type]
+
+
+# --- exclusive modes -----------------------------------------------------------------------------
+
+
+async def test_a_consumer_that_is_assigned_queues_does_not_subscribe(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    async with reader(instance, group) as consumer:
+        await consumer.assign(queues[:1])
+
+        with pytest.raises(WrongModeError, match="is assigned queues"):
+            await consumer.subscribe(queues[0].topic)
+        assert consumer.assignment() == queues[:1]
+
+
+async def test_a_consumer_that_subscribes_is_assigned_nothing(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    async with reader(instance, group, subscriptions={queues[0].topic: "*"}) as consumer:
+        with pytest.raises(WrongModeError, match="subscribes to topics"):
+            await consumer.assign(queues[:1])
+
+
+async def test_calls_of_a_consumer_that_is_not_running_are_refused(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    consumer = reader(instance, group)
+    for call in (lambda: consumer.assign(queues), lambda: consumer.poll(), consumer.commit):
+        with pytest.raises(ClientClosedError):
+            await call()
+    async with consumer:
+        await consumer.assign(queues)
+    with pytest.raises(ClientClosedError):
+        await consumer.poll()
+
+
+# --- subscribing ---------------------------------------------------------------------------------
+
+
+async def test_a_subscriber_reads_all_queues_while_it_is_alone(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    bodies = await send(instance, queues, 20)
+    async with reader(instance, group) as consumer:
+        await consumer.subscribe(queues[0].topic)
+
+        assert sorted(await take(consumer, 20), key=int) == bodies
+        assert sorted(consumer.assignment()) == sorted(queues)
+
+
+async def test_two_members_divide_the_queues_and_one_inherits_those_of_the_other(
+    name_servers: str, instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    wanted = {queues[0].topic: "*"}
+    bodies = await send(instance, queues, 20)
+    async with (
+        reader(instance, group, subscriptions=wanted, rebalance_ms=1000) as stays,
+        PullConsumer(name_servers, group=group, subscriptions=wanted, rebalance_ms=1000) as leaves,
+    ):
+
+        async def divided() -> bool:
+            return (
+                len(stays.assignment()) == 2
+                and len(leaves.assignment()) == 2
+                and {*stays.assignment(), *leaves.assignment()} == set(queues)
+            )
+
+        await until(divided)
+        await leaves.close()
+
+        assert set(await take(stays, 20)) <= set(bodies)
+        assert sorted(stays.assignment()) == sorted(queues)
+
+
+async def test_a_subscription_ends_and_what_was_finished_is_committed(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    await send(instance, queues[:1], 3)
+    async with reader(instance, group, subscriptions={queues[0].topic: "*"}) as consumer:
+        await take(consumer, 3)
+
+        await consumer.unsubscribe(queues[0].topic)
+
+        assert consumer.assignment() == []
+        assert await consumer.committed(queues[0]) == 2
+
+
+async def test_only_wanted_tags_are_handed_out(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    await send(instance, queues[:1], 2, tags="other")
+    await send(instance, queues[:1], 2, tags="mine")
+    async with reader(instance, group) as consumer:
+        await consumer.subscribe(queues[0].topic, "mine || nobody's")
+        assert await take(consumer, 2) == ["0", "1"]
+
+        await consumer.subscribe(queues[0].topic, "other")
+        await consumer.seek_to_begin(queues[0])
+        messages = await consumer.poll(FOUND_S)
+        assert {message.tags for message in messages} == {"other"}
+
+
+async def test_a_new_group_may_start_at_a_time(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    await send(instance, queues[:1], 3)
+    async with reader(instance, f"{group}-look") as consumer:
+        await consumer.assign(queues[:1])
+        async with asyncio.timeout(FOUND_S):
+            stored = [await anext(consumer) for _ in range(3)]
+    start = datetime.fromtimestamp(stored[1].store_time_ms / 1000)
+    first = next(m for m in stored if m.store_time_ms >= stored[1].store_time_ms)
+
+    async with PullConsumer(instance=instance, group=group, start_from=start) as consumer:
+        # Brokers give 0 to a group they do not know while a queue's first message is in memory.
+        known = await consumer.committed(queues[0])
+        await consumer.assign(queues[:1])
+        expected = first.body.decode() if known is None else "0"
+        assert await take(consumer, 1) == [expected]
+        later = int((start + timedelta(days=1)).timestamp() * 1000)
+        assert await consumer.offset_at_time(queues[0], later) == 3
+
+
+# --- pausing -------------------------------------------------------------------------------------
+
+
+async def test_a_paused_queue_hands_out_nothing_and_goes_on_where_it_was(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    first, second = queues[:2]
+    await send(instance, [first], 4)
+    async with reader(instance, group) as consumer:
+        await consumer.assign([first, second])
+        assert await take(consumer, 2) == ["0", "1"]
+
+        consumer.pause(first)
+        assert consumer.paused() == {first}
+        await send(instance, [second], 2)
+        await send(instance, [first], 1)
+        assert await take(consumer, 2) == ["0", "1"]
+        assert await consumer.poll(timeout=0.3) == []
+
+        consumer.resume(first)
+        assert await take(consumer, 3) == ["2", "3", "0"]
+
+
+async def test_a_queue_that_is_not_ones_own_is_not_paused_or_sought(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    async with reader(instance, group) as consumer:
+        await consumer.assign(queues[:1])
+
+        with pytest.raises(NotAssignedError):
+            consumer.pause(queues[0], queues[1])
+        assert consumer.paused() == set()
+        with pytest.raises(NotAssignedError):
+            await consumer.seek(queues[1], 0)
+        with pytest.raises(NotAssignedError):
+            await consumer.commit({queues[1]: 0})
+
+
+# --- committing ----------------------------------------------------------------------------------
+
+KILLED = """
+import asyncio, sys
+from cometmq.client import MessageQueue, PullConsumer, StartFrom
+
+async def main():
+    address, group, topic, broker = sys.argv[1:]
+    consumer = PullConsumer(
+        address, group=group, start_from=StartFrom.FIRST, auto_commit_ms=20, pull_batch=32
+    )
+    async with consumer:
+        await consumer.assign([MessageQueue(topic, broker, 0)])
+        for _ in range(6):
+            print((await anext(consumer)).body.decode(), flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_auto_commit_loses_nothing_when_the_process_is_killed(
+    instance: ClientInstance, name_servers: str, queues: list[MessageQueue], group: str
+) -> None:
+    """The message in hand was not finished, so it comes again; those before it do not."""
+    queue = queues[0]
+    await send(instance, [queue], 10)
+    killed = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", KILLED, name_servers, group, queue.topic, queue.broker_name),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert killed.stdout is not None
+    try:
+        async with asyncio.timeout(FOUND_S):
+            handed_out = [int(await killed.stdout.readline()) for _ in range(6)]
+        async with reader(instance, group) as consumer:
+
+            async def all_but_the_last() -> bool:
+                return await consumer.committed(queue) == 5
+
+            await until(all_but_the_last)
+    finally:
+        killed.send_signal(signal.SIGKILL)
+        await killed.communicate()
+
+    async with reader(instance, group) as consumer:
+        await consumer.assign([queue])
+        assert handed_out == [0, 1, 2, 3, 4, 5]
+        assert await take(consumer, 5) == ["5", "6", "7", "8", "9"]
+
+
+async def test_what_is_finished_is_committed_by_itself(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    await send(instance, queues[:1], 5)
+    async with reader(instance, group, auto_commit_ms=20) as consumer:
+        await consumer.assign(queues[:1])
+        await take(consumer, 5)
+
+        async def four() -> bool:
+            return await consumer.committed(queues[0]) == 4
+
+        await until(four)
+
+
+async def test_without_auto_commit_only_what_is_told_is_committed(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    await send(instance, queues[:2], 8)
+    async with reader(instance, group, auto_commit_ms=0) as consumer:
+        await consumer.assign(queues[:2])
+        await take(consumer, 8)
+        await consumer.commit([queues[0]])
+        await consumer.commit({queues[1]: 2})
+
+        assert [await consumer.committed(queue) for queue in queues[:2]] == [4, 2]
+
+    async with reader(instance, group, auto_commit_ms=0) as consumer:
+        await consumer.assign(queues[:2])
+        assert await take(consumer, 2) == ["5", "7"]
+
+
+# --- listening to the queues ---------------------------------------------------------------------
+
+
+class Told:
+    """Notes what a listener is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int, int]] = []
+        self.called = asyncio.Event()
+
+    async def __call__(
+        self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
+    ) -> None:
+        self.calls.append((topic, len(queues), len(mine)))
+        self.called.set()
+
+
+async def test_a_listener_is_told_when_a_topic_gets_more_queues(
+    name_servers: str, instance: ClientInstance, topic: str, group: str
+) -> None:
+    told = Told()
+    async with (
+        PullConsumer(name_servers, group=group, on_queues=told, route_refresh_ms=50) as consumer,
+        AdminClient(instance=instance) as admin,
+    ):
+        await consumer.assign((await consumer.fetch_queues(topic))[:3])
+        await admin.create_topic(topic, queues=6)
+
+        async with asyncio.timeout(FOUND_S):
+            await told.called.wait()
+    assert told.calls == [(topic, 6, 3)]
+
+
+async def test_a_listener_is_told_how_subscribed_queues_were_divided(
+    instance: ClientInstance, topic: str, group: str
+) -> None:
+    told = Told()
+    async with reader(instance, group, on_queues=told, subscriptions={topic: "*"}):
+        async with asyncio.timeout(FOUND_S):
+            await told.called.wait()
+    assert told.calls == [(topic, 4, 4)]
+
+
+# --- ending, and again ---------------------------------------------------------------------------
+
+
+async def test_iteration_ends_when_the_consumer_is_closed(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    consumer = reader(instance, group)
+    await consumer.start()
+    await consumer.assign(queues)
+
+    async def read_all() -> list[StoredMessage]:
+        return [message async for message in consumer]
+
+    reading = asyncio.create_task(read_all())
+    await asyncio.sleep(0)
+    await consumer.close()
+    async with asyncio.timeout(FOUND_S):
+        assert await reading == []
+
+
+async def test_a_message_sent_back_comes_again_by_the_retry_topic(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    await send(instance, queues[:1], 1)
+    wanted = {queues[0].topic: "*", retry_topic(group): "*"}
+    async with reader(instance, group, subscriptions=wanted, rebalance_ms=1000) as consumer:
+        async with asyncio.timeout(FOUND_S):
+            first = await anext(consumer)
+            await consumer.send_back(first, delay_level=1)
+            again = await anext(consumer)
+
+    assert (again.body, again.reconsume_times) == (b"0", 1)
+    assert again.real_topic(group) == queues[0].topic

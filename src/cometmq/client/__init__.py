@@ -1,37 +1,84 @@
-"""The asyncio client: send messages, read queues, manage topics."""
+"""The asyncio client: send messages, consume them, manage topics and groups."""
 
 from cometmq.client.admin import AdminClient
-from cometmq.client.config import ClientSettings, ProducerSettings, PullSettings
+from cometmq.client.config import (
+    ClientSettings,
+    PopSettings,
+    ProducerSettings,
+    PullSettings,
+    PushSettings,
+)
 from cometmq.client.errors import (
+    BackPressureError,
     ClientClosedError,
     ClientError,
+    ConsumeLater,
+    KeyMissingError,
     NameServerError,
     NotAssignedError,
     OffsetRangeError,
     QueueNotFoundError,
+    ReplyError,
+    ReplyTimeoutError,
     SendAttempt,
     SendFailedError,
     SendTimeoutError,
     TopicNotFoundError,
     WrongModeError,
 )
+from cometmq.client.handlers import (
+    BatchHandler,
+    ConsumeContext,
+    Consumed,
+    ConsumedInOrder,
+    LocalState,
+    MessageHandler,
+    OrderedBatchHandler,
+    OrderedContext,
+    QueueListener,
+    TransactionListener,
+)
+from cometmq.client.hooks import (
+    ConsumeEnd,
+    ConsumeHook,
+    DeliveryContext,
+    EndContext,
+    EndTransactionHook,
+    FilterHook,
+    ForbiddenHook,
+    SendContext,
+    SendHook,
+    SendKind,
+)
 from cometmq.client.instance import ClientInstance
+from cometmq.client.offsets.start import StartFrom
 from cometmq.client.producer import Producer
-from cometmq.client.pull_consumer import PullConsumer, StartFrom
+from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.pulling import PullResult, PullStatus
+from cometmq.client.push.consumer import PushConsumer
 from cometmq.client.queue_choice import QueueSelector
 from cometmq.client.queue_offsets import QueueBounds
 from cometmq.client.receipt import SendReceipt, SendStatus
 from cometmq.client.subscription import Filter
-from cometmq.model.errors import InvalidMessageError, InvalidNameError, RemotingError, ResponseError
+from cometmq.model.errors import (
+    CometError,
+    ConfigError,
+    InvalidMessageError,
+    InvalidNameError,
+    RemotingError,
+    ResponseError,
+)
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
 
 __all__ = [
+    # who sends, consumes and manages
     "Producer",
+    "PushConsumer",
     "PullConsumer",
     "AdminClient",
     "ClientInstance",
+    # what is sent and consumed
     "Message",
     "StoredMessage",
     "MessageQueue",
@@ -43,16 +90,49 @@ __all__ = [
     "QueueSelector",
     "Filter",
     "StartFrom",
+    # what an application gives to be called
+    "MessageHandler",
+    "BatchHandler",
+    "OrderedBatchHandler",
+    "Consumed",
+    "ConsumedInOrder",
+    "ConsumeContext",
+    "OrderedContext",
+    "QueueListener",
+    "TransactionListener",
+    "LocalState",
+    # what may watch
+    "SendHook",
+    "SendContext",
+    "SendKind",
+    "ForbiddenHook",
+    "ConsumeHook",
+    "DeliveryContext",
+    "ConsumeEnd",
+    "FilterHook",
+    "EndTransactionHook",
+    "EndContext",
+    # what can be set
     "ClientSettings",
     "ProducerSettings",
+    "PushSettings",
+    "PopSettings",
     "PullSettings",
+    # what can go wrong
+    "CometError",
+    "ConfigError",
     "ClientError",
     "ClientClosedError",
     "TopicNotFoundError",
     "QueueNotFoundError",
+    "BackPressureError",
     "WrongModeError",
     "NotAssignedError",
     "OffsetRangeError",
+    "KeyMissingError",
+    "ReplyError",
+    "ReplyTimeoutError",
+    "ConsumeLater",
     "NameServerError",
     "SendFailedError",
     "SendTimeoutError",

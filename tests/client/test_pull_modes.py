@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -382,3 +383,39 @@ async def test_a_message_sent_back_comes_again_by_the_retry_topic(
 
     assert (again.body, again.reconsume_times) == (b"0", 1)
     assert again.real_topic(group) == queues[0].topic
+
+
+# --- everybody reads everything ------------------------------------------------------------------
+
+
+async def test_every_member_of_a_broadcast_reads_all_and_keeps_its_own_place(
+    name_servers: str,
+    instance: ClientInstance,
+    queues: list[MessageQueue],
+    group: str,
+    tmp_path: Path,
+) -> None:
+    bodies = await send(instance, queues[:1], 3)
+
+    def member(number: int) -> PullConsumer:
+        return PullConsumer(
+            name_servers,
+            group=group,
+            broadcast=True,
+            start_from=StartFrom.FIRST,
+            subscriptions={queues[0].topic: "*"},
+            offset_folder=str(tmp_path),
+            instance_name=f"member-{group}-{number}",
+        )
+
+    async with member(1) as first, member(2) as second:
+        assert await take(first, 3) == bodies
+        assert await take(second, 1) == ["0"]
+        await first.commit()
+        await second.commit()
+    async with member(1) as first, member(2) as second:
+        assert await take(second, 2) == ["1", "2"]
+        assert await first.poll(timeout=0.3) == []
+    async with AdminClient(instance=instance) as admin:
+        committed = await admin.committed(group, queues[0].topic)
+        assert set(committed.values()) == {None}

@@ -49,3 +49,6 @@ class PullSettings(Checked):
 
     deliveries_max: int = setting(16, key="maxReconsumeTimes", low=0, high=2**31 - 1)
     """Times that a message is sent back before it becomes a dead letter."""
+
+    offset_folder: str = setting("", key="rocketmq.client.localOffsetStoreDir")
+    """Where offsets are kept when broadcasting; empty means ``.rocketmq_offsets`` at home."""

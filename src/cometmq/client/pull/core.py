@@ -29,6 +29,7 @@ from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.instance import ClientInstance
 from cometmq.client.lifetime import Lifetime
 from cometmq.client.offsets import OffsetStore, StartFrom
+from cometmq.client.offsets.local import LocalOffsetStore
 from cometmq.client.offsets.remote import RemoteOffsetStore
 from cometmq.client.pull.deliveries import Deliveries
 from cometmq.client.pull.places import Places
@@ -78,7 +79,7 @@ class PullCore(Lifetime):
         self._committing = asyncio.Lock()
         self._replicas = ReplicaChoice()
         self._offsets = QueueOffsets(self._instance.routes, self._instance.brokers)
-        store = offset_store or RemoteOffsetStore(self._instance, self._group)
+        store = offset_store or self._own_store(broadcast=broadcast)
         self._places = Places(self._group, self._offsets, store, start_from)
         self._deliveries = Deliveries(
             hooks,
@@ -94,6 +95,14 @@ class PullCore(Lifetime):
             queue_bytes_max=self._settings.queue_mib_max * MIB,
             retry_s=self._settings.retry_ms / 1000,
             name=f"pull consumer {group}",
+        )
+
+    def _own_store(self, *, broadcast: bool) -> OffsetStore:
+        if not broadcast:
+            return RemoteOffsetStore(self._instance, self._group)
+        folder = self._settings.offset_folder
+        return LocalOffsetStore(
+            Path(folder) if folder else None, self._instance.client_id, self._group
         )
 
     def _check_running(self) -> None:

@@ -86,5 +86,20 @@ class PushSettings(Checked):
     lock_ms: int = setting(20_000, key="rocketmq.client.rebalance.lockInterval", unit="ms", low=100)
     """How often the locks of queues that are consumed in order are renewed at the brokers."""
 
+    unlock_delay_ms: int = setting(
+        0, key="rocketmq.client.unlockDelayTimeMills", unit="ms", low=0, high=60_000
+    )
+    """How long a queue that is given up stays locked when messages of it are left; RocketMQ 4.9
+    waits 20,000, later ones do not wait."""
+
+    offset_folder: str = setting("", key="rocketmq.client.localOffsetStoreDir")
+    """Where a consumer of broadcasts keeps its offsets; empty means ``~/.rocketmq_offsets``."""
+
+    trace: bool = setting(False, key="enableMsgTrace")
+    """Whether deliveries are told to the trace topic."""
+
+    trace_topic: str = setting("", key="customizedTraceTopic")
+    """Where to; empty means RocketMQ's own trace topic."""
+
     stop_ms: int = setting(30_000, key="awaitTerminationMillisWhenShutdown", unit="ms", low=0)
     """How long a graceful stop waits for handlers; RocketMQ's own default is not to wait."""

@@ -198,8 +198,8 @@ class ConcurrentService:
     async def _consume(self, queue: ProcessQueue, messages: list[StoredMessage]) -> None:
         self._show(queue, messages)
         queue.begin(messages)
-        context = ConsumeContext(self._handling.group, queue.queue)
-        ended = await self._handling.run(queue.queue, messages, context)
+        context = ConsumeContext(self._handling.group, self._handling.shown(queue.queue))
+        ended = await self._handling.run(messages, context)
         outcome = outcome_of(ended.result, ended.error, context, len(messages))
         self._count(messages, ended, outcome)
         if queue.dropped:

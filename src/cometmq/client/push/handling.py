@@ -14,6 +14,7 @@ from typing import Any
 from cometmq.client.calling import Caller, is_async
 from cometmq.client.handlers import ConsumeContext, OrderedContext
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext
+from cometmq.client.namespaces import Namespace
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 
@@ -45,7 +46,7 @@ class Handling:
         hooks: watch each call.
         threads: plain functions that run at a time.
         ordered: whether each queue is consumed in order, for the hooks.
-        namespace: for the hooks.
+        namespace: whose names are taken out before the handler and the hooks see them.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Handling:
         hooks: Sequence[ConsumeHook] = (),
         threads: int,
         ordered: bool = False,
-        namespace: str = "",
+        namespace: Namespace | None = None,
     ) -> None:
         self.group = group
         self.takes_one = handler is not None
@@ -66,7 +67,7 @@ class Handling:
         self._client_id = client_id
         self._hooks = tuple(hooks)
         self._ordered = ordered
-        self._namespace = namespace
+        self._namespace = namespace or Namespace()
         self._function: Callable[..., Any] = handler or batch_handler  # type: ignore[assignment]
         self._caller = Caller(threads, f"consume-{group}")
         self.plain = not is_async(self._function)
@@ -80,7 +81,6 @@ class Handling:
 
     async def run(
         self,
-        queue: MessageQueue,
         messages: Sequence[StoredMessage],
         context: ConsumeContext | OrderedContext,
     ) -> Ended:
@@ -89,7 +89,7 @@ class Handling:
         A `CancelledError` that the handler raises of its own is its failure; one that is meant for
         the calling task goes through.
         """
-        delivery = self._before(queue, messages) if self._hooks else None
+        delivery = self._before(context.queue, messages) if self._hooks else None
         loop = asyncio.get_running_loop()
         begun = loop.time()
         result: object = None
@@ -104,6 +104,12 @@ class Handling:
         except Exception as raised:
             error = raised
         return Ended(result, error, loop.time() - begun, delivery)
+
+    def shown(self, queue: MessageQueue) -> MessageQueue:
+        """Give a queue as applications know it."""
+        if not self._namespace:
+            return queue
+        return MessageQueue(self._namespace.unwrap(queue.topic), queue.broker_name, queue.queue_id)
 
     def after(self, ended: Ended, end: ConsumeEnd) -> None:
         """Show the hooks how a call ended."""
@@ -129,7 +135,7 @@ class Handling:
             queue=queue,
             messages=messages,
             ordered=self._ordered,
-            namespace=self._namespace,
+            namespace=self._namespace.name,
         )
         for hook in self._hooks:
             _guarded(hook.before, delivery)

@@ -1,0 +1,286 @@
+"""Consuming in any order, on whole clusters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+
+from cometmq.client import (
+    AdminClient,
+    ClientInstance,
+    Filter,
+    Message,
+    MessageQueue,
+    Producer,
+    StartFrom,
+    StoredMessage,
+)
+from cometmq.client.handlers import ConsumeContext
+from cometmq.client.push import PushConsumer
+
+WAIT_S = 20.0
+
+
+class Seen:
+    """What a handler has seen, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.messages: list[StoredMessage] = []
+        self._moved = asyncio.Event()
+
+    async def __call__(self, message: StoredMessage) -> None:
+        self.add(message)
+
+    def add(self, *messages: StoredMessage) -> None:
+        self.messages.extend(messages)
+        self._moved.set()
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not holds():
+                self._moved.clear()
+                await self._moved.wait()
+
+    async def count(self, number: int) -> None:
+        await self.until(lambda: len(self.messages) >= number)
+
+
+@pytest.fixture
+async def producer(instance: ClientInstance) -> AsyncIterator[Producer]:
+    async with Producer(instance=instance, group="producers") as running:
+        yield running
+
+
+async def send(producer: Producer, topic: str, count: int, **options: str) -> list[bytes]:
+    bodies = [b"%d" % number for number in range(count)]
+    await asyncio.gather(
+        *(producer.send(Message(topic=topic, body=body, **options)) for body in bodies)
+    )
+    return bodies
+
+
+async def test_every_message_of_every_queue_is_handled(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    seen = Seen()
+    bodies = await send(producer, topic, 100)
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=seen,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+    ) as consumer:
+        await seen.count(100)
+        bodies += await send(producer, topic, 20)
+        await seen.count(120)
+        assert {queue.topic for queue in consumer.queues()} == {topic}
+        assert len(consumer.queues()) == 4
+
+    assert sorted(seen.bodies) == sorted(bodies)
+
+
+async def test_a_new_member_goes_on_where_the_last_one_stopped(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    first, second = Seen(), Seen()
+    bodies = await send(producer, topic, 50)
+    options = {"group": group, "subscriptions": {topic: "*"}, "start_from": StartFrom.FIRST}
+    async with PushConsumer(name_servers, handler=first, **options):
+        await first.count(50)
+    bodies += await send(producer, topic, 30)
+    async with PushConsumer(name_servers, handler=second, **options):
+        await second.count(30)
+
+    assert len(first.bodies) == 50
+    assert sorted(first.bodies + second.bodies) == sorted(bodies)
+
+
+async def test_only_messages_with_a_wanted_tag_are_handled(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    seen = Seen()
+    for tag in ("a", "b", "c"):
+        await producer.send(Message(topic=topic, body=tag.encode(), tags=tag))
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=seen,
+        subscriptions={topic: "a || c"},
+        start_from=StartFrom.FIRST,
+    ):
+        await seen.count(2)
+
+    assert sorted(seen.bodies) == [b"a", b"c"]
+
+
+async def test_two_members_share_the_queues_and_one_takes_all_when_the_other_leaves(
+    name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
+) -> None:
+    topic = queues[0].topic
+    mine: dict[str, list[MessageQueue]] = {}
+    moved = asyncio.Event()
+
+    def told(name: str) -> Callable[[str, object, Sequence[MessageQueue]], None]:
+        loop = asyncio.get_running_loop()
+
+        def listen(topic: str, all_queues: object, own: Sequence[MessageQueue]) -> None:
+            mine[name] = list(own)
+            loop.call_soon_threadsafe(moved.set)
+
+        return listen
+
+    async def until(one: int, two: int) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while (len(mine.get("one", [])), len(mine.get("two", []))) != (one, two):
+                moved.clear()
+                await moved.wait()
+
+    seen = Seen()
+    options = {"group": group, "handler": seen, "subscriptions": {topic: "*"}}
+    async with PushConsumer(name_servers, on_queues=told("one"), **options):
+        await until(4, 0)
+        async with PushConsumer(name_servers, on_queues=told("two"), **options):
+            await until(2, 2)
+            assert sorted(mine["one"] + mine["two"]) == sorted(queues)
+            await send(producer, topic, 40)
+            await seen.count(40)
+        mine.pop("two")
+        await until(4, 0)
+        await send(producer, topic, 40)
+        await seen.count(80)
+
+    assert len(seen.messages) == 80
+
+
+async def test_a_batch_handler_gets_messages_of_one_queue_together(
+    name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
+) -> None:
+    batches: list[list[StoredMessage]] = []
+    seen = Seen()
+
+    async def handle(messages: Sequence[StoredMessage], context: ConsumeContext) -> None:
+        assert {message.queue for message in messages} == {context.queue}
+        batches.append(list(messages))
+        seen.add(*messages)
+
+    await producer.send_batch(
+        [Message(topic=queues[0].topic, body=b"%d" % number) for number in range(20)],
+        queue=queues[0],
+    )
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        batch_handler=handle,
+        subscriptions={queues[0].topic: "*"},
+        start_from=StartFrom.FIRST,
+        batch_max=8,
+    ):
+        await seen.count(20)
+
+    assert [message.queue_offset for batch in batches for message in batch] == list(range(20))
+    assert [len(batch) for batch in batches] == [8, 8, 4]
+
+
+async def test_a_plain_handler_is_called_in_a_thread(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    import threading
+
+    threads: set[int] = set()
+    seen, loop = Seen(), asyncio.get_running_loop()
+
+    def handle(message: StoredMessage) -> None:
+        threads.add(threading.get_ident())
+        loop.call_soon_threadsafe(seen.add, message)
+
+    await send(producer, topic, 10)
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=handle,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+    ):
+        await seen.count(10)
+
+    assert threading.get_ident() not in threads
+
+
+async def test_a_topic_can_be_subscribed_and_unsubscribed_while_the_consumer_runs(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    seen = Seen()
+    async with PushConsumer(
+        name_servers, group=group, handler=seen, start_from=StartFrom.FIRST
+    ) as consumer:
+        await send(producer, topic, 5)
+        await consumer.subscribe(topic, Filter.tags("*"))
+        await seen.count(5)
+        await consumer.unsubscribe(topic)
+        async with asyncio.timeout(WAIT_S):
+            while consumer.queues():
+                await asyncio.sleep(0.05)
+
+    assert len(seen.messages) == 5
+
+
+async def test_nothing_is_pulled_while_suspended(
+    name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
+) -> None:
+    """Pulls that a broker holds may still bring what comes first; nothing is asked for behind."""
+    topic, seen = queues[0].topic, Seen()
+    async with PushConsumer(
+        name_servers, group=group, handler=seen, subscriptions={topic: "*"}
+    ) as consumer:
+        await send(producer, topic, 4)
+        await seen.count(4)
+        consumer.suspend()
+        assert consumer.suspended
+        for queue in queues:
+            await producer.send(Message(topic=topic, body=b"held"), queue=queue)
+        await seen.count(8)
+        await send(producer, topic, 40)
+        await asyncio.sleep(0.3)
+        assert len(seen.messages) == 8
+        consumer.resume()
+        await seen.count(48)
+
+
+async def test_the_backlog_can_be_skipped(
+    name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
+) -> None:
+    topic = queues[0].topic
+    seen, gate = Seen(), asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        seen.add(message)
+        await gate.wait()
+
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=handle,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+        concurrency=1,
+    ) as consumer:
+        await send(producer, topic, 60)
+        await seen.count(1)
+        await consumer.skip_backlog(topic)
+        gate.set()
+        await producer.send(Message(topic=topic, body=b"new"))
+        await seen.until(lambda: b"new" in seen.bodies)
+
+    assert len(seen.messages) <= 3
+    async with AdminClient(name_servers) as admin:
+        ends = await admin.queue_bounds(topic)
+        assert await admin.committed(group, topic) == {
+            queue: bounds.max_offset for queue, bounds in ends.items()
+        }

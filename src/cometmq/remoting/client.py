@@ -162,8 +162,9 @@ class RemotingClient:
         body: bytes = b"",
         *,
         fields: Mapping[str, str] | None = None,
+        remark: str | None = None,
     ) -> None:
-        """Send a request that gets no answer.
+        """Send a request that gets no answer; ``remark`` is a text for people.
 
         Raises:
             ConnectError: the address does not answer.
@@ -173,10 +174,10 @@ class RemotingClient:
         connection = await self.connection(address)
         await connection.until_writable(CONNECT_S)
         if not self.hooks:
-            connection.oneway(code, header, body, fields=fields)
+            connection.oneway(code, header, body, fields=fields, remark=remark)
             return
         call = self._announced(address, code, header, body, fields)
-        connection.oneway(call.code, body=call.body, fields=call.fields or None)
+        connection.oneway(call.code, body=call.body, fields=call.fields or None, remark=remark)
 
     def _announced(
         self,
@@ -239,6 +240,9 @@ class RemotingClient:
         except asyncio.CancelledError:
             connection.abort()
             raise
+        if self._closed:
+            connection.abort()
+            raise ConnectError(f"cannot connect to {address}: this client is closed")
         self._connections[address] = connection
         if self._on_connect is not None:
             self._on_connect(address, connection)

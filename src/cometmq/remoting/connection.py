@@ -408,10 +408,13 @@ class Connection(asyncio.BufferedProtocol):
         body: bytes = b"",
         *,
         fields: Mapping[str, str] | None = None,
+        remark: str | None = None,
     ) -> None:
         """Send a request that gets no answer; lost silently when the connection is closed."""
         opaque = self._inflight.next_opaque()
-        self._send(request(code, header, body, opaque=opaque, oneway=True, fields=fields))
+        command = request(code, header, body, opaque=opaque, oneway=True, fields=fields)
+        command.remark = remark
+        self._send(command)
 
     def _send(self, command: Command) -> None:
         head = encode_head(

@@ -6,6 +6,7 @@ Source: DefaultMQProducerImpl.sendDefaultImpl with a callback, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from cometmq.client.back_pressure import BackPressure
 from cometmq.client.config import ProducerSettings
@@ -43,7 +44,13 @@ class BegunSends:
         """Take sends from now on."""
         self._open = True
 
-    def begin(self, message: Message, place: Place, timeout: float) -> Promise:
+    def begin(
+        self,
+        message: Message,
+        place: Place,
+        timeout: float,
+        reserved: Mapping[str, str] | None = None,
+    ) -> Promise:
         """Begin to send, and give what will become of it; see `Producer.send_soon`."""
         promise: Promise = asyncio.get_running_loop().create_future()
         size = len(message.body)
@@ -57,7 +64,7 @@ class BegunSends:
                 )
             )
         else:
-            work = self._send(message, place, timeout, promise)
+            work = self._send(message, place, timeout, reserved, promise)
             task = self._tasks.spawn(work, "send", awaited=True)
             promise.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
             task.add_done_callback(lambda _: self._ended(promise, size))
@@ -76,10 +83,17 @@ class BegunSends:
         await self._tasks.drain(timeout)
         await self._tasks.cancel()
 
-    async def _send(self, message: Message, place: Place, timeout: float, promise: Promise) -> None:
+    async def _send(
+        self,
+        message: Message,
+        place: Place,
+        timeout: float,
+        reserved: Mapping[str, str] | None,
+        promise: Promise,
+    ) -> None:
         try:
             receipt = await self._sender.send_message(
-                message, place, timeout=timeout, awaited=False
+                message, place, timeout=timeout, reserved=reserved, awaited=False
             )
         except Exception as error:
             if not promise.done():

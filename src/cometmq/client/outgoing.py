@@ -112,7 +112,8 @@ def prepare(
         InvalidMessageError: it breaks a limit.
         InvalidNameError: its topic has no valid name.
     """
-    topic = namespace.wrap_topic(message.topic) if namespace else message.topic
+    is_reply = reserved is not None and reserved.get(names.MSG_TYPE) == REPLY_TYPE
+    topic = message.topic if is_reply or not namespace else namespace.wrap_topic(message.topic)
     check_message(message, topic, settings.body_bytes_max, trusted=trusted)
     properties = message.all_properties()
     if namespace:
@@ -130,7 +131,6 @@ def prepare(
         sys_flag |= SysFlag.TRANSACTION_PREPARED
     text = encode_properties(properties)
     _check_properties_size(text)
-    is_reply = properties.get(names.MSG_TYPE) == REPLY_TYPE
     return Outgoing(
         topic,
         message,

@@ -6,7 +6,7 @@ Source: DefaultMQProducer and DefaultMQProducerImpl, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,25 @@ from cometmq.client.config import (
     read_tables,
     shared_out,
 )
+from cometmq.client.errors import ReplyTimeoutError, SendFailedError
 from cometmq.client.hooks import ForbiddenHook, SendHook
 from cometmq.client.instance import ClientInstance, Membership
 from cometmq.client.lifetime import Lifetime
 from cometmq.client.queue_choice import QueueSelector, by_key
+from cometmq.client.recall import recall
 from cometmq.client.receipt import SendReceipt
 from cometmq.client.registry import lease
+from cometmq.client.replies import Replies, reply_to
 from cometmq.client.sender import Place, Sender
 from cometmq.client.splitting import split
-from cometmq.client.trace import SendTrace, TraceDispatcher
-from cometmq.model.message import Message
+from cometmq.client.trace import SendTrace, TraceDispatcher, trace_recall
+from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import check_group_name
 from cometmq.protocol.bodies import ProducerData
 
+REQUEST_S = 3.0
+"""Time for a request and its reply, and for a recall."""
 READY_S = 3.0
 """Time for finding the route of a topic ahead of the first send."""
 
@@ -304,6 +309,112 @@ class Producer(Lifetime):
         place = _place(queue, order_key, selector)
         return await self._sender.send_message_oneway(message, place, timeout=self._time(timeout))
 
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float = REQUEST_S,
+    ) -> StoredMessage:
+        """Send a message to whoever consumes it, and wait for the reply.
+
+        Args:
+            message, queue, order_key, selector: as for `send`.
+            timeout: seconds for the way there, the work and the way back.
+
+        Returns:
+            The reply; it was never stored, so it has no place in a queue.
+
+        Raises:
+            ReplyTimeoutError: the request is stored, and no reply came; one that comes is dropped.
+            BackPressureError: too many requests wait already; nothing was sent.
+            Everything else as `send`: the request is not, or only perhaps, stored.
+
+        Cancelling stops the waiting; the request may still be worked on.
+        Source: DefaultMQProducer.request, RocketMQ 5.3.
+        Example: ``reply = await producer.request(Message(topic="quotes", body=b"EUR"))``
+        """
+        deadline = _now() + timeout
+        replies = Replies.of(self._instance)
+        await self._sender.introduce(message.topic, timeout)
+        properties, reply = replies.open(timeout)
+        place = _place(queue, order_key, selector)
+        sending = self._begun.begin(message, place, max(deadline - _now(), 0.001), properties)
+        try:
+            await _first_of(reply, sending, deadline)
+            error = None if reply.done() or not sending.done() else sending.exception()
+            if error is not None and not _is_perhaps_stored(error):
+                raise error
+            await _first_of(reply, reply, deadline)
+            if reply.done():
+                return reply.result()
+            if error is not None:
+                raise error
+            raise ReplyTimeoutError(f"no reply from {message.topic} within {timeout:g} s")
+        finally:
+            replies.forget(properties)
+            _let_go(sending)
+
+    async def reply(
+        self,
+        request: StoredMessage,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout: float = REQUEST_S,
+    ) -> SendReceipt:
+        """Reply to a message that was sent with `request`.
+
+        Args:
+            request: the message as it was consumed.
+            body: of the reply.
+            tags: of the reply.
+            properties: of the reply.
+            timeout: seconds for the whole call.
+
+        Returns:
+            Proof that a broker has handed the reply over.
+
+        Raises:
+            ReplyError: the message is no request; nothing was sent.
+            ResponseError: the client that asked cannot be reached any more.
+            Everything else as `send`.
+
+        Source: MessageUtil.createReplyMessage, RocketMQ 5.3.
+        Example: ``await producer.reply(request, b"1.09")``
+        """
+        topic, reserved = reply_to(request)
+        message = Message(topic=topic, body=body, tags=tags, properties=dict(properties or {}))
+        return await self._sender.send_message(message, timeout=timeout, reserved=reserved)
+
+    async def recall(self, topic: str, handle: str, *, timeout: float = REQUEST_S) -> str:
+        """Take back a timer message before it is due.
+
+        Args:
+            topic: where the message was sent.
+            handle: the receipt's ``recall_handle``.
+            timeout: seconds for the whole call.
+
+        Returns:
+            The message's id. A message that is being delivered now may be delivered all the same.
+
+        Raises:
+            InvalidMessageError: no handle, or one of a topic whose messages cannot be recalled;
+                nothing was asked.
+            ResponseError: the broker refused, since the message is due already, or it recalls none.
+            TopicNotFoundError, RemotingError: no broker was asked, or none answered.
+
+        Source: DefaultMQProducer.recallMessage, RocketMQ 5.3.
+        Example: ``await producer.recall("orders", receipt.recall_handle)``
+        """
+        message_id = await recall(self._sender, topic, handle, timeout=timeout)
+        if self._traces is not None:
+            trace_recall(self._traces, self._settings.trace_topic, self._group, topic, message_id)
+        return message_id
+
     async def fetch_queues(self, topic: str, *, timeout: float | None = None) -> list[MessageQueue]:
         """Give the queues of a topic that can be sent to.
 
@@ -327,6 +438,31 @@ class Producer(Lifetime):
 
 
 _ANYWHERE = Place()
+
+
+async def _first_of(
+    one: asyncio.Future[StoredMessage], other: asyncio.Future[Any], deadline: float
+) -> None:
+    """Wait until one of two is done, or until time runs out."""
+    left_s = deadline - _now()
+    if left_s > 0:
+        await asyncio.wait({one, other}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _is_perhaps_stored(error: BaseException) -> bool:
+    return isinstance(error, SendFailedError) and error.maybe_stored
+
+
+def _let_go(sending: asyncio.Future[SendReceipt]) -> None:
+    """Nobody looks at this send any more."""
+    if not sending.done():
+        sending.cancel()
+    elif not sending.cancelled():
+        sending.exception()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _place(

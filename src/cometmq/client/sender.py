@@ -10,6 +10,7 @@ Source: DefaultMQProducerImpl and MQClientAPIImpl.onExceptionImpl, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import time
@@ -34,8 +35,9 @@ from cometmq.client.routes import Route
 from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
-from cometmq.protocol.headers import SendMessageV2Request
-from cometmq.remoting import CallTimeoutError, ConnectError, TooManyCallsError
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import Header, SendMessageV2Request
+from cometmq.remoting import CallTimeoutError, ConnectError, TooManyCallsError, check
 
 log = logging.getLogger(__name__)
 
@@ -329,6 +331,55 @@ class Sender:
         """Give the queues of a topic that can be sent to, as applications know them."""
         route = await self.route(self._namespace.wrap_topic(topic), timeout)
         return list(map(self._shown, route.publish_queues))
+
+    async def introduce(self, topic: str, timeout: float) -> None:
+        """Return once the topic's brokers know this client, or time is up.
+
+        Raises:
+            ClientClosedError, TopicNotFoundError, NameServerError: there are no such brokers.
+        """
+        deadline = _now() + timeout
+        route = await self.route(self._namespace.wrap_topic(topic), timeout)
+        for address in route.masters():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._instance.ensure_heartbeat(address)
+
+    async def ask_master(
+        self,
+        broker_name: str,
+        topic: str,
+        code: int,
+        header: Callable[[str, str], Header],
+        *,
+        timeout: float,
+    ) -> Command:
+        """Ask the master of this name, or any of the topic if none has it, and give its answer.
+
+        Args:
+            broker_name: who is asked.
+            topic: as applications know it.
+            code: of the request.
+            header: makes the header from the names of topic and group on the wire.
+            timeout: seconds for the whole call.
+
+        Raises:
+            TopicNotFoundError, RemotingError: nobody was asked, or nobody answered.
+            ResponseError: the broker refused.
+        """
+        deadline = _now() + timeout
+        wire_topic = self._namespace.wrap_topic(topic)
+        route = await self.route(wire_topic, timeout)
+        address = route.master(broker_name) or next(iter(route.masters()), None)
+        if address is None:
+            raise NoMasterError(f"no broker of {topic} has a master now")
+        answer = await self._instance.remoting.call(
+            address,
+            code,
+            header(wire_topic, self._wire_group),
+            timeout=max(deadline - _now(), 0.001),
+        )
+        return check(answer)
 
     async def master_of(self, broker_name: str, topic: str, timeout: float) -> str:
         """Give the address of a broker of a topic's route.

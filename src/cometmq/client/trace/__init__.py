@@ -12,13 +12,14 @@ from cometmq.client.trace.records import (
     decode,
     encode,
 )
-from cometmq.client.trace.sending import EndTrace, SendTrace
+from cometmq.client.trace.sending import EndTrace, SendTrace, trace_recall
 
 __all__ = [
     "TraceDispatcher",
     "SendTrace",
     "ConsumeTrace",
     "EndTrace",
+    "trace_recall",
     "Record",
     "Publish",
     "ConsumeBefore",

@@ -10,7 +10,7 @@ import time
 from cometmq.client.hooks import EndContext, EndTransactionHook, SendContext, SendHook, SendKind
 from cometmq.client.receipt import SendStatus
 from cometmq.client.trace.dispatcher import TraceDispatcher
-from cometmq.client.trace.records import EndTransaction, Publish
+from cometmq.client.trace.records import EndTransaction, Publish, Recall
 from cometmq.model import property_names as names
 from cometmq.model.message import Message
 from cometmq.model.topic import TRACE_TOPIC
@@ -87,6 +87,14 @@ class EndTrace(EndTransactionHook):
         )
         found_by = [context.message_id, *(keys or "").split()]
         self._dispatcher.add(record, topic=self._topic, region=region, keys=found_by)
+
+
+def trace_recall(
+    dispatcher: TraceDispatcher, trace_topic: str, group: str, topic: str, message_id: str
+) -> None:
+    """Record that a timer message was taken back."""
+    record = Recall(_now_ms(), DEFAULT_REGION, group, topic, message_id, success=True)
+    dispatcher.add(record, topic=trace_topic, region=DEFAULT_REGION, keys=[message_id])
 
 
 DEFAULT_REGION = "DefaultRegion"

@@ -36,6 +36,8 @@ COMPILED: dict[str, str] = {
     "cometmq.broker.services.windows": "the counters of every send and pull",
     "cometmq.broker.services.stats": "finds the counters of every send and pull",
     "cometmq.broker.services.intake": "the checks of every send",
+    "cometmq.broker.services.long_polling": "every pull that waits",
+    "cometmq.broker.processors.pull": "every pull",
     "cometmq.broker.processors.send": "every send",
     "cometmq.broker.processors.plain_send": "nearly every send, without objects in between",
 }

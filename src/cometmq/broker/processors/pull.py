@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Answers PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): hand out what a group wants of a queue.
 
 A pull passes its checks in RocketMQ's order, reads the queue, and is answered with the raw records
@@ -27,7 +28,7 @@ from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import Perm, TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import PullMessageRequest
-from cometmq.remoting import Request, Response
+from cometmq.remoting.exchange import Request, Response
 from cometmq.store import GetResult, GetStatus, Matcher, MessageStore
 
 # Which switch refused a pull, told in header field forbiddenType.
@@ -55,6 +56,8 @@ _EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 _COMMIT_OFFSET = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND = int(PullSysFlag.SUSPEND)
 _SUBSCRIPTION = int(PullSysFlag.SUBSCRIPTION)
+_READ = int(Perm.READ)
+_LITE_PULL = int(RequestCode.LITE_PULL_MESSAGE)
 
 
 class PullForbiddenError(ResponseError):
@@ -107,7 +110,7 @@ class PullMessages:
         except PullForbiddenError as refusal:
             return _forbidden(refusal)
 
-    def _rerun(self, request: Request, header: PullMessageRequest) -> None:
+    def rerun(self, request: Request, header: PullMessageRequest) -> None:
         """Answer a pull that was held, for good."""
         if request.connection.closed:
             return
@@ -148,12 +151,12 @@ class PullMessages:
         self, request: Request, header: PullMessageRequest, settings: BrokerSettings
     ) -> SubscriptionGroupConfig:
         ip = settings.broker_ip1 or settings.bind_address
-        if not settings.broker_permission & Perm.READ:
+        if not settings.broker_permission & _READ:
             raise PullForbiddenError(
                 f"the broker[{ip}] pulling message is forbidden",
                 FORBIDDEN_BY_BROKER,
             )
-        if request.code == RequestCode.LITE_PULL_MESSAGE and not settings.lite_pull_message_enable:
+        if request.code == _LITE_PULL and not settings.lite_pull_message_enable:
             raise PullForbiddenError(
                 f"the broker[{ip}] for lite pull consumer is forbidden",
                 FORBIDDEN_BY_BROKER,
@@ -169,7 +172,7 @@ class PullMessages:
 
     def _check_topic(self, request: Request, header: PullMessageRequest) -> TopicConfig:
         topic = known_topic(self._topics, header.topic)
-        if not topic.perm & Perm.READ:
+        if not topic.perm & _READ:
             raise PullForbiddenError(
                 f"the topic[{header.topic}] pulling message is forbidden", FORBIDDEN_BY_TOPIC
             )
@@ -289,7 +292,7 @@ class PullMessages:
             header.queue_offset,
             matcher,
             request.connection,
-            lambda: self._rerun(request, header),
+            lambda: self.rerun(request, header),
             sits_out=sits_out,
         )
         if not self._held.hold(pull, hold_ms):

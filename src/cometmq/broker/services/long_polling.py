@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Held pulls: requests that wait at the end of a queue for a message they want.
 
 A held pull ends in one of these ways, and always exactly once:

@@ -32,7 +32,7 @@ from cometmq.client.errors import (
 )
 from cometmq.client.heartbeats import Heartbeats, Member, Membership, whole
 from cometmq.client.identity import client_id
-from cometmq.client.lifetime import Lifetime
+from cometmq.client.lifetime import Ending, Lifetime
 from cometmq.client.name_servers import NameServers, parse_addresses
 from cometmq.client.namespaces import Namespace, NamespaceHook, namespace_of_endpoint
 from cometmq.client.routes import Routes
@@ -112,6 +112,7 @@ class ClientInstance(Lifetime):
         self._starting = asyncio.Lock()
         self._running = False
         self._inherited = False
+        self._ending = Ending(self._close, f"client {self.client_id}.close")
         self.closed = False
         """Whether it was closed; it cannot be started again."""
         self.holds = 0
@@ -159,10 +160,15 @@ class ClientInstance(Lifetime):
             )
 
     async def close(self) -> None:
-        """Tell the brokers goodbye and close every connection; further calls do nothing."""
+        """Tell the brokers goodbye and close every connection; further calls do nothing.
+
+        Cancelling stops the waiting, not the closing.
+        """
         self.closed = True
-        if self._inherited:
-            return
+        if not self._inherited:
+            await self._ending.reached()
+
+    async def _close(self) -> None:
         running, self._running = self._running, False
         try:
             if running:

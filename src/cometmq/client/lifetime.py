@@ -5,9 +5,11 @@ Source: ours.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 
 class Lifetime(ABC):
@@ -32,3 +34,29 @@ class Lifetime(ABC):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+class Ending:
+    """Ends an object in a task of its own: cancelling who waits for it does not stop it.
+
+    Args:
+        end: does the work; may run again once it is through.
+        name: of the task.
+    """
+
+    def __init__(self, end: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._end = end
+        self._name = name
+        self._task: asyncio.Task[None] | None = None
+
+    async def reached(self) -> None:
+        """Begin unless somebody did, and wait for the end."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._end(), name=self._name)
+            _under_way.add(self._task)
+            self._task.add_done_callback(_under_way.discard)
+        await asyncio.shield(self._task)
+
+
+_under_way: set[asyncio.Task[None]] = set()
+"""Keeps the tasks alive whose objects nobody holds any more."""

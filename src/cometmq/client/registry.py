@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from cometmq.client.config import ClientSettings, layered
 from cometmq.client.identity import client_id
 from cometmq.client.instance import ClientInstance, Member, known_name_servers
+from cometmq.client.lifetime import Ending
 
 _instances: WeakValueDictionary[tuple[int, str], ClientInstance] = WeakValueDictionary()
 """By process and client id; an instance is in it from its making until it is closed."""
@@ -34,6 +35,8 @@ class Lease:
         self.instance = instance
         self._lent = lent
         self._held = False
+        self._member: Member | None = None
+        self._ending = Ending(self._close, f"client {instance.client_id}.leave")
 
     async def open(self, member: Member | None = None) -> None:
         """Take a member into the instance, and start the instance unless it is lent.
@@ -56,15 +59,22 @@ class Lease:
             raise
 
     async def close(self, member: Member | None = None) -> None:
-        """Take the member out, and close the instance if nobody else holds it."""
+        """Take the member out, and close the instance if nobody else holds it.
+
+        Cancelling stops the waiting, not the closing.
+        """
+        self._member = member
+        await self._ending.reached()
+
+    async def _close(self) -> None:
         if self._held:
             self._held = False
             self.instance.holds -= 1
             if self.instance.holds == 0:
                 await self.instance.close()
                 return
-        if member is not None:
-            await self.instance.leave(member)
+        if self._member is not None:
+            await self.instance.leave(self._member)
 
 
 def lease(

@@ -33,6 +33,9 @@ class _Run:
     waits: int = 0
     cancelled: bool = False
 
+    def __str__(self) -> str:
+        return f"cancelled at wait {self.at}, {self.moment.value}"
+
 
 Make = Callable[[], Coroutine[Any, Any, Any]]
 Check = Callable[[], Awaitable[object]]
@@ -64,7 +67,11 @@ async def cancel_at_every_await(
         for at in range(max_awaits):
             run = _Run(at, moment)
             await _cancelled(make(), run)
-            await check()
+            try:
+                await check()
+            except Exception as error:
+                error.add_note(f"after it was {run}")
+                raise
             if not run.cancelled:
                 break
             done += 1
@@ -76,18 +83,17 @@ async def cancel_at_every_await(
 async def _cancelled(wanted: Coroutine[Any, Any, Any], run: _Run) -> None:
     task = asyncio.ensure_future(_driven(wanted, run))
     finished, _ = await asyncio.wait({task}, timeout=RUN_S)
-    where = f"cancelled at wait {run.at}, {run.moment.value}"
     if not finished:
         task.cancel()
         await asyncio.wait({task}, timeout=1.0)
-        raise AssertionError(f"hung when {where}")
+        raise AssertionError(f"hung when {run}")
     if task.cancelled():
         assert run.cancelled, "ended as cancelled, though nobody cancelled it"
         return
     error = task.exception()
     if error is not None:
-        raise AssertionError(f"ended with {error!r} when {where}") from error
-    assert not run.cancelled, f"went on when {where}"
+        raise AssertionError(f"ended with {error!r} when {run}") from error
+    assert not run.cancelled, f"went on when {run}"
 
 
 @coroutine

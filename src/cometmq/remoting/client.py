@@ -60,7 +60,7 @@ class RemotingClient:
         retry_leaving: bool = False,
     ) -> None:
         self._settings = settings or RemotingSettings()
-        self._processors = processors or {}
+        self._processors = {} if processors is None else processors
         self._tls = tls
         self.hooks = tuple(hooks)
         """They see every request in this order."""

@@ -1,0 +1,252 @@
+"""Routes as they change, and what brokers hear of a client meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+from servers import Cluster
+
+from cometmq.client import (
+    AdminClient,
+    ClientInstance,
+    ClientSettings,
+    Message,
+    Producer,
+    TopicNotFoundError,
+)
+from cometmq.client.routes import Route
+from cometmq.model.errors import CometError
+from cometmq.protocol.bodies import ConsumerConnection
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers import GetConsumerConnectionListRequest
+from support.members import SilentConsumer, SilentProducer
+from support.scripted import ScriptedBroker, ScriptedCluster, route
+
+IN_TIME_S = 20.0
+OFTEN = ClientSettings(route_refresh_ms=50, heartbeat_ms=50)
+
+
+async def subscriptions(client: ClientInstance, group: str, topic: str) -> dict[str, str]:
+    """What a broker of the topic knows that a group wants: topic to expression."""
+    address = (await client.routes.find(topic)).masters()[0]
+    header = GetConsumerConnectionListRequest(consumer_group=group)
+    code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+    answer = await client.brokers.call(address, code, header)
+    table = ConsumerConnection.decode(answer.body).subscription_table
+    return {name: data.sub_string for name, data in table.items()}
+
+
+async def test_more_queues_are_seen_at_the_next_refresh(name_servers: str, topic: str) -> None:
+    async with ClientInstance(name_servers, settings=OFTEN) as client:
+        changes: asyncio.Queue[Route] = asyncio.Queue()
+        client.routes.on_change.append(changes.put_nowait)
+        first = await client.routes.find(topic)
+        assert changes.get_nowait() == first
+
+        async with AdminClient(instance=client) as admin:
+            await admin.create_topic(topic, queues=6)
+        async with asyncio.timeout(IN_TIME_S):
+            second = await changes.get()
+
+        assert (len(first.publish_queues), len(second.publish_queues)) == (4, 6)
+        assert client.routes.known(topic) == second
+
+
+async def test_a_route_that_did_not_change_tells_nobody() -> None:
+    async with (
+        ScriptedCluster([ScriptedBroker("a"), ScriptedBroker("b")]) as cluster,
+        ClientInstance(cluster.address) as client,
+    ):
+        told: list[Route] = []
+        client.routes.on_change.append(told.append)
+        await client.routes.find("t")
+
+        answer = cluster.name_server.routes["t"]
+        answer.broker_datas.reverse()
+        answer.queue_datas.reverse()
+        await client.routes.refresh("t")
+        assert len(told) == 1
+
+        answer.queue_datas.pop()
+        await client.routes.refresh("t")
+        assert len(told) == 2
+
+
+async def test_a_new_topic_gets_no_more_queues_than_its_producer_wants(
+    cluster: Cluster, name_servers: str, group: str, instance: ClientInstance
+) -> None:
+    """It is made by the broker when the first message arrives."""
+    topic = f"t-{uuid.uuid4().hex}"
+    async with Producer(name_servers, group=group, new_topic_queues=2) as producer:
+        receipt = await producer.send(Message(topic=topic, body=b"first"))
+
+    assert receipt.queue.queue_id in (0, 1)
+    async with asyncio.timeout(IN_TIME_S):
+        while (found := await instance.routes.refresh(topic)) is None:
+            await asyncio.sleep(0.05)
+    assert len(found.publish_queues) == 2
+
+
+async def test_a_topic_that_nobody_has_is_not_found(instance: ClientInstance) -> None:
+    with pytest.raises(TopicNotFoundError):
+        await instance.routes.find(f"t-{uuid.uuid4().hex}")
+
+
+async def test_a_broker_without_a_master_is_left_out_when_sending() -> None:
+    async with ScriptedCluster([ScriptedBroker("a"), ScriptedBroker("b")]) as cluster:
+        slave = next(
+            b for b in cluster.name_server.routes["t"].broker_datas if b.broker_name == "b"
+        )
+        slave.broker_addrs = {1: slave.broker_addrs[0]}
+        async with Producer(cluster.address, group="g") as producer:
+            for _ in range(6):
+                await producer.send(Message(topic="t", body=b"x"))
+
+        assert set(cluster.sends) == {"a"}
+
+
+async def test_an_order_configuration_decides_which_queues_are_sent_to() -> None:
+    async with ScriptedCluster([ScriptedBroker("a"), ScriptedBroker("b")]) as cluster:
+        cluster.name_server.routes["t"].order_topic_conf = "b:1"
+        async with Producer(cluster.address, group="g") as producer:
+            for _ in range(3):
+                await producer.send(Message(topic="t", body=b"x"))
+
+        assert cluster.sends == ["b", "b", "b"]
+        assert {header.queue_id for broker in cluster.brokers for header in broker.sends} == {0}
+
+
+async def test_a_broker_that_no_route_mentions_any_more_hears_no_more() -> None:
+    one, other = ScriptedBroker("a"), ScriptedBroker("b")
+    async with (
+        ScriptedCluster([one, other]) as cluster,
+        ClientInstance(cluster.address, settings=OFTEN) as client,
+    ):
+        client.join(SilentConsumer("g", {"t": "*"}))
+        await client.routes.find("t")
+        await other.wait_until(lambda: len(other.heartbeats) > 1)
+        assert client.broker_version(other.address) > 0
+
+        cluster.name_server.routes["t"] = route({"a": one.address})
+        async with asyncio.timeout(IN_TIME_S):
+            while client.broker_version(other.address):
+                await asyncio.sleep(0.02)
+        heard = len(other.heartbeats)
+        so_far = len(one.heartbeats)
+        await one.wait_until(lambda: len(one.heartbeats) > so_far + 3)
+
+        assert len(other.heartbeats) == heard
+        assert client.routes.addresses(masters_only=False) == {one.address}
+
+
+async def test_slaves_hear_of_consumers_and_not_of_producers_alone() -> None:
+    master, slave = ScriptedBroker("a"), ScriptedBroker("a")
+    async with ScriptedCluster([master, slave]) as cluster:
+        cluster.name_server.routes["t"] = route({"a": master.address})
+        cluster.name_server.routes["t"].broker_datas[0].broker_addrs[1] = slave.address
+        async with ClientInstance(cluster.address) as client:
+            await client.routes.find("t")
+            await client.heartbeat()
+            assert (master.heartbeats, slave.heartbeats) == ([], [])
+
+            client.join(SilentProducer("p"))
+            await client.heartbeat()
+            assert (len(master.heartbeats), len(slave.heartbeats)) == (1, 0)
+
+            client.join(SilentConsumer("g", {"t": "*"}))
+            await client.heartbeat()
+            assert (len(master.heartbeats), len(slave.heartbeats)) == (2, 1)
+
+
+async def test_the_first_heartbeat_does_not_wait_for_the_interval() -> None:
+    broker = ScriptedBroker("a")
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as client:
+        client.join(SilentConsumer("g", {"t": "*"}))
+        await client.routes.find("t")
+
+        await broker.wait_until(lambda: bool(broker.heartbeats))
+
+
+@pytest.mark.parametrize("second_form", [False, True])
+async def test_a_subscription_outlives_many_heartbeats_and_changes_with_the_next(
+    target: str, name_servers: str, topic: str, group: str, second_form: bool
+) -> None:
+    settings = ClientSettings(heartbeat_v2=second_form)
+    member = SilentConsumer(group, {topic: "TagA"})
+    async with ClientInstance(name_servers, settings=settings) as client:
+        client.join(member)
+        await client.routes.find(topic)
+        for _ in range(4):
+            await client.heartbeat()
+        assert await subscriptions(client, group, topic) == {topic: "TagA"}
+
+        member.wanted = {"TBW102": "*", topic: "TagB"}
+        for _ in range(3):
+            await client.heartbeat()
+        assert await subscriptions(client, group, topic) == {"TBW102": "*", topic: "TagB"}
+
+
+async def test_each_broker_tells_its_version(
+    target: str, name_servers: str, topic: str, group: str
+) -> None:
+    async with ClientInstance(name_servers) as client:
+        address = (await client.routes.find(topic)).masters()[0]
+        assert client.broker_version(address) == 0
+        client.join(SilentConsumer(group, {topic: "*"}))
+        await client.ensure_heartbeat(address)
+
+        assert client.broker_version(address) == {"4.9.7": 407}.get(target, 479)
+
+
+async def test_a_broker_knows_this_client_once_a_heartbeat_was_waited_for(
+    name_servers: str, topic: str, group: str
+) -> None:
+    async with ClientInstance(name_servers) as client:
+        client.join(SilentConsumer(group, {topic: "*"}))
+        address = (await client.routes.find(topic)).masters()[0]
+
+        await asyncio.gather(*(client.ensure_heartbeat(address) for _ in range(5)))
+
+        assert await client.members(group, topic) == [client.client_id]
+
+
+async def test_a_broker_that_does_not_answer_is_not_waited_for_without_end() -> None:
+    async with ScriptedCluster([]) as cluster:
+        cluster.name_server.routes["t"] = route({"a": "127.0.0.1:1"})
+        async with ClientInstance(cluster.address) as client:
+            client.join(SilentConsumer("g", {"t": "*"}))
+            await client.routes.find("t")
+            async with asyncio.timeout(IN_TIME_S):
+                await client.ensure_heartbeat("127.0.0.1:1")
+
+            assert client.broker_version("127.0.0.1:1") == 0
+
+
+async def test_a_restarted_broker_learns_of_the_client_over_the_first_new_connection(
+    own_cluster: Cluster, group: str
+) -> None:
+    """Long before the next regular heartbeat."""
+    topic = f"t-{uuid.uuid4().hex}"
+    async with ClientInstance(own_cluster.namesrv) as client:
+        async with AdminClient(instance=client) as admin:
+            await admin.create_topic(topic, queues=1)
+        client.join(SilentConsumer(group, {topic: "*"}))
+        address = (await client.routes.find(topic)).masters()[0]
+        await client.heartbeat()
+        told = asyncio.Event()
+        client.on_broker.append(lambda found: told.set() if found == address else None)
+
+        await asyncio.to_thread(own_cluster.restart_broker)
+        members: list[str] = []
+        async with asyncio.timeout(IN_TIME_S):
+            while not members:
+                await asyncio.sleep(0.05)
+                try:
+                    members = await client.brokers.members(address, group)
+                except CometError:
+                    continue
+
+    assert members == [client.client_id]
+    assert told.is_set()

@@ -1,0 +1,255 @@
+"""Encrypted connections, signed requests, and what else goes beside each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from servers import Cluster
+
+from cometmq.client import (
+    AdminClient,
+    ClientInstance,
+    ClientSettings,
+    Message,
+    NameServerError,
+    Producer,
+)
+from cometmq.client.signing import signature
+from cometmq.model.errors import ConfigError, ResponseError
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import GetRouteinfoByTopicRequest
+from cometmq.remoting import RemotingServer, Request, Response, TlsSettings
+from support.scripted import route
+
+HOST = "127.0.0.1"
+ACCOUNT = ClientSettings(access_key="cometmq-user", secret_key="very-secret-1")
+WRONG_ACCOUNTS = (
+    ClientSettings(),
+    ClientSettings(access_key="cometmq-user", secret_key="guessed-wrong"),
+    ClientSettings(access_key="somebody-else", secret_key="very-secret-1"),
+)
+ACCOUNTS = """accounts:
+- accessKey: cometmq-user
+  secretKey: very-secret-1
+  admin: true
+"""
+
+
+class Authority:
+    """Signs certificates of servers and clients, and keeps them in a folder."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        own = self._unsigned(self._subject, self._key).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        )
+        self.file = folder / f"{name}.pem"
+        self.file.write_bytes(_pem(own.sign(self._key, hashes.SHA256())))
+
+    def issue(self, name: str, *, password: str = "") -> tuple[Path, Path]:
+        """The files of a certificate for the loopback address, and of its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        where = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST))])
+        made = self._unsigned(subject, key).add_extension(where, critical=False)
+        certificate = self._folder / f"{self._name}-{name}.pem"
+        certificate.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
+        sealed: serialization.KeySerializationEncryption = (
+            serialization.BestAvailableEncryption(password.encode())
+            if password
+            else serialization.NoEncryption()
+        )
+        key_file = certificate.with_suffix(".key")
+        key_file.write_bytes(
+            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, sealed)
+        )
+        return certificate, key_file
+
+    def _unsigned(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+    ) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+        )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+class NameServer:
+    """A name server that knows one topic and notes every request."""
+
+    def __init__(self, tls: TlsSettings | None = None) -> None:
+        self.requests: list[Request] = []
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        self.server = RemotingServer({code: self._route}, tls=tls, name="noting")
+
+    def _route(self, request: Request) -> Response:
+        self.requests.append(request)
+        return Response(body=route({"a": "127.0.0.1:1"}).encode())
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.server.port}"
+
+
+@asynccontextmanager
+async def running(tls: TlsSettings | None = None) -> AsyncIterator[NameServer]:
+    """A name server of this kind."""
+    server = NameServer(tls)
+    await server.server.start(HOST, 0)
+    try:
+        yield server
+    finally:
+        await server.server.stop(0.0)
+
+
+async def test_everything_works_over_tls(name_servers: str, topic: str, group: str) -> None:
+    """The servers have made a certificate for themselves, and none is asked for."""
+    settings = ClientSettings(use_tls=True)
+    async with Producer(name_servers, group=group, client=settings) as producer:
+        receipt = await producer.send(Message(topic=topic, body=b"sealed"))
+
+    assert receipt.queue.topic == topic
+
+
+async def test_a_server_with_a_trusted_certificate_is_talked_to(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ours")
+    certificate, key = authority.issue("server")
+    tls = TlsSettings(mode="enforcing", certificate=str(certificate), key=str(key))
+    settings = ClientSettings(use_tls=True, tls_trusted=str(authority.file))
+    async with running(tls) as server, ClientInstance(server.address, settings=settings) as client:
+        assert await client.routes.find("t")
+
+
+@pytest.mark.parametrize("check", [{"tls_check_server": True}, {"tls_trusted": "theirs"}])
+async def test_a_server_with_another_certificate_is_refused(
+    tmp_path: Path, check: dict[str, object]
+) -> None:
+    certificate, key = Authority(tmp_path, "ours").issue("server")
+    tls = TlsSettings(mode="enforcing", certificate=str(certificate), key=str(key))
+    if "tls_trusted" in check:
+        check = {"tls_trusted": str(Authority(tmp_path, "theirs").file)}
+    settings = ClientSettings(use_tls=True, **check)
+    async with running(tls) as server, ClientInstance(server.address, settings=settings) as client:
+        with pytest.raises(NameServerError, match="certificate verify failed"):
+            await client.routes.find("t")
+    assert server.requests == []
+
+
+async def test_a_server_that_wants_to_know_its_clients_is_shown_a_certificate(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path, "ours")
+    certificate, key = authority.issue("server")
+    tls = TlsSettings(
+        mode="enforcing",
+        certificate=str(certificate),
+        key=str(key),
+        trusted=str(authority.file),
+        client_certificate="require",
+    )
+    own, own_key = authority.issue("client", password="open sesame")
+    known = ClientSettings(
+        use_tls=True,
+        tls_certificate=str(own),
+        tls_key=str(own_key),
+        tls_key_password="open sesame",
+    )
+    unknown = ClientSettings(use_tls=True, call_timeout_ms=2_000)
+    async with running(tls) as server:
+        async with ClientInstance(server.address, settings=known) as client:
+            assert await client.routes.find("t")
+        async with ClientInstance(server.address, settings=unknown) as client:
+            with pytest.raises(NameServerError):
+                await client.routes.find("t")
+
+
+async def test_files_that_cannot_be_used_are_told_of_when_the_client_is_made() -> None:
+    settings = ClientSettings(use_tls=True, tls_trusted="/nowhere/ca.pem")
+    with pytest.raises(ConfigError, match="TLS files cannot be used"):
+        ClientInstance("127.0.0.1:1", settings=settings)
+
+
+async def test_requests_are_signed_over_the_fields_that_travel_and_the_body() -> None:
+    settings = ClientSettings(
+        access_key="who", secret_key="hush", security_token="tok", namespace_v2="ns", stream=True
+    )
+    async with running() as server, ClientInstance(server.address, settings=settings) as client:
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        header = GetRouteinfoByTopicRequest(topic="t")
+        await client.name_servers.call(code, header, b"body", timeout=3.0)
+        await client.remoting.oneway(server.address, code, header, b"body")
+        async with asyncio.timeout(5):
+            while len(server.requests) < 2:
+                await asyncio.sleep(0.01)
+
+    for request in server.requests:
+        fields = dict(request.command.fields)
+        signed = fields.pop("Signature")
+        content = "".join(fields[name] for name in sorted(fields)).encode() + b"body"
+        assert signed == signature(content, "hush")
+        assert fields["AccessKey"] == "who"
+        assert fields["SecurityToken"] == "tok"
+        assert (fields["nsd"], fields["ns"], fields["ReqT"]) == ("true", "ns", "0")
+        assert "hush" not in str(fields)
+
+
+async def test_a_request_without_an_account_carries_no_signature() -> None:
+    async with running() as server:
+        async with ClientInstance(server.address) as client:
+            await client.routes.find("t")
+        (request,) = server.requests
+
+    assert not {"AccessKey", "Signature", "ns", "ReqT"} & request.command.fields.keys()
+
+
+@contextmanager
+def guarded(target: str, tmp_path: Path) -> Iterator[Cluster]:
+    """A real cluster that serves one account only."""
+    made = Cluster(target, tmp_path / "guarded", settings={"aclEnable": True})
+    conf = tmp_path / "guarded" / "broker" / "conf"
+    conf.mkdir(parents=True)
+    (conf / "plain_acl.yml").write_text(ACCOUNTS)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
+
+
+async def test_a_real_broker_serves_the_account_that_signs_and_no_other(
+    target: str, tmp_path: Path
+) -> None:
+    if target != "4.9.7":
+        pytest.skip("is only for 4.9.7")
+    with guarded(target, tmp_path) as cluster:
+        async with AdminClient(cluster.namesrv, client=ACCOUNT) as admin:
+            await admin.create_topic("guarded", queues=1)
+        async with Producer(cluster.namesrv, group="g", client=ACCOUNT) as producer:
+            assert await producer.send(Message(topic="guarded", body=b"mine"))
+        for wrong in WRONG_ACCOUNTS:
+            async with Producer(cluster.namesrv, group="g", client=wrong) as producer:
+                with pytest.raises(ResponseError) as refused:
+                    await producer.send(Message(topic="guarded", body=b"theirs"))
+            assert refused.value.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION)

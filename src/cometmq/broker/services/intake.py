@@ -48,7 +48,8 @@ UNDECIDED: Final = int(SysFlag.TRANSACTION_PREPARED)
 """The bit that half messages and rolled-back ones have; nobody would ever see such a message."""
 SendHeader = SendMessageRequest | SendMessageV2Request
 
-_WAITS = b"WAIT\x01true\x02"
+_END = b"\x02"
+_WAITS = b"WAIT\x01true" + _END
 _UNIQUE_KEY = b"\x02UNIQ_KEY\x01"
 _unusual = re.compile(rb"\x02(?:DELAY|TRAN_MSG|TIMER_D\w*|CLUSTER|MSG_REGION|TRACE_ON|POP_CK)\x01")
 _needs_care = re.compile(
@@ -201,9 +202,11 @@ class Intake:
 
         None for a batch that says more of itself than that it waits for the disk.
         """
-        if properties and properties != _WAITS:
-            return None
-        return properties + self._suffix
+        if not properties:
+            return self._suffix
+        return (
+            _WAITS + self._suffix if properties == _WAITS or properties + _END == _WAITS else None
+        )
 
     def sizes_fit(self, body_bytes: int, properties_bytes: int) -> bool:
         """Whether a body and the properties to be stored with it keep the limits."""

@@ -422,6 +422,7 @@ class Connection(asyncio.BufferedProtocol):
             opaque=command.opaque,
             flag=command.flag,
             fields=command.fields if command.has_fields else None,
+            remark=command.remark,
             language=self._own_language,
             body_bytes=len(command.body),
         )

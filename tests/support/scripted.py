@@ -37,6 +37,7 @@ class Act(Enum):
 
 class _Peer:
     def __init__(self, processors: dict[int, Callable[[Request], Response | None]]) -> None:
+        self.processors = processors
         self._server = RemotingServer(
             processors,
             settings=RemotingSettings(),

@@ -60,6 +60,7 @@ from cometmq.client.queue_choice import QueueSelector
 from cometmq.client.queue_offsets import QueueBounds
 from cometmq.client.receipt import SendReceipt, SendStatus
 from cometmq.client.subscription import Filter
+from cometmq.client.transactions import TransactionProducer, TransactionReceipt
 from cometmq.model.errors import (
     CometError,
     ConfigError,
@@ -74,6 +75,8 @@ from cometmq.model.queue import MessageQueue
 __all__ = [
     # who sends, consumes and manages
     "Producer",
+    "TransactionProducer",
+    "TransactionReceipt",
     "PushConsumer",
     "PullConsumer",
     "AdminClient",

@@ -1,0 +1,351 @@
+"""Transactions: what the broker is told after the local part, and when it asks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cometmq.client import (
+    ClientSettings,
+    EndContext,
+    EndTransactionHook,
+    InvalidMessageError,
+    LocalState,
+    Message,
+    PullConsumer,
+    ResponseError,
+    SendFailedError,
+    SendStatus,
+    StartFrom,
+    StoredMessage,
+    TransactionProducer,
+    TransactionReceipt,
+)
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import EndTransactionRequest
+from cometmq.protocol.properties import decode_properties
+from support.scripted import Act, ScriptedCluster
+from support.transacting import LOG_OFFSET, QUEUE_OFFSET, TransactionBroker
+
+MESSAGE = Message(topic="t", body=b"paid", keys=["order-1"])
+BITS = {LocalState.COMMIT: 8, LocalState.ROLLBACK: 12, LocalState.UNKNOWN: 0}
+STORED = {
+    ResponseCode.SUCCESS: SendStatus.SEND_OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+}
+"""The answers to a half message that say it is stored."""
+
+
+class Listener:
+    """Does as it is told, and remembers what it was asked; both methods are ``async def``."""
+
+    def __init__(self, local: Any = LocalState.COMMIT, checked: Any = LocalState.COMMIT) -> None:
+        self.local, self.checked = local, checked
+        self.executed: list[tuple[Message, object]] = []
+        self.asked: list[StoredMessage] = []
+
+    async def execute(self, message: Message, argument: object) -> Any:
+        self.executed.append((message, argument))
+        return _said(self.local)
+
+    async def check(self, message: StoredMessage) -> Any:
+        self.asked.append(message)
+        return _said(self.checked)
+
+
+class PlainListener(Listener):
+    """The same with plain functions, which run in threads."""
+
+    def execute(self, message: Message, argument: object) -> Any:  # type: ignore[override]
+        self.executed.append((message, argument))
+        return _said(self.local)
+
+    def check(self, message: StoredMessage) -> Any:  # type: ignore[override]
+        self.asked.append(message)
+        return _said(self.checked)
+
+
+def _said(what: Any) -> Any:
+    if isinstance(what, Exception):
+        raise what
+    return what
+
+
+def producer(cluster: ScriptedCluster, listener: Listener, **options: Any) -> TransactionProducer:
+    return TransactionProducer(cluster.address, group="shop", listener=listener, **options)
+
+
+def end_of(end: EndTransactionRequest) -> tuple[int, bool | None]:
+    return end.commit_or_rollback, end.from_transaction_check
+
+
+# --- the local part -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Listener, PlainListener])
+@pytest.mark.parametrize("state", list(LocalState))
+async def test_the_broker_is_told_what_the_local_part_said(
+    kind: type[Listener], state: LocalState
+) -> None:
+    broker, listener = TransactionBroker(), kind(state)
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
+        sent = await sending.send_in_transaction(MESSAGE, "an argument")
+        end = await broker.until_ended(1)
+
+    assert sent.state is state
+    assert sent.error is None
+    assert end_of(end) == (BITS[state], False)
+    assert (end.producer_group, end.bname, end.topic) == ("shop", "a", "t")
+    assert (end.commit_log_offset, end.tran_state_table_offset) == (LOG_OFFSET, QUEUE_OFFSET)
+    assert end.msg_id == sent.receipt.message_id == end.transaction_id
+    assert [argument for _, argument in listener.executed] == ["an argument"]
+    assert broker.end_commands[0].is_oneway
+
+
+@pytest.mark.parametrize("local", [RuntimeError("no money"), None, "COMMIT_MESSAGE"])
+async def test_a_local_part_that_fails_or_says_no_state_counts_as_unknown(local: object) -> None:
+    broker, listener = TransactionBroker(), Listener(local)
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
+        sent = await sending.send_in_transaction(MESSAGE)
+        end = await broker.until_ended(1)
+
+    assert sent.state is LocalState.UNKNOWN
+    assert end_of(end) == (0, False)
+    if isinstance(local, Exception):
+        assert sent.error is local
+        assert broker.end_commands[0].remark == "the listener failed: RuntimeError: no money"
+    else:
+        assert sent.error is None
+
+
+@pytest.mark.parametrize("code", [code for code in STORED if code])
+@pytest.mark.parametrize("local", list(LocalState))
+async def test_a_half_message_stored_less_safely_is_rolled_back_without_the_local_part(
+    code: int, local: LocalState
+) -> None:
+    broker, listener = TransactionBroker("a", code), Listener(local)
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
+        sent = await sending.send_in_transaction(MESSAGE)
+        end = await broker.until_ended(1)
+
+    assert sent.receipt.status is STORED[ResponseCode(code)]
+    assert sent.state is LocalState.ROLLBACK
+    assert end_of(end) == (12, False)
+    assert listener.executed == []
+
+
+@pytest.mark.parametrize("act", [ResponseCode.MESSAGE_ILLEGAL, Act.HANG_UP])
+async def test_a_half_message_that_is_not_stored_raises_without_the_local_part(
+    act: int | Act,
+) -> None:
+    broker, listener = TransactionBroker("a", *[act] * 3), Listener()
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
+        with pytest.raises((ResponseError, SendFailedError)):
+            await sending.send_in_transaction(MESSAGE)
+
+    assert listener.executed == []
+    assert broker.ends == []
+
+
+async def test_a_half_message_says_that_it_is_one_and_is_not_delayed() -> None:
+    broker, listener = TransactionBroker(), Listener()
+    delayed = Message(topic="t", body=b"x", delay_level=3)
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
+        await sending.send_in_transaction(delayed)
+
+    properties = decode_properties(broker.sends[0].properties or "")
+    assert (properties["TRAN_MSG"], properties["PGROUP"]) == ("true", "shop")
+    assert "DELAY" not in properties
+    assert broker.sends[0].sys_flag == 0x4
+    assert delayed.delay_level == 3
+
+
+async def test_a_timer_message_is_refused_before_anything_is_done() -> None:
+    broker, listener = TransactionBroker(), Listener()
+    timer = Message(topic="t", body=b"x", properties={"TIMER_DELAY_MS": "500"})
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
+        with pytest.raises(InvalidMessageError, match="TIMER_DELAY_MS"):
+            await sending.send_in_transaction(timer)
+
+    assert (broker.sends, listener.executed) == ([], [])
+
+
+async def test_the_local_part_learns_the_ids_of_its_message() -> None:
+    broker, listener = TransactionBroker(), Listener()
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
+        sent = await sending.send_in_transaction(MESSAGE)
+
+    shown = listener.executed[0][0].properties
+    assert shown["UNIQ_KEY"] == shown["__transactionId__"] == sent.receipt.message_id
+    assert MESSAGE.properties == {}
+
+
+async def test_hooks_see_the_end_and_one_that_fails_changes_nothing() -> None:
+    class Failing(EndTransactionHook):
+        def ended(self, context: EndContext) -> None:
+            raise ValueError("a bad hook")
+
+    class Watching(EndTransactionHook):
+        def __init__(self) -> None:
+            self.seen: list[EndContext] = []
+
+        def ended(self, context: EndContext) -> None:
+            self.seen.append(context)
+
+    watching, broker = Watching(), TransactionBroker()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        producer(cluster, Listener(), hooks=[Failing(), watching]) as sending,
+    ):
+        await sending.send_in_transaction(MESSAGE)
+        broker.ask()
+        await broker.until_ended(2)
+
+    assert [(end.state, end.from_check) for end in watching.seen] == [
+        (LocalState.COMMIT, False),
+        (LocalState.COMMIT, True),
+    ]
+    assert watching.seen[0].address == broker.address
+
+
+# --- what the broker asks -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Listener, PlainListener])
+@pytest.mark.parametrize("checked", list(LocalState))
+async def test_a_check_is_answered_with_what_the_listener_says(
+    kind: type[Listener], checked: LocalState
+) -> None:
+    broker, listener = TransactionBroker(), kind(LocalState.UNKNOWN, checked)
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
+        await sending.send_in_transaction(MESSAGE)
+        message_id = broker.ask()
+        end = await broker.until_ended(2)
+
+    assert end_of(end) == (BITS[checked], True)
+    assert (end.msg_id, end.transaction_id) == (message_id, message_id)
+    assert (end.tran_state_table_offset, end.commit_log_offset) == (
+        QUEUE_OFFSET + 10,
+        LOG_OFFSET + 10,
+    )
+    asked = listener.asked[0]
+    assert (asked.topic, asked.body, asked.keys) == ("t", b"paid", ["order-1"])
+
+
+@pytest.mark.parametrize("checked", [KeyError("gone"), None, 8])
+async def test_a_check_that_fails_or_says_no_state_keeps_the_half_message(checked: object) -> None:
+    broker, listener = TransactionBroker(), Listener(LocalState.UNKNOWN, checked)
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
+        await sending.send_in_transaction(MESSAGE)
+        broker.ask()
+        assert end_of(await broker.until_ended(2)) == (0, True)
+
+        listener.checked = LocalState.COMMIT
+        broker.ask()
+        assert end_of(await broker.until_ended(3)) == (8, True)
+
+
+async def test_only_so_many_checks_wait_and_the_others_come_again() -> None:
+    """One is being answered and one waits; the third finds no room."""
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Listener):
+        async def check(self, message: StoredMessage) -> LocalState:
+            self.asked.append(message)
+            started.set()
+            await go_on.wait()
+            return LocalState.COMMIT
+
+    broker, listener = TransactionBroker(), Slow(LocalState.UNKNOWN)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        producer(cluster, listener, check_waiting_max=1) as sending,
+    ):
+        await sending.send_in_transaction(MESSAGE)
+        broker.ask(body=b"first")
+        async with asyncio.timeout(5):
+            await started.wait()
+        broker.ask(body=b"second")
+        broker.ask(body=b"third")
+        await sending.send_in_transaction(Message(topic="t", body=b"the checks have arrived"))
+        go_on.set()
+        await broker.until_ended(4)
+
+    assert [message.body for message in listener.asked] == [b"first", b"second"]
+
+
+async def test_a_producer_that_is_closed_answers_no_more() -> None:
+    """The check finds no member, or no connection: the broker will ask somebody else."""
+    broker, listener = TransactionBroker(), Listener(LocalState.UNKNOWN)
+    async with ScriptedCluster([broker]) as cluster:
+        async with producer(cluster, listener) as sending:
+            await sending.send_in_transaction(MESSAGE)
+            await broker.until_ended(1)
+        broker.ask()
+
+    assert listener.asked == []
+
+
+# --- a whole cluster ----------------------------------------------------------------------------
+
+
+class Table:
+    """Keeps what became of each local part, by the message's key."""
+
+    def __init__(self, local: dict[str, LocalState], checked: dict[str, LocalState]) -> None:
+        self.local, self.checked = local, checked
+        self.asked: list[str] = []
+
+    async def execute(self, message: Message, argument: object) -> LocalState:
+        return self.local[str(argument)]
+
+    async def check(self, message: StoredMessage) -> LocalState:
+        self.asked.append(message.body.decode())
+        return self.checked[message.body.decode()]
+
+
+@pytest.mark.only_on("4.9.7", "5.3.3")
+async def test_messages_are_delivered_when_their_transaction_commits(make_cluster: Any) -> None:
+    """Committed at once or by a check, each is delivered; the others never are."""
+    cluster = make_cluster({"transactionTimeOut": 1000, "transactionCheckInterval": 1000})
+    commit, rollback, unknown = LocalState.COMMIT, LocalState.ROLLBACK, LocalState.UNKNOWN
+    local = {"now": commit, "never": rollback, "later": unknown, "undone": unknown, "last": commit}
+    table = Table(local, {"later": commit, "undone": rollback})
+    settings = ClientSettings(heartbeat_ms=1000)
+    async with (
+        TransactionProducer(
+            cluster.namesrv, group="shop", listener=table, client=settings
+        ) as sending,
+        PullConsumer(cluster.namesrv, group="readers", start_from=StartFrom.FIRST) as reading,
+    ):
+        sent: list[TransactionReceipt] = []
+        for body in ("now", "never", "later", "undone"):
+            message = Message(topic="tx", body=body.encode())
+            sent.append(await sending.send_in_transaction(message, body))
+        queues = await reading.fetch_queues("tx")
+        await reading.assign(queues)
+        got: set[str] = set()
+        async with asyncio.timeout(60):
+            while len(got) < 2 or "undone" not in table.asked:
+                got |= {message.body.decode() for message in await reading.poll(1.0)}
+            await sending.send_in_transaction(Message(topic="tx", body=b"last"), "last")
+            while "last" not in got:
+                got |= {message.body.decode() for message in await reading.poll(1.0)}
+
+    assert got == {"now", "later", "last"}
+    assert [one.state for one in sent] == [local[body] for body in list(local)[:4]]
+
+
+async def test_a_broker_without_transactions_refuses_the_half_message(
+    target: str, name_servers: str, topic: str, group: str
+) -> None:
+    if target != "comet":
+        pytest.skip("real brokers have transactions")
+    table = Table({}, {})
+    async with TransactionProducer(name_servers, group=group, listener=table) as sending:
+        with pytest.raises(ResponseError, match="transaction message"):
+            await sending.send_in_transaction(Message(topic=topic, body=b"x"), "now")

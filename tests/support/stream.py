@@ -12,7 +12,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from cometmq.client import Message, Producer, PullConsumer, StartFrom, StoredMessage
+from cometmq.client import (
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    StartFrom,
+    StoredMessage,
+)
 from cometmq.client.config import ClientSettings, ProducerSettings, PullSettings, PushSettings
 from cometmq.model.errors import CometError
 
@@ -26,11 +33,12 @@ QUICK_PUSH = PushSettings(
     retry_ms=200,
     persist_ms=500,
     rebalance_ms=1_000,
+    lock_ms=1_000,
     suspend_ms=100,
     stop_ms=2_000,
 )
 QUICK_PULL = PullSettings(hold_ms=1_000, answer_margin_ms=1_000, retry_ms=200, auto_commit_ms=500)
-KINDS = ("pull",)
+KINDS = ("concurrent", "ordered", "pull")
 
 Handler = Callable[[StoredMessage], Awaitable[None]]
 
@@ -131,11 +139,9 @@ async def stream(
 @asynccontextmanager
 async def consuming(
     name_servers: str, topic: str, group: str, kind: str, handler: Handler
-) -> AsyncIterator[object]:
+) -> AsyncIterator[PushConsumer | PullConsumer]:
     """Run a consumer of one of the `KINDS`."""
     if kind != "pull":
-        from cometmq.client import PushConsumer
-
         async with PushConsumer(
             name_servers,
             group=group,

@@ -1,0 +1,194 @@
+"""Handlers that are slow, or never end: what waits for them is bounded, and stopping is too."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from cometmq.client import (
+    ClientInstance,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    StartFrom,
+    StoredMessage,
+)
+from support.rounds import rounds
+from support.stream import QUICK_CLIENT, QUICK_PUSH
+
+pytestmark = pytest.mark.soak_elsewhere
+
+HELD_MAX = 40
+PULL_BATCH = 16
+STOP_S = QUICK_PUSH.stop_ms / 1000
+
+
+async def send(instance: ClientInstance, group: str, queues: list[MessageQueue], each: int) -> None:
+    """Put so many messages into each queue."""
+    async with Producer(instance=instance, group=f"{group}-p") as producer:
+        for queue in queues:
+            for first in range(0, each, 20):
+                batch = [
+                    Message(topic=queue.topic, body=f"{queue.queue_id}-{number}".encode())
+                    for number in range(first, first + 20)
+                ]
+                await producer.send_batch(batch, queue=queue)
+
+
+def consumer(name_servers: str, topic: str, group: str, **more: object) -> PushConsumer:
+    return PushConsumer(
+        name_servers,
+        group=group,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+        settings=QUICK_PUSH,
+        client=QUICK_CLIENT,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["concurrent", "ordered"])
+async def test_what_waits_for_a_slow_handler_is_bounded_and_all_of_it_is_consumed(
+    instance: ClientInstance,
+    name_servers: str,
+    queues: list[MessageQueue],
+    group: str,
+    ordered: bool,
+) -> None:
+    each = rounds(ci=10, soak=100) * HELD_MAX
+    await send(instance, group, queues, each)
+    may_go_on = asyncio.Event()
+    seen: Counter[bytes] = Counter()
+
+    async def slow(message: StoredMessage) -> None:
+        await may_go_on.wait()
+        seen[message.body] += 1
+
+    async with consumer(
+        name_servers,
+        queues[0].topic,
+        group,
+        handler=slow,
+        ordered=ordered,
+        queue_messages_max=HELD_MAX,
+        pull_batch=PULL_BATCH,
+    ) as slowly:
+        held = await most_held(slowly, len(queues))
+        may_go_on.set()
+        async with asyncio.timeout(30):
+            while len(seen) < each * len(queues):
+                await asyncio.sleep(0.01)
+
+    # A pull goes out while the queue is just at its limit, and brings one batch more.
+    assert held <= HELD_MAX + PULL_BATCH
+    assert max(seen.values()) == 1
+
+
+async def most_held(running: PushConsumer, queues: int) -> int:
+    """Wait until every queue has stopped pulling, and give what the fullest one holds."""
+    before: list[int] = []
+    async with asyncio.timeout(20):
+        while True:
+            await asyncio.sleep(0.3)
+            table = running.running_info().mq_table
+            held = sorted(
+                info.cached_msg_count + info.transaction_msg_count
+                for queue, info in table.items()
+                if not queue.topic.startswith("%RETRY%")
+            )
+            if held == before and len(held) == queues and held[0] >= HELD_MAX:
+                return held[-1]
+            before = held
+
+
+async def test_a_handler_that_never_ends_holds_up_nobody_else_and_its_message_is_not_lost(
+    instance: ClientInstance, name_servers: str, queues: list[MessageQueue], group: str
+) -> None:
+    await send(instance, group, queues, 20)
+    seen: set[bytes] = set()
+    stuck: set[bytes] = set()
+
+    async def hangs_once(message: StoredMessage) -> None:
+        if message.body.endswith(b"-7"):
+            stuck.add(message.body)
+            await asyncio.Event().wait()
+        seen.add(message.body)
+
+    async with consumer(name_servers, queues[0].topic, group, handler=hangs_once):
+        async with asyncio.timeout(20):
+            while len(seen) < 19 * len(queues):
+                await asyncio.sleep(0.01)
+        began = time.monotonic()
+    assert time.monotonic() - began < STOP_S + 3
+    again: set[bytes] = set()
+
+    async def takes(message: StoredMessage) -> None:
+        again.add(message.body)
+
+    async with consumer(name_servers, queues[0].topic, group, handler=takes):
+        async with asyncio.timeout(20):
+            while not stuck <= again:
+                await asyncio.sleep(0.01)
+
+    assert len(stuck) == len(queues)
+
+
+async def test_a_plain_handler_that_never_ends_is_abandoned_and_the_log_says_so(
+    instance: ClientInstance,
+    name_servers: str,
+    queues: list[MessageQueue],
+    group: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await send(instance, group, queues[:1], 20)
+    begun, release = threading.Event(), threading.Event()
+
+    def hangs(message: StoredMessage) -> None:
+        begun.set()
+        release.wait(60)
+
+    try:
+        with caplog.at_level(logging.WARNING):
+            async with consumer(name_servers, queues[0].topic, group, handler=hangs):
+                await asyncio.to_thread(begun.wait, 20)
+                began = time.monotonic()
+        took = time.monotonic() - began
+    finally:
+        release.set()
+
+    assert took < STOP_S + 3
+    said = [line.getMessage() for line in caplog.records if "still run" in line.getMessage()]
+    assert len(said) == 1
+    assert f"group={group}" in said[0]
+
+
+async def test_a_handler_that_keeps_the_loop_busy_does_not_starve_heartbeats_and_pulls(
+    instance: ClientInstance, name_servers: str, queues: list[MessageQueue], group: str
+) -> None:
+    """Messages that need no waiting come in turns of a few milliseconds."""
+    await send(instance, group, queues, 1000)
+    seen = 0
+    pauses: list[float] = []
+
+    async def busy(message: StoredMessage) -> None:
+        nonlocal seen
+        seen += 1
+        end = time.perf_counter() + 0.0002
+        while time.perf_counter() < end:
+            pass
+
+    async with consumer(name_servers, queues[0].topic, group, handler=busy):
+        async with asyncio.timeout(30):
+            while seen < 4000:
+                before = time.perf_counter()
+                await asyncio.sleep(0)
+                pauses.append(time.perf_counter() - before)
+
+    pauses.sort()
+    assert pauses[int(len(pauses) * 0.9)] < 0.05

@@ -1,0 +1,37 @@
+"""Consume with a handler, as one member of a group: start it twice and they share the work.
+
+Returning means that the message is done; raising means that it comes again later.
+"""
+
+import asyncio
+import sys
+
+from cometmq.client import Message, Producer, PushConsumer, StartFrom, StoredMessage
+
+TOPIC = "parcels"
+
+
+async def main(name_server: str = "127.0.0.1:9876") -> None:
+    seen = asyncio.Semaphore(0)
+
+    async def pack(message: StoredMessage) -> None:
+        print(f"packed {message.body.decode()}")
+        seen.release()
+
+    async with Producer(name_server, group="shop") as producer:
+        for number in range(5):
+            await producer.send(Message(topic=TOPIC, body=b"parcel %d" % number))
+
+    async with PushConsumer(
+        name_server,
+        group="packers",
+        handler=pack,
+        subscriptions={TOPIC: "*"},
+        start_from=StartFrom.FIRST,
+    ):
+        for _ in range(5):  # a service would say: await consumer.until_failed()
+            await seen.acquire()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

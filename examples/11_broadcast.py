@@ -1,0 +1,45 @@
+"""Give every member of a group every message, such as the word to forget what is cached.
+
+Nobody retries a broadcast message. Each member keeps its own place, in a local file.
+"""
+
+import asyncio
+import sys
+import tempfile
+from contextlib import AsyncExitStack
+
+from cometmq.client import AdminClient, Message, Producer, PushConsumer, StoredMessage
+
+TOPIC = "cache-news"
+
+
+async def main(name_server: str = "127.0.0.1:9876") -> None:
+    async with AdminClient(name_server) as admin:
+        await admin.create_topic(TOPIC, queues=2)
+    heard = asyncio.Semaphore(0)
+
+    async def forget(message: StoredMessage) -> None:
+        print(f"forgot {message.body.decode()}")
+        heard.release()
+
+    async with AsyncExitStack() as members:
+        folder = members.enter_context(tempfile.TemporaryDirectory())
+        for number in range(2):
+            member = PushConsumer(
+                name_server,
+                group="caches",
+                handler=forget,
+                broadcast=True,
+                subscriptions={TOPIC: "*"},
+                instance_name=f"cache-{number}",
+                offset_folder=folder,
+            )
+            await members.enter_async_context(member)
+        producer = await members.enter_async_context(Producer(name_server, group="shop"))
+        await producer.send(Message(topic=TOPIC, body=b"price of hats"))
+        for _ in range(2):
+            await heard.acquire()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,363 @@
+"""Dividing queues: what a member takes and gives up, when it is called, and when it must not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import Any
+
+import pytest
+
+from cometmq.client import ClientInstance
+from cometmq.client.config import ClientSettings
+from cometmq.client.errors import ClientError
+from cometmq.client.rebalance import AllocationStrategy, Averagely, Rebalancer
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.codes import ResponseCode
+from cometmq.remoting import Response, Supervisor
+from support.group_broker import GroupBroker
+from support.scripted import ScriptedCluster, route
+
+TOPIC = "t"
+ALL = [MessageQueue(TOPIC, "a", number) for number in range(4)]
+LONG_S = 600.0
+
+
+class Owner:
+    """Owns queues, and notes how it came to them."""
+
+    def __init__(self) -> None:
+        self.mine: set[MessageQueue] = set()
+        self.busy: set[MessageQueue] = set()
+        """Queues that cannot be given up yet."""
+        self.shut: set[MessageQueue] = set()
+        """Queues that cannot be taken yet."""
+        self.broken: set[MessageQueue] = set()
+        """Queues that raise when they are taken."""
+        self.told: list[tuple[str, int, list[MessageQueue]]] = []
+        self.takes = 0
+        self.at_once = 0
+        self.at_once_max = 0
+        self.moved = asyncio.Event()
+
+    def owned(self, topic: str) -> Collection[MessageQueue]:
+        return [queue for queue in self.mine if queue.topic == topic]
+
+    async def take(self, queue: MessageQueue) -> bool:
+        self.takes += 1
+        self.at_once += 1
+        self.at_once_max = max(self.at_once, self.at_once_max)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        if queue in self.broken:
+            raise ClientError("cannot begin")
+        if queue in self.shut:
+            return False
+        self.mine.add(queue)
+        self.moved.set()
+        return True
+
+    async def give_up(self, queue: MessageQueue) -> bool:
+        if queue in self.busy:
+            return False
+        self.mine.discard(queue)
+        self.moved.set()
+        return True
+
+    async def divided(
+        self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
+    ) -> None:
+        self.told.append((topic, len(queues), list(mine)))
+        self.moved.set()
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Wait until a move has made it so; fail after 5 seconds."""
+        async with asyncio.timeout(5):
+            while not reached():
+                self.moved.clear()
+                await self.moved.wait()
+
+
+class Group:
+    """A member of a group, on a scripted cluster."""
+
+    def __init__(self, cluster: ScriptedCluster, broker: GroupBroker, instance: Any) -> None:
+        self.cluster = cluster
+        self.broker = broker
+        self.instance: ClientInstance = instance
+        self.owner = Owner()
+        self.topics = {TOPIC}
+        self.tasks = Supervisor("test")
+        broker.members = [instance.client_id]
+
+    def rebalancer(
+        self,
+        *,
+        broadcast: bool = False,
+        strategy: AllocationStrategy | None = None,
+        interval_s: float = LONG_S,
+        min_interval_s: float = 0.01,
+    ) -> Rebalancer:
+        return Rebalancer(
+            instance=self.instance,
+            group="g",
+            broadcast=broadcast,
+            strategy=strategy or Averagely(),
+            topics=lambda: self.topics,
+            owner=self.owner,
+            interval_s=interval_s,
+            min_interval_s=min_interval_s,
+        )
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[Group]:
+    broker = GroupBroker()
+    async with ScriptedCluster([broker]) as cluster:
+        cluster.name_server.routes[TOPIC] = route({"a": broker.address}, queues=4)
+        settings = ClientSettings(instance_name="m2")
+        async with ClientInstance(cluster.address, settings=settings) as instance:
+            made = Group(cluster, broker, instance)
+            yield made
+            await made.tasks.cancel()
+
+
+async def test_the_only_member_takes_all_queues(group: Group) -> None:
+    assert await group.rebalancer().once()
+
+    assert group.owner.mine == set(ALL)
+    assert group.owner.told == [(TOPIC, 4, ALL)]
+
+
+async def test_a_member_takes_its_share_in_the_order_of_client_ids(group: Group) -> None:
+    group.broker.members = ["0-first", group.instance.client_id]
+
+    assert await group.rebalancer().once()
+
+    assert group.owner.mine == set(ALL[2:])
+
+
+async def test_queues_are_given_up_when_another_member_comes(group: Group) -> None:
+    rebalancer = group.rebalancer()
+    await rebalancer.once()
+    group.broker.members = ["0-first", group.instance.client_id]
+
+    assert await rebalancer.once()
+
+    assert group.owner.mine == set(ALL[2:])
+    assert group.owner.told[-1] == (TOPIC, 4, ALL[2:])
+
+
+async def test_the_owner_is_told_only_of_divisions_that_changed(group: Group) -> None:
+    rebalancer = group.rebalancer()
+    await rebalancer.once()
+    await rebalancer.once()
+
+    assert len(group.owner.told) == 1
+
+
+async def test_every_member_takes_all_queues_of_a_broadcast_and_asks_for_nobody(
+    group: Group,
+) -> None:
+    group.broker.members = ["0-first", group.instance.client_id]
+
+    assert await group.rebalancer(broadcast=True).once()
+
+    assert group.owner.mine == set(ALL)
+    assert group.broker.member_questions == 0
+
+
+@pytest.mark.parametrize("stuck", ["busy", "shut", "broken"])
+async def test_a_round_is_unbalanced_while_a_queue_cannot_be_moved(
+    group: Group, stuck: str
+) -> None:
+    rebalancer = group.rebalancer()
+    if stuck == "busy":
+        await rebalancer.once()
+        group.broker.members = ["0-first", group.instance.client_id]
+    getattr(group.owner, stuck).add(ALL[0])
+    expected = set(ALL[2:]) | {ALL[0]} if stuck == "busy" else set(ALL[1:])
+
+    assert not await rebalancer.once()
+    assert group.owner.mine == expected
+
+    getattr(group.owner, stuck).clear()
+    assert await rebalancer.once()
+    assert (ALL[0] in group.owner.mine) is (stuck != "busy")
+
+
+async def test_queues_stay_when_the_broker_does_not_tell_the_members(group: Group) -> None:
+    rebalancer = group.rebalancer()
+    await rebalancer.once()
+    group.broker.member_failures.append(Response(ResponseCode.SYSTEM_ERROR, "no consumer"))
+
+    assert not await rebalancer.once()
+
+    assert group.owner.mine == set(ALL)
+
+
+async def test_queues_stay_when_the_strategy_cannot_divide(group: Group) -> None:
+    rebalancer = group.rebalancer()
+    await rebalancer.once()
+    group.cluster.name_server.routes[TOPIC] = route({"a": group.broker.address}, queues=0)
+    await group.instance.routes.refresh(TOPIC)
+
+    assert await rebalancer.once()
+
+    assert group.owner.mine == set(ALL)
+
+
+async def test_a_topic_that_does_not_exist_is_passed_over(group: Group) -> None:
+    group.topics = {TOPIC, "%RETRY%g"}
+
+    assert await group.rebalancer().once()
+
+    assert group.owner.mine == set(ALL)
+
+
+async def test_a_broker_that_does_not_know_this_member_is_greeted_before_queues_are_given_up(
+    group: Group,
+) -> None:
+    group.broker.members = ["0-first"]
+
+    assert await group.rebalancer().once()
+
+    assert group.broker.member_questions == 2
+    assert group.owner.mine == set()
+
+
+async def test_the_queues_of_a_topic_are_given_up_when_it_is_not_subscribed_any_more(
+    group: Group,
+) -> None:
+    rebalancer = group.rebalancer()
+    await rebalancer.once()
+    group.topics = set()
+
+    assert await rebalancer.once()
+
+    assert group.owner.mine == set()
+    assert group.owner.told[-1] == (TOPIC, 0, [])
+
+
+async def test_a_paused_rebalancer_changes_nothing(group: Group) -> None:
+    rebalancer = group.rebalancer()
+    rebalancer.paused = True
+
+    assert await rebalancer.once()
+
+    assert group.owner.mine == set()
+
+
+async def test_queues_are_moved_several_at_a_time_but_not_all_at_once(group: Group) -> None:
+    group.cluster.name_server.routes[TOPIC] = route({"a": group.broker.address}, queues=64)
+
+    assert await group.rebalancer().once()
+
+    assert group.owner.takes == 64
+    assert 1 < group.owner.at_once_max <= 16
+
+
+async def test_a_call_divides_at_once(group: Group) -> None:
+    rebalancer = group.rebalancer()
+    rebalancer.start(group.tasks)
+    await group.owner.until(lambda: len(group.owner.told) == 1)
+    group.broker.members = ["0-first", group.instance.client_id]
+
+    rebalancer.wake()
+    await group.owner.until(lambda: len(group.owner.told) == 2)
+
+    assert group.owner.mine == set(ALL[2:])
+    await rebalancer.stop()
+
+
+async def test_a_route_that_changed_divides_at_once(group: Group) -> None:
+    rebalancer = group.rebalancer()
+    rebalancer.start(group.tasks)
+    await group.owner.until(lambda: len(group.owner.told) == 1)
+    group.cluster.name_server.routes[TOPIC] = route({"a": group.broker.address}, queues=6)
+
+    await group.instance.routes.refresh(TOPIC)
+    await group.owner.until(lambda: len(group.owner.told) == 2)
+
+    assert len(group.owner.mine) == 6
+    await rebalancer.stop()
+
+
+async def test_an_unbalanced_round_is_followed_by_another_one_soon(group: Group) -> None:
+    group.owner.shut = {ALL[0]}
+    rebalancer = group.rebalancer()
+    rebalancer.start(group.tasks)
+    await group.owner.until(lambda: len(group.owner.told) == 1)
+
+    group.owner.shut = set()
+    await group.owner.until(lambda: len(group.owner.told) == 2)
+
+    assert group.owner.mine == set(ALL)
+    await rebalancer.stop()
+
+
+async def test_a_regular_round_comes_without_a_call(group: Group) -> None:
+    rebalancer = group.rebalancer(interval_s=0.02)
+    rebalancer.start(group.tasks)
+    await group.owner.until(lambda: len(group.owner.told) == 1)
+    group.broker.members = ["0-first", group.instance.client_id]
+
+    await group.owner.until(lambda: len(group.owner.told) == 2)
+
+    await rebalancer.stop()
+
+
+async def test_calls_that_come_thick_are_answered_by_few_rounds(group: Group) -> None:
+    rebalancer = group.rebalancer(min_interval_s=0.05)
+    rebalancer.start(group.tasks)
+    await group.owner.until(lambda: len(group.owner.told) == 1)
+    before = group.broker.member_questions
+
+    for _ in range(20):
+        rebalancer.wake()
+        await asyncio.sleep(0.005)
+    await rebalancer.stop()
+
+    assert group.broker.member_questions - before <= 4
+
+
+class Faulty:
+    """A strategy with a defect."""
+
+    name = "FAULTY"
+
+    def __init__(self) -> None:
+        self.failures = 1
+
+    def allocate(self, group: str, client_id: str, queues: Any, clients: Any) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise ZeroDivisionError
+        return list(queues)
+
+
+async def test_rounds_go_on_after_one_that_failed(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    rebalancer = group.rebalancer(strategy=Faulty())
+    with caplog.at_level(logging.ERROR):
+        rebalancer.start(group.tasks)
+        await group.owner.until(lambda: group.owner.mine == set(ALL))
+
+    assert "queues were not divided" in caplog.text
+    await rebalancer.stop()
+
+
+async def test_a_stopped_rebalancer_listens_to_nobody(group: Group) -> None:
+    listeners = (group.instance.on_broker, group.instance.routes.on_change)
+    before = [list(each) for each in listeners]
+    rebalancer = group.rebalancer()
+    rebalancer.start(group.tasks)
+    assert [len(each) for each in listeners] == [len(each) + 1 for each in before]
+
+    await rebalancer.stop()
+    await rebalancer.stop()
+
+    assert [list(each) for each in listeners] == before
+    assert len(group.tasks) == 0

@@ -1,0 +1,121 @@
+"""Offsets that brokers keep: when they are told, and what becomes of those they do not take."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cometmq.client import ClientInstance
+from cometmq.client.offsets import RemoteOffsetStore
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.remoting import Response
+from support.group_broker import GroupBroker
+from support.scripted import ScriptedCluster
+
+ONE, TWO = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
+ELSEWHERE = MessageQueue("t", "gone", 0)
+
+
+class Kept:
+    """A store and the broker behind it."""
+
+    def __init__(self, broker: GroupBroker, store: RemoteOffsetStore) -> None:
+        self.broker = broker
+        self.store = store
+
+    @property
+    def commits(self) -> list[tuple[int, int]]:
+        """Queue and offset of each commit that came."""
+        return [(commit.queue_id, commit.commit_offset) for commit in self.broker.commits]
+
+
+@pytest.fixture
+async def kept() -> AsyncIterator[Kept]:
+    broker = GroupBroker()
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+        yield Kept(broker, RemoteOffsetStore(instance, "g"))
+
+
+async def test_offsets_are_told_for_the_group_and_the_queues_asked_for(kept: Kept) -> None:
+    kept.store.update(ONE, QueueOffset(5))
+    kept.store.update(TWO, QueueOffset(6))
+
+    await kept.store.persist([TWO])
+
+    assert kept.commits == [(1, 6)]
+    assert kept.broker.commits[0].consumer_group == "g"
+
+
+async def test_an_offset_that_did_not_move_is_told_again_only_now_and_then(kept: Kept) -> None:
+    kept.store.update(ONE, QueueOffset(5))
+    for _ in range(13):
+        await kept.store.persist([ONE])
+
+    assert kept.commits == [(0, 5), (0, 5)]
+
+
+async def test_a_queue_without_an_offset_is_not_told(kept: Kept) -> None:
+    await kept.store.persist([ONE])
+
+    assert kept.commits == []
+
+
+async def test_what_the_broker_just_said_is_not_told_back(kept: Kept) -> None:
+    kept.broker.committed["t", 0] = 9
+
+    assert await kept.store.stored(ONE) == 9
+    await kept.store.persist([ONE])
+
+    assert kept.store.position(ONE) == 9
+    assert kept.commits == []
+
+
+async def test_an_offset_the_broker_refused_is_told_again_next_time(
+    kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept.store.update(ONE, QueueOffset(5))
+    kept.broker.refuse[RequestCode.UPDATE_CONSUMER_OFFSET] = Response(
+        ResponseCode.SYSTEM_ERROR, "not now"
+    )
+    with caplog.at_level(logging.WARNING):
+        await kept.store.persist([ONE])
+        await kept.store.persist([ONE])
+    assert caplog.text.count("offset not kept") == 1
+
+    kept.broker.refuse.clear()
+    await kept.store.persist([ONE])
+
+    assert kept.commits == [(0, 5)]
+
+
+async def test_a_broker_that_is_away_keeps_no_other_queue_from_being_told(kept: Kept) -> None:
+    kept.store.update(ELSEWHERE, QueueOffset(1))
+    kept.store.update(ONE, QueueOffset(2))
+
+    await kept.store.persist([ELSEWHERE, ONE])
+
+    assert kept.commits == [(0, 2)]
+
+
+async def test_a_forgotten_queue_is_not_told_and_asked_for_anew(kept: Kept) -> None:
+    kept.store.update(ONE, QueueOffset(5))
+    kept.store.forget(ONE)
+    await kept.store.persist([ONE])
+    kept.broker.committed["t", 0] = 3
+
+    assert kept.commits == []
+    assert kept.store.table() == {}
+    assert await kept.store.stored(ONE) == 3
+
+
+async def test_a_frozen_offset_is_what_the_broker_gets(kept: Kept) -> None:
+    kept.store.freeze(ONE, QueueOffset(5))
+    kept.store.update(ONE, QueueOffset(99))
+
+    await kept.store.persist([ONE])
+
+    assert kept.commits == [(0, 5)]

@@ -19,36 +19,9 @@ from cometmq.client import (
 )
 from cometmq.client.handlers import ConsumeContext
 from cometmq.client.push import PushConsumer
+from support.seen import Seen
 
 WAIT_S = 20.0
-
-
-class Seen:
-    """What a handler has seen, and a way to wait for it."""
-
-    def __init__(self) -> None:
-        self.messages: list[StoredMessage] = []
-        self._moved = asyncio.Event()
-
-    async def __call__(self, message: StoredMessage) -> None:
-        self.add(message)
-
-    def add(self, *messages: StoredMessage) -> None:
-        self.messages.extend(messages)
-        self._moved.set()
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return [message.body for message in self.messages]
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while not holds():
-                self._moved.clear()
-                await self._moved.wait()
-
-    async def count(self, number: int) -> None:
-        await self.until(lambda: len(self.messages) >= number)
 
 
 @pytest.fixture

@@ -1,0 +1,323 @@
+"""Messages that failed: how they come again, how they end, and what they say of why.
+
+The clusters' delay levels are 1 s, 2 s and so on: a first retry takes the third.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from cometmq.client import (
+    ClientInstance,
+    ConsumeContext,
+    Consumed,
+    ConsumeLater,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    StartFrom,
+    StoredMessage,
+)
+from cometmq.model import property_names as names
+from cometmq.model.topic import dlq_topic, retry_topic
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command
+from cometmq.remoting import OutgoingCall
+from support.seen import WAIT_S, Seen
+
+
+@pytest.fixture
+async def producer(instance: ClientInstance) -> AsyncIterator[Producer]:
+    async with Producer(instance=instance, group="producers") as running:
+        yield running
+
+
+async def dead_letters(name_servers: str, group: str, count: int = 1) -> list[StoredMessage]:
+    """Read a group's dead letters once there are so many."""
+    found: list[StoredMessage] = []
+    async with PullConsumer(name_servers, group="undertakers") as reader:
+        async with asyncio.timeout(WAIT_S):
+            while len(found) < count:
+                await asyncio.sleep(0.1)
+                try:
+                    queues = await reader.fetch_queues(dlq_topic(group))
+                except Exception:
+                    continue
+                found = (await reader.pull(queues[0], 0)).messages
+    return found
+
+
+class Spoiling:
+    """Spoils requests of some codes, so that a real broker refuses them; counts all it sees."""
+
+    def __init__(self, *codes: int, topic_begins: str = "") -> None:
+        self.codes = set(codes)
+        self.seen: list[int] = []
+        self._topic_begins = topic_begins
+
+    def before_request(self, address: str, call: OutgoingCall) -> None:
+        retried = call.fields.get("b", "").startswith("%RETRY%")
+        if call.code == RequestCode.CONSUMER_SEND_MSG_BACK or retried:
+            self.seen.append(call.code)
+        if call.code not in self.codes:
+            return
+        if call.code == RequestCode.CONSUMER_SEND_MSG_BACK:
+            call.fields["offset"] = str(2**60)
+        elif retried:
+            call.fields["b"] = "no such/topic"
+
+    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+        """Nothing to do."""
+
+
+async def test_a_failed_message_comes_again_with_its_topic_and_its_error(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    seen = Seen()
+
+    async def handle(message: StoredMessage) -> None:
+        seen.add(message)
+        if len(seen.messages) == 1:
+            raise ValueError("no such order\x01\x02")
+
+    receipt = await producer.send(
+        Message(topic=topic, body=b"x", tags="paid", keys=["k1"], properties={"own": "1"})
+    )
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=handle,
+        subscriptions={topic: "paid"},
+        start_from=StartFrom.FIRST,
+    ):
+        await seen.count(2)
+    first, again = seen.messages
+
+    assert 2.5 < seen.times[1] - seen.times[0] < 8, "the delay of level 3, and no wait for a route"
+    assert (again.topic, again.body, again.tags, again.keys) == (topic, b"x", "paid", ["k1"])
+    assert (first.reconsume_times, again.reconsume_times) == (0, 1)
+    assert again.properties["own"] == "1"
+    assert again.message_id == receipt.message_id
+    assert again.properties[names.ORIGIN_MESSAGE_ID] == receipt.message_id
+    assert again.properties["CONSUME_ERROR"] == "builtins.ValueError: no such order"
+    assert abs(int(again.properties["CONSUME_ERROR_TIME_MS"]) / 1000 - time.time()) < 60
+
+
+async def test_a_message_ordered_for_later_comes_again_without_an_error(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    seen = Seen()
+
+    async def handle(message: StoredMessage) -> None:
+        seen.add(message)
+        if len(seen.messages) == 1:
+            raise ConsumeLater(delay_level=1)
+
+    await producer.send(Message(topic=topic, body=b"x"))
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=handle,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+    ):
+        await seen.count(2)
+
+    assert 0.5 < seen.times[1] - seen.times[0] < 4
+    assert seen.messages[1].topic == topic
+    assert "CONSUME_ERROR" not in seen.messages[1].properties
+
+
+async def test_only_the_rest_of_a_batch_comes_again_when_some_of_it_is_done(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    seen = Seen()
+
+    async def handle(messages: Sequence[StoredMessage], context: ConsumeContext) -> Consumed:
+        seen.add(*messages)
+        context.done, context.delay_level = (1 if len(seen.messages) == 3 else None), 1
+        return Consumed.SUCCESS
+
+    await producer.send_batch([Message(topic=topic, body=body) for body in (b"1", b"2", b"3")])
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        batch_handler=handle,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+        batch_max=8,
+    ):
+        await seen.count(5)
+
+    assert seen.bodies[:3] == [b"1", b"2", b"3"]
+    assert sorted(seen.bodies[3:]) == [b"2", b"3"]
+
+
+async def test_a_message_is_a_dead_letter_with_its_error_after_just_so_many_retries(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    seen = Seen()
+
+    async def handle(messages: Sequence[StoredMessage], context: ConsumeContext) -> None:
+        seen.add(*messages)
+        context.delay_level = 1
+        raise LookupError(f"try {len(seen.messages)}")
+
+    receipt = await producer.send(Message(topic=topic, body=b"x"))
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        batch_handler=handle,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+        deliveries_max=2,
+    ):
+        await seen.count(3)
+        [dead] = await dead_letters(name_servers, group)
+
+    assert [message.reconsume_times for message in seen.messages] == [0, 1, 2]
+    assert dead.body == b"x"
+    assert dead.properties["CONSUME_ERROR"] == "builtins.LookupError: try 3"
+    assert dead.properties[names.DLQ_ORIGIN_TOPIC] == topic
+    assert dead.properties[names.ORIGIN_MESSAGE_ID] == receipt.message_id
+
+
+async def test_a_message_sent_back_by_request_dies_after_just_so_many_retries(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    seen = Seen()
+
+    async def handle(message: StoredMessage) -> None:
+        seen.add(message)
+        raise ConsumeLater(delay_level=1)
+
+    await producer.send(Message(topic=topic, body=b"x"))
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=handle,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+        deliveries_max=1,
+    ):
+        await seen.count(2)
+        [dead] = await dead_letters(name_servers, group)
+
+    assert dead.body == b"x"
+    assert len(seen.messages) == 2
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("hopeless")])
+async def test_a_message_is_a_dead_letter_at_once_when_the_handler_says_so(
+    name_servers: str, producer: Producer, topic: str, group: str, error: RuntimeError | None
+) -> None:
+    seen = Seen()
+
+    async def handle(messages: Sequence[StoredMessage], context: ConsumeContext) -> Consumed:
+        seen.add(*messages)
+        context.delay_level = -1
+        if error is not None:
+            raise error
+        return Consumed.LATER
+
+    await producer.send(Message(topic=topic, body=b"x"))
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        batch_handler=handle,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+    ):
+        [dead] = await dead_letters(name_servers, group)
+
+    expected = None if error is None else "builtins.RuntimeError: hopeless"
+    assert dead.properties.get("CONSUME_ERROR") == expected
+    assert len(seen.messages) == 1
+
+
+async def test_a_message_is_sent_anew_when_the_broker_does_not_take_it_back(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    seen, spoiling = Seen(), Spoiling(RequestCode.CONSUMER_SEND_MSG_BACK)
+
+    async def handle(message: StoredMessage) -> None:
+        seen.add(message)
+        if len(seen.messages) == 1:
+            raise ConsumeLater(delay_level=1)
+
+    await producer.send(Message(topic=topic, body=b"x"))
+    async with (
+        ClientInstance(name_servers, hooks=[spoiling]) as instance,
+        PushConsumer(
+            instance=instance,
+            group=group,
+            handler=handle,
+            subscriptions={topic: "*"},
+            start_from=StartFrom.FIRST,
+        ),
+    ):
+        await seen.count(2)
+
+    assert spoiling.seen == [RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2]
+    assert seen.messages[1].reconsume_times == 1
+
+
+async def test_a_message_is_taken_back_by_request_when_it_cannot_be_sent_anew(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    seen, spoiling = Seen(), Spoiling(RequestCode.SEND_MESSAGE_V2)
+
+    async def handle(message: StoredMessage) -> None:
+        seen.add(message)
+        if len(seen.messages) == 1:
+            raise ValueError
+
+    await producer.send(Message(topic=topic, body=b"x"))
+    async with (
+        ClientInstance(name_servers, hooks=[spoiling]) as instance,
+        PushConsumer(
+            instance=instance,
+            group=group,
+            handler=handle,
+            subscriptions={topic: "*"},
+            start_from=StartFrom.FIRST,
+        ),
+    ):
+        await seen.count(2)
+
+    assert spoiling.seen[-1] == RequestCode.CONSUMER_SEND_MSG_BACK
+    assert seen.messages[1].topic == topic
+    assert "CONSUME_ERROR" not in seen.messages[1].properties
+
+
+async def test_a_message_is_tried_again_here_after_5_s_when_nobody_takes_it_back(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    seen = Seen()
+    spoiling = Spoiling(RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2)
+
+    async def handle(message: StoredMessage) -> Consumed:
+        seen.add(message)
+        return Consumed.LATER if len(seen.messages) == 1 else Consumed.SUCCESS
+
+    await producer.send(Message(topic=topic, body=b"x"))
+    async with (
+        ClientInstance(name_servers, hooks=[spoiling]) as instance,
+        PushConsumer(
+            instance=instance,
+            group=group,
+            handler=handle,
+            subscriptions={topic: "*"},
+            start_from=StartFrom.FIRST,
+        ),
+    ):
+        await seen.count(2)
+
+    assert 4.9 < seen.times[1] - seen.times[0] < 15
+    assert seen.messages[1].queue_offset == seen.messages[0].queue_offset
+    assert retry_topic(group) not in {message.topic for message in seen.messages}

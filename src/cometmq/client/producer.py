@@ -328,7 +328,8 @@ class Producer(Lifetime):
             The reply; it was never stored, so it has no place in a queue.
 
         Raises:
-            ReplyTimeoutError: the request is stored, and no reply came; one that comes is dropped.
+            ReplyTimeoutError: the request is stored, or perhaps if no broker confirmed it, and no
+                reply came; one that comes now is dropped.
             BackPressureError: too many requests wait already; nothing was sent.
             Everything else as `send`: the request is not, or only perhaps, stored.
 

@@ -48,10 +48,15 @@ class BrokerCalls:
         """Send a request and give the answer if it says success.
 
         Raises:
-            ResponseError: the broker refused.
+            ResponseError: the broker refused; a note says which one did.
             RemotingError: no answer.
         """
-        return check(await self.call_raw(address, code, header, body, timeout=timeout))
+        answer = await self.call_raw(address, code, header, body, timeout=timeout)
+        try:
+            return check(answer)
+        except ResponseError as error:
+            error.add_note(f"answered by {address}")
+            raise
 
     async def call_raw(
         self,

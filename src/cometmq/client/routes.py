@@ -174,6 +174,14 @@ class _Cached:
     since: float
 
 
+@dataclass(slots=True)
+class _Turn:
+    """Whose turn it is to look a topic up, while anybody wants to."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
 class Routes:
     """The routes of all topics that this client uses.
 
@@ -185,7 +193,7 @@ class Routes:
         self._name_servers = name_servers
         self._timeout = timeout
         self._known: dict[str, _Cached] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._turns: dict[str, _Turn] = {}
         self.on_change: list[Callable[[Route], None]] = []
         """Called with each route that differs from the one known before."""
 
@@ -301,8 +309,14 @@ class Routes:
     async def _lock(self, topic: str, timeout: float | None) -> AsyncIterator[None]:
         """Let one lookup of a topic run at a time; the time covers the waiting and the lookup."""
         wait = self._timeout if timeout is None else timeout
+        turn = self._turns.setdefault(topic, _Turn())
+        turn.users += 1
         try:
-            async with asyncio.timeout(wait), self._locks.setdefault(topic, asyncio.Lock()):
+            async with asyncio.timeout(wait), turn.lock:
                 yield
         except TimeoutError:
             raise NameServerError(f"no route of {topic} within {wait:g} s") from None
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                self._turns.pop(topic, None)

@@ -64,7 +64,8 @@ class RemotingClient:
         self._tls = tls
         self.hooks = tuple(hooks)
         """They see every request in this order."""
-        self._on_connect = on_connect
+        self.on_connect = on_connect
+        """Told the address of each new connection, before anything is sent over it."""
         self._language = language
         self._close_silent = close_silent
         self._retry_leaving = retry_leaving
@@ -244,8 +245,8 @@ class RemotingClient:
             connection.abort()
             raise ConnectError(f"cannot connect to {address}: this client is closed")
         self._connections[address] = connection
-        if self._on_connect is not None:
-            self._on_connect(address, connection)
+        if self.on_connect is not None:
+            self.on_connect(address, connection)
         return connection
 
     def _connection(self) -> Connection:

@@ -50,14 +50,10 @@ class ClientSettings(Checked):
     namespace_v2: str = setting("", key="namespaceV2")
     """Sent beside each request, as clients of 5.x do; names stay as they are."""
 
-    cloud: bool = setting(False, key="accessChannel.cloud")
+    cloud: bool = setting(False)
     """Whether the servers are a cloud's; only the form and the topic of traces depend on it."""
 
-    vip_channel: bool = setting(
-        False,
-        key="com.rocketmq.sendMessageWithVIPChannel",
-        environment="COM_ROCKETMQ_SENDMESSAGEWITHVIPCHANNEL",
-    )
+    vip_channel: bool = setting(False, key="com.rocketmq.sendMessageWithVIPChannel")
     """Whether sends go to the broker's second port, which lies two below its first."""
 
     stream: bool = setting(False, key="enableStreamRequestType")

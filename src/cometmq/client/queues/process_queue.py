@@ -55,7 +55,7 @@ class ProcessQueue:
         self.size_bytes = 0
         """Bytes of their records, as they lie in memory until a handler looks at them."""
         self.lag = 0
-        """Messages behind the last fetched one when it was fetched."""
+        """From the last fetched message to the end of the queue as it was then."""
         self.max_offset: QueueOffset | None = None
         """The highest offset that was ever put in."""
         self.on_room: Callable[[], None] | None = None

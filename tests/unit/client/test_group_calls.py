@@ -1,0 +1,148 @@
+"""What a member asks of brokers: locks by broker, filters of all brokers, a division of queues."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cometmq.client import ClientInstance, Filter, TopicNotFoundError
+from cometmq.client.group_calls import GroupCalls
+from cometmq.model.errors import RemotingError, ResponseError
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.bodies import (
+    CheckClientRequestBody,
+    MessageModel,
+    MessageQueueAssignment,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+)
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.remoting import Request, Response
+from support.group_broker import GroupBroker
+from support.scripted import ScriptedCluster
+
+A0, A1, B0 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0)
+NOBODY = MessageQueue("t", "c", 0)
+UNKNOWN = MessageQueue("unknown", "a", 0)
+
+
+@dataclasses.dataclass
+class Asked:
+    """Two brokers, and a member that asks them."""
+
+    calls: GroupCalls
+    a: GroupBroker
+    b: GroupBroker
+
+
+@pytest.fixture
+async def asked() -> AsyncIterator[Asked]:
+    a, b = GroupBroker("a"), GroupBroker("b")
+    async with ScriptedCluster([a, b]) as cluster, ClientInstance(cluster.address) as instance:
+        yield Asked(GroupCalls(instance), a, b)
+
+
+async def test_queues_are_locked_at_the_brokers_that_serve_them(asked: Asked) -> None:
+    assert await asked.calls.lock("g", "me", [A0, B0, A1]) == {A0, A1, B0}
+
+    assert asked.a.locked_by == {A0: "me", A1: "me"}
+    assert asked.b.locked_by == {B0: "me"}
+
+
+async def test_a_queue_that_another_member_has_is_not_locked(asked: Asked) -> None:
+    asked.a.locked_by[A1] = "other"
+
+    assert await asked.calls.lock("g", "me", [A0, A1]) == {A0}
+
+
+async def test_queues_of_other_brokers_are_locked_when_one_is_no_help(asked: Asked) -> None:
+    asked.a.refuse[RequestCode.LOCK_BATCH_MQ] = Response(ResponseCode.SYSTEM_ERROR, "no")
+
+    assert await asked.calls.lock("g", "me", [A0, B0, NOBODY, UNKNOWN]) == {B0}
+
+
+@pytest.mark.parametrize("oneway", [True, False])
+async def test_locks_are_given_up(asked: Asked, oneway: bool) -> None:
+    await asked.calls.lock("g", "me", [A0, B0])
+
+    await asked.calls.unlock("g", "me", [A0, B0, NOBODY], oneway=oneway)
+    await asked.a.wait_until(lambda: bool(asked.a.unlocks))
+    await asked.b.wait_until(lambda: bool(asked.b.unlocks))
+
+    assert asked.a.locked_by == asked.b.locked_by == {}
+    assert (asked.a.unlocks[0].consumer_group, asked.a.unlocks[0].client_id) == ("g", "me")
+
+
+async def test_a_broker_that_does_not_unlock_is_passed_over(asked: Asked) -> None:
+    await asked.calls.lock("g", "me", [A0, B0])
+    asked.a.refuse[RequestCode.UNLOCK_BATCH_MQ] = Response(ResponseCode.SYSTEM_ERROR, "no")
+
+    await asked.calls.unlock("g", "me", [A0, B0], oneway=False)
+
+    assert asked.b.locked_by == {}
+
+
+async def test_every_broker_of_a_topic_is_asked_about_a_filter(asked: Asked) -> None:
+    seen: list[CheckClientRequestBody] = []
+
+    def check(request: Request) -> Response:
+        seen.append(CheckClientRequestBody.decode(request.body))
+        return Response()
+
+    asked.a.processors[RequestCode.CHECK_CLIENT_CONFIG] = check
+    asked.b.processors[RequestCode.CHECK_CLIENT_CONFIG] = check
+
+    await asked.calls.check_filter("g", "me", "t", Filter.sql("a > 5"))
+
+    assert [(body.group, body.client_id) for body in seen] == [("g", "me")] * 2
+    data = seen[0].subscription_data
+    assert data is not None
+    assert (data.topic, data.sub_string, data.expression_type) == ("t", "a > 5", "SQL92")
+
+
+async def test_nobody_is_asked_about_tags(asked: Asked) -> None:
+    await asked.calls.check_filter("g", "me", "t", Filter.tags("a || b"))
+
+
+async def test_a_filter_that_one_broker_refuses_is_refused(asked: Asked) -> None:
+    asked.a.processors[RequestCode.CHECK_CLIENT_CONFIG] = lambda request: Response()
+    asked.b.processors[RequestCode.CHECK_CLIENT_CONFIG] = lambda request: Response(
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED, "no SQL"
+    )
+
+    with pytest.raises(ResponseError, match="no SQL"):
+        await asked.calls.check_filter("g", "me", "t", Filter.sql("a >"))
+
+
+async def test_a_broker_divides_queues_when_it_is_asked_to(asked: Asked) -> None:
+    seen: list[QueryAssignmentRequestBody] = []
+    mine = [MessageQueueAssignment(message_queue=A0)]
+
+    def divide(request: Request) -> Response:
+        seen.append(QueryAssignmentRequestBody.decode(request.body))
+        return Response(body=QueryAssignmentResponseBody(message_queue_assignments=mine).encode())
+
+    asked.a.processors[RequestCode.QUERY_ASSIGNMENT] = divide
+    asked.b.processors[RequestCode.QUERY_ASSIGNMENT] = divide
+
+    found = await asked.calls.assignment("g", "me", "t", "AVG", MessageModel.CLUSTERING)
+
+    assert found == mine
+    [body] = seen
+    assert (body.topic, body.consumer_group, body.client_id) == ("t", "g", "me")
+    assert (body.strategy_name, body.message_model) == ("AVG", MessageModel.CLUSTERING)
+
+
+async def test_queues_of_a_topic_that_nobody_serves_are_not_divided(asked: Asked) -> None:
+    with pytest.raises(TopicNotFoundError):
+        await asked.calls.assignment("g", "me", "unknown", "AVG", MessageModel.CLUSTERING)
+
+
+async def test_a_broker_that_is_away_divides_nothing(asked: Asked) -> None:
+    await asked.a.stop()
+    await asked.b.stop()
+
+    with pytest.raises(RemotingError):
+        await asked.calls.assignment("g", "me", "t", "AVG", MessageModel.CLUSTERING)

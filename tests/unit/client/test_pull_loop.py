@@ -1,0 +1,376 @@
+"""One queue's pulls, and what brokers may answer: the pause after each, and where it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from cometmq.client import ClientInstance, Filter
+from cometmq.client.config import PushSettings
+from cometmq.client.offsets import RemoteOffsetStore
+from cometmq.client.queues import Limits, ProcessQueue, PullLoop, ReplicaChoice
+from cometmq.model.flags import PullSysFlag
+from cometmq.model.message import StoredMessage
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.record import encode_host, encode_record
+from cometmq.remoting import Response, Supervisor
+from support.group_broker import GroupBroker, pulled
+from support.scripted import Act, ScriptedCluster, route
+
+QUEUE = MessageQueue("t", "a", 0)
+FOUND, NOTHING = ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND
+NO_MATCH, MOVED = ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED
+
+
+def record(offset: int, tags: str = "") -> bytes:
+    """A record of the queue."""
+    host = encode_host("127.0.0.1", 1)
+    properties = f"TAGS\x01{tags}\x02".encode() if tags else b""
+    return encode_record(
+        b"t",
+        b"body",
+        properties,
+        queue_id=0,
+        queue_offset=offset,
+        log_offset=offset * 100,
+        born_time_ms=0,
+        born_host=host,
+        store_time_ms=0,
+        store_host=host,
+    )
+
+
+def found(*offsets: int, **more: Any) -> Response:
+    """An answer with these messages."""
+    return pulled(FOUND, offsets[-1] + 1, records=[record(at) for at in offsets], **more)
+
+
+class Consumer:
+    """What is around a pull loop."""
+
+    def __init__(self, broker: GroupBroker, instance: ClientInstance) -> None:
+        self.broker = broker
+        self.instance = instance
+        self.fetched = ProcessQueue(QUEUE)
+        self.store = RemoteOffsetStore(instance, "g")
+        self.replica = ReplicaChoice()
+        self.wanted: Filter | None = Filter.tags("*")
+        self.submitted: list[tuple[list[int], bool]] = []
+        self.illegal: list[QueueOffset] = []
+        self.counted: list[tuple[str, int]] = []
+        self.keep: Callable[[MessageQueue, list[StoredMessage]], list[StoredMessage]] = (
+            lambda queue, messages: messages
+        )
+        self.tasks = Supervisor("test")
+
+    def submit(self, queue: ProcessQueue, messages: list[StoredMessage], *, begins: bool) -> None:
+        self.submitted.append(([message.queue_offset for message in messages], begins))
+
+    async def stop(self, *, grace_s: float) -> None:
+        """There is nothing to stop."""
+
+    def pulled(self, topic: str, messages: int, cost_ms: float) -> None:
+        self.counted.append((topic, messages))
+
+    async def _is_illegal(self, offset: QueueOffset) -> None:
+        self.illegal.append(offset)
+
+    def begin(self, offset: int = 0, *, commit_with_pull: bool = True, **settings: Any) -> PullLoop:
+        used = PushSettings(**{"retry_ms": 1, **settings})
+        loop = PullLoop(
+            self.fetched,
+            instance=self.instance,
+            group="g",
+            wanted=lambda: self.wanted,
+            first_offset=QueueOffset(offset),
+            store=self.store,
+            service=self,
+            limits=Limits(used, spans=True),
+            keep=lambda queue, messages: self.keep(queue, messages),
+            settings=used,
+            replica=self.replica,
+            suspended=lambda: False,
+            ordered=False,
+            commit_with_pull=commit_with_pull,
+            stats=self,
+            on_illegal=self._is_illegal,
+        )
+        loop.start(self.tasks)
+        return loop
+
+    async def until_pulls(self, count: int) -> None:
+        """Wait until so many pulls have come."""
+        await self.broker.wait_until(lambda: len(self.broker.pulls) >= count)
+
+    @property
+    def asked(self) -> list[int]:
+        """The offsets that were asked for."""
+        return [pull.queue_offset for pull in self.broker.pulls]
+
+
+@pytest.fixture
+async def consumer() -> AsyncIterator[Consumer]:
+    broker = GroupBroker()
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+        made = Consumer(broker, instance)
+        yield made
+        await made.tasks.cancel()
+
+
+def script(consumer: Consumer, *answers: Response | Act) -> None:
+    consumer.broker.pull_answers.extend(answers)
+
+
+async def test_each_pull_begins_where_the_one_before_said(consumer: Consumer) -> None:
+    script(consumer, found(3, 4), found(7), pulled(NO_MATCH, 50), pulled(NOTHING, 60))
+
+    consumer.begin(3)
+    await consumer.until_pulls(5)
+
+    assert consumer.asked == [3, 5, 8, 50, 60]
+    assert consumer.submitted == [([3, 4], True), ([7], False)]
+    assert consumer.counted == [("t", 2), ("t", 1)]
+    assert consumer.fetched.lag == 93
+
+
+async def test_a_pull_says_what_a_push_consumer_says(consumer: Consumer) -> None:
+    consumer.wanted = Filter.tags("x")
+    consumer.begin(3)
+    await consumer.until_pulls(1)
+
+    [pull] = consumer.broker.pulls
+    assert (pull.consumer_group, pull.topic, pull.queue_id, pull.bname) == ("g", "t", 0, "a")
+    assert pull.sys_flag == PullSysFlag.SUSPEND
+    assert (pull.max_msg_nums, pull.max_msg_bytes) == (32, 256 * 1024)
+    assert pull.suspend_timeout_millis == 15_000
+    assert (pull.subscription, pull.expression_type) == (None, "TAG")
+    assert pull.sub_version == consumer.wanted.version
+    assert pull.commit_offset == 0
+
+
+async def test_a_pull_carries_the_filter_if_it_is_to(consumer: Consumer) -> None:
+    consumer.wanted = Filter.tags("x||y")
+    consumer.begin(send_filter=True)
+    await consumer.until_pulls(1)
+
+    [pull] = consumer.broker.pulls
+    assert pull.sys_flag == PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
+    assert pull.subscription == "x||y"
+
+
+@pytest.mark.parametrize(
+    ("consumed", "commits", "said"), [(0, True, None), (5, True, 5), (5, False, None)]
+)
+async def test_a_pull_tells_how_far_the_queue_is_consumed(
+    consumer: Consumer, consumed: int, commits: bool, said: int | None
+) -> None:
+    consumer.store.update(QUEUE, QueueOffset(consumed))
+    consumer.begin(5, commit_with_pull=commits)
+    await consumer.until_pulls(1)
+
+    [pull] = consumer.broker.pulls
+    assert bool(pull.sys_flag & PullSysFlag.COMMIT_OFFSET) is (said is not None)
+    assert pull.commit_offset == (said or 0)
+
+
+async def test_an_empty_queue_moves_on_past_what_did_not_match_but_never_back(
+    consumer: Consumer,
+) -> None:
+    script(consumer, pulled(NO_MATCH, 50), pulled(NOTHING, 40))
+
+    consumer.begin()
+    await consumer.until_pulls(3)
+
+    assert consumer.store.position(QUEUE) == 50
+
+
+async def test_the_offset_waits_for_what_is_still_consumed(consumer: Consumer) -> None:
+    script(consumer, found(0), pulled(NO_MATCH, 50))
+
+    consumer.begin()
+    await consumer.until_pulls(3)
+
+    assert consumer.store.position(QUEUE) is None
+
+
+async def test_messages_that_are_not_to_be_kept_count_as_consumed(consumer: Consumer) -> None:
+    consumer.keep = lambda queue, messages: messages[:1] if len(messages) > 1 else []
+    script(consumer, found(0), found(1, 2))
+
+    consumer.begin()
+    await consumer.until_pulls(3)
+
+    assert consumer.submitted == [([1], True)]
+    assert consumer.store.position(QUEUE) == 1
+
+
+async def test_a_queue_is_left_when_it_does_not_reach_to_the_offset(consumer: Consumer) -> None:
+    script(consumer, pulled(MOVED, 40, bounds=(40, 90)))
+
+    loop = consumer.begin(7)
+    await consumer.broker.wait_until(lambda: bool(consumer.broker.commits))
+    await consumer.tasks.drain(5)
+
+    assert consumer.illegal == [40]
+    assert consumer.fetched.dropped
+    assert loop.next_offset == 40
+    assert not loop.failed
+    assert [commit.commit_offset for commit in consumer.broker.commits] == [40]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Response(ResponseCode.SYSTEM_ERROR, "broken"),
+        Response(ResponseCode.SUBSCRIPTION_NOT_EXIST, "who are you"),
+        Response(ResponseCode.FLOW_CONTROL, "later"),
+        Act.HANG_UP,
+        Response(FOUND),
+        pulled(FOUND, 1, records=[b"no record"]),
+    ],
+    ids=["refused", "no subscription", "busy", "hung up", "no header", "no record"],
+)
+async def test_a_failed_pull_is_tried_again_at_the_same_offset(
+    consumer: Consumer, failure: Response | Act, caplog: pytest.LogCaptureFixture
+) -> None:
+    script(consumer, failure, failure, found(7))
+
+    with caplog.at_level(logging.INFO):
+        consumer.begin(7)
+        await consumer.until_pulls(4)
+
+    assert consumer.asked == [7, 7, 7, 8]
+    logged = [
+        (record.levelname, record.message.partition(" queue=")[0]) for record in caplog.records
+    ]
+    assert logged.count(("WARNING", "a pull failed, trying again")) == 1
+    assert ("INFO", "pulls succeed again") in logged
+
+
+@pytest.mark.parametrize(
+    ("code", "least_s", "most_s"),
+    [(ResponseCode.FLOW_CONTROL, 0.02, 0.2), (ResponseCode.SYSTEM_ERROR, 0.3, 0.6)],
+)
+async def test_the_pause_after_a_refusal_depends_on_it(
+    consumer: Consumer, code: int, least_s: float, most_s: float
+) -> None:
+    script(consumer, Response(code, "no"))
+    loop = asyncio.get_running_loop()
+
+    consumer.begin(retry_ms=300)
+    await consumer.until_pulls(1)
+    began = loop.time()
+    await consumer.until_pulls(2)
+
+    assert least_s * 0.9 <= loop.time() - began <= most_s
+
+
+async def test_a_broker_that_never_holds_a_pull_is_not_asked_without_a_pause(
+    consumer: Consumer,
+) -> None:
+    script(consumer, *[pulled(NOTHING, 0)] * 200)
+
+    consumer.begin(0)
+    await asyncio.sleep(0.3)
+
+    assert 3 <= len(consumer.broker.pulls) <= 8
+
+
+async def test_an_advised_replica_is_asked_next_and_the_master_again_when_it_fails() -> None:
+    master, replica = GroupBroker(), GroupBroker()
+    async with ScriptedCluster([master, replica]) as cluster:
+        told = route({"a": master.address}, queues=1)
+        told.broker_datas[0].broker_addrs[1] = replica.address
+        cluster.name_server.routes["t"] = told
+        async with ClientInstance(cluster.address) as instance:
+            consumer = Consumer(master, instance)
+            consumer.store.update(QUEUE, QueueOffset(1))
+            master.pull_answers.append(found(0, replica=1))
+            replica.pull_answers.extend([found(1, replica=1), Act.HANG_UP])
+
+            consumer.begin(0)
+            await consumer.until_pulls(2)
+            await consumer.tasks.cancel()
+
+    assert [pull.queue_offset for pull in replica.pulls] == [1, 2]
+    assert [pull.queue_offset for pull in master.pulls] == [0, 2]
+    commit = PullSysFlag.COMMIT_OFFSET
+    assert not any(pull.sys_flag & commit for pull in replica.pulls)
+    assert all(pull.sys_flag & commit for pull in master.pulls)
+
+
+async def test_another_replica_is_asked_while_the_broker_has_no_master() -> None:
+    replica = GroupBroker()
+    async with ScriptedCluster([replica]) as cluster:
+        told = route({"a": "127.0.0.1:1"}, queues=1)
+        told.broker_datas[0].broker_addrs = {2: replica.address}
+        cluster.name_server.routes["t"] = told
+        async with ClientInstance(cluster.address) as instance:
+            consumer = Consumer(replica, instance)
+            consumer.begin(0)
+            await consumer.until_pulls(1)
+            await consumer.tasks.cancel()
+
+    assert consumer.asked == [0]
+
+
+async def test_the_route_is_asked_for_again_while_a_broker_is_away() -> None:
+    moved = GroupBroker()
+    async with ScriptedCluster([moved]) as cluster:
+        cluster.name_server.routes["t"] = route({"a": "127.0.0.1:1"}, queues=1)
+        async with ClientInstance(cluster.address) as instance:
+            await instance.routes.find("t")
+            cluster.name_server.routes["t"] = route({"a": moved.address}, queues=1)
+            consumer = Consumer(moved, instance)
+            consumer.begin(0)
+            await consumer.until_pulls(1)
+            await consumer.tasks.cancel()
+
+    assert consumer.asked == [0]
+
+
+async def test_nothing_is_pulled_of_a_topic_that_is_not_subscribed(consumer: Consumer) -> None:
+    consumer.wanted = None
+    loop = consumer.begin(0)
+    await asyncio.sleep(0.02)
+    assert consumer.broker.pulls == []
+
+    consumer.wanted = Filter.tags("*")
+    loop.wake()
+    await consumer.until_pulls(1)
+
+
+async def test_waiting_for_room_does_not_look_like_a_dead_loop(consumer: Consumer) -> None:
+    script(consumer, found(0, 1))
+    consumer.begin(0, queue_messages_max=1)
+    async with asyncio.timeout(5):
+        while consumer.fetched.count < 2:
+            await asyncio.sleep(0.005)
+    stopped_at = consumer.fetched.pulled_at
+    async with asyncio.timeout(5):
+        while consumer.fetched.pulled_at <= stopped_at + 0.5:
+            await asyncio.sleep(0.01)
+
+    assert consumer.asked == [0]
+
+
+async def test_a_defect_ends_the_loop_and_can_be_seen(
+    consumer: Consumer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(queue: MessageQueue, messages: list[StoredMessage]) -> list[StoredMessage]:
+        raise ZeroDivisionError
+
+    consumer.keep = fail
+    script(consumer, found(0))
+
+    loop = consumer.begin(0)
+    await consumer.tasks.drain(5)
+
+    assert loop.failed
+    assert "a task failed" in caplog.text

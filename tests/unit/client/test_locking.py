@@ -1,0 +1,140 @@
+"""Brokers' locks: renewed, lost, given back at once or late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from cometmq.client.push.locking import Locks
+from cometmq.client.queues.process_queue import ProcessQueue
+from cometmq.model.queue import MessageQueue
+from support.consuming import QUEUE
+
+
+class Broker:
+    """The locks of a broker, as it answers about them."""
+
+    def __init__(self) -> None:
+        self.refuses: set[MessageQueue] = set()
+        self.locked: list[set[MessageQueue]] = []
+        self.unlocked: list[set[MessageQueue]] = []
+        self.moved = asyncio.Event()
+
+    async def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue]
+    ) -> set[MessageQueue]:
+        self.locked.append(set(queues))
+        return set(queues) - self.refuses
+
+    async def unlock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], *, oneway: bool = True
+    ) -> None:
+        self.unlocked.append(set(queues))
+        self.moved.set()
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.broker = Broker()
+        self.one, self.two = (
+            ProcessQueue(MessageQueue(QUEUE.topic, "a", number), now=lambda: self.now)
+            for number in range(2)
+        )
+        self.back: list[ProcessQueue] = []
+        self.locks = Locks(
+            self.broker,  # type: ignore[arg-type]
+            "g",
+            "c",
+            queues=lambda: [self.one, self.two],
+            now=lambda: self.now,
+            on_locked=self.back.append,
+        )
+
+
+async def test_all_owned_queues_are_locked_again_in_one_round() -> None:
+    rig = Rig()
+
+    await rig.locks.renew()
+
+    assert rig.broker.locked == [{rig.one.queue, rig.two.queue}]
+    assert (rig.one.locked, rig.two.locked) == (True, True)
+
+
+async def test_a_queue_that_the_broker_does_not_confirm_is_not_locked_any_more() -> None:
+    rig = Rig()
+    await rig.locks.renew()
+    rig.broker.refuses.add(rig.one.queue)
+    await rig.locks.renew()
+
+    assert (rig.one.locked, rig.two.locked) == (False, True)
+
+
+async def test_dropped_queues_are_not_locked_again() -> None:
+    rig = Rig()
+    rig.one.drop()
+    await rig.locks.renew()
+
+    assert rig.broker.locked == [{rig.two.queue}]
+
+
+async def test_its_owner_is_told_when_a_lost_lock_is_back() -> None:
+    rig = Rig()
+    await rig.locks.renew()
+    rig.back.clear()
+    await rig.locks.renew()
+    assert rig.back == []
+    rig.now += 31
+    await rig.locks.renew()
+
+    assert rig.back == [rig.one, rig.two]
+
+
+async def test_locks_are_renewed_on_and_on() -> None:
+    rig = Rig()
+    rig.locks.start(0.01)
+    async with asyncio.timeout(5):
+        while len(rig.broker.locked) < 3:
+            await asyncio.sleep(0.005)
+    await rig.locks.stop()
+
+    assert rig.one.locked
+
+
+async def test_a_queue_is_unlocked_at_once_when_it_is_released_without_delay() -> None:
+    rig = Rig()
+    await rig.locks.renew()
+    await rig.locks.release(rig.one)
+
+    assert rig.broker.unlocked == [{rig.one.queue}]
+    assert not rig.one.locked
+
+
+async def test_a_queue_is_unlocked_only_after_the_delay_of_20_s_when_messages_are_left() -> None:
+    """With RocketMQ 4.9's delay, made shorter here: nothing is unlocked before it is over."""
+    rig = Rig()
+    await rig.locks.renew()
+    await rig.locks.release(rig.one, delay_s=0.05)
+    assert rig.broker.unlocked == []
+    async with asyncio.timeout(5):
+        await rig.broker.moved.wait()
+
+    assert rig.broker.unlocked == [{rig.one.queue}]
+
+
+async def test_a_queue_that_comes_back_before_the_delay_is_over_stays_locked() -> None:
+    rig = Rig()
+    await rig.locks.release(rig.one, delay_s=0.02)
+    assert await rig.locks.obtain(rig.one.queue)
+    await asyncio.sleep(0.05)
+
+    assert rig.broker.unlocked == []
+
+
+async def test_all_locks_are_given_back_at_once_at_the_end() -> None:
+    rig = Rig()
+    await rig.locks.renew()
+    await rig.locks.release(rig.one, delay_s=20.0)
+    await rig.locks.stop()
+
+    assert rig.broker.unlocked == [{rig.one.queue, rig.two.queue}]

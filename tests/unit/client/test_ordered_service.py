@@ -1,0 +1,449 @@
+"""Consuming in order: what a failure does to its queue, and what a lost lock does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from cometmq.client.errors import ConsumeLater
+from cometmq.client.handlers import ConsumedInOrder, OrderedContext
+from cometmq.client.push.handling import Handling
+from cometmq.client.push.locking import Locks
+from cometmq.client.push.ordered import OrderedService
+from cometmq.client.push.statistics import Statistics
+from cometmq.client.queues.process_queue import ProcessQueue
+from cometmq.model.message import StoredMessage
+from cometmq.model.queue import MessageQueue
+from support.consuming import QUEUE, MemoryOffsets, stored
+
+WAIT_S = 5.0
+
+
+class Broker:
+    """The locks of a broker, as it answers about them."""
+
+    def __init__(self) -> None:
+        self.grants = True
+        self.asked = 0
+        self.unlocked: list[MessageQueue] = []
+
+    async def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue]
+    ) -> set[MessageQueue]:
+        await asyncio.sleep(0)
+        self.asked += 1
+        return set(queues) if self.grants else set()
+
+    async def unlock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], *, oneway: bool = True
+    ) -> None:
+        await asyncio.sleep(0)
+        self.unlocked += queues
+
+
+class Rig:
+    def __init__(
+        self,
+        *,
+        handler: Callable[..., Any] | None = None,
+        batch_handler: Callable[..., Any] | None = None,
+        batch_max: int = 1,
+        concurrency: int = 4,
+        suspend_ms: int = 10,
+        deliveries_max: int | None = None,
+        takes_dead: bool = True,
+        locks: bool = True,
+        continuous_s: float = 60.0,
+        queues: int = 1,
+    ) -> None:
+        self.now = 100.0
+        self.broker = Broker()
+        self.queues = [
+            ProcessQueue(MessageQueue(QUEUE.topic, "a", number), now=lambda: self.now)
+            for number in range(queues)
+        ]
+        self.queue = self.queues[0]
+        for queue in self.queues:
+            queue.locked = True
+        self.offsets = MemoryOffsets()
+        self.dead: list[tuple[int, BaseException | None]] = []
+        self._takes_dead = takes_dead
+        self.locks = Locks(
+            self.broker,  # type: ignore[arg-type]
+            "g",
+            "c",
+            queues=lambda: self.queues,
+            now=lambda: self.now,
+            on_locked=lambda queue: self.service.go_on(queue),
+        )
+        self.service = OrderedService(
+            Handling(
+                handler,
+                batch_handler,
+                group="g",
+                client_id="c",
+                threads=concurrency,
+                ordered=True,
+            ),
+            store=self.offsets,
+            locks=self.locks if locks else None,
+            give_up=self._give_up,
+            show=lambda queue, messages: None,
+            concurrency=concurrency,
+            batch_max=batch_max,
+            suspend_ms=suspend_ms,
+            deliveries_max=deliveries_max,
+            statistics=Statistics(lambda: self.now),
+            continuous_s=continuous_s,
+        )
+
+    async def _give_up(self, message: StoredMessage, error: BaseException | None) -> bool:
+        await asyncio.sleep(0)
+        self.dead.append((message.queue_offset, error))
+        return self._takes_dead
+
+    def fetch(self, *offsets: int, queue: ProcessQueue | None = None) -> None:
+        target = queue or self.queue
+        messages = [stored(offset) for offset in offsets]
+        begins = target.put(messages)
+        self.service.submit(target, messages, begins=begins)
+
+    async def empty(self) -> None:
+        await until(lambda: all(queue.count == 0 for queue in self.queues))
+
+    @property
+    def committed(self) -> int | None:
+        return self.offsets.position(QUEUE)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def rigs() -> AsyncIterator[Callable[..., Rig]]:
+    made: list[Rig] = []
+
+    def make(**options: Any) -> Rig:
+        made.append(Rig(**options))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        await rig.service.stop(grace_s=0)
+        await rig.locks.stop()
+
+
+async def test_messages_are_handled_one_after_the_other_in_order(rigs: Callable[..., Rig]) -> None:
+    seen: list[int] = []
+    running = 0
+
+    async def handle(message: StoredMessage) -> None:
+        nonlocal running
+        running += 1
+        assert running == 1
+        await asyncio.sleep(0)
+        seen.append(message.queue_offset)
+        running -= 1
+
+    rig = rigs(handler=handle)
+    rig.fetch(3, 4, 5)
+    await until(lambda: len(seen) >= 1)
+    rig.fetch(6, 7)
+    await rig.empty()
+
+    assert seen == [3, 4, 5, 6, 7]
+    assert rig.committed == 8
+
+
+async def test_a_queue_begins_again_when_messages_come_after_it_was_empty(
+    rigs: Callable[..., Rig],
+) -> None:
+    seen: list[int] = []
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append(message.queue_offset)
+
+    rig = rigs(handler=handle)
+    for offset in range(20):
+        rig.fetch(offset)
+        await until(lambda: len(seen) == offset + 1)  # noqa: B023 - awaited at once
+
+    assert rig.committed == 20
+
+
+async def test_a_failed_message_comes_again_before_all_others(rigs: Callable[..., Rig]) -> None:
+    seen: list[tuple[int, int]] = []
+
+    async def handle(message: StoredMessage) -> ConsumedInOrder | None:
+        seen.append((message.queue_offset, message.reconsume_times))
+        if message.queue_offset == 1 and message.reconsume_times == 0:
+            return ConsumedInOrder.SUSPEND
+        if message.queue_offset == 1 and message.reconsume_times == 1:
+            raise ValueError
+        return None
+
+    rig = rigs(handler=handle)
+    rig.fetch(0, 1, 2)
+    await rig.empty()
+
+    assert seen == [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0)]
+    assert rig.committed == 3
+
+
+async def test_a_queue_pauses_after_a_failure_for_as_long_as_the_handler_says(
+    rigs: Callable[..., Rig],
+) -> None:
+    loop = asyncio.get_running_loop()
+    times: list[float] = []
+
+    async def handle(
+        messages: Sequence[StoredMessage], context: OrderedContext
+    ) -> ConsumedInOrder | None:
+        times.append(loop.time())
+        context.suspend_ms = 120
+        return ConsumedInOrder.SUSPEND if len(times) == 1 else None
+
+    rig = rigs(batch_handler=handle, suspend_ms=30_000)
+    rig.fetch(0)
+    await rig.empty()
+
+    assert 0.1 < times[1] - times[0] < 1.0
+
+
+async def test_nothing_is_committed_while_a_message_fails(rigs: Callable[..., Rig]) -> None:
+    tries = 0
+
+    async def handle(message: StoredMessage) -> None:
+        nonlocal tries
+        tries += message.queue_offset == 1
+        if message.queue_offset == 1:
+            raise ValueError
+
+    rig = rigs(handler=handle)
+    rig.fetch(0, 1, 2)
+    await until(lambda: tries >= 5)
+
+    assert rig.committed == 1
+    assert rig.dead == []
+
+
+async def test_a_message_that_failed_too_often_is_given_up_and_its_queue_goes_on(
+    rigs: Callable[..., Rig],
+) -> None:
+    seen: list[int] = []
+    error = ValueError("never")
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append(message.queue_offset)
+        if message.queue_offset == 0:
+            raise error
+
+    rig = rigs(handler=handle, deliveries_max=2)
+    rig.fetch(0, 1)
+    await rig.empty()
+
+    assert seen == [0, 0, 0, 1]
+    assert rig.dead == [(0, error)]
+    assert rig.committed == 2
+
+
+async def test_a_message_that_cannot_be_given_up_blocks_its_queue(rigs: Callable[..., Rig]) -> None:
+    async def handle(message: StoredMessage) -> None:
+        raise ValueError
+
+    rig = rigs(handler=handle, deliveries_max=0, takes_dead=False)
+    rig.fetch(0, 1)
+    await until(lambda: len(rig.dead) >= 3)
+
+    assert {offset for offset, _ in rig.dead} == {0}
+    assert rig.committed is None
+
+
+async def test_a_message_is_given_up_at_once_when_the_handler_orders_a_dead_letter(
+    rigs: Callable[..., Rig],
+) -> None:
+    async def handle(message: StoredMessage) -> None:
+        raise ConsumeLater(delay_level=-1)
+
+    rig = rigs(handler=handle)
+    rig.fetch(0)
+    await rig.empty()
+
+    assert rig.dead == [(0, None)]
+
+
+async def test_messages_stay_open_until_the_handler_commits_them(
+    rigs: Callable[..., Rig],
+) -> None:
+    commits: list[int | None] = []
+
+    async def handle(messages: Sequence[StoredMessage], context: OrderedContext) -> ConsumedInOrder:
+        context.auto_commit = False
+        commits.append(rig.committed)
+        last = messages[-1].queue_offset == 3
+        return ConsumedInOrder.COMMIT if last else ConsumedInOrder.SUCCESS
+
+    rig = rigs(batch_handler=handle)
+    rig.fetch(0, 1, 2, 3)
+    await rig.empty()
+
+    assert commits == [None] * 4
+    assert rig.committed == 4
+
+
+async def test_all_open_messages_come_again_when_the_handler_rolls_back(
+    rigs: Callable[..., Rig],
+) -> None:
+    seen: list[int] = []
+
+    async def handle(messages: Sequence[StoredMessage], context: OrderedContext) -> ConsumedInOrder:
+        context.auto_commit = False
+        seen.append(messages[0].queue_offset)
+        if seen == [0, 1, 2]:
+            return ConsumedInOrder.ROLLBACK
+        return ConsumedInOrder.COMMIT if len(seen) == 6 else ConsumedInOrder.SUCCESS
+
+    rig = rigs(batch_handler=handle)
+    rig.fetch(0, 1, 2)
+    await rig.empty()
+
+    assert seen == [0, 1, 2, 0, 1, 2]
+    assert rig.committed == 3
+
+
+async def test_a_queue_is_not_consumed_without_its_lock_and_goes_on_with_it(
+    rigs: Callable[..., Rig],
+) -> None:
+    seen: list[int] = []
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append(message.queue_offset)
+
+    rig = rigs(handler=handle)
+    rig.broker.grants = False
+    await rig.locks.renew()
+    rig.fetch(0)
+    await until(lambda: rig.broker.asked >= 2)
+    assert seen == []
+    rig.broker.grants = True
+    await rig.locks.renew()
+    await rig.empty()
+
+    assert seen == [0]
+
+
+async def test_a_lock_is_asked_for_again_once_it_is_30_s_old(rigs: Callable[..., Rig]) -> None:
+    async def handle(message: StoredMessage) -> None:
+        rig.now += 31
+
+    rig = rigs(handler=handle)
+    rig.fetch(0, 1)
+    await rig.empty()
+
+    assert rig.broker.asked == 1, "once between the two messages"
+
+
+async def test_no_lock_is_needed_when_every_member_reads_all_queues(
+    rigs: Callable[..., Rig],
+) -> None:
+    async def handle(message: StoredMessage) -> None:
+        rig.now += 31
+
+    rig = rigs(handler=handle, locks=False)
+    rig.queue.locked = False
+    rig.fetch(0, 1)
+    await rig.empty()
+
+    assert rig.broker.asked == 0
+
+
+async def test_a_queue_lines_up_again_after_its_time_while_others_wait(
+    rigs: Callable[..., Rig],
+) -> None:
+    seen: list[int] = []
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append(message.queue_id)
+        await asyncio.sleep(0.01)
+
+    rig = rigs(handler=handle, concurrency=1, queues=2, continuous_s=0.05)
+    one, two = rig.queues
+    rig.fetch(*range(30), queue=one)
+    messages = [stored(0)]
+    messages[0].queue_id = 1
+    rig.service.submit(two, messages, begins=two.put(messages))
+    await until(lambda: 1 in seen)
+
+    assert seen.index(1) < 15, "the second queue did not wait for the end of the first"
+
+
+async def test_no_more_queues_are_consumed_at_a_time_than_are_allowed(
+    rigs: Callable[..., Rig],
+) -> None:
+    running = most = 0
+    gate = asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await gate.wait()
+        running -= 1
+
+    rig = rigs(handler=handle, concurrency=2, queues=6)
+    for queue in rig.queues:
+        rig.fetch(0, queue=queue)
+    await until(lambda: running == 2)
+    rig.service.set_concurrency(3)
+    await until(lambda: running == 3)
+    gate.set()
+    await rig.empty()
+
+    assert most == 3
+
+
+async def test_nothing_goes_on_once_the_queue_was_dropped(rigs: Callable[..., Rig]) -> None:
+    seen: list[int] = []
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append(message.queue_offset)
+        begun.set()
+        await gate.wait()
+
+    rig = rigs(handler=handle)
+    rig.fetch(0, 1)
+    await begun.wait()
+    rig.queue.drop()
+    gate.set()
+    await rig.service.stop(grace_s=WAIT_S)
+
+    assert (seen, rig.committed) == ([0], None)
+
+
+async def test_a_stop_waits_for_the_running_handler_and_begins_no_other(
+    rigs: Callable[..., Rig],
+) -> None:
+    seen: list[int] = []
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append(message.queue_offset)
+        begun.set()
+        await gate.wait()
+
+    rig = rigs(handler=handle)
+    rig.fetch(0, 1)
+    await begun.wait()
+    stopping = asyncio.create_task(rig.service.stop(grace_s=WAIT_S))
+    await asyncio.sleep(0)
+    gate.set()
+    await stopping
+
+    assert (seen, rig.committed) == ([0], 1)

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 READ_BYTES = 256 * 1024
 PARTIAL_BYTES_MIN = 64 * 1024
+PARTIAL_BYTES_KEPT_MAX = 4 * PARTIAL_BYTES_MIN
+"""Unfinished frames go on in the same buffer up to this size; a larger one is given back."""
 JOIN_BYTES_MAX = 64 * 1024
 """Answers up to this size are copied into one piece, larger ones are written as slices."""
 UNSENT_FACTOR_MAX = 64
@@ -214,12 +216,14 @@ class Connection(asyncio.BufferedProtocol):
         if rest == 0 or self._closing:
             self._drop_partial()
             return
-        capacity = max(PARTIAL_BYTES_MIN, 2 * rest) if start or data is _shared_buffer else 0
-        if data is self._partial and start == 0:
-            if rest < len(data):
+        if data is self._partial and rest < len(data):
+            if start == 0:
                 return
-            capacity = 2 * rest
-        partial = bytearray(capacity)
+            if len(data) <= PARTIAL_BYTES_KEPT_MAX:
+                data[:rest] = data[start:end]
+                self._filled = rest
+                return
+        partial = bytearray(max(PARTIAL_BYTES_MIN, 2 * rest))
         partial[:rest] = memoryview(data)[start:end]
         self._partial, self._partial_view, self._filled = partial, memoryview(partial), rest
 

@@ -213,7 +213,7 @@ class ConsumeQueue:
         if self._position + units * _UNIT_BYTES > self._room_end:
             target = self._position + max(units * _UNIT_BYTES, _RESERVE_BYTES)
             target = min(target, self.segments.size_bytes)
-            segment.file.advise_random()  # as in the commit log
+            segment.file.advise_random()  # or the first touch of a page brings in megabytes
             segment.file.reserve(self._position, target)
             self._room_end = target // _UNIT_BYTES * _UNIT_BYTES
 

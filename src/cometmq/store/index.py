@@ -22,7 +22,7 @@ from cometmq.store import raw
 from cometmq.store.errors import StoreCorruptError
 from cometmq.store.paths import index_name
 from cometmq.store.segments import Segment
-from cometmq.system.files import Files
+from cometmq.system.files import LARGE_PAGE_BYTES, Files
 
 _HEADER = Struct(">qqqqii")
 _HEADER_BYTES = 40
@@ -46,7 +46,8 @@ class IndexFile:
     def __init__(self, segment: Segment, slots: int, entries: int) -> None:
         self.segment = segment
         self.path: Path = segment.file.path
-        segment.file.advise_random()  # as in the commit log; and keys are anywhere in it
+        segment.file.advise_random()  # or the first touch of a page brings in megabytes
+        segment.file.advise_large()  # keys are all over it
         self._attach(segment)
         self._slots = slots
         self._entries = entries
@@ -85,7 +86,9 @@ class IndexFile:
         position = self._position(self.next_entry + entries)
         if position > self._reserved:
             start = max(self._reserved, 0)
-            stop = min(position + _RESERVE_BYTES, self.segment.size_bytes)
+            stop = position + _RESERVE_BYTES  # up to where the kernel may take pages from
+            stop += -stop % LARGE_PAGE_BYTES
+            stop = min(stop, self.segment.size_bytes)
             self.segment.file.reserve(start, stop)
             self._reserved = stop
 

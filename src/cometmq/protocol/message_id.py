@@ -2,7 +2,7 @@
 
     offset id := store host (4 or 16 bytes) | port:i32 | offset in the commit log:i64
     unique id := client ip (4 or 16 bytes) | pid:u16 | number of the process:i32
-                 | ms since the beginning of the month:i32 | counter:u16
+                 | ms since the beginning of the month:u32 | counter:u16
 
 The offset id is given by the broker and tells where the message lies. The unique id is given by
 the client; only that it is unique matters. Both may have 32 characters, so the text does not tell
@@ -17,15 +17,18 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from struct import Struct
 from typing import NamedTuple
+from weakref import WeakSet
 
 from cometmq.model.errors import CometError
 from cometmq.model.offsets import LogOffset
 
 _OFFSET_TAIL = Struct(">iq")
-_UNIQUE_TAIL = Struct(">Hiih")
+_UNIQUE_TAIL = Struct(">HiIH")
 _IPV4_CHARS, _IPV6_CHARS = 32, 56
 _IPV4_BYTES, _IPV6_BYTES = 4, 16
 _COUNTER_MASK = 0xFFFF
+CLOCK_STEP_MS_MAX = 1_000_000
+"""A clock that was put back by less than this counts as standing still."""
 
 
 class InvalidMessageIdError(CometError):
@@ -87,9 +90,7 @@ def decode_unique_id(text: str) -> UniqueId:
     data = _octets(text)
     ip_bytes = len(data) - _UNIQUE_TAIL.size
     pid, number, month_ms, counter = _UNIQUE_TAIL.unpack_from(data, ip_bytes)
-    return UniqueId(
-        str(ip_address(data[:ip_bytes])), pid, number, month_ms, counter & _COUNTER_MASK
-    )
+    return UniqueId(str(ip_address(data[:ip_bytes])), pid, number, month_ms, counter)
 
 
 def _octets(text: str) -> bytes:
@@ -106,8 +107,24 @@ def _octets(text: str) -> bytes:
     return data
 
 
+def unique_id_time_ms(text: str, *, now_ms: int) -> int:
+    """Give when a unique id was made, by the local time zone, which must be its client's.
+
+    The id only tells the time since the beginning of a month: this month's, or the last one's where
+    that would lie in the future. Ids older than about a month cannot be told from younger ones.
+
+    Raises:
+        InvalidMessageIdError: the text is not 32 or 56 hexadecimal digits.
+    """
+    month_ms = decode_unique_id(text).month_ms
+    month_start_ms, _ = _month_around(now_ms)
+    if month_start_ms + month_ms >= now_ms:
+        month_start_ms, _ = _month_around(month_start_ms - 1)
+    return month_start_ms + month_ms
+
+
 class UniqueIds:
-    """Makes unique ids for one process.
+    """Makes unique ids for one process; after a fork the child's ids are its own.
 
     Args:
         ip: the client's address, 4 or 16 bytes; made up if not given.
@@ -125,21 +142,46 @@ class UniqueIds:
         ip = os.urandom(_IPV4_BYTES) if ip is None else ip
         if len(ip) not in (_IPV4_BYTES, _IPV6_BYTES):
             raise ValueError(f"an address of {len(ip)} bytes, expected 4 or 16")
-        pid = os.getpid() if pid is None else pid
-        self._prefix = ip + (pid & 0xFFFF).to_bytes(2, "big") + os.urandom(4)
+        self._ip = ip
         self._now_ms = now_ms
         self._month_start_ms = self._month_end_ms = 0
+        self._belong_to(os.getpid() if pid is None else pid)
+        _sources.add(self)
+
+    def _belong_to(self, pid: int) -> None:
+        """Begin anew, for a process that makes ids nobody else makes."""
+        prefix = self._ip + (pid & 0xFFFF).to_bytes(2, "big") + os.urandom(4)
+        self._prefix = prefix.hex().upper()
         self._counter = 0
 
     def next(self) -> str:
         """Return an id that was never returned before."""
-        now_ms = self._now_ms()
-        if not self._month_start_ms <= now_ms < self._month_end_ms:
-            self._month_start_ms, self._month_end_ms = _month_around(now_ms)
+        passed_ms = self._now_ms() - self._month_start_ms
+        if not 0 <= passed_ms < self._month_end_ms - self._month_start_ms:
+            passed_ms = self._passed_anew(passed_ms)
         counter = self._counter
         self._counter = (counter + 1) & _COUNTER_MASK
-        tail = (now_ms - self._month_start_ms) << 16 | counter
-        return (self._prefix + tail.to_bytes(6, "big")).hex().upper()
+        return f"{self._prefix}{passed_ms << 16 | counter:012X}"
+
+    def _passed_anew(self, passed_ms: int) -> int:
+        """Find the month again, unless the clock was only put back a little at its beginning."""
+        if -CLOCK_STEP_MS_MAX < passed_ms < 0:
+            return 0
+        now_ms = passed_ms + self._month_start_ms
+        self._month_start_ms, self._month_end_ms = _month_around(now_ms)
+        return now_ms - self._month_start_ms
+
+
+_sources: WeakSet[UniqueIds] = WeakSet()
+"""Every source of ids in this process."""
+
+
+def _begin_anew_after_fork() -> None:
+    for source in list(_sources):
+        source._belong_to(os.getpid())
+
+
+os.register_at_fork(after_in_child=_begin_anew_after_fork)
 
 
 def _month_around(now_ms: int) -> tuple[int, int]:

@@ -101,7 +101,7 @@ class GroupCalls:
         found: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             try:
-                address = (await self._instance.routes.find(queue.topic)).master(queue.broker_name)
+                address = (await self._instance.routes.find(queue.topic)).master(queue)
             except CometError as error:
                 log.warning("a queue has no route queue=%s error=%s", queue, error)
                 continue

@@ -142,19 +142,12 @@ def result_from(answer: Command, pull: Pull) -> PullResult:
 
 def _fetched(answer: Command, pull: Pull, header: PullMessageResponse) -> list[StoredMessage]:
     """Cut the answer into messages, which say where they came from."""
-    messages: list[StoredMessage] = list(
-        decode_lazily(
-            answer.body,
-            broker_name=pull.queue.broker_name,
-            added={
-                names.MIN_OFFSET: str(header.min_offset),
-                names.MAX_OFFSET: str(header.max_offset),
-            },
-        )
-    )
-    messages = unwrap_all(messages, answer.body)
-    if header.offset_delta:
+    added = {names.MIN_OFFSET: str(header.min_offset), names.MAX_OFFSET: str(header.max_offset)}
+    cut = decode_lazily(answer.body, broker_name=pull.queue.broker_name, added=added)
+    messages = unwrap_all(list(cut), answer.body, added)
+    if header.offset_delta is not None:  # only of static topics, whose queues are numbered anew
         for message in messages:
+            message.queue_id = pull.queue.queue_id
             message.queue_offset = QueueOffset(message.queue_offset + header.offset_delta)
     return messages
 

@@ -40,10 +40,10 @@ class QueueOffsets:
             NameServerError: the route is unknown and nobody tells.
         """
         route = await self._routes.find(queue.topic)
-        address = route.readable(queue.broker_name, broker_id)
+        address = route.readable(queue, broker_id)
         if address is None:
             newest = await self._routes.refresh(queue.topic)
-            address = newest.readable(queue.broker_name, broker_id) if newest else None
+            address = newest.readable(queue, broker_id) if newest else None
         if address is None:
             raise QueueNotFoundError(f"no broker {queue.broker_name} serves {queue.topic} now")
         return address

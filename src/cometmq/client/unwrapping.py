@@ -10,6 +10,7 @@ Source: MessageDecoder.decodeMessage and PullAPIWrapper.processPullResult, Rocke
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from cometmq.model.errors import InvalidMessageError
 from cometmq.model.flags import SysFlag
@@ -25,12 +26,15 @@ _WRAPPED = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
 _LAST_BYTE_AT = SYS_FLAG_AT + 3
 
 
-def unwrap_all(messages: list[StoredMessage], records: bytes) -> list[StoredMessage]:
+def unwrap_all(
+    messages: list[StoredMessage], records: bytes, added: Mapping[str, str]
+) -> list[StoredMessage]:
     """Put the messages of wrapped batches in their place.
 
     Args:
         messages: as they came.
         records: the records they were cut from, to look at flags without decoding them.
+        added: properties that messages from inside a batch get besides their own.
     """
     at, wrapped = _LAST_BYTE_AT, False
     for message in messages:
@@ -40,10 +44,10 @@ def unwrap_all(messages: list[StoredMessage], records: bytes) -> list[StoredMess
         at += message.size_bytes
     if not wrapped:
         return messages
-    return [inner for message in messages for inner in _unwrapped(message)]
+    return [inner for message in messages for inner in _unwrapped(message, added)]
 
 
-def _unwrapped(message: StoredMessage) -> list[StoredMessage]:
+def _unwrapped(message: StoredMessage, added: Mapping[str, str]) -> list[StoredMessage]:
     if message.sys_flag & _WRAPPED != _WRAPPED:
         return [message]
     try:
@@ -52,14 +56,16 @@ def _unwrapped(message: StoredMessage) -> list[StoredMessage]:
         queue, offset = message.queue, message.queue_offset
         log.warning("a batch stays wrapped queue=%s offset=%d error=%s", queue, offset, error)
         return [message]
-    return [_inner(message, number, item) for number, item in enumerate(items)]
+    return [_inner(message, number, item, added) for number, item in enumerate(items)]
 
 
-def _inner(message: StoredMessage, number: int, item: BatchItem) -> StoredMessage:
+def _inner(
+    message: StoredMessage, number: int, item: BatchItem, added: Mapping[str, str]
+) -> StoredMessage:
     return StoredMessage(
         topic=message.topic,
         body=item.body,
-        properties=decode_properties(item.properties),
+        properties={**decode_properties(item.properties), **added},
         queue_id=message.queue_id,
         queue_offset=QueueOffset(message.queue_offset + number),
         log_offset=message.log_offset,

@@ -234,7 +234,7 @@ class PullLoop:
         """Find the broker to ask: the replica it advised, else any of its name."""
         address = await self._offsets.address(self.queue, self._replica.of(self.queue))
         route = self._instance.routes.known(self.queue.topic)
-        return _Target(address, route is None or route.master(self.queue.broker_name) == address)
+        return _Target(address, route is None or route.master(self.queue) == address)
 
     async def _act_on(self, result: PullResult, took_s: float) -> None:
         if result.status is PullStatus.OFFSET_ILLEGAL:

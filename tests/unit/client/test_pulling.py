@@ -1,0 +1,199 @@
+"""What a pull brings: messages that say where they came from, unwrapped, and only wanted ones."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from typing import Any
+
+import pytest
+
+from cometmq.client import Filter
+from cometmq.client.pulling import Pull, PullStatus, result_from
+from cometmq.model import property_names as names
+from cometmq.model.errors import ProtocolError, ResponseError
+from cometmq.model.flags import PullSysFlag, SysFlag
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.batch import BatchItem, encode_batch
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.properties import encode_properties
+from cometmq.protocol.record import encode_host, encode_record
+
+QUEUE = MessageQueue("t", "a", 3)
+WRAPPED = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
+HOST = encode_host("127.0.0.1", 10911)
+
+
+def record(offset: int, body: bytes = b"body", *, sys_flag: int = 0, **properties: str) -> bytes:
+    """A record as a broker sends it."""
+    return encode_record(
+        b"t",
+        body,
+        encode_properties(properties),
+        queue_id=3,
+        queue_offset=offset,
+        log_offset=1000 + offset,
+        born_time_ms=1,
+        born_host=HOST,
+        store_time_ms=2,
+        store_host=HOST,
+        flag=9,
+        sys_flag=sys_flag,
+        reconsume_times=2,
+    )
+
+
+def answer(*records: bytes, code: int = 0, **fields: int) -> Command:
+    """An answer to a pull."""
+    header = {
+        "suggestWhichBrokerId": 1,
+        "nextBeginOffset": 8,
+        "minOffset": 4,
+        "maxOffset": 90,
+        **fields,
+    }
+    return Command(
+        code=code,
+        remark="as told",
+        fields={name: str(value) for name, value in header.items()},
+        body=b"".join(records),
+    )
+
+
+def pull(queue: MessageQueue = QUEUE, wanted: str = "*", **more: Any) -> Pull:
+    return Pull("g", queue, QueueOffset(5), Filter.tags(wanted), **more)
+
+
+def test_a_message_says_where_it_came_from() -> None:
+    result = result_from(answer(record(5, COLOR="red"), record(6)), pull())
+
+    assert result.status is PullStatus.FOUND
+    assert (result.next_offset, result.min_offset, result.max_offset) == (8, 4, 90)
+    assert result.suggested_broker_id == 1
+    first, second = result.messages
+    assert first.queue == QUEUE
+    assert [first.queue_offset, second.queue_offset] == [5, 6]
+    assert first.properties == {"COLOR": "red", names.MIN_OFFSET: "4", names.MAX_OFFSET: "90"}
+    assert second.properties == {names.MIN_OFFSET: "4", names.MAX_OFFSET: "90"}
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (ResponseCode.PULL_NOT_FOUND, PullStatus.NO_NEW_MESSAGE),
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, PullStatus.NO_MATCHED_MESSAGE),
+        (ResponseCode.PULL_OFFSET_MOVED, PullStatus.OFFSET_ILLEGAL),
+    ],
+)
+def test_an_answer_without_messages_says_why(code: int, status: PullStatus) -> None:
+    result = result_from(answer(code=code), pull())
+
+    assert result.status is status
+    assert result.messages == []
+
+
+def test_any_other_code_is_a_refusal() -> None:
+    with pytest.raises(ResponseError, match="as told"):
+        result_from(answer(code=ResponseCode.NO_PERMISSION), pull())
+
+
+def test_records_that_are_not_whole_are_an_error() -> None:
+    with pytest.raises(ProtocolError):
+        result_from(answer(record(5)[:-1]), pull())
+
+
+def test_tags_are_compared_by_their_text() -> None:
+    records = [record(5, TAGS="Aa"), record(6, TAGS="BB"), record(7)]
+
+    result = result_from(answer(*records), pull(wanted="Aa || C"))
+
+    assert [message.queue_offset for message in result.messages] == [5]
+
+
+def test_a_body_is_decompressed() -> None:
+    flag = SysFlag.COMPRESSED | SysFlag.ZLIB
+    [message] = result_from(
+        answer(record(5, zlib.compress(b"text"), sys_flag=flag)), pull()
+    ).messages
+
+    assert message.body == b"text"
+    assert not message.sys_flag & SysFlag.COMPRESSED
+
+
+def test_a_body_that_cannot_be_decompressed_is_handed_on_as_it_is() -> None:
+    flag = SysFlag.COMPRESSED | SysFlag.ZLIB
+    [message] = result_from(answer(record(5, b"damaged", sys_flag=flag)), pull()).messages
+
+    assert message.body == b"damaged"
+    assert message.sys_flag & SysFlag.COMPRESSED
+
+
+def batch(*bodies: bytes) -> bytes:
+    """The body of a wrapped batch, with tags 0, 1, …"""
+    return encode_batch(
+        BatchItem(number, body, encode_properties({"TAGS": str(number)}))
+        for number, body in enumerate(bodies)
+    )
+
+
+def test_a_wrapped_batch_is_taken_apart() -> None:
+    wrapped = record(5, batch(b"one", b"two"), sys_flag=WRAPPED)
+
+    result = result_from(answer(record(4), wrapped, record(7)), pull())
+
+    assert [(each.queue_offset, each.body) for each in result.messages] == [
+        (4, b"body"),
+        (5, b"one"),
+        (6, b"two"),
+        (7, b"body"),
+    ]
+    inner = result.messages[2]
+    assert (inner.flag, inner.sys_flag, inner.tags) == (1, 0, "1")
+    assert (inner.queue, inner.log_offset, inner.reconsume_times) == (QUEUE, 1005, 2)
+    assert inner.properties[names.MAX_OFFSET] == "90"
+
+
+def test_tags_inside_a_wrapped_batch_are_compared_too() -> None:
+    wrapped = record(5, batch(b"one", b"two"), sys_flag=WRAPPED)
+
+    result = result_from(answer(wrapped), pull(wanted="1"))
+
+    assert [message.body for message in result.messages] == [b"two"]
+
+
+def test_a_compressed_wrapped_batch_is_taken_apart() -> None:
+    flag = WRAPPED | SysFlag.COMPRESSED | SysFlag.ZLIB
+    wrapped = record(5, zlib.compress(batch(b"one")), sys_flag=flag)
+
+    assert [each.body for each in result_from(answer(wrapped), pull()).messages] == [b"one"]
+
+
+def test_a_damaged_batch_stays_wrapped(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        [message] = result_from(answer(record(5, b"???", sys_flag=WRAPPED)), pull()).messages
+
+    assert message.body == b"???"
+    assert "a batch stays wrapped" in caplog.text
+
+
+def test_queues_and_offsets_of_a_static_topic_are_those_that_were_asked_for() -> None:
+    logical = MessageQueue("t", "__syslo__global__", 12)
+
+    [message] = result_from(answer(record(5), offsetDelta=100), pull(logical)).messages
+
+    assert message.queue == logical
+    assert message.queue_offset == 105
+
+
+def test_a_lite_pull_says_that_it_is_one() -> None:
+    header = pull(lite=True, commit_offset=QueueOffset(4), hold_ms=9).header()
+
+    assert header.sys_flag == (
+        PullSysFlag.COMMIT_OFFSET
+        | PullSysFlag.SUSPEND
+        | PullSysFlag.SUBSCRIPTION
+        | PullSysFlag.LITE_PULL
+    )
+    assert (header.commit_offset, header.suspend_timeout_millis) == (4, 9)

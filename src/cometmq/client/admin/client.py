@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from cometmq.client.admin.brokers import Brokers
 from cometmq.client.admin.offsets import Offsets
-from cometmq.client.admin.queries import Queries
 from cometmq.client.admin.topics import Topics
+from cometmq.client.admin.tracks import Tracks
 
 
-class AdminClient(Topics, Offsets, Queries, Brokers):
+class AdminClient(Topics, Offsets, Tracks, Brokers):
     """Manages topics, groups and offsets, finds messages, and tells how a cluster stands.
 
     Args:

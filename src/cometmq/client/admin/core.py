@@ -16,10 +16,17 @@ from cometmq.client.lifetime import Lifetime
 from cometmq.client.queue_offsets import QueueOffsets
 from cometmq.client.registry import lease
 from cometmq.client.routes import MASTER_ID, Route
+from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import ClusterInfo
-from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.headers import Header
+from cometmq.protocol.headers import (
+    DeleteKvConfigRequest,
+    GetKvConfigRequest,
+    GetKvConfigResponse,
+    Header,
+    PutKvConfigRequest,
+)
 from cometmq.remoting import check
 
 
@@ -100,3 +107,23 @@ class AdminCore(Lifetime):
         self._instance.check_running()
         addresses = self._instance.name_servers.addresses
         return [await self._ask(address, code, header, body) for address in addresses]
+
+    async def _put_kv(self, space: str, key: str, value: str | None) -> None:
+        """Let every name server keep a value, or forget it."""
+        if value is None:
+            forget = DeleteKvConfigRequest(namespace=space, key=key)
+            await self._tell_name_servers(RequestCode.DELETE_KV_CONFIG, forget)
+        else:
+            keep = PutKvConfigRequest(namespace=space, key=key, value=value)
+            await self._tell_name_servers(RequestCode.PUT_KV_CONFIG, keep)
+
+    async def _kv_value(self, space: str, key: str) -> str | None:
+        """Give a value that the name servers keep."""
+        header = GetKvConfigRequest(namespace=space, key=key)
+        try:
+            answer = await self._ask_name_server(RequestCode.GET_KV_CONFIG, header)
+        except ResponseError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+        return answer.header(GetKvConfigResponse).value

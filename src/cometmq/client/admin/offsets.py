@@ -1,12 +1,55 @@
 """How far groups have come, and how to let them stand elsewhere.
 
+Brokers from 5.2 on move a group by themselves. Older ones can only tell its members to move, and
+refuse when there are none; then the offsets are written one by one.
+
 Source: the offset commands of DefaultMQAdminExt, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from cometmq.client.admin.core import AdminCore
+from cometmq.client.routes import Route
+from cometmq.model.errors import ResponseError
+from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
+from cometmq.protocol.bodies import (
+    ConsumeStats,
+    OffsetWrapper,
+    QueryConsumeTimeSpanBody,
+    QueueTimeSpan,
+    ResetOffsetBody,
+)
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import (
+    CloneGroupOffsetRequest,
+    GetConsumeStatsRequest,
+    InvokeBrokerToResetOffsetRequest,
+    QueryConsumeTimeSpanRequest,
+)
+
+TO_THE_END = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a group has come in one queue."""
+
+    committed: QueueOffset | None
+    """Of the next message it has to see; None if it has committed nothing."""
+    end: QueueOffset
+    """That the queue's next message will have."""
+    begin: QueueOffset
+    """Of the queue's oldest message."""
+
+    @property
+    def lag(self) -> int:
+        """Messages that it has to see still; all of the queue's while nothing is committed."""
+        place = self.begin if self.committed is None else max(self.committed, self.begin)
+        return max(self.end - place, 0)
 
 
 class Offsets(AdminCore):
@@ -19,3 +62,154 @@ class Offsets(AdminCore):
             queue: await self._offsets.committed(group, queue, zero_if_unknown=False)
             for queue in route.read_queues
         }
+
+    async def progress(self, group: str, topic: str) -> dict[MessageQueue, Progress]:
+        """Give where a group stands in each readable queue of a topic, and how far it lags."""
+        committed, bounds = await self.committed(group, topic), {}
+        for queue in committed:
+            bounds[queue] = await self._offsets.bounds(queue)
+        return {
+            queue: Progress(
+                None if offset is None else QueueOffset(offset),
+                end=bounds[queue].max_offset,
+                begin=bounds[queue].min_offset,
+            )
+            for queue, offset in committed.items()
+        }
+
+    async def consume_stats(
+        self, group: str, topic: str | None = None
+    ) -> dict[MessageQueue, OffsetWrapper]:
+        """Give the offsets that the brokers know of a group, in one topic or in all it reads."""
+        header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
+        found: dict[MessageQueue, OffsetWrapper] = {}
+        for address in await self._masters():
+            answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, header)
+            found.update(ConsumeStats.decode(answer.body).offset_table)
+        return found
+
+    async def time_spans(self, group: str, topic: str) -> list[QueueTimeSpan]:
+        """Give from when to when each queue has messages, and how old is what the group reads."""
+        header = QueryConsumeTimeSpanRequest(topic=topic, group=group)
+        found: list[QueueTimeSpan] = []
+        for address in (await self._route(topic)).masters():
+            answer = await self._ask(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+            found += QueryConsumeTimeSpanBody.decode(answer.body).consume_time_span_set
+        return sorted(found, key=lambda span: span.message_queue)
+
+    async def reset_to_time(
+        self, group: str, topic: str, timestamp_ms: int, *, force: bool = True
+    ) -> dict[MessageQueue, int]:
+        """Let a group go on at the first message stored at or after a time, in every queue.
+
+        Members that are online move within some seconds. Without members, or on a broker where
+        the group has no offset yet, the new offsets are written all the same.
+
+        Args:
+            group: the group.
+            topic: the topic.
+            timestamp_ms: ms since 1970; -1 for behind the newest message.
+            force: False leaves a queue alone where the group stands before that place; brokers from
+                5.2 on do not heed it.
+
+        Returns:
+            The new offsets.
+
+        Raises:
+            ResponseError, RemotingError: a broker was no help; those before it have moved.
+        """
+        route = await self._route(topic)
+        found: dict[MessageQueue, int] = {}
+        for name in sorted(route.brokers):
+            found.update(await self._reset(route, name, group, timestamp_ms, force=force))
+        return found
+
+    async def skip_backlog(self, group: str, topic: str) -> dict[MessageQueue, int]:
+        """Let a group go on behind the newest message of every queue of a topic."""
+        return await self.reset_to_time(group, topic, TO_THE_END)
+
+    async def reset_to_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Let a group go on at an offset of one queue.
+
+        Members that are online move at their next pull if the broker moves groups by itself (5.2
+        and later). Older brokers only write the offset down, and a member that reads the queue
+        overwrites it: stop the group first there.
+
+        Raises:
+            ResponseError: the queue does not reach there, or there is no such topic.
+        """
+        header = InvokeBrokerToResetOffsetRequest(
+            topic=queue.topic,
+            group=group,
+            timestamp=TO_THE_END,
+            is_force=True,
+            queue_id=queue.queue_id,
+            offset=QueueOffset(offset),
+        )
+        address = await self._offsets.address(queue)
+        if await self._moves_groups(address):
+            await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        else:
+            await self._offsets.commit(group, queue, QueueOffset(offset))
+
+    async def clone_offsets(self, source: str, target: str, topics: Iterable[str]) -> None:
+        """Let a group stand where another one stands, in these topics.
+
+        Args:
+            source: whose offsets are taken.
+            target: whose are set; its members must be stopped, or they overwrite them.
+            topics: the topics.
+        """
+        for topic in topics:
+            header = CloneGroupOffsetRequest(src_group=source, dest_group=target, topic=topic)
+            for address in (await self._route(topic)).masters():
+                await self._ask(address, RequestCode.CLONE_GROUP_OFFSET, header)
+
+    async def _reset(
+        self, route: Route, broker: str, group: str, timestamp_ms: int, *, force: bool
+    ) -> dict[MessageQueue, int]:
+        address = route.master(broker)
+        if address is None:
+            return {}
+        header = InvokeBrokerToResetOffsetRequest(
+            topic=route.topic, group=group, timestamp=timestamp_ms, is_force=force
+        )
+        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        try:
+            answer = await self._ask(address, code, header)
+        except ResponseError as error:
+            if not _nobody_to_tell(error):
+                raise
+            queues = [queue for queue in route.read_queues if queue.broker_name == broker]
+            return await self._write(queues, group, timestamp_ms, force=force)
+        return dict(ResetOffsetBody.decode(answer.body).offset_table)
+
+    async def _write(
+        self, queues: Iterable[MessageQueue], group: str, timestamp_ms: int, *, force: bool
+    ) -> dict[MessageQueue, int]:
+        """Write the new offsets one by one."""
+        found: dict[MessageQueue, int] = {}
+        for queue in queues:
+            current = await self._offsets.committed(group, queue, zero_if_unknown=False)
+            wanted = (
+                (await self._offsets.bounds(queue)).max_offset
+                if timestamp_ms < 0
+                else await self._offsets.at_time(queue, timestamp_ms)
+            )
+            if force or current is None or wanted < current:
+                await self._offsets.commit(group, queue, wanted)
+                found[queue] = wanted
+            else:
+                found[queue] = current
+        return found
+
+    async def _moves_groups(self, address: str) -> bool:
+        """Whether a broker moves groups by itself; it says so in its settings."""
+        answer = await self._ask(address, RequestCode.GET_BROKER_CONFIG)
+        return b"useServerSideResetOffset=true" in answer.body
+
+
+def _nobody_to_tell(error: ResponseError) -> bool:
+    """Whether a broker refused to move a group since it has no member, or no offset yet."""
+    no_offset = error.code == ResponseCode.SYSTEM_ERROR and "consumer group" in error.remark
+    return error.code == ResponseCode.CONSUMER_NOT_ONLINE or no_offset

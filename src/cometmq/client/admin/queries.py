@@ -5,15 +5,26 @@ Source: the message commands of DefaultMQAdminExt and MQAdminImpl.queryMessage, 
 
 from __future__ import annotations
 
+import asyncio
+
 from cometmq.client.admin.core import AdminCore
+from cometmq.client.pulling import Pull, pull_once
+from cometmq.client.subscription import Filter
 from cometmq.model.errors import ResponseError
 from cometmq.model.message import StoredMessage
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import QueryMessageRequest, ViewMessageByIdRequest
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.record import decode_messages
 
 FOUND_MAX = 64
+"""Messages that one broker gives for a key."""
+QUERY_S = 18.0
+"""Time for one broker to search its index."""
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""The group every broker lets tools read with."""
 
 
 class Queries(AdminCore):
@@ -29,7 +40,19 @@ class Queries(AdminCore):
         place = decode_offset_id(offset_message_id)
         header = ViewMessageByIdRequest(offset=place.log_offset)
         answer = await self._ask(place.address, RequestCode.VIEW_MESSAGE_BY_ID, header)
-        return decode_messages(answer.body)[0]
+        message = decode_messages(answer.body)[0]
+        message.broker_name = await self._broker_at(place.address)
+        return message
+
+    async def message_by_unique_id(self, topic: str, message_id: str) -> StoredMessage | None:
+        """Find a message by the id its sender gave it.
+
+        Returns:
+            The message, or None if no broker has it. Of several, which a send that was tried again
+            may leave, the one that was stored first.
+        """
+        found = await self.messages_by_key(topic, message_id, unique_id=True)
+        return min(found, key=lambda message: message.store_time_ms, default=None)
 
     async def messages_by_key(
         self,
@@ -47,6 +70,9 @@ class Queries(AdminCore):
             key: the key or id.
             begin_ms, end_ms: when they were stored, in ms since 1970.
             unique_id: whether ``key`` is a unique id.
+
+        Returns:
+            At most 64 messages of each broker of the topic, by the time they were stored.
         """
         header = QueryMessageRequest(
             topic=topic,
@@ -57,10 +83,29 @@ class Queries(AdminCore):
             unique_key_query=unique_id,
         )
         route = await self._route(topic)
-        found: list[StoredMessage] = []
-        for name in sorted(route.brokers):
-            found += await self._query(name, route.master(name), header)
-        return [message for message in found if _has_key(message, key, unique_id=unique_id)]
+        answers = await asyncio.gather(
+            *(self._query(name, route.readable(name), header) for name in sorted(route.brokers))
+        )
+        found = [
+            message
+            for answer in answers
+            for message in answer
+            if _has_key(message, key, unique_id=unique_id)
+        ]
+        return sorted(found, key=lambda message: message.store_time_ms)
+
+    async def message_in_queue(self, queue: MessageQueue, offset: int) -> StoredMessage | None:
+        """Give the message at an offset of a queue, or None if there is none.
+
+        Raises:
+            TopicNotFoundError, QueueNotFoundError: nobody serves the queue.
+        """
+        request = Pull(TOOLS_GROUP, queue, QueueOffset(offset), Filter.tags(), max_messages=1)
+        self._instance.check_running()
+        address = await self._offsets.address(queue)
+        timeout = self._instance.settings.call_timeout_ms / 1000
+        result = await pull_once(self._instance.brokers, address, request, timeout=timeout)
+        return next((found for found in result.messages if found.queue_offset == offset), None)
 
     async def _query(
         self, broker_name: str, address: str | None, header: QueryMessageRequest
@@ -68,7 +113,7 @@ class Queries(AdminCore):
         if address is None:
             return []
         try:
-            answer = await self._ask(address, RequestCode.QUERY_MESSAGE, header)
+            answer = await self._ask(address, RequestCode.QUERY_MESSAGE, header, timeout=QUERY_S)
         except ResponseError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return []
@@ -77,6 +122,13 @@ class Queries(AdminCore):
         for message in messages:
             message.broker_name = broker_name
         return messages
+
+    async def _broker_at(self, address: str) -> str:
+        """Give the name of the broker with this address, or nothing if it is not registered."""
+        for name, broker in (await self.cluster_info()).broker_addr_table.items():
+            if address in broker.broker_addrs.values():
+                return name
+        return ""
 
 
 def _has_key(message: StoredMessage, key: str, *, unique_id: bool) -> bool:

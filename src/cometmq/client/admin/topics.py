@@ -5,22 +5,33 @@ Source: the topic commands of DefaultMQAdminExt, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from cometmq.client.admin.core import AdminCore
 from cometmq.client.queue_offsets import QueueBounds
+from cometmq.model.errors import ResponseError
 from cometmq.model.queue import MessageQueue
-from cometmq.model.topic import TEMPLATE_TOPIC, Perm, check_topic_name
-from cometmq.protocol.bodies import TopicList, TopicOffset, TopicStatsTable
-from cometmq.protocol.codes import RequestCode
+from cometmq.model.topic import TEMPLATE_TOPIC, Perm, TopicConfig, check_topic_name
+from cometmq.protocol.bodies import (
+    TopicConfigAndQueueMapping,
+    TopicConfigSerializeWrapper,
+    TopicList,
+    TopicOffset,
+    TopicStatsTable,
+)
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import (
     DeleteTopicInBrokerRequest,
     DeleteTopicInNamesrvRequest,
+    GetTopicConfigRequest,
     GetTopicStatsInfoRequest,
     UpdateAndCreateTopicRequest,
 )
 
 READ_WRITE = Perm.READ | Perm.WRITE
+
+ORDER_SPACE = "ORDER_TOPIC_CONFIG"
+"""Where name servers keep which queues of which brokers an ordered topic has."""
 
 
 class Topics(AdminCore):
@@ -33,6 +44,7 @@ class Topics(AdminCore):
         queues: int = 8,
         perm: int = READ_WRITE,
         brokers: Iterable[str] | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> list[MessageQueue]:
         """Create a topic, or change it if it exists.
 
@@ -41,6 +53,7 @@ class Topics(AdminCore):
             queues: queues on each broker, for reading and writing.
             perm: sum of `Perm` bits.
             brokers: names of the brokers that are to have it; None for all of the cluster.
+            attributes: of brokers from 5.0 on, such as ``{"message.type": "DELAY"}``.
 
         Returns:
             The topic's queues that can be written to.
@@ -58,6 +71,7 @@ class Topics(AdminCore):
             perm=perm,
             topic_filter_type="SINGLE_TAG",
             topic_sys_flag=0,
+            attributes=_changes(attributes),
         )
         for address in await self._masters(brokers):
             await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
@@ -78,6 +92,51 @@ class Topics(AdminCore):
         answer = await self._ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(TopicList.decode(answer.body).topic_list)
 
+    async def topic_configs(self, topic: str) -> dict[str, TopicConfig]:
+        """Give a topic's settings on each broker that has it, by the broker's name."""
+        route = await self._route(topic)
+        found = {name: route.master(name) for name in sorted(route.brokers)}
+        return {
+            name: await self._config(address, topic)
+            for name, address in found.items()
+            if address is not None
+        }
+
+    async def _config(self, address: str, topic: str) -> TopicConfig:
+        header = GetTopicConfigRequest(topic=topic)
+        try:
+            answer = await self._ask(address, RequestCode.GET_TOPIC_CONFIG, header)
+        except ResponseError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            return (await self.broker_topics(address))[topic]
+        found = TopicConfigAndQueueMapping.decode(answer.body)
+        return TopicConfig(**{name: getattr(found, name) for name in TopicConfig.__struct_fields__})
+
+    async def broker_topics(self, address: str) -> dict[str, TopicConfig]:
+        """Give the settings of all topics of one broker, those of the system included."""
+        answer = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        return TopicConfigSerializeWrapper.decode(answer.body).topic_config_table
+
+    async def order_conf(self, topic: str) -> dict[str, int]:
+        """Give how many queues on which broker are those of an ordered topic; {} if not told."""
+        text = await self._kv_value(ORDER_SPACE, topic)
+        parts = [part.rpartition(":") for part in (text or "").split(";") if part]
+        return {broker: int(count) for broker, _, count in parts}
+
+    async def set_order_conf(self, topic: str, queues: Mapping[str, int]) -> None:
+        """Fix the queues of an ordered topic, so that a lost broker does not move keys elsewhere.
+
+        Name servers tell producers of it only if they are set to (``orderMessageEnable``).
+
+        Args:
+            topic: the topic.
+            queues: how many queues on which broker; nothing removes the rule.
+        """
+        text = ";".join(f"{broker}:{count}" for broker, count in sorted(queues.items()))
+        await self._put_kv(ORDER_SPACE, topic, text or None)
+        await self._instance.routes.refresh(topic)
+
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Give the oldest and newest offset of each queue, and when it last got a message."""
         header = GetTopicStatsInfoRequest(topic=topic)
@@ -91,3 +150,7 @@ class Topics(AdminCore):
         """Give where each readable queue of a topic begins and ends."""
         route = await self._route(topic)
         return {queue: await self._offsets.bounds(queue) for queue in route.read_queues}
+
+
+def _changes(attributes: Mapping[str, str] | None) -> str | None:
+    return ",".join(f"+{name}={value}" for name, value in (attributes or {}).items()) or None

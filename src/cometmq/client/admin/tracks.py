@@ -1,0 +1,133 @@
+"""Who consumed a message, as far as offsets and traces tell.
+
+A group counts as having consumed a message when it has committed an offset behind it: that is no
+proof that a handler liked it. Traces say more, where producers and consumers write them.
+
+Source: DefaultMQAdminExtImpl.messageTrackDetail and QueryMsgTraceByIdSubCommand, RocketMQ 5.3;
+comparing brokers by name rather than by address is ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from cometmq.client.admin.clients import Clients
+from cometmq.client.admin.groups import Groups
+from cometmq.client.admin.queries import Queries
+from cometmq.client.trace.records import Record, TraceError, decode
+from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.message import StoredMessage
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.topic import TRACE_TOPIC
+from cometmq.protocol.bodies import (
+    ConsumerConnection,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
+from cometmq.protocol.codes import ResponseCode
+
+
+class TrackKind(Enum):
+    """What is known of a group and a message."""
+
+    CONSUMED = "CONSUMED"
+    """The group has committed an offset behind it."""
+    CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
+    """The same, but the group does not subscribe to its tag."""
+    NOT_CONSUME_YET = "NOT_CONSUME_YET"
+    """The group has not come that far."""
+    PULL = "PULL"
+    """Its members pull as they like, so that offsets tell nothing."""
+    NOT_ONLINE = "NOT_ONLINE"
+    """No member of the group is online."""
+    BROADCAST = "CONSUME_BROADCASTING"
+    """Each member keeps its own offsets, which brokers do not know."""
+    UNKNOWN = "UNKNOWN"
+    """Nobody could tell; `Track.why` says what went wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What became of a message in one group."""
+
+    group: str
+    kind: TrackKind
+    committed: QueueOffset | None = None
+    """What the group has committed of the message's queue, where that was asked."""
+    why: str = ""
+
+
+class Tracks(Queries, Groups, Clients):
+    """Calls that follow a message."""
+
+    async def track(self, message: StoredMessage) -> list[Track]:
+        """Tell for each group that reads a message's topic whether it has consumed the message.
+
+        Args:
+            message: as any of the queries found it.
+
+        Returns:
+            One entry for each group, by name.
+        """
+        groups = await self.groups_of_topic(message.topic)
+        return [await self._track(group, message) for group in groups]
+
+    async def trace(self, message_id: str, *, topic: str = TRACE_TOPIC) -> list[Record]:
+        """Give what producers and consumers have traced of a message, in the order it was stored.
+
+        Args:
+            message_id: the id its sender gave it.
+            topic: where traces are kept.
+
+        Raises:
+            TopicNotFoundError: nobody has written traces yet.
+        """
+        found: list[Record] = []
+        for message in await self.messages_by_key(topic, message_id):
+            found += [part for part in _records(message) if _is_of(part, message_id)]
+        return found
+
+    async def _track(self, group: str, message: StoredMessage) -> Track:
+        try:
+            connection = await self.consumer_connections(group)
+        except ResponseError as error:
+            if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                return Track(group, TrackKind.NOT_ONLINE)
+            return Track(group, TrackKind.UNKNOWN, why=str(error))
+        except CometError as error:
+            return Track(group, TrackKind.UNKNOWN, why=str(error))
+        if connection.consume_type is ConsumeType.CONSUME_ACTIVELY:
+            return Track(group, TrackKind.PULL)
+        if connection.message_model is MessageModel.BROADCASTING:
+            return Track(group, TrackKind.BROADCAST)
+        return await self._compare(group, message, connection)
+
+    async def _compare(
+        self, group: str, message: StoredMessage, connection: ConsumerConnection
+    ) -> Track:
+        try:
+            committed = await self._offsets.committed(group, message.queue, zero_if_unknown=False)
+        except CometError as error:
+            return Track(group, TrackKind.UNKNOWN, why=str(error))
+        if committed is None or committed <= message.queue_offset:
+            return Track(group, TrackKind.NOT_CONSUME_YET, committed)
+        wanted = connection.subscription_table.get(message.topic)
+        kind = TrackKind.CONSUMED if _wants(wanted, message) else TrackKind.CONSUMED_BUT_FILTERED
+        return Track(group, kind, committed)
+
+
+def _wants(wanted: SubscriptionData | None, message: StoredMessage) -> bool:
+    return wanted is None or not wanted.tags_set or message.tags in wanted.tags_set
+
+
+def _records(message: StoredMessage) -> list[Record]:
+    try:
+        return decode(message.body.decode())
+    except (TraceError, UnicodeDecodeError):
+        return []
+
+
+def _is_of(record: Record, message_id: str) -> bool:
+    return message_id in record.message_id.split(",")

@@ -1,0 +1,170 @@
+"""Topics, brokers and name servers as an administrator sees and changes them."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from cometmq.client import (
+    AdminClient,
+    ClientError,
+    ClientInstance,
+    Message,
+    MessageQueue,
+    Producer,
+    ResponseError,
+    TopicNotFoundError,
+)
+from cometmq.model.topic import Perm
+
+FOUND_S = 15.0
+
+
+@pytest.fixture
+async def admin(instance: ClientInstance) -> AsyncIterator[AdminClient]:
+    """A client to administer with."""
+    async with AdminClient(instance=instance) as running:
+        yield running
+
+
+@pytest.fixture
+async def broker(admin: AdminClient) -> str:
+    """The address of the only broker."""
+    ((_, broker),) = (await admin.cluster_info()).broker_addr_table.items()
+    return broker.broker_addrs[0]
+
+
+async def until(reached: Callable[[], Awaitable[bool]]) -> None:
+    """Ask again and again until it is so."""
+    async with asyncio.timeout(FOUND_S):
+        while not await reached():
+            await asyncio.sleep(0.05)
+
+
+async def test_a_topic_is_made_shown_changed_and_deleted(admin: AdminClient) -> None:
+    topic = f"t-{uuid.uuid4().hex}"
+    assert len(await admin.create_topic(topic, queues=3)) == 3
+    assert topic in await admin.topics()
+
+    ((name, config),) = (await admin.topic_configs(topic)).items()
+    assert (config.topic_name, config.write_queue_nums, config.perm) == (topic, 3, 6)
+    await admin.create_topic(topic, queues=5, perm=Perm.READ, brokers=[name])
+    config = (await admin.topic_configs(topic))[name]
+    assert (config.read_queue_nums, config.perm) == (5, Perm.READ)
+
+    await admin.delete_topic(topic)
+
+    async def gone() -> bool:
+        return topic not in await admin.topics()
+
+    await until(gone)
+    with pytest.raises(TopicNotFoundError):
+        await admin.topic_configs(topic)
+
+
+async def test_a_broker_shows_all_its_topics(admin: AdminClient, broker: str, topic: str) -> None:
+    configs = await admin.broker_topics(broker)
+
+    assert configs[topic].write_queue_nums == 4
+    assert "TBW102" in configs
+
+
+async def test_a_topic_for_a_broker_that_is_not_there_is_refused(admin: AdminClient) -> None:
+    with pytest.raises(ClientError, match="no such broker: elsewhere"):
+        await admin.create_topic("t", brokers=["elsewhere"])
+
+
+async def test_name_servers_keep_which_queues_an_ordered_topic_has(
+    admin: AdminClient, queues: list[MessageQueue]
+) -> None:
+    topic, broker = queues[0].topic, queues[0].broker_name
+    assert await admin.order_conf(topic) == {}
+
+    await admin.set_order_conf(topic, {broker: 2})
+
+    assert await admin.order_conf(topic) == {broker: 2}
+    await admin.set_order_conf(topic, {})
+    assert await admin.order_conf(topic) == {}
+
+
+async def test_statistics_tell_what_each_queue_holds(
+    admin: AdminClient, instance: ClientInstance, queues: list[MessageQueue]
+) -> None:
+    async with Producer(instance=instance, group="admin-tests") as producer:
+        for queue in (queues[0], queues[0], queues[1]):
+            await producer.send(Message(queue.topic, b"x"), queue=queue)
+
+    async def filled() -> bool:
+        stats = await admin.topic_stats(queues[0].topic)
+        return [stats[queue].max_offset for queue in queues] == [2, 1, 0, 0]
+
+    await until(filled)
+    bounds = await admin.queue_bounds(queues[0].topic)
+    assert [tuple(bounds[queue]) for queue in queues[:2]] == [(0, 2), (0, 1)]
+
+
+async def test_a_broker_tells_its_figures(admin: AdminClient, broker: str) -> None:
+    figures = await admin.broker_figures(broker)
+
+    assert "putTps" in figures
+    assert "bootTimestamp" in figures
+
+
+async def test_settings_of_a_broker_are_shown_and_changed(admin: AdminClient, broker: str) -> None:
+    before = (await admin.broker_config(broker))["maxMessageSize"]
+    await admin.set_broker_config(broker, {"maxMessageSize": "1000000"})
+    try:
+        assert (await admin.broker_config(broker))["maxMessageSize"] == "1000000"
+    finally:
+        await admin.set_broker_config(broker, {"maxMessageSize": before})
+
+
+async def test_a_broker_is_not_written_to_while_that_is_stopped(
+    admin: AdminClient, instance: ClientInstance, queues: list[MessageQueue]
+) -> None:
+    topic, name = queues[0].topic, queues[0].broker_name
+
+    async def perm() -> int:
+        route = await instance.routes.refresh(topic)
+        return len(route.publish_queues) if route else -1
+
+    assert await admin.stop_writing(name) > 0
+    try:
+        assert await perm() == 0
+    finally:
+        assert await admin.resume_writing(name) > 0
+    assert await perm() == 4
+
+
+async def test_name_servers_keep_values(admin: AdminClient) -> None:
+    space = f"space-{uuid.uuid4().hex}"
+    assert await admin.kv_get(space, "k") is None
+    assert await admin.kv_list(space) == {}
+
+    await admin.kv_put(space, "k", "v")
+    await admin.kv_put(space, "other", "w")
+    await admin.kv_delete(space, "other")
+
+    assert await admin.kv_get(space, "k") == "v"
+    assert await admin.kv_list(space) == {"k": "v"}
+
+
+async def test_a_counter_of_a_broker_counts(
+    admin: AdminClient, broker: str, instance: ClientInstance, topic: str
+) -> None:
+    async with Producer(instance=instance, group="admin-tests") as producer:
+        await producer.send(Message(topic, b"x"))
+    counter = await admin.broker_counter(broker, "TOPIC_PUT_NUMS", topic)
+
+    assert counter.stats_minute.sum >= 0
+    with pytest.raises(ResponseError):
+        await admin.broker_counter(broker, "TOPIC_PUT_NUMS", f"{topic}-other")
+
+
+async def test_a_broker_cleans_up_when_told(admin: AdminClient, broker: str, topic: str) -> None:
+    await admin.clean_up(broker)
+
+    assert topic in await admin.topics()

@@ -19,7 +19,7 @@ from cometmq.client import (
 )
 from cometmq.client.handlers import ConsumeContext
 from cometmq.client.push import PushConsumer
-from support.seen import Seen
+from support.seen import Seen, until
 
 WAIT_S = 20.0
 
@@ -36,6 +36,13 @@ async def send(producer: Producer, topic: str, count: int, **options: str) -> li
         *(producer.send(Message(topic=topic, body=body, **options)) for body in bodies)
     )
     return bodies
+
+
+async def filled(name_servers: str, topic: str, count: int) -> None:
+    """Wait until the queues of a topic show all its messages: RocketMQ fills them afterwards."""
+    async with AdminClient(name_servers) as admin, asyncio.timeout(WAIT_S):
+        while sum(ends.max_offset for ends in (await admin.queue_bounds(topic)).values()) < count:
+            await asyncio.sleep(0.05)
 
 
 async def test_every_message_of_every_queue_is_handled(
@@ -197,9 +204,7 @@ async def test_a_topic_can_be_subscribed_and_unsubscribed_while_the_consumer_run
         await consumer.subscribe(topic, Filter.tags("*"))
         await seen.count(5)
         await consumer.unsubscribe(topic)
-        async with asyncio.timeout(WAIT_S):
-            while consumer.queues():
-                await asyncio.sleep(0.05)
+        await until(lambda: not consumer.queues())
 
     assert len(seen.messages) == 5
 

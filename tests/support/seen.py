@@ -44,3 +44,10 @@ class Seen:
     async def count(self, number: int, *, timeout: float = WAIT_S) -> None:
         """Wait until so many messages came."""
         await self.until(lambda: len(self.messages) >= number, timeout=timeout)
+
+
+async def until(holds: Callable[[], bool], *, timeout: float = WAIT_S) -> None:
+    """Wait until something is so that nobody tells of, looking a hundred times a second."""
+    async with asyncio.timeout(timeout):
+        while not holds():
+            await asyncio.sleep(0.01)

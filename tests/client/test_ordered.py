@@ -1,0 +1,248 @@
+"""Consuming in order, on whole clusters."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cometmq.client import (
+    AdminClient,
+    ClientInstance,
+    ConsumedInOrder,
+    ConsumeLater,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    StartFrom,
+    StoredMessage,
+)
+from cometmq.model.topic import dlq_topic
+from cometmq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
+from cometmq.protocol.codes import RequestCode
+from support.seen import WAIT_S, Seen, until
+
+
+@pytest.fixture
+async def producer(instance: ClientInstance) -> AsyncIterator[Producer]:
+    async with Producer(instance=instance, group="producers") as running:
+        yield running
+
+
+async def lockable(instance: ClientInstance, group: str, queues: list[MessageQueue]) -> int:
+    """How many of the queues somebody else could lock now; those are locked by the asking."""
+    route = await instance.routes.find(queues[0].topic)
+    body = LockBatchRequestBody(consumer_group=group, client_id="somebody else", mq_set=queues)
+    answer = await instance.brokers.call(
+        route.masters()[0], RequestCode.LOCK_BATCH_MQ, body=body.encode()
+    )
+    return len(LockBatchResponseBody.decode(answer.body).lock_ok_mq_set)
+
+
+async def test_each_queue_is_consumed_in_order_by_two_members_that_come_and_go(
+    name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
+) -> None:
+    """Offsets of a queue never step back by more than what was being handled at the handover."""
+    topic, seen = queues[0].topic, Seen()
+    running: defaultdict[int, int] = defaultdict(int)
+
+    async def handle(message: StoredMessage) -> None:
+        running[message.queue_id] += 1
+        assert running[message.queue_id] == 1, "two calls for one queue"
+        await asyncio.sleep(0.001)
+        seen.add(message)
+        running[message.queue_id] -= 1
+
+    async def feed() -> None:
+        for number in range(400):
+            queue = queues[number % 4]
+            await producer.send(Message(topic=topic, body=b"%d" % (number // 4)), queue=queue)
+            await asyncio.sleep(0.005)
+
+    options = {
+        "group": group,
+        "handler": handle,
+        "ordered": True,
+        "subscriptions": {topic: "*"},
+        "start_from": StartFrom.FIRST,
+    }
+    async with PushConsumer(name_servers, **options) as one:
+        feeding = asyncio.create_task(feed())
+        await seen.count(50)
+        async with PushConsumer(name_servers, **options) as two:
+            await until(lambda: len(one.queues()) == 2 and len(two.queues()) == 2)
+            await feeding
+        await seen.until(lambda: len({(m.queue_id, m.body) for m in seen.messages}) == 400)
+
+    for number in range(4):
+        bodies = [int(message.body) for message in seen.messages if message.queue_id == number]
+        steps_back = [b - a for a, b in itertools.pairwise(bodies) if b <= a]
+        assert all(step >= -1 for step in steps_back), bodies
+
+
+async def test_a_failing_message_holds_up_its_queue_and_no_other(
+    name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
+) -> None:
+    topic, seen = queues[0].topic, Seen()
+
+    async def handle(message: StoredMessage) -> ConsumedInOrder:
+        seen.add(message)
+        failing = message.body == b"0" and message.reconsume_times < 3
+        failing = failing and message.queue_id == 0
+        return ConsumedInOrder.SUSPEND if failing else ConsumedInOrder.SUCCESS
+
+    for queue in queues[:2]:
+        for number in range(3):
+            await producer.send(Message(topic=topic, body=b"%d" % number), queue=queue)
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=handle,
+        ordered=True,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+        suspend_ms=50,
+    ):
+        await seen.count(9)
+
+    bodies = {
+        number: [message.body for message in seen.messages if message.queue_id == number]
+        for number in (0, 1)
+    }
+    assert bodies == {0: [b"0", b"0", b"0", b"0", b"1", b"2"], 1: [b"0", b"1", b"2"]}
+
+
+async def test_a_message_that_failed_too_often_is_a_dead_letter_with_its_error(
+    name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
+) -> None:
+    topic, seen = queues[0].topic, Seen()
+
+    async def handle(message: StoredMessage) -> None:
+        seen.add(message)
+        if message.body == b"0":
+            raise ValueError("broken for good")
+
+    for number in range(2):
+        await producer.send(Message(topic=topic, body=b"%d" % number), queue=queues[0])
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=handle,
+        ordered=True,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+        suspend_ms=10,
+        deliveries_max=2,
+    ):
+        await seen.until(lambda: b"1" in seen.bodies)
+        async with PullConsumer(name_servers, group="undertakers") as reader:
+            found: list[StoredMessage] = []
+            async with asyncio.timeout(WAIT_S):
+                while not found:
+                    await asyncio.sleep(0.1)
+                    try:
+                        dead_queues = await reader.fetch_queues(dlq_topic(group))
+                    except Exception:
+                        continue
+                    found = (await reader.pull(dead_queues[0], 0)).messages
+
+    assert seen.bodies == [b"0", b"0", b"0", b"1"]
+    assert [message.body for message in found] == [b"0"]
+    assert found[0].properties["CONSUME_ERROR"] == "builtins.ValueError: broken for good"
+
+
+async def test_a_message_is_a_dead_letter_at_once_when_the_handler_orders_it(
+    name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
+) -> None:
+    topic, seen = queues[0].topic, Seen()
+
+    async def handle(message: StoredMessage) -> None:
+        seen.add(message)
+        if message.body == b"0":
+            raise ConsumeLater(delay_level=-1)
+
+    for number in range(2):
+        await producer.send(Message(topic=topic, body=b"%d" % number), queue=queues[0])
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=handle,
+        ordered=True,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+    ):
+        await seen.count(2)
+
+    assert seen.bodies == [b"0", b"1"]
+
+
+async def test_queues_are_locked_while_they_are_owned_and_free_after_the_stop(
+    name_servers: str, instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=Seen(),
+        ordered=True,
+        subscriptions={queues[0].topic: "*"},
+    ) as consumer:
+        await until(lambda: len(consumer.queues()) == 4)
+        assert await lockable(instance, group, queues) == 0
+    async with asyncio.timeout(WAIT_S):
+        while await lockable(instance, group, queues) < 4:
+            await asyncio.sleep(0.01)
+
+
+async def test_no_message_is_handled_while_somebody_else_has_the_locks(
+    name_servers: str,
+    instance: ClientInstance,
+    producer: Producer,
+    queues: list[MessageQueue],
+    group: str,
+) -> None:
+    topic, seen = queues[0].topic, Seen()
+    assert await lockable(instance, group, queues) == 4
+    await producer.send(Message(topic=topic, body=b"x"))
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=seen,
+        ordered=True,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+    ) as consumer:
+        await asyncio.sleep(0.5)
+        assert (consumer.queues(), seen.messages) == ([], [])
+        route = await instance.routes.find(topic)
+        body = LockBatchRequestBody(consumer_group=group, client_id="somebody else", mq_set=queues)
+        await instance.brokers.call(
+            route.masters()[0], RequestCode.UNLOCK_BATCH_MQ, body=body.encode()
+        )
+        await seen.count(1)
+        assert len(consumer.queues()) == 4
+
+
+async def test_offsets_of_ordered_consumers_are_kept_at_the_stop(
+    name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
+) -> None:
+    topic, seen = queues[0].topic, Seen()
+    for number in range(10):
+        await producer.send(Message(topic=topic, body=b"%d" % number), queue=queues[0])
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=seen,
+        ordered=True,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+    ):
+        await seen.count(10)
+    async with AdminClient(name_servers) as admin:
+        committed = await admin.committed(group, topic)
+
+    assert committed[queues[0]] == 10

@@ -1,5 +1,10 @@
 cimport cython
 
+from cometmq.protocol cimport octets
+
+
+cdef bytes _END, _WAITS, _UNIQUE_KEY
+
 
 cdef class Placement:
     cdef readonly str topic
@@ -36,6 +41,11 @@ cdef class Intake:
     cpdef Placement place(self, object header, bytes body, object connection)
     cdef bytes _stamped(self, str text)
 
+
+@cython.locals(
+    has_unique_key=cython.bint, at=cython.Py_ssize_t, stop=cython.Py_ssize_t, first=cython.uchar,
+    size=cython.Py_ssize_t)
+cdef bint _is_everyday(const unsigned char* text, Py_ssize_t length) noexcept
 
 @cython.locals(at=cython.Py_ssize_t)
 cdef bint _has_unique_key(str text)

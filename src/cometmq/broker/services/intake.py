@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from cometmq.broker.services.delay_levels import DelayLevels
 from cometmq.model import property_names
@@ -31,6 +31,7 @@ from cometmq.model.topic import (
     check_topic_name,
     dlq_topic,
 )
+from cometmq.protocol import octets
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
 from cometmq.protocol.properties import (
@@ -39,6 +40,14 @@ from cometmq.protocol.properties import (
     encode_properties,
 )
 from cometmq.remoting import Connection
+
+try:
+    import cython  # type: ignore[import-untyped]
+except ImportError:  # interpreted, without Cython at hand
+    from cometmq.system.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcmp  # type: ignore
 
 VERSION_WITH_MAX_RECONSUME: Final = 121
 """From 3.4.9 on clients say how often a message of theirs may be retried."""
@@ -190,11 +199,12 @@ class Intake:
 
         None for those that need more, and for those whose sender does not wait for the disk.
         """
-        if not properties.endswith(b"\x02"):
-            properties += b"\x02"
-        entries = b"\x02" + properties
-        if entries.find(_UNIQUE_KEY) < 0 or _needs_care(entries) is not None:
-            return None
+        if not properties.endswith(_END):
+            properties += _END
+        if not _is_everyday(properties, len(properties)):
+            entries = _END + properties
+            if entries.find(_UNIQUE_KEY) < 0 or _needs_care(entries) is not None:
+                return None
         return properties + self._suffix
 
     def plain_batch_properties(self, properties: bytes) -> bytes | None:
@@ -399,6 +409,31 @@ class Intake:
                 ResponseCode.SYSTEM_ERROR,
                 "accurate timer message is not enabled, timerWheelEnable is false",
             )
+
+
+def _is_everyday(text: Any, length: int) -> bool:
+    """Whether a glance shows that `_needs_care` finds nothing and that there is a unique key.
+
+    That is, whether no entry but tags begins with the letter of one that needs care.
+    """
+    if not cython.compiled:
+        return False
+    has_unique_key = False
+    at = 0
+    while at < length:
+        stop = octets.end_of_run(text, at, length, 2)
+        first = text[at]
+        size = stop - at
+        if size > 9 and memcmp(text + at, b"UNIQ_KEY\x01", 9) == 0:
+            has_unique_key = True
+        elif size > 5 and memcmp(text + at, b"TAGS\x01", 5) == 0:
+            pass
+        elif first in (67, 68, 77, 80, 84, 85, 87) and (  # one of CDMPTUW
+            size != 9 or memcmp(text + at, b"WAIT\x01true", 9) != 0
+        ):
+            return False
+        at = stop + 1
+    return has_unique_key
 
 
 def _flag_of(config: TopicConfig) -> int:

@@ -1,0 +1,163 @@
+"""Members of a group that subscribe differently are told: who, and what differs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from cometmq.client import (
+    AdminClient,
+    ClientInstance,
+    ClientSettings,
+    Filter,
+    MessageQueue,
+    PushConsumer,
+    StoredMessage,
+)
+from cometmq.client.consistency import SubscriptionWatch, check
+
+NOTICED_S = 15.0
+GROUPS_TABLE = ""
+"""Real brokers do not tell who: their answer is the group's table."""
+
+
+async def handle(message: StoredMessage) -> None: ...
+
+
+def member(
+    name_servers: str, group: str, subscriptions: dict[str, str], **options: int
+) -> PushConsumer:
+    return PushConsumer(
+        name_servers, group=group, handler=handle, subscriptions=subscriptions, **options
+    )
+
+
+async def until_different(instance: ClientInstance, group: str, mine: dict[str, Filter]) -> None:
+    """Wait until the brokers know of the difference: heartbeats are on their way."""
+    async with asyncio.timeout(NOTICED_S):
+        while not await check(instance, group, mine):
+            await asyncio.sleep(0.05)
+
+
+async def test_member_with_another_filter_is_named(
+    name_servers: str, queues: list[MessageQueue], group: str, target: str
+) -> None:
+    topic = queues[0].topic
+    async with (
+        ClientInstance(name_servers) as instance,
+        PushConsumer(instance=instance, group=group, handler=handle, subscriptions={topic: "paid"}),
+        member(name_servers, group, {topic: "new || paid"}) as other,
+    ):
+        mine = {topic: Filter.tags("paid")}
+        await until_different(instance, group, mine)
+        (found,) = await check(instance, group, mine)
+
+    assert (found.topic, found.theirs, found.mine) == (topic, "new || paid", "paid")
+    assert found.client_id == (other.client_id if target == "comet" else GROUPS_TABLE)
+
+
+async def test_topic_that_only_one_member_subscribes_is_told(
+    name_servers: str, queues: list[MessageQueue], group: str, target: str
+) -> None:
+    topic = queues[0].topic
+    async with (
+        ClientInstance(name_servers) as instance,
+        member(name_servers, group, {topic: "*"}) as other,
+    ):
+        await instance.routes.find(topic)
+        mine = {topic: Filter.tags("*"), "nobody-else": Filter.tags("a")}
+        await until_different(instance, group, mine)
+        (found,) = await check(instance, group, mine)
+
+    assert (found.topic, found.theirs, found.mine) == ("nobody-else", None, "a")
+    assert found.client_id == (other.client_id if target == "comet" else GROUPS_TABLE)
+
+
+async def test_members_that_agree_are_not_mentioned(
+    name_servers: str, queues: list[MessageQueue], group: str
+) -> None:
+    topic = queues[0].topic
+    async with (
+        ClientInstance(name_servers) as instance,
+        member(name_servers, group, {topic: "b || a"}),
+    ):
+        await instance.routes.find(topic)
+
+        assert await check(instance, group, {topic: Filter.tags("a || b")}) == []
+
+
+async def test_group_that_nobody_knows_has_no_differences(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    topic = queues[0].topic
+    await instance.routes.find(topic)
+
+    assert await check(instance, group, {topic: Filter.tags("*")}) == []
+
+
+async def test_namespace_is_taken_off_what_is_told(name_servers: str, group: str) -> None:
+    settings, topic = ClientSettings(namespace="north"), f"{group}-topic"
+    async with (
+        ClientInstance(name_servers, settings=settings) as instance,
+        ClientInstance(name_servers, settings=settings) as watcher,
+    ):
+        wrapped = instance.namespace.wrap_topic(topic)
+        async with AdminClient(instance=instance) as admin:
+            await admin.create_topic(wrapped, queues=1)
+        async with PushConsumer(
+            instance=instance, group=group, handler=handle, subscriptions={topic: "a"}
+        ):
+            mine = {topic: Filter.tags("b")}
+            await watcher.routes.find(wrapped)
+            await until_different(watcher, group, mine)
+            (found,) = await check(watcher, group, mine)
+
+    assert (found.topic, found.theirs, found.mine) == (topic, "a", "b")
+
+
+async def test_watch_logs_a_set_of_differences_once(
+    name_servers: str,
+    queues: list[MessageQueue],
+    group: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = queues[0].topic
+    mine = {topic: Filter.tags("paid")}
+    caplog.set_level(logging.INFO, "cometmq.client.consistency")
+    async with (
+        ClientInstance(name_servers) as instance,
+        member(name_servers, group, {topic: "new"}),
+    ):
+        await instance.routes.find(topic)
+        watch = SubscriptionWatch(instance, group, lambda: mine)
+        await until_different(instance, group, mine)
+        for _ in range(3):
+            assert len(await watch.look()) == 1
+        mine[topic] = Filter.tags("new")
+        await watch.look()
+
+        assert watch.disagreements() == []
+    told = [r.message for r in caplog.records if r.name == "cometmq.client.consistency"]
+    assert len(told) == 2
+    assert f"topic {topic}: theirs 'new', mine 'paid'" in told[0]
+    assert told[1].startswith("All members of a group subscribe the same again.")
+
+
+async def test_consumer_finds_out_by_itself(
+    name_servers: str, queues: list[MessageQueue], group: str
+) -> None:
+    """A subscription that changes is compared soon, without waiting for the next round."""
+    topic = queues[0].topic
+    async with (
+        member(name_servers, group, {topic: "new"}),
+        member(name_servers, group, {topic: "new"}) as second,
+    ):
+        await second.subscribe(topic, "paid")
+        async with asyncio.timeout(NOTICED_S):
+            while not second.disagreements():
+                await asyncio.sleep(0.05)
+        (found,) = second.disagreements()
+
+    assert (found.topic, found.theirs, found.mine) == (topic, "new", "paid")

@@ -1,0 +1,160 @@
+"""Killed consumers and a killed broker, with duplicates sent on purpose: each row appears once.
+
+Two processes of one group book orders into one SQLite file. In each round a member, the broker or
+both are killed with SIGKILL while they work, and started again. Rounds: 3, soak 30.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import sys
+from collections import Counter
+from pathlib import Path
+
+from cometmq.client import AdminClient, Message, Producer, RemotingError, ResponseError
+from support import booking_member
+from support.rounds import rounds
+from support.server import Standalone
+
+ROUNDS = rounds(ci=3, soak=30)
+TOPIC, GROUP = "orders", "bookkeeping"
+ORDERS_A_ROUND = 60
+LINE_S, SETTLED_S, ROUND_S = 30.0, 60.0, 60.0
+
+
+class Member:
+    """One process of the group."""
+
+    def __init__(self, name_servers: str, path: Path, counts: Counter[str]) -> None:
+        self._arguments = (name_servers, str(path), GROUP, TOPIC)
+        self._counts = counts
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            booking_member.__file__,
+            *self._arguments,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        await self.until("ready")
+
+    async def until(self, word: str) -> None:
+        """Read what it says until a line begins with a word."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        async with asyncio.timeout(LINE_S):
+            while line := (await self._process.stdout.readline()).decode():
+                said = line.split()[0]
+                self._counts[said] += 1
+                if said == word:
+                    return
+        raise AssertionError(f"a member ended before it said {word!r}")
+
+    async def listen(self) -> None:
+        """Read on, so that it never waits for its reader."""
+        while True:
+            await self.until("delivered")
+
+    async def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        await self._process.wait()
+        rest = await self._process.stdout.read() if self._process.stdout else b""
+        self._counts.update(line.split()[0] for line in rest.decode().splitlines())
+
+
+async def send_until_stored(producer: Producer, order: str) -> None:
+    """As an application does that must not lose an order: a lost answer makes a duplicate."""
+    async with asyncio.timeout(ROUND_S):
+        while True:
+            try:
+                await producer.send(Message(topic=TOPIC, body=b"a hat", keys=[order]))
+            except (RemotingError, ResponseError):
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
+async def send_orders(producer: Producer, orders: list[str]) -> None:
+    for order in orders:
+        await send_until_stored(producer, order)
+        if order.endswith("7"):
+            await send_until_stored(producer, order)
+
+
+def booked(path: Path) -> Counter[str]:
+    connection = sqlite3.connect(path)
+    try:
+        return Counter(name for (name,) in connection.execute("SELECT name FROM bookings"))
+    finally:
+        connection.close()
+
+
+async def until_settled(name_servers: str, path: Path, orders: set[str]) -> None:
+    """Wait until every order is booked, and every message of the topic was consumed."""
+    async with asyncio.timeout(SETTLED_S), AdminClient(name_servers) as admin:
+        while True:
+            try:
+                bounds = await admin.queue_bounds(TOPIC)
+                reached = await admin.committed(GROUP, TOPIC)
+            except (RemotingError, ResponseError):
+                bounds, reached = {}, {}
+            done = bounds and all(reached.get(q) == b.max_offset for q, b in bounds.items())
+            if done and set(booked(path)) == orders:
+                return
+            await asyncio.sleep(0.1)
+
+
+async def test_each_row_appears_once_when_consumers_and_broker_are_killed(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed={seed}")
+    chance = random.Random(seed)
+    path, counts = tmp_path / "shop.db", Counter[str]()
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE bookings (name TEXT)")
+    connection.close()
+    server = Standalone(tmp_path / "server", settings={"brokerIP1": "127.0.0.1"})
+    server.start()
+    name_servers = "{}:{}".format(*server.namesrv)
+    members = [Member(name_servers, path, counts) for _ in range(2)]
+    orders: set[str] = set()
+    try:
+        async with AdminClient(name_servers) as admin:
+            await admin.create_topic(TOPIC, queues=4)
+        for member in members:
+            await member.start()
+        async with Producer(name_servers, group="shop", route_refresh_ms=500) as producer:
+            for number in range(ROUNDS):
+                fresh = [f"order-{number}-{n}" for n in range(ORDERS_A_ROUND)]
+                orders.update(fresh)
+                sending = asyncio.create_task(send_orders(producer, fresh))
+                victim, other = chance.sample(members, 2)
+                reading = asyncio.create_task(other.listen())
+                for _ in range(chance.randrange(1, ORDERS_A_ROUND // 4)):
+                    await victim.until("writing")
+                if number % 3 != 0:
+                    await asyncio.to_thread(server.kill)
+                if number % 3 != 1:
+                    await victim.kill()
+                if number % 3 != 0:
+                    await asyncio.to_thread(server.start)
+                if number % 3 != 1:
+                    await victim.start()
+                reading_too = asyncio.create_task(victim.listen())
+                await sending
+                await until_settled(name_servers, path, orders)
+                for task in (reading, reading_too):
+                    task.cancel()
+                await asyncio.gather(reading, reading_too, return_exceptions=True)
+    finally:
+        for member in members:
+            await member.kill()
+        if server.running:
+            await asyncio.to_thread(server.kill)
+
+    print(f"{len(orders)} orders, {dict(counts)}")
+    assert booked(path) == Counter(orders)
+    assert counts["delivered"] > len(orders), "no message came twice: this showed nothing"

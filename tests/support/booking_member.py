@@ -1,0 +1,47 @@
+"""A member of a group that books orders into a SQLite file, as a process that a test may kill.
+
+``python booking_member.py NAME_SERVERS FILE GROUP TOPIC``. It prints ``ready``, and ``writing KEY``
+inside each open transaction, so that a kill after such a line lands in or near the commit; and
+``delivered KEY`` for each delivery, booked or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from cometmq.client import PushConsumer, StartFrom, StoredMessage
+from cometmq.client.idempotent import AsyncSqliteTransaction, Idempotent, SqliteMarks
+
+OPEN_S = 0.01
+"""How long each transaction stays open, for a kill to meet it."""
+SOON = {"route_refresh_ms": 500, "heartbeat_ms": 500, "rebalance_ms": 500, "persist_ms": 500}
+
+
+async def book(message: StoredMessage, transaction: AsyncSqliteTransaction) -> None:
+    await transaction.execute("INSERT INTO bookings VALUES (?)", [message.keys[0]])
+    print("writing", message.keys[0], flush=True)
+    await asyncio.sleep(OPEN_S)
+
+
+async def main(name_servers: str, path: str, group: str, topic: str) -> None:
+    once = Idempotent(book, store=SqliteMarks(path), group=group)
+
+    async def handle(message: StoredMessage) -> None:
+        print("delivered", message.keys[0], flush=True)
+        await once(message)
+
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=handle,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+        **SOON,
+    ) as consumer:
+        print("ready", flush=True)
+        await consumer.until_failed()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

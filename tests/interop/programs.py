@@ -1,9 +1,10 @@
 """Programs around foreign clients, driven line by line.
 
-Each program (java/client, go, node, cpp) gets the name server as its argument, reads one JSON
-command per line on standard input, and writes one JSON object per line on standard output: the
-answer ``{"reply": id, "result": …}`` or ``{"reply": id, "error": text}``, and between them one
-``{"event": "message", "consumer": name, …}`` per message received. The commands:
+Each program (java/client, go, node, cpp, and python for our own client) gets the name server as
+its argument, reads one JSON command per line on standard input, and writes one JSON object per line
+on standard output: the answer ``{"reply": id, "result": …}`` or ``{"reply": id, "error": text}``,
+and between them one ``{"event": "message", "consumer": name, …}`` per message received. The
+commands:
 
 - ``send`` group topic style messages [shard]: sync, async, oneway, batch, ordered; a result each
 - ``consume`` name group topic expression mode: concurrent, orderly, broadcast, reply; the first
@@ -13,6 +14,7 @@ answer ``{"reply": id, "result": …}`` or ``{"reply": id, "error": text}``, and
 - ``quit``
 
 Java also has ``transaction``, ``request``, ``query`` and ``lite_pull``.
+Ours has ``queues`` and ``abort``.
 A message is ``{"body", "tag"?, "keys"?, "delay"?, "properties"?}``.
 """
 
@@ -21,6 +23,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -152,6 +155,10 @@ def _cpp() -> tuple[list[str], Path | None]:
     return [str(toolchain.cpp_python()), str(HERE / "cpp" / "client.py")], None
 
 
+def _ours() -> tuple[list[str], Path | None]:
+    return [sys.executable, str(HERE / "python" / "client.py")], None
+
+
 _ALL_STYLES = ("sync", "async", "oneway", "batch", "ordered")
 
 JAVA_49 = Kind(
@@ -173,6 +180,7 @@ CPP = Kind(
     "cpp-0.4.4", ("sync", "async", "oneway", "ordered"), _cpp,
     modes=("concurrent", "orderly", "broadcast"), can_pull=True,
 )  # fmt: skip
+OURS = Kind("cometmq", _ALL_STYLES, _ours, modes=("concurrent", "orderly", "broadcast"))
 KINDS = (JAVA_49, JAVA_53, GO, NODE, CPP)
 
 

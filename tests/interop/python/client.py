@@ -1,0 +1,171 @@
+"""Our own client, driven line by line; see ../programs.py for the commands.
+
+Each consumer has a client of its own, as if it ran elsewhere. Besides the common commands there is
+``queues`` name, which answers the queues a consumer has now, and ``abort`` name, which ends one
+without a farewell. ``pace_ms`` of ``consume`` is how long each message takes. Argument: the name
+server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from cometmq.client import (
+    ClientSettings,
+    Message,
+    Producer,
+    PushConsumer,
+    PushSettings,
+    SendReceipt,
+    StartFrom,
+    StoredMessage,
+)
+
+QUICK = {"heartbeat_ms": 1_000, "route_refresh_ms": 1_000}
+PUSH = PushSettings(
+    concurrency=2,
+    persist_ms=500,
+    rebalance_ms=1_000,
+    lock_ms=2_000,
+    suspend_ms=500,
+    retry_ms=500,
+    stop_ms=3_000,
+)
+Fields = dict[str, Any]
+
+
+def emit(line: Fields) -> None:
+    os.write(1, json.dumps(line, ensure_ascii=False).encode() + b"\n")
+
+
+def built(topic: str, item: Fields) -> Message:
+    return Message(
+        topic=topic,
+        body=item["body"].encode(),
+        tags=item.get("tag"),
+        keys=item.get("keys", "").split(),
+        delay_level=item.get("delay", 0),
+        properties=item.get("properties", {}),
+    )
+
+
+def result(receipt: SendReceipt) -> Fields:
+    return {
+        "status": receipt.status.name,
+        "id": receipt.message_id,
+        "offset_id": receipt.offset_message_id,
+        "queue": receipt.queue.queue_id,
+        "offset": receipt.queue_offset,
+    }
+
+
+def received(message: StoredMessage) -> Fields:
+    return {
+        "topic": message.topic,
+        "body": message.body.decode(),
+        "tag": message.tags,
+        "keys": " ".join(message.keys) or None,
+        "properties": message.properties,
+        "id": message.message_id,
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "reconsumed": message.reconsume_times,
+        "born_ms": message.born_time_ms,
+        "stored_ms": message.store_time_ms,
+        "now_ms": int(time.time() * 1000),
+    }
+
+
+class Program:
+    """The producers and consumers that commands have started."""
+
+    def __init__(self, name_servers: str) -> None:
+        self._name_servers = name_servers
+        self._producers: dict[str, Producer] = {}
+        self._consumers: dict[str, PushConsumer] = {}
+
+    async def run(self, command: Fields) -> object:
+        return await getattr(self, f"do_{command['do']}")(command)
+
+    async def do_send(self, command: Fields) -> object:
+        producer = await self._producer(command["group"])
+        messages = [built(command["topic"], item) for item in command["messages"]]
+        style = command["style"]
+        if style == "batch":
+            return [result(await producer.send_batch(messages))]
+        if style == "async":
+            sends = [producer.send_soon(message) for message in messages]
+            return [result(receipt) for receipt in await asyncio.gather(*sends)]
+        if style == "oneway":
+            return [await producer.send_oneway(message) for message in messages]
+        key = command["shard"] if style == "ordered" else None
+        return [result(await producer.send(message, order_key=key)) for message in messages]
+
+    async def _producer(self, group: str) -> Producer:
+        if group not in self._producers:
+            self._producers[group] = Producer(self._name_servers, group=group)
+            await self._producers[group].start()
+        return self._producers[group]
+
+    async def do_consume(self, command: Fields) -> None:
+        name, pace_s = command["name"], command.get("pace_ms", 0) / 1000
+
+        async def take(message: StoredMessage) -> None:
+            emit({"event": "message", "consumer": name, **received(message)})
+            if pace_s:
+                await asyncio.sleep(pace_s)
+            if message.body.startswith(b"retry") and message.reconsume_times == 0:
+                raise ValueError("fails on purpose")
+
+        consumer = PushConsumer(
+            self._name_servers,
+            group=command["group"],
+            handler=take,
+            ordered=command["mode"] == "orderly",
+            broadcast=command["mode"] == "broadcast",
+            subscriptions={command["topic"]: command["expression"]},
+            start_from=StartFrom.FIRST,
+            settings=PUSH,
+            client=ClientSettings(instance_name=name, **QUICK),
+        )
+        await consumer.start()
+        self._consumers[name] = consumer
+
+    async def do_queues(self, command: Fields) -> list[str]:
+        return [str(queue) for queue in self._consumers[command["name"]].queues()]
+
+    async def do_stop(self, command: Fields) -> None:
+        await self._consumers.pop(command["name"]).close()
+
+    async def do_abort(self, command: Fields) -> None:
+        await self._consumers.pop(command["name"]).abort()
+
+    async def close(self) -> None:
+        for started in [*self._consumers.values(), *self._producers.values()]:
+            await started.close()
+
+
+async def main() -> None:
+    program = Program(sys.argv[1])
+    lines = asyncio.StreamReader(limit=64 * 1024 * 1024)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin.buffer)
+    while line := await lines.readline():
+        command = json.loads(line)
+        if command["do"] == "quit":
+            break
+        answer: Fields = {"reply": command["id"]}
+        try:
+            answer["result"] = await program.run(command)
+        except Exception as error:  # the test must hear of any failure
+            answer["error"] = f"{type(error).__name__}: {error}"
+        emit(answer)
+    await program.close()
+
+
+asyncio.run(main())

@@ -1,0 +1,134 @@
+"""Judges what the members of a group did with a stream of messages, and says what is wrong.
+
+Nothing may be lost: every message that was stored was seen by somebody. In order: of each queue, no
+message is seen for the first time before all the earlier ones were; going back is allowed, since a
+member that dies leaves what it has not committed to the next one. Shares: every queue belongs to
+somebody, and none to two members for longer than a rebalance takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+TOLD_MAX = 10
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A message that a broker has confirmed."""
+
+    queue: str
+    offset: int
+    body: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A message in a handler's hands."""
+
+    member: str
+    queue: str
+    offset: int
+    body: str
+    at_ms: int
+
+
+def lost(stored: Iterable[Stored], seen: Iterable[Seen]) -> list[str]:
+    """The messages that nobody has seen."""
+    found = {one.body for one in seen}
+    missing = [one for one in stored if one.body not in found]
+    return _some(
+        [f"{one.body} is lost: it is stored as {one.queue} {one.offset}" for one in missing]
+    )
+
+
+def out_of_order(seen: Iterable[Seen]) -> list[str]:
+    """The messages that were seen for the first time before an earlier one of their queue was.
+
+    Members on one machine share its clock; what falls into one millisecond is not told apart.
+    """
+    first: dict[str, dict[int, Seen]] = {}
+    for one in seen:
+        of_queue = first.setdefault(one.queue, {})
+        if one.offset not in of_queue or one.at_ms < of_queue[one.offset].at_ms:
+            of_queue[one.offset] = one
+    problems = []
+    for queue, of_queue in first.items():
+        latest: Seen | None = None
+        for offset in sorted(of_queue):
+            one = of_queue[offset]
+            if latest is not None and one.at_ms < latest.at_ms:
+                problems.append(
+                    f"{queue} {offset} was seen by {one.member} {latest.at_ms - one.at_ms} ms "
+                    f"before {latest.offset} was by {latest.member}"
+                )
+            if latest is None or one.at_ms >= latest.at_ms:
+                latest = one
+    return _some(problems)
+
+
+def skipped(seen: Iterable[Seen]) -> list[str]:
+    """The gaps in what was seen of each queue, from its first offset to its last."""
+    offsets: dict[str, set[int]] = {}
+    for one in seen:
+        offsets.setdefault(one.queue, set()).add(one.offset)
+    problems = []
+    for queue, found in offsets.items():
+        gaps = [offset for offset in range(max(found)) if offset not in found]
+        problems += [f"{queue} {offset} was never seen" for offset in gaps]
+    return _some(problems)
+
+
+def badly_shared(queues: Collection[str], owned: Mapping[str, Collection[str]]) -> list[str]:
+    """The queues that nobody or several members have, and members whose share is not fair.
+
+    Args:
+        queues: all queues of the topic.
+        owned: member to its queues, now.
+    """
+    problems = []
+    for queue in sorted(queues):
+        owners = sorted(member for member, has in owned.items() if queue in has)
+        if len(owners) != 1:
+            problems.append(f"{queue} belongs to {' and '.join(owners) or 'nobody'}")
+    least, most = len(queues) // len(owned), -(-len(queues) // len(owned))
+    for member, has in sorted(owned.items()):
+        if not least <= len(set(has) & set(queues)) <= most:
+            problems.append(f"{member} has {len(has)} of {len(queues)} queues")
+    return problems
+
+
+class Overlaps:
+    """Watches for queues that two members have at once for too long.
+
+    Args:
+        limit_s: how long a rebalance may take.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._since: dict[tuple[str, str, str], float] = {}
+        self.problems: list[str] = []
+
+    def look(self, owned: Mapping[str, Collection[str]], now_s: float) -> None:
+        """Note who has what at a moment; members that are gone are left out of ``owned``."""
+        shared = {
+            (queue, one, other)
+            for one, has in owned.items()
+            for other, others in owned.items()
+            if one < other
+            for queue in set(has) & set(others)
+        }
+        self._since = {pair: self._since.get(pair, now_s) for pair in shared}
+        for (queue, one, other), since in self._since.items():
+            if now_s - since > self._limit_s:
+                self.problems.append(
+                    f"{queue} belongs to {one} and {other} for {now_s - since:.1f} s"
+                )
+
+
+def _some(problems: list[str]) -> list[str]:
+    if len(problems) <= TOLD_MAX:
+        return problems
+    return [*problems[:TOLD_MAX], f"… and {len(problems) - TOLD_MAX} more"]

@@ -1,6 +1,6 @@
 """The asyncio client: send messages, consume them, manage topics and groups."""
 
-from cometmq.client.admin import AdminClient
+from cometmq.client.admin import AdminClient, Progress, Track, TrackKind
 from cometmq.client.config import (
     ClientSettings,
     PopSettings,
@@ -80,6 +80,9 @@ __all__ = [
     "PushConsumer",
     "PullConsumer",
     "AdminClient",
+    "Progress",
+    "Track",
+    "TrackKind",
     "ClientInstance",
     # what is sent and consumed
     "Message",

@@ -1,0 +1,253 @@
+"""Messages found by each of their names, and followed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from cometmq.client import (
+    AdminClient,
+    ClientInstance,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ResponseError,
+    StartFrom,
+    StoredMessage,
+    TrackKind,
+)
+from cometmq.client.trace.records import ConsumeAfter, Publish
+
+FOUND_S = 20.0
+
+
+@pytest.fixture
+async def admin(instance: ClientInstance) -> AsyncIterator[AdminClient]:
+    """A client to administer with."""
+    async with AdminClient(instance=instance) as running:
+        yield running
+
+
+@pytest.fixture
+async def message(
+    admin: AdminClient, instance: ClientInstance, queues: list[MessageQueue]
+) -> StoredMessage:
+    """A message with a tag and keys, the second of its queue, as the broker stores it."""
+    async with Producer(instance=instance, group="admin-tests") as producer:
+        for body in (b"first", b"second"):
+            receipt = await producer.send(
+                Message(queues[0].topic, body, tags="red", keys=["k1", f"only-{body.decode()}"]),
+                queue=queues[0],
+            )
+
+    async def stored() -> bool:
+        found = await admin.messages_by_key(queues[0].topic, "k1")
+        return len(found) == 2 and await admin.message_in_queue(queues[0], 1) is not None
+
+    await until(stored)
+    return await admin.message_at(receipt.offset_message_id)
+
+
+async def until(reached: Callable[[], Awaitable[bool]]) -> None:
+    """Ask again and again until it is so."""
+    async with asyncio.timeout(FOUND_S):
+        while not await reached():
+            await asyncio.sleep(0.05)
+
+
+# --- the four kinds of queries ------------------------------------------------------------------
+
+
+async def test_a_message_is_found_by_its_place_in_the_log(
+    message: StoredMessage, queues: list[MessageQueue]
+) -> None:
+    assert (message.body, message.tags, message.queue) == (b"second", "red", queues[0])
+
+
+async def test_a_message_is_found_by_its_unique_id(
+    admin: AdminClient, message: StoredMessage
+) -> None:
+    found = await admin.message_by_unique_id(message.topic, message.message_id)
+
+    assert found == message
+    assert await admin.message_by_unique_id(message.topic, "0" * 32) is None
+
+
+async def test_messages_are_found_by_their_keys_in_the_order_they_were_stored(
+    admin: AdminClient, message: StoredMessage
+) -> None:
+    found = await admin.messages_by_key(message.topic, "k1")
+
+    assert [one.body for one in found] == [b"first", b"second"]
+    assert await admin.messages_by_key(message.topic, "only-second") == [message]
+    assert await admin.messages_by_key(message.topic, "k3") == []
+    assert await admin.messages_by_key(message.topic, "k1", end_ms=1) == []
+
+
+async def test_a_message_is_found_by_its_place_in_a_queue(
+    admin: AdminClient, message: StoredMessage, queues: list[MessageQueue]
+) -> None:
+    found = await admin.message_in_queue(queues[0], 1)
+
+    assert found is not None
+    assert (found.body, found.message_id) == (b"second", message.message_id)
+    assert await admin.message_in_queue(queues[0], 2) is None
+    assert await admin.message_in_queue(queues[1], 0) is None
+
+
+async def test_a_message_that_is_not_there_is_refused(
+    admin: AdminClient, message: StoredMessage
+) -> None:
+    beyond = message.offset_message_id[:16] + "00000FFFFFFFFFFF"
+
+    with pytest.raises(ResponseError):
+        await admin.message_at(beyond)
+
+
+# --- who consumed it ----------------------------------------------------------------------------
+
+
+async def kind_of(admin: AdminClient, message: StoredMessage, group: str) -> TrackKind | None:
+    """What is told of one group."""
+    tracks = await admin.track(message)
+    return next((track.kind for track in tracks if track.group == group), None)
+
+
+async def nothing(message: StoredMessage) -> None:
+    """Handle a message."""
+
+
+async def test_nobody_has_consumed_a_message_that_nobody_reads(
+    admin: AdminClient, message: StoredMessage
+) -> None:
+    assert await admin.track(message) == []
+
+
+async def test_a_group_has_consumed_what_lies_before_its_offset(
+    admin: AdminClient, instance: ClientInstance, message: StoredMessage, group: str
+) -> None:
+    async with PushConsumer(
+        instance=instance,
+        group=group,
+        handler=nothing,
+        subscriptions={message.topic: "*"},
+        start_from=StartFrom.FIRST,
+        persist_ms=100,
+    ):
+
+        async def consumed() -> bool:
+            return await kind_of(admin, message, group) is TrackKind.CONSUMED
+
+        await until(consumed)
+
+    async def gone() -> bool:
+        return await kind_of(admin, message, group) is TrackKind.NOT_ONLINE
+
+    await until(gone)
+
+
+async def test_a_group_that_wants_other_tags_has_consumed_it_only_in_name(
+    admin: AdminClient, instance: ClientInstance, message: StoredMessage, group: str
+) -> None:
+    async with PushConsumer(
+        instance=instance,
+        group=group,
+        handler=nothing,
+        subscriptions={message.topic: "blue"},
+        start_from=StartFrom.FIRST,
+        persist_ms=100,
+    ):
+
+        async def filtered() -> bool:
+            return await kind_of(admin, message, group) is TrackKind.CONSUMED_BUT_FILTERED
+
+        await until(filtered)
+
+
+async def test_a_group_whose_handler_is_at_it_has_not_consumed_it_yet(
+    admin: AdminClient, instance: ClientInstance, message: StoredMessage, group: str
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(message: StoredMessage) -> None:
+        begun.set()
+        await may_end.wait()
+
+    async with PushConsumer(
+        instance=instance,
+        group=group,
+        handler=slow,
+        subscriptions={message.topic: "*"},
+        start_from=StartFrom.FIRST,
+        persist_ms=100,
+    ):
+        async with asyncio.timeout(FOUND_S):
+            await begun.wait()
+
+        assert await kind_of(admin, message, group) is TrackKind.NOT_CONSUME_YET
+        may_end.set()
+
+
+async def test_of_groups_that_pull_or_hear_broadcasts_offsets_tell_nothing(
+    admin: AdminClient,
+    instance: ClientInstance,
+    name_servers: str,
+    message: StoredMessage,
+    group: str,
+    tmp_path: object,
+) -> None:
+    wanted = {message.topic: "*"}
+    async with (
+        PullConsumer(instance=instance, group=f"{group}-pull", subscriptions=wanted),
+        PushConsumer(
+            name_servers,
+            group=f"{group}-all",
+            handler=nothing,
+            broadcast=True,
+            subscriptions=wanted,
+            offset_folder=str(tmp_path),
+        ),
+    ):
+
+        async def told() -> bool:
+            kinds = {track.group: track.kind for track in await admin.track(message)}
+            return kinds == {
+                f"{group}-pull": TrackKind.PULL,
+                f"{group}-all": TrackKind.BROADCAST,
+            }
+
+        await until(told)
+
+
+async def test_a_message_is_followed_by_what_was_traced_of_it(
+    admin: AdminClient, instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    done = asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        done.set()
+
+    async with PushConsumer(
+        instance=instance,
+        group=group,
+        handler=handle,
+        subscriptions={queues[0].topic: "*"},
+        start_from=StartFrom.FIRST,
+        trace=True,
+    ):
+        async with Producer(instance=instance, group=f"{group}-p", trace=True) as producer:
+            receipt = await producer.send(Message(queues[0].topic, b"x"), queue=queues[0])
+        async with asyncio.timeout(FOUND_S):
+            await done.wait()
+
+    async def both() -> bool:
+        records = await admin.trace(receipt.message_id)
+        return {Publish, ConsumeAfter} <= {type(record) for record in records}
+
+    await until(both)
+    (sent,) = [r for r in await admin.trace(receipt.message_id) if isinstance(r, Publish)]
+    assert (sent.group, sent.topic, sent.success) == (f"{group}-p", queues[0].topic, True)

@@ -19,7 +19,7 @@ from ipaddress import ip_address
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
-from cometmq.client import discovery
+from cometmq.client import discovery, encryption
 from cometmq.client.addresses import vip_address
 from cometmq.client.broker_calls import BrokerCalls
 from cometmq.client.broker_requests import BrokerRequests
@@ -43,7 +43,6 @@ from cometmq.protocol.codes import LanguageCode
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.remoting import Connection, Processor, RemotingClient, RpcHook
 from cometmq.remoting.tasks import Supervisor
-from cometmq.remoting.tls import client_context
 
 __all__ = ["ClientInstance", "Member", "Membership"]
 
@@ -90,7 +89,7 @@ class ClientInstance(Lifetime):
         """What its members answer when a broker asks for their group."""
         self.remoting = RemotingClient(
             processors=self.processors,
-            tls=tls or _tls_context(self.settings),
+            tls=tls or encryption.context_of(self.settings),
             hooks=[*hooks, *_own_hooks(self.settings)],
             on_connect=self._connected,
             language=LanguageCode[self.settings.language],
@@ -194,6 +193,8 @@ class ClientInstance(Lifetime):
         """This process was forked: use nothing that was inherited, and close none of it."""
         self._inherited, self.closed, self._running = True, True, False
         self.holds = 0
+        self._members.clear()
+        self._greeted.clear()
         self.remoting.abandon()
 
     async def _discover(self) -> None:
@@ -371,18 +372,6 @@ def known_name_servers(named: str | Sequence[str], settings: ClientSettings) -> 
 
 def _namespace_of(addresses: Sequence[str]) -> str:
     return next(filter(None, map(namespace_of_endpoint, addresses)), "")
-
-
-def _tls_context(settings: ClientSettings) -> ssl.SSLContext | None:
-    if not settings.use_tls:
-        return None
-    return client_context(
-        trusted=settings.tls_trusted,
-        certificate=settings.tls_certificate,
-        key=settings.tls_key,
-        key_password=settings.tls_key_password,
-        check=settings.tls_check_server,
-    )
 
 
 def _own_hooks(settings: ClientSettings) -> list[RpcHook]:

@@ -5,9 +5,9 @@
 The account's name and its token are fields of the request and are signed with the others; the
 secret never travels. Credentials come from code or from a properties file:
 
-    accessKey=…
-    secretKey=…
-    securityToken=…
+    AccessKey=…
+    SecretKey=…
+    SecurityToken=…
 
 Source: AclClientRPCHook, AclSigner and SessionCredentials, RocketMQ 5.3.
 """
@@ -21,14 +21,15 @@ from pathlib import Path
 from typing import Self
 
 from cometmq.client.config import ClientSettings
+from cometmq.client.encryption import read_properties
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.command import Command
 from cometmq.remoting import OutgoingCall
 
 ACCESS_KEY = "AccessKey"
+SECRET_KEY = "SecretKey"
 SECURITY_TOKEN = "SecurityToken"
 SIGNATURE = "Signature"
-FILE_BYTES_MAX = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +51,20 @@ class Credentials:
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
-        """Read credentials from a properties file of at most 64 KiB; other lines are passed over.
+        """Read credentials from a properties file, whose keys may be in any case.
 
         Raises:
             ConfigError: the file cannot be read, or lacks a key; never says what is in it.
         """
-        try:
-            with path.expanduser().open("rb") as stream:
-                text = stream.read(FILE_BYTES_MAX).decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"cannot read the credentials file {path}: {type(error).__name__}"
-            ) from None
-        found = _properties(text)
-        for name in ("accessKey", "secretKey"):
+        found = {key.lower(): value for key, value in read_properties(path).items()}
+        for name in (ACCESS_KEY, SECRET_KEY):
             if not found.get(name.lower()):
                 raise ConfigError(f"the credentials file {path} has no {name}")
-        return cls(found["accesskey"], found["secretkey"], found.get("securitytoken", ""))
-
-
-def _properties(text: str) -> dict[str, str]:
-    """The pairs of a properties file, the keys in small letters."""
-    lines = (line.strip() for line in text.splitlines())
-    pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
-    return {key.strip().lower(): value.strip() for key, separator, value in pairs if separator}
+        return cls(
+            found[ACCESS_KEY.lower()],
+            found[SECRET_KEY.lower()],
+            found.get(SECURITY_TOKEN.lower(), ""),
+        )
 
 
 def credentials_of(settings: ClientSettings) -> Credentials | None:

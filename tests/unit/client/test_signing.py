@@ -69,7 +69,7 @@ def test_credentials_without_a_key_are_refused(access_key: str, secret_key: str)
 
 def test_credentials_are_read_from_a_properties_file(tmp_path: Path) -> None:
     path = tmp_path / "key"
-    path.write_text("# mine\naccessKey = who\nsecretKey=a=b\n\nsecurityToken=tok\nother=1\n")
+    path.write_text("# mine\nAccessKey = who\nsecretKey=a=b\n\nSecurityToken=tok\nother=1\n")
 
     found = Credentials.from_file(path)
 
@@ -82,12 +82,12 @@ def test_a_credentials_file_without_a_secret_is_refused_without_telling_its_cont
     path = tmp_path / "key"
     path.write_text("accessKey=who\nsecretkye=hush\n")
 
-    with pytest.raises(ConfigError, match="has no secretKey") as refused:
+    with pytest.raises(ConfigError, match="has no SecretKey") as refused:
         Credentials.from_file(path)
 
     assert "hush" not in str(refused.value)
 
 
 def test_a_credentials_file_that_is_missing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot read the credentials file"):
+    with pytest.raises(ConfigError, match="cannot read the file"):
         Credentials.from_file(tmp_path / "nowhere")

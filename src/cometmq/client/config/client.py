@@ -72,10 +72,13 @@ class ClientSettings(Checked):
     """A token that goes along with short-lived accounts."""
 
     key_file: Path | None = setting(None, key="rocketmq.client.keyFile")
-    """Properties file with ``accessKey``, ``secretKey`` and ``securityToken``."""
+    """Properties file with ``AccessKey``, ``SecretKey`` and ``SecurityToken``."""
 
     use_tls: bool = setting(False, key="tls.enable")
     """Whether connections to all servers are encrypted."""
+
+    tls_file: Path | None = setting(None, key="tls.config.file")
+    """Properties file with the ``tls.client`` keys below, for those that nothing else sets."""
 
     tls_trusted: str = setting("", key="tls.client.trustCertPath")
     """File of the authorities that servers' certificates are checked against, PEM."""

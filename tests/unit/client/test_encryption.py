@@ -1,0 +1,64 @@
+"""What a client's TLS settings say, with a file of them and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.client.config import ClientSettings
+from cometmq.client.encryption import context_of, read_properties, with_file
+from cometmq.model.errors import ConfigError
+
+
+def test_connections_are_plain_unless_told_otherwise() -> None:
+    assert context_of(ClientSettings(tls_check_server=True)) is None
+    assert context_of(ClientSettings(use_tls=True)) is not None
+
+
+def test_a_file_says_what_the_settings_leave_open(tmp_path: Path) -> None:
+    """Its keys are RocketMQ's; what concerns servers is passed over."""
+    path = tmp_path / "tls.properties"
+    path.write_text(
+        "tls.server.mode=enforcing\n"
+        "tls.client.trustCertPath=/ca.pem\n"
+        "tls.client.authServer=true\n"
+        "tls.client.certPath=/me.pem\n"
+        "tls.client.keyPath=/me.key\n"
+        "tls.client.keyPassword=hush\n"
+    )
+
+    found = with_file(ClientSettings(tls_file=path, tls_key="/mine.key", use_tls=True))
+
+    assert (found.tls_trusted, found.tls_check_server) == ("/ca.pem", True)
+    assert (found.tls_certificate, found.tls_key) == ("/me.pem", "/mine.key")
+    assert found.tls_key_password == "hush"
+    assert found.use_tls
+
+
+def test_settings_without_a_file_stay_as_they_are() -> None:
+    settings = ClientSettings(use_tls=True)
+
+    assert with_file(settings) is settings
+
+
+def test_a_wrong_value_in_the_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tls.properties"
+    path.write_text("tls.client.authServer=perhaps\n")
+
+    with pytest.raises(ConfigError, match="authServer=perhaps"):
+        with_file(ClientSettings(tls_file=path))
+
+
+@pytest.mark.parametrize("content", [b"x" * 70_000, b"key=\\u12"])
+def test_a_file_that_is_too_large_or_malformed_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "some.properties"
+    path.write_bytes(content)
+
+    with pytest.raises(ConfigError, match=r"some\.properties"):
+        read_properties(path)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_properties(tmp_path / "nowhere")

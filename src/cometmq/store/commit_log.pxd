@@ -1,10 +1,11 @@
 cimport cython
 
+from cometmq.protocol cimport octets
 from cometmq.store cimport raw
 from cometmq.store.segments cimport Segment, Segments
 
 
-cdef int _BLANK_BYTES, _PAGE_BYTES, _SPACE_BYTES
+cdef int _BLANK_BYTES, _PAGE_BYTES, _SPACE_BYTES, _FEW_BYTES
 
 
 cdef class CommitLog:

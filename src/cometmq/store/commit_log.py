@@ -20,6 +20,7 @@ import errno
 import logging
 from typing import Any
 
+from cometmq.protocol import octets
 from cometmq.protocol.record import MAGIC_BLANK
 from cometmq.store import raw
 from cometmq.store.errors import SegmentCreateError, StoreUnavailableError
@@ -36,6 +37,7 @@ FIXED_BYTES = 90
 
 _PAGE_BYTES = 4096
 _SPACE_BYTES = 256 * 1024
+_FEW_BYTES = 4096
 
 
 class CommitLog:
@@ -159,7 +161,10 @@ class CommitLog:
         if self.filled == 0:
             return
         assert self._file is not None
-        self._file.write(self._start, self._view[: self.filled])
+        if self.filled <= _FEW_BYTES:  # a copy of few is quicker than a view of them
+            self._file.write(self._start, octets.copy_of(self._space, 0, self.filled))
+        else:
+            self._file.write(self._start, self._view[: self.filled])
         self._start += self.filled
         self.filled = 0
         self.written_to = self._base + self._start

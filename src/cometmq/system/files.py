@@ -100,7 +100,7 @@ class MappedFile(Protocol):
         Writing one byte may then take room on the disk for such a unit.
         """
 
-    def write(self, start: int, data: memoryview) -> None:
+    def write(self, start: int, data: bytes | memoryview) -> None:
         """Write bytes from ``start`` on, for which there is room; whoever reads ``map`` sees them.
 
         Raises:
@@ -354,7 +354,7 @@ class SystemMappedFile:
         with contextlib.suppress(OSError, AttributeError):  # no such kernel or system
             self.map.madvise(mmap.MADV_HUGEPAGE)
 
-    def write(self, start: int, data: memoryview) -> None:
+    def write(self, start: int, data: bytes | memoryview) -> None:
         """Write bytes from ``start`` on, for which there is room."""
         written = os.pwrite(self._descriptor, data, start)
         while written < len(data):

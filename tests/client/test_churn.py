@@ -1,0 +1,101 @@
+"""Eight members that come, go and die under load lose nothing, and keep the order where asked to.
+
+On long runs (``COMETMQ_ROUNDS=soak``) this takes two minutes each way, and members of the ordered
+group are killed too; a broker keeps the locks of the dead for a minute, for which a short run has
+no time.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from servers import Cluster, connect, new_group, new_topic
+
+from support.churn import Crowd
+from support.counting import badly_shared, lost, out_of_order, skipped
+from support.rounds import rounds
+
+pytestmark = pytest.mark.soak_elsewhere
+
+QUEUES = 16
+OVERLAP_S = 5.0
+"""Members rebalance once a second and when told; eight processes may share one busy core."""
+CALM_S = 20.0
+LOCKS_S = 90.0
+LONG = os.environ.get("COMETMQ_ROUNDS", "ci") != "ci"
+
+
+@pytest.fixture
+def crowd(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Crowd]]:
+    """Gather members on a new topic; their processes end with the test."""
+    gathered: list[Crowd] = []
+    broker = connect(cluster.broker)
+
+    def gather(**how: bool) -> Crowd:
+        seed = random.randrange(2**32)
+        print(f"seed {seed}")
+        topic, group = new_topic(cluster, broker, queues=QUEUES), new_group(cluster, broker)
+        crowd = Crowd(
+            cluster.namesrv, topic, group, tmp_path, overlap_s=OVERLAP_S, seed=seed, **how
+        )
+        gathered.append(crowd)
+        crowd.gather()
+        return crowd
+
+    yield gather
+    broker.close()
+    for crowd in gathered:
+        crowd.close()
+
+
+def becomes_fair(crowd: Crowd, within: float) -> None:
+    """Wait until the members that are left share the queues without overlap or gap."""
+    deadline = time.monotonic() + within
+    while True:
+        owned = crowd.owned()
+        queues = {queue for has in owned.values() for queue in has if "%RETRY%" not in queue}
+        problems = badly_shared(sorted(queues), owned) if len(queues) == QUEUES else ["gaps"]
+        if not problems:
+            return
+        assert time.monotonic() < deadline, (problems, owned, crowd.done[-20:])
+        time.sleep(0.2)
+
+
+def sees_everything(crowd: Crowd, within: float) -> None:
+    deadline = time.monotonic() + within
+    while (missing := lost(crowd.stored, crowd.seen())) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert missing == [], crowd.done[-20:]
+
+
+def test_no_message_is_lost_and_no_queue_shared_while_members_come_go_and_die(
+    crowd: Callable[..., Crowd],
+) -> None:
+    running = crowd(ordered=False, deaths=True)
+
+    running.churn(rounds(ci=6, soak=120))
+    becomes_fair(running, CALM_S)
+    sees_everything(running, CALM_S)
+
+    assert running.overlaps.problems == []
+    assert skipped(running.seen()) == []
+    assert len(running.done) > 8 + 3
+
+
+def test_the_order_of_each_queue_holds_while_members_come_and_go(
+    crowd: Callable[..., Crowd],
+) -> None:
+    running = crowd(ordered=True, deaths=LONG)
+
+    running.churn(rounds(ci=6, soak=120))
+    becomes_fair(running, LOCKS_S if LONG else CALM_S)
+    sees_everything(running, CALM_S)
+
+    assert running.overlaps.problems == []
+    assert out_of_order(running.seen()) == []
+    assert skipped(running.seen()) == []

@@ -42,6 +42,7 @@ from cometmq.protocol.bodies import HeartbeatData
 from cometmq.protocol.codes import LanguageCode
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.remoting import Connection, Processor, RemotingClient, RpcHook
+from cometmq.remoting.socks import SocksProxies
 from cometmq.remoting.tasks import Supervisor
 
 __all__ = ["ClientInstance", "Member", "Membership"]
@@ -95,6 +96,7 @@ class ClientInstance(Lifetime):
             language=LanguageCode[self.settings.language],
             close_silent=self.settings.close_after_timeout,
             retry_leaving=self.settings.reconnect_for_go_away,
+            proxies=SocksProxies.parse(self.settings.socks_proxies),
         )
         call_timeout = self.settings.call_timeout_ms / 1000
         self.name_servers = NameServers(self.remoting, addresses)

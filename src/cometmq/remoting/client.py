@@ -19,6 +19,7 @@ from cometmq.remoting.connection import Connection, wait_all_closed
 from cometmq.remoting.errors import CallTimeoutError, ConnectError
 from cometmq.remoting.exchange import Processor
 from cometmq.remoting.hooks import OutgoingCall, RpcHook
+from cometmq.remoting.socks import SocksProxies, SocksProxy, connect
 from cometmq.remoting.tasks import Supervisor
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class RemotingClient:
         language: what each request says we are written in.
         close_silent: give a connection up when a call over it times out after a second or more in
             which nothing at all came from the peer.
+        proxies: which addresses are reached through SOCKS proxies.
         retry_leaving: when a peer answers that it is leaving, repeat the request once over a new
             connection; the old one stays until the peer closes it.
     """
@@ -58,6 +60,7 @@ class RemotingClient:
         language: LanguageCode = OUR_LANGUAGE,
         close_silent: bool = False,
         retry_leaving: bool = False,
+        proxies: SocksProxies | None = None,
     ) -> None:
         self._settings = settings or RemotingSettings()
         self._processors = {} if processors is None else processors
@@ -69,6 +72,7 @@ class RemotingClient:
         self._language = language
         self._close_silent = close_silent
         self._retry_leaving = retry_leaving
+        self._proxies = proxies or SocksProxies()
         self._leaving: set[Connection] = set()
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
@@ -231,9 +235,13 @@ class RemotingClient:
         loop = asyncio.get_running_loop()
         connection = self._connection()
         options: dict[str, Any] = {"ssl": self._tls} if self._tls else {}
+        proxy = self._proxies.to(host)
         try:
             async with asyncio.timeout(CONNECT_S):
-                await loop.create_connection(lambda: connection, host, port, **options)
+                if proxy is None:
+                    await loop.create_connection(lambda: connection, host, port, **options)
+                else:
+                    await self._open_through(proxy, connection, host, port)
         except (OSError, UnicodeError) as problem:
             connection.abort()
             reason = str(problem) or "no answer"
@@ -248,6 +256,18 @@ class RemotingClient:
         if self.on_connect is not None:
             self.on_connect(address, connection)
         return connection
+
+    async def _open_through(
+        self, proxy: SocksProxy, connection: Connection, host: str, port: int
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        way = await connect(proxy, host, port)
+        options: dict[str, Any] = {"ssl": self._tls, "server_hostname": host} if self._tls else {}
+        try:
+            await loop.create_connection(lambda: connection, sock=way, **options)
+        except BaseException:
+            way.close()
+            raise
 
     def _connection(self) -> Connection:
         return Connection(

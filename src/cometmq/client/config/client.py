@@ -95,6 +95,9 @@ class ClientSettings(Checked):
     tls_key_password: str = setting("", key="tls.client.keyPassword", secret=True)
     """Password of the private key."""
 
+    socks_proxies: str = setting("", key="socksProxyConfig", secret=True)
+    """JSON, network to proxy: ``{"10.0.0.0/8": {"addr": "proxy:1080", "username": "me"}}``."""
+
     route_refresh_ms: int = setting(30_000, key="pollNameServerInterval", unit="ms", low=10)
     """How often the routes of all topics in use are fetched again."""
 

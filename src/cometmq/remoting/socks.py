@@ -1,0 +1,188 @@
+"""Connects through SOCKS 5 proxies, each of which serves some networks.
+
+    greeting   := 5 | count:u8 | methods        answer := 5 | method:u8
+    password   := 1 | length:u8 | name | length:u8 | password        answer := 1 | status:u8
+    request    := 5 | 1 | 0 | place | port:u16  answer := 5 | reply:u8 | 0 | place | port:u16
+    place      := 1 | 4 bytes, or 4 | 16 bytes, or 3 | length:u8 | name
+
+Source: RFC 1928 and RFC 1929; the choice by network is NettyRemotingClient's, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+
+import msgspec
+
+from cometmq.model.errors import ConfigError
+
+VERSION, PASSWORD_VERSION = 5, 1
+OPEN, WITH_PASSWORD = 0, 2
+CONNECT = 1
+IPV4, NAME, IPV6 = 1, 3, 4
+TEXT_BYTES_MAX = 255
+_PLACE_BYTES = {IPV4: 4, IPV6: 16}
+_REFUSALS = {
+    1: "general failure",
+    2: "not allowed",
+    3: "network unreachable",
+    4: "host unreachable",
+    5: "connection refused",
+    6: "time ran out",
+    7: "command not supported",
+    8: "kind of address not supported",
+}
+
+
+class SocksError(OSError):
+    """The proxy does not connect us; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class SocksProxy:
+    """A proxy and how it knows us; the password is not shown."""
+
+    host: str
+    port: int
+    username: str = ""
+    password: str = field(default="", repr=False)
+
+
+class SocksProxies:
+    """Which proxy leads to an address.
+
+    Args:
+        by_network: network, such as ``10.0.0.0/8``, to proxy; ``0.0.0.0/0`` serves all addresses,
+            those with a name too. The first network that has the address decides.
+    """
+
+    def __init__(self, by_network: Mapping[str, SocksProxy] | None = None) -> None:
+        self._proxies: list[tuple[IPv4Network | IPv6Network, SocksProxy]] = []
+        for text, proxy in (by_network or {}).items():
+            try:
+                self._proxies.append((ip_network(text, strict=False), proxy))
+            except ValueError:
+                raise ConfigError(f"a network {text!r}: expected address/bits") from None
+
+    @classmethod
+    def parse(cls, text: str) -> SocksProxies:
+        """Read RocketMQ's form: JSON, network to ``addr``, ``username`` and ``password``.
+
+        Raises:
+            ConfigError: it is not of this form; never says what is in it.
+        """
+        try:
+            found = msgspec.json.decode(text or "{}", type=dict[str, _Entry])
+        except msgspec.MsgspecError:
+            raise ConfigError(
+                'SOCKS proxies: expected JSON, {"network": {"addr": "host:port"}}'
+            ) from None
+        return cls({network: entry.proxy() for network, entry in found.items()})
+
+    def to(self, host: str) -> SocksProxy | None:
+        """Give the proxy that leads to a host, or None for the direct way."""
+        try:
+            address = ip_address(host)
+        except ValueError:
+            address = None
+        for network, proxy in self._proxies:
+            if network.prefixlen == 0 or (address is not None and address in network):
+                return proxy
+        return None
+
+
+class _Entry(msgspec.Struct):
+    addr: str
+    username: str | None = None
+    password: str | None = None
+
+    def proxy(self) -> SocksProxy:
+        host, _, port = self.addr.rpartition(":")
+        texts = (host, self.username or "", self.password or "")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise ConfigError("a SOCKS proxy: expected host:port as its addr")
+        if any(len(text.encode()) > TEXT_BYTES_MAX for text in texts):
+            raise ConfigError(f"a SOCKS proxy: a text of more than {TEXT_BYTES_MAX} bytes")
+        return SocksProxy(host.strip("[]"), int(port), texts[1], texts[2])
+
+
+async def connect(proxy: SocksProxy, host: str, port: int) -> socket.socket:
+    """Give a socket that leads to a peer through a proxy.
+
+    The caller bounds the time; cancelling closes the socket.
+
+    Raises:
+        SocksError: the proxy refuses.
+        OSError: it cannot be reached.
+    """
+    loop = asyncio.get_running_loop()
+    places = await loop.getaddrinfo(proxy.host, proxy.port, type=socket.SOCK_STREAM)
+    family, _, _, _, address = places[0]
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setblocking(False)
+        await loop.sock_connect(made, address)
+        talk = _Talk(loop, made)
+        await talk.introduce(proxy)
+        await talk.ask_for(host, port)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+class _Talk:
+    """The exchange with a proxy before it passes bytes on."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, way: socket.socket) -> None:
+        self._loop = loop
+        self._way = way
+
+    async def introduce(self, proxy: SocksProxy) -> None:
+        """Agree on how we say who we are, and say it."""
+        methods = bytes([OPEN, WITH_PASSWORD] if proxy.username else [OPEN])
+        await self._say(bytes([VERSION, len(methods)]) + methods)
+        version, method = await self._hear(2)
+        if version != VERSION or method not in methods:
+            raise SocksError("the SOCKS proxy takes none of our ways to say who we are")
+        if method == WITH_PASSWORD:
+            texts = [proxy.username.encode(), proxy.password.encode()]
+            said = b"".join(bytes([len(text)]) + text for text in texts)
+            await self._say(bytes([PASSWORD_VERSION]) + said)
+            if (await self._hear(2))[1] != 0:
+                raise SocksError("the SOCKS proxy does not take the name and the password")
+
+    async def ask_for(self, host: str, port: int) -> None:
+        """Have a connection made to a peer."""
+        await self._say(bytes([VERSION, CONNECT, 0]) + _place(host) + port.to_bytes(2, "big"))
+        version, reply, _, kind = await self._hear(4)
+        if version != VERSION or reply != 0:
+            why = _REFUSALS.get(reply, f"reply {reply}")
+            raise SocksError(f"the SOCKS proxy does not connect to {host}:{port}: {why}")
+        size = _PLACE_BYTES.get(kind)
+        await self._hear((await self._hear(1))[0] + 2 if size is None else size + 2)
+
+    async def _say(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self._way, data)
+
+    async def _hear(self, size: int) -> bytes:
+        heard = b""
+        while len(heard) < size:
+            more = await self._loop.sock_recv(self._way, size - len(heard))
+            if not more:
+                raise SocksError("the SOCKS proxy hung up")
+            heard += more
+        return heard
+
+
+def _place(host: str) -> bytes:
+    try:
+        packed = ip_address(host).packed
+    except ValueError:
+        name = host.encode("idna")
+        return bytes([NAME, len(name)]) + name
+    return bytes([IPV4 if len(packed) == _PLACE_BYTES[IPV4] else IPV6]) + packed

@@ -9,27 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 
 import pytest
 from servers import Cluster
 
-from cometmq.client import AdminClient
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from support.fault_proxy import Proxied, proxied
 from support.rounds import rounds
-from support.stream import KINDS, Stream, stream
+from support.stream import all_kinds
 
 PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2})
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    """Each way of consuming."""
-    name: str = request.param
-    return name
 
 
 on_links = pytest.mark.soak_elsewhere
@@ -44,9 +35,9 @@ async def links(cluster: Cluster) -> AsyncIterator[Proxied]:
 
 @on_links
 async def test_the_stream_goes_on_when_every_connection_is_cut_in_the_middle_of_a_frame(
-    links: Proxied, topic: str, group: str, kind: str
+    links: Proxied, group: str
 ) -> None:
-    async with stream(links.address, topic, group, kind) as running:
+    async with all_kinds(links.address, group) as running:
         await running.goes_on()
         for number in range(rounds(ci=3, soak=30)):
             cuts = links.broker.cuts
@@ -57,9 +48,9 @@ async def test_the_stream_goes_on_when_every_connection_is_cut_in_the_middle_of_
 
 @on_links
 async def test_the_stream_goes_on_when_all_connections_are_reset(
-    links: Proxied, topic: str, group: str, kind: str
+    links: Proxied, group: str
 ) -> None:
-    async with stream(links.address, topic, group, kind) as running:
+    async with all_kinds(links.address, group) as running:
         for _ in range(rounds(ci=3, soak=30)):
             await running.goes_on(5)
             links.broker.hang_up()
@@ -67,10 +58,8 @@ async def test_the_stream_goes_on_when_all_connections_are_reset(
 
 
 @on_links
-async def test_the_stream_goes_on_when_answers_come_late(
-    links: Proxied, topic: str, group: str, kind: str
-) -> None:
-    async with stream(links.address, topic, group, kind) as running:
+async def test_the_stream_goes_on_when_answers_come_late(links: Proxied, group: str) -> None:
+    async with all_kinds(links.address, group) as running:
         await running.goes_on()
         links.broker.delay(0.3)
         await running.goes_on(3)
@@ -79,9 +68,7 @@ async def test_the_stream_goes_on_when_answers_come_late(
 
 
 @on_links
-async def test_the_stream_goes_on_when_answers_are_lost(
-    links: Proxied, topic: str, group: str, kind: str
-) -> None:
+async def test_the_stream_goes_on_when_answers_are_lost(links: Proxied, group: str) -> None:
     """Every fourth answer to a pull and to a send; the senders and pullers run into timeouts."""
     counted = {"answers": 0}
 
@@ -89,7 +76,7 @@ async def test_the_stream_goes_on_when_answers_are_lost(
         counted["answers"] += request.code in PULLS | SENDS
         return request.code in PULLS | SENDS and counted["answers"] % 4 == 0
 
-    async with stream(links.address, topic, group, kind) as running:
+    async with all_kinds(links.address, group) as running:
         await running.goes_on()
         links.broker.drop_answers(some)
         await links.broker.wait_until(lambda: links.broker.dropped >= 3)
@@ -99,34 +86,31 @@ async def test_the_stream_goes_on_when_answers_are_lost(
 
 @on_links
 async def test_the_stream_goes_on_when_the_broker_falls_silent_for_a_while(
-    links: Proxied, topic: str, group: str, kind: str
+    links: Proxied, group: str
 ) -> None:
-    async with stream(links.address, topic, group, kind) as running:
+    async with all_kinds(links.address, group) as running:
         await running.goes_on()
         links.broker.stall()
-        errors = len(running.send_errors)
-        await running_into_errors(running, errors + 1)
+        await running.meets_errors(1)
         links.broker.flow()
         await running.goes_on()
 
 
 @on_links
 async def test_the_stream_goes_on_when_the_broker_refuses_connections_for_a_while(
-    links: Proxied, topic: str, group: str, kind: str
+    links: Proxied, group: str
 ) -> None:
-    async with stream(links.address, topic, group, kind) as running:
+    async with all_kinds(links.address, group) as running:
         await running.goes_on()
         await links.broker.refuse()
-        await running_into_errors(running, len(running.send_errors) + 2)
+        await running.meets_errors(2)
         await links.broker.accept()
         await running.goes_on()
 
 
 @on_links
-async def test_the_stream_does_not_need_the_name_server(
-    links: Proxied, topic: str, group: str, kind: str
-) -> None:
-    async with stream(links.address, topic, group, kind) as running:
+async def test_the_stream_does_not_need_the_name_server(links: Proxied, group: str) -> None:
+    async with all_kinds(links.address, group) as running:
         await running.goes_on()
         await links.name_server.refuse()
         await running.goes_on()
@@ -138,13 +122,12 @@ async def test_the_stream_does_not_need_the_name_server(
 
 @on_links
 async def test_a_broker_that_is_away_is_not_asked_in_a_busy_loop(
-    links: Proxied, topic: str, group: str, kind: str, caplog: pytest.LogCaptureFixture
+    links: Proxied, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What each of four queues and the background tasks may try within a second is little."""
-    async with stream(links.address, topic, group, kind) as running:
+    """What twelve queues and the background tasks of six clients try within a second is little."""
+    async with all_kinds(links.address, group) as running:
         await running.goes_on()
-        running.stop_sending()
-        await running.arrives_whole()
+        await running.rest()
         with caplog.at_level(logging.WARNING):
             before = links.broker.accepted
             links.broker.hang_up_on_connect = True
@@ -153,47 +136,33 @@ async def test_a_broker_that_is_away_is_not_asked_in_a_busy_loop(
             tries = links.broker.accepted - before
             links.broker.hang_up_on_connect = False
 
-        assert 1 <= tries <= 60
-        assert len(caplog.records) <= 40
+        assert 3 <= tries <= 150
+        assert len(caplog.records) <= 100
 
 
 @on_links
 async def test_an_idle_consumer_asks_no_more_than_its_held_pulls(
-    links: Proxied, topic: str, group: str, kind: str
+    links: Proxied, group: str
 ) -> None:
-    async with stream(links.address, topic, group, kind) as running:
+    async with all_kinds(links.address, group) as running:
         await running.goes_on()
-        running.stop_sending()
-        await running.arrives_whole()
+        await running.rest()
         await asyncio.sleep(0.5)
         before = links.broker.requests.total()
         await asyncio.sleep(2.0)
         asked = links.broker.requests.total() - before
 
-    # Four queues pull once a second; a heartbeat, commits, and the group's members besides.
-    assert asked <= 40
-
-
-async def running_into_errors(running: Stream, count: int) -> None:
-    """Wait until the producer has met so many errors."""
-    async with asyncio.timeout(20):
-        while len(running.send_errors) < count:
-            await asyncio.sleep(0.02)
+    # Twelve queues pull once a second; heartbeats, commits, locks and members' lists besides.
+    assert asked <= 90
 
 
 async def test_nothing_is_lost_when_the_broker_is_killed_and_comes_back(
     cluster: Cluster, group: str
 ) -> None:
-    """One stream for each way of consuming, all through one kill of the shared cluster."""
-    async with AsyncExitStack() as stack:
-        streams = []
-        async with AdminClient(cluster.namesrv) as admin:
-            for kind in KINDS:
-                (first, *_) = await admin.create_topic(f"{group}-{kind}", queues=4)
-                of_kind = stream(cluster.namesrv, first.topic, f"{group}-{kind}-g", kind)
-                streams.append(await stack.enter_async_context(of_kind))
-        await asyncio.gather(*(running.goes_on() for running in streams))
+    """The shared cluster's broker: it comes back as it was."""
+    async with all_kinds(cluster.namesrv, group) as running:
+        await running.goes_on()
         for _ in range(rounds(ci=1, soak=5)):
             await asyncio.to_thread(cluster.kill_broker)
             await asyncio.to_thread(cluster.start_broker)
-            await asyncio.gather(*(running.goes_on() for running in streams))
+            await running.goes_on()

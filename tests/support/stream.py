@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from cometmq.client import (
+    AdminClient,
     Message,
     Producer,
     PullConsumer,
@@ -174,3 +175,52 @@ async def consuming(
 async def _read(consumer: PullConsumer, handler: Handler) -> None:
     async for message in consumer:
         await handler(message)
+
+
+class Streams:
+    """One stream for each way of consuming, all through the same faults; see `all_kinds`."""
+
+    def __init__(self, of_kind: dict[str, Stream]) -> None:
+        self.of_kind = of_kind
+
+    async def goes_on(self, count: int = 20) -> None:
+        """Wait until each has brought so many messages that are sent from now on."""
+        await self._each("goes on", lambda running: running.goes_on(count))
+
+    async def rest(self) -> None:
+        """Send nothing more, and wait until everything has arrived."""
+        for running in self.of_kind.values():
+            running.stop_sending()
+        await self._each("arrives", Stream.arrives_whole)
+
+    async def meets_errors(self, count: int, timeout: float = 20.0) -> None:
+        """Wait until each sender has met so many errors more."""
+        before = {kind: len(running.send_errors) for kind, running in self.of_kind.items()}
+        async with asyncio.timeout(timeout):
+            while any(
+                len(running.send_errors) < before[kind] + count
+                for kind, running in self.of_kind.items()
+            ):
+                await asyncio.sleep(0.02)
+
+    async def _each(self, what: str, act: Callable[[Stream], Awaitable[None]]) -> None:
+        async def named(kind: str, running: Stream) -> None:
+            try:
+                await act(running)
+            except AssertionError as error:
+                raise AssertionError(f"{what}, {kind}: {error}") from None
+
+        await asyncio.gather(*(named(kind, running) for kind, running in self.of_kind.items()))
+
+
+@asynccontextmanager
+async def all_kinds(name_servers: str, group: str) -> AsyncIterator[Streams]:
+    """Run a stream of each of the `KINDS`, on topics of their own."""
+    async with AsyncExitStack() as stack:
+        running = {}
+        async with AdminClient(name_servers) as admin:
+            for kind in KINDS:
+                (queue, *_) = await admin.create_topic(f"{group}-{kind}", queues=4)
+                of_kind = stream(name_servers, queue.topic, f"{group}-{kind}-g", kind)
+                running[kind] = await stack.enter_async_context(of_kind)
+        yield Streams(running)

@@ -106,3 +106,29 @@ def test_a_batch_that_is_set_aside_goes_on_behind_what_was_handed_out() -> None:
     assert [message.queue_offset for message in rest.messages] == [1, 2]
     assert (rest.next_offset, positions.position(ONE)) == (3, 1)
     assert positions.set_aside(ONE) is None
+
+
+def test_what_was_handed_out_last_may_be_taken_back() -> None:
+    positions = Positions()
+    positions.take(batch(ONE, 0, 1, 2, ends=3))
+    positions.hand_out_one()
+    positions.finish()
+    positions.hand_out_all()
+
+    positions.take_back()
+    positions.finish()
+
+    assert (positions.position(ONE), positions.due()) == (1, {ONE: 1})
+    assert [message.queue_offset for message in positions.hand_out_all()] == [1, 2]
+
+
+def test_what_is_finished_is_not_taken_back() -> None:
+    positions = Positions()
+    positions.take(batch(ONE, 0, ends=1))
+    positions.hand_out_one()
+    positions.finish()
+
+    positions.take_back()
+
+    assert not positions.waiting
+    assert positions.due() == {ONE: 1}

@@ -17,8 +17,9 @@ from cometmq.client.config import ClientSettings, PullSettings
 from cometmq.client.errors import ClientClosedError, ClientError, TopicNotFoundError
 from cometmq.client.group_calls import GroupCalls
 from cometmq.client.handlers import QueueListener
-from cometmq.client.hooks import ConsumeHook, FilterHook
+from cometmq.client.hooks import ConsumeEnd, ConsumeHook, FilterHook
 from cometmq.client.instance import ClientInstance, Membership
+from cometmq.client.lifetime import Ending
 from cometmq.client.offsets import OffsetStore, StartFrom, consume_from_where
 from cometmq.client.pull.answers import Answers
 from cometmq.client.pull.assignment import Chosen, Mode, Ownership, Watched
@@ -114,7 +115,8 @@ class PullConsumer(PlaceCalls):
         self._chosen = Chosen()
         self._watched = Watched()
         self._tasks = Supervisor(f"pull consumer {group}")
-        self._closing: asyncio.Task[None] | None = None
+        self._closed = False
+        self._ending = Ending(self._close, f"pull consumer {group}.close")
         self._sending_back = SendingBack(
             self._instance,
             self._group,
@@ -187,11 +189,8 @@ class PullConsumer(PlaceCalls):
         Whoever waits for a message is told that there are no more. Cancelling stops the waiting,
         not the closing.
         """
-        if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(
-                self._close(), name=f"close pull consumer {self._plain_group}"
-            )
-        await asyncio.shield(self._closing)
+        self._closed = True
+        await self._ending.reached()
 
     async def _close(self) -> None:
         was_open, self._open = self._open, False
@@ -310,7 +309,7 @@ class PullConsumer(PlaceCalls):
         Raises:
             ClientClosedError: the consumer was never started.
         """
-        if self._closing is not None:
+        if self._closed:
             raise StopAsyncIteration
         self._check_running()
         self._finish_handed_out()
@@ -344,6 +343,14 @@ class PullConsumer(PlaceCalls):
         messages = self._positions.hand_out_all()
         self._deliveries.begin(messages[0].queue, messages)
         return messages
+
+    def take_back(self) -> None:
+        """Hand out again, next time, what was handed out last: it is not finished.
+
+        Nothing happens if that was committed, or its queue moved or given up meanwhile.
+        """
+        self._positions.take_back()
+        self._deliveries.end(ConsumeEnd.FAILED)
 
     async def pull(
         self,
@@ -408,7 +415,7 @@ class PullConsumer(PlaceCalls):
             if batch is None:
                 return False
             self._positions.take(batch)
-        return self._closing is None
+        return not self._closed
 
     async def _auto_commit(self) -> None:
         try:

@@ -61,13 +61,13 @@ class Deliveries:
         for hook in self._consume:
             self._call(hook.before, self._open)
 
-    def end(self) -> None:
-        """What was handed out is finished."""
+    def end(self, end: ConsumeEnd = ConsumeEnd.SUCCESS) -> None:
+        """What was handed out is finished, or ended otherwise."""
         context, self._open = self._open, None
         if context is None:
             return
         context.cost_ms = (time.monotonic() - self._begun) * 1000
-        context.end = ConsumeEnd.SUCCESS
+        context.end = end
         for hook in self._consume:
             self._call(hook.after, context)
 

@@ -32,6 +32,7 @@ class Positions:
         self._finished: Offsets = {}
         self._committed: Offsets = {}
         self._in_hand: list[StoredMessage] = []
+        self._before: QueueOffset | None = None
         self._waiting: deque[StoredMessage] = deque()
         self._batch: Batch | None = None
 
@@ -66,8 +67,20 @@ class Positions:
         self._note(QueueOffset(messages[-1].queue_offset + 1))
         return messages
 
+    def take_back(self) -> None:
+        """Let what was handed out last, and is not finished, wait to be handed out again."""
+        messages, self._in_hand = self._in_hand, []
+        if not messages or self._batch is None:
+            return
+        self._waiting.extendleft(reversed(messages))
+        if self._before is None:
+            self._handed_out.pop(self._batch.queue, None)
+        else:
+            self._handed_out[self._batch.queue] = self._before
+
     def _note(self, behind: QueueOffset) -> None:
         assert self._batch is not None
+        self._before = self._handed_out.get(self._batch.queue)
         place = behind if self._waiting else self._batch.next_offset
         self._handed_out[self._batch.queue] = place
 

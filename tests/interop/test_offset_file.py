@@ -1,0 +1,87 @@
+"""The file in which broadcast groups keep their place: Java's read by ours, and ours by Java."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from programs import JAVA_49, JAVA_53, Client, Kind, Received
+from servers import Cluster, new_topic
+from wire import Connection
+
+from cometmq.client.offsets import LocalOffsetStore
+from cometmq.client.offsets.local import parse, render
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
+
+GROUP = "readers"
+QUEUES = 4
+MESSAGES = 12
+
+
+@pytest.fixture(params=[JAVA_49, JAVA_53], ids=str)
+def java(
+    request: pytest.FixtureRequest,
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Client]:
+    """A Java program that keeps its offsets below the test's folder."""
+    kind: Kind = request.param
+    offsets = f"-Drocketmq.client.localOffsetStoreDir={tmp_path / 'offsets'}"
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", offsets)
+    client = Client(kind, cluster.namesrv, tmp_path)
+    yield client
+    client.close()
+
+
+async def test_either_client_goes_on_where_the_other_ended(
+    java: Client, cluster: Cluster, broker: Connection, tmp_path: Path
+) -> None:
+    topic = new_topic(cluster, broker, queues=QUEUES)
+    java.send(topic, [{"body": f"m{number}"} for number in range(MESSAGES)])
+    group = java.group(GROUP, topic, mode="broadcast", members=1)
+    received = group.wait_for(f"m{number}" for number in range(MESSAGES))
+    group.stop()
+
+    [path] = (tmp_path / "offsets").glob(f"*/{GROUP}/offsets.json")
+    read = parse(path.read_bytes())
+    stored = Counter(event["queue"] for event in received)
+    assert {queue.queue_id: offset for queue, offset in read.items()} == stored
+    assert {queue.topic for queue in read} == {topic}
+    assert parse(render(read)) == read
+
+    client_id = path.parent.parent.name
+    store = LocalOffsetStore(tmp_path / "offsets", client_id, GROUP)
+    await store.load()
+    for queue, offset in read.items():
+        store.update(queue, QueueOffset(offset - 1))
+    await store.persist(read)
+
+    again = java.group(GROUP, topic, mode="broadcast", members=1)
+    newest = sorted(body_at(received, queue, offset - 1) for queue, offset in read.items())
+    wait_until(lambda: len(again.received) >= MESSAGES + QUEUES)
+    came = again.received[MESSAGES:]
+    again.stop()
+    assert sorted(event["body"] for event in came) == newest
+
+
+def body_at(received: list[Received], queue: MessageQueue, offset: int) -> str:
+    """The body of the message at an offset of a queue."""
+    [found] = [
+        event["body"]
+        for event in received
+        if (event["queue"], event["offset"]) == (queue.queue_id, offset)
+    ]
+    return str(found)
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    """Wait until it is so; fail after half a minute."""
+    deadline = time.monotonic() + 30
+    while not reached():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.05)

@@ -24,6 +24,7 @@ from cometmq.protocol.bodies import Connection, ConsumerConnection
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import GetConsumerConnectionListRequest
 from cometmq.remoting import Request, Response
+from support.cancelling import cancel_at_every_await
 from support.members import SilentConsumer
 from support.scripted import ScriptedBroker, ScriptedCluster
 
@@ -247,3 +248,21 @@ async def test_a_client_that_leaves_says_goodbye_and_cannot_come_back(
     with pytest.raises(ClientClosedError, match="make a new one"):
         await client.start()
     await client.close()
+
+
+async def test_a_start_that_asks_for_name_servers_can_be_cancelled_wherever_it_waits(
+    name_servers: str, topic: str, group: str
+) -> None:
+    """What was not started is closed without a trace, and the next client starts."""
+    async with endpoint(lambda path: name_servers) as domain:
+        settings = ClientSettings(http_domain=domain, instance_name="cut")
+
+        async def started() -> None:
+            async with Producer(group=group, client=settings):
+                pass
+
+        async def works() -> None:
+            async with Producer(group=group, client=settings) as producer:
+                assert await producer.send(Message(topic=topic, body=b"x"))
+
+        assert await cancel_at_every_await(started, works) > 4

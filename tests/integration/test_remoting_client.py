@@ -20,6 +20,7 @@ from cometmq.remoting import (
     Request,
     Response,
 )
+from support.cancelling import cancel_at_every_await
 
 ECHO, HOLD, LEAVE, NEVER = 9001, 9002, 9003, 9004
 LONG_ENOUGH_S = 1.1
@@ -198,3 +199,16 @@ async def test_closing_closes_the_connections_of_leaving_peers_too(peer: Peer) -
 
     with pytest.raises(ConnectionLostError):
         await waiting
+
+
+async def test_a_request_that_is_repeated_can_be_cancelled_wherever_it_waits(peer: Peer) -> None:
+    async with client_with(retry_leaving=True) as client:
+
+        async def repeated() -> None:
+            peer.leaving.clear()
+            await client.call(peer.address, LEAVE, timeout=3)
+
+        async def works() -> None:
+            assert (await client.call(peer.address, ECHO, body=b"x", timeout=3)).body == b"x"
+
+        assert await cancel_at_every_await(repeated, works) > 4

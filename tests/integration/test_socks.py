@@ -20,6 +20,7 @@ from cometmq.remoting import (
 )
 from cometmq.remoting.socks import SocksProxies
 from cometmq.remoting.tls import client_context
+from support.cancelling import cancel_at_every_await
 
 ECHO = 9001
 HOST = "127.0.0.1"
@@ -211,3 +212,23 @@ def test_the_first_network_that_has_an_address_decides() -> None:
         None,
         None,
     ]
+
+
+async def test_connecting_through_a_proxy_can_be_cancelled_wherever_it_waits(
+    peer: RemotingServer,
+) -> None:
+    address = f"{HOST}:{peer.port}"
+    account = {"username": "me", "password": "hush"}
+    async with (
+        running(Proxy(account=(b"me", b"hush"))) as proxy,
+        client_through(proxy, **account) as client,
+    ):
+
+        async def connected_anew() -> None:
+            client.disconnect(address)
+            await client.call(address, ECHO, timeout=3)
+
+        async def works() -> None:
+            assert (await client.call(address, ECHO, body=b"x", timeout=3)).body == b"x"
+
+        assert await cancel_at_every_await(connected_anew, works) > 2

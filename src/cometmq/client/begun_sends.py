@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from cometmq.client.accumulator import Accumulator
 from cometmq.client.back_pressure import BackPressure
 from cometmq.client.config import ProducerSettings
 from cometmq.client.errors import BackPressureError, ClientClosedError
 from cometmq.client.receipt import SendReceipt
 from cometmq.client.sender import Place, Sender
+from cometmq.model.errors import CometError
 from cometmq.model.message import Message
 from cometmq.remoting.tasks import Supervisor
 
@@ -28,10 +30,14 @@ class BegunSends:
     Args:
         sender: brings the messages to brokers.
         settings: how many may be on their way.
+        accumulator: gathers messages into batches, if that is wanted.
     """
 
-    def __init__(self, sender: Sender, settings: ProducerSettings) -> None:
+    def __init__(
+        self, sender: Sender, settings: ProducerSettings, accumulator: Accumulator | None = None
+    ) -> None:
         self._sender = sender
+        self._accumulator = accumulator
         self._tasks = Supervisor("begun sends")
         self._open = False
         self._pressure = (
@@ -50,8 +56,13 @@ class BegunSends:
         place: Place,
         timeout: float,
         reserved: Mapping[str, str] | None = None,
+        *,
+        gathered: bool = False,
     ) -> Promise:
-        """Begin to send, and give what will become of it; see `Producer.send_soon`."""
+        """Begin to send, and give what will become of it; see `Producer.send_soon`.
+
+        ``gathered`` says that the message may wait for others to form a batch.
+        """
         promise: Promise = asyncio.get_running_loop().create_future()
         size = len(message.body)
         if not self._open:
@@ -64,10 +75,13 @@ class BegunSends:
                 )
             )
         else:
+            promise.add_done_callback(lambda _: self._pressure.give_back(size))
+            if gathered and self._gather(message, place, promise):
+                return promise
             work = self._send(message, place, timeout, reserved, promise)
             task = self._tasks.spawn(work, "send", awaited=True)
             promise.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
-            task.add_done_callback(lambda _: self._ended(promise, size))
+            task.add_done_callback(lambda _: _end(promise))
         return promise
 
     async def drain(self, timeout: float) -> bool:
@@ -102,9 +116,18 @@ class BegunSends:
             if not promise.done():
                 promise.set_result(receipt)
 
-    def _ended(self, promise: Promise, size: int) -> None:
-        self._pressure.give_back(size)
-        if not promise.done():
-            promise.set_exception(
-                ClientClosedError("the producer was closed: the message is perhaps stored")
-            )
+    def _gather(self, message: Message, place: Place, promise: Promise) -> bool:
+        if self._accumulator is None or not self._accumulator.takes(message, place):
+            return False
+        try:
+            self._accumulator.add(message, place, promise, awaited=False)
+        except CometError as error:
+            promise.set_exception(error)
+        return True
+
+
+def _end(promise: Promise) -> None:
+    if not promise.done():
+        promise.set_exception(
+            ClientClosedError("the producer was closed: the message is perhaps stored")
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cometmq.client.config import ProducerSettings
 from cometmq.client.hooks import SendKind
@@ -89,6 +90,15 @@ class Outgoing:
         )
 
 
+class Item(NamedTuple):
+    """One message of a batch, ready for the wire."""
+
+    topic: str
+    """As brokers know it."""
+    message_id: str
+    encoded: BatchItem
+
+
 def prepare(
     message: Message,
     settings: ProducerSettings,
@@ -159,30 +169,50 @@ def prepare_batch(
         InvalidNameError: their topic has no valid name.
     """
     _check_alike(messages)
-    topic = namespace.wrap_topic(messages[0].topic)
-    items, message_ids = [], []
-    for message in messages:
-        check_message(message, topic, settings.body_bytes_max)
-        properties = message.all_properties()
-        if namespace:
-            properties[names.INSTANCE_ID] = namespace.name
-        message_id = _identified(properties, ids)
-        encoded = encode_properties(properties)
-        _check_properties_size(encoded)
-        items.append(BatchItem(message.flag, bytes(message.body), encoded))
-        message_ids.append(message_id)
-    body = encode_batch(items)
-    if len(body) > settings.body_bytes_max:
+    items = [prepare_item(message, settings, ids, namespace=namespace) for message in messages]
+    return batch_of(messages[0], items, settings.body_bytes_max)
+
+
+def prepare_item(
+    message: Message,
+    settings: ProducerSettings,
+    ids: UniqueIds,
+    *,
+    namespace: Namespace = NO_NAMESPACE,
+) -> Item:
+    """Check one message of a batch and make it ready.
+
+    Raises:
+        InvalidMessageError, InvalidNameError: it breaks a limit.
+    """
+    topic = namespace.wrap_topic(message.topic)
+    check_message(message, topic, settings.body_bytes_max)
+    properties = message.all_properties()
+    if namespace:
+        properties[names.INSTANCE_ID] = namespace.name
+    message_id = _identified(properties, ids)
+    encoded = encode_properties(properties)
+    _check_properties_size(encoded)
+    return Item(topic, message_id, BatchItem(message.flag, bytes(message.body), encoded))
+
+
+def batch_of(first: Message, items: Sequence[Item], body_bytes_max: int) -> Outgoing:
+    """Put messages that go together into one.
+
+    Raises:
+        InvalidMessageError: they are too large together.
+    """
+    body = encode_batch(item.encoded for item in items)
+    if len(body) > body_bytes_max:
         raise InvalidMessageError(
-            f"a batch of {len(messages)} messages is {len(body)} bytes once encoded:"
-            f" at most {settings.body_bytes_max} are allowed"
+            f"a batch of {len(items)} messages is {len(body)} bytes once encoded:"
+            f" at most {body_bytes_max} are allowed"
         )
-    first = messages[0]
     text = encode_properties({names.WAIT: _text(first.wait_store)}).decode()
     return Outgoing(
-        topic,
+        items[0].topic,
         first,
-        ",".join(message_ids),
+        ",".join(item.message_id for item in items),
         body,
         text,
         is_batch=True,

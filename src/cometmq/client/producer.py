@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cometmq.client.accumulator import Accumulator
 from cometmq.client.begun_sends import BegunSends
 from cometmq.client.config import (
     ClientSettings,
@@ -18,6 +19,7 @@ from cometmq.client.config import (
     read_tables,
     shared_out,
 )
+from cometmq.client.detector import Detector
 from cometmq.client.errors import ReplyTimeoutError, SendFailedError
 from cometmq.client.hooks import ForbiddenHook, SendHook
 from cometmq.client.instance import ClientInstance, Membership
@@ -87,7 +89,15 @@ class Producer(Lifetime):
         self._lease = lease(name_servers, settings=used, instance=instance)
         self._instance = self._lease.instance
         self._sender = Sender(self._instance, group, self._settings, hooks=hooks)
-        self._begun = BegunSends(self._sender, self._settings)
+        self._accumulator = (
+            Accumulator(self._sender, self._settings) if self._settings.auto_batch else None
+        )
+        self._begun = BegunSends(self._sender, self._settings, self._accumulator)
+        self._detector = (
+            Detector(self._sender.latency, self._instance, self._settings)
+            if self._settings.detector and self._sender.latency is not None
+            else None
+        )
         self._traces: TraceDispatcher | None = None
 
     @property
@@ -113,6 +123,8 @@ class Producer(Lifetime):
         """
         await self._lease.open(self)
         self._begun.open()
+        if self._detector is not None:
+            self._detector.start()
         if self._settings.trace and self._traces is None:
             self._traces = TraceDispatcher.of(self._instance)
             self._traces.retain()
@@ -124,8 +136,13 @@ class Producer(Lifetime):
 
         The waiting is bounded by the time that each send has; sends that other tasks await fail.
         """
+        timeout = self._settings.timeout_ms / 1000
         try:
-            await self._begun.close(self._settings.timeout_ms / 1000)
+            if self._detector is not None:
+                await self._detector.close()
+            if self._accumulator is not None:
+                await self._accumulator.close(timeout)
+            await self._begun.close(timeout)
             traces, self._traces = self._traces, None
             if traces is not None:
                 await traces.release()
@@ -150,7 +167,8 @@ class Producer(Lifetime):
                 whoever awaits one send before the next keeps their order.
             selector: picks the queue from those of the topic, without retries.
             timeout: seconds for the whole call, at most two retries on other brokers included;
-                None for the settings' ``timeout_ms``.
+                None for the settings' ``timeout_ms``. With the setting ``auto_batch``, only sends
+                without a timeout of their own are gathered.
 
         Returns:
             Message id, queue, queue offset and ``status``. A status other than ``SEND_OK`` means
@@ -172,6 +190,12 @@ class Producer(Lifetime):
         Example: ``receipt = await producer.send(Message(topic="orders", body=b"42"))``
         """
         place = _place(queue, order_key, selector)
+        gathers = self._accumulator
+        if gathers is not None and timeout is None and gathers.takes(message, place):
+            self._instance.check_running()
+            promise: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+            gathers.add(message, place, promise, awaited=True)
+            return await promise
         return await self._sender.send_message(message, place, timeout=self._time(timeout))
 
     def send_soon(
@@ -200,7 +224,7 @@ class Producer(Lifetime):
         Example: ``receipts = await asyncio.gather(*map(producer.send_soon, messages))``
         """
         place = _place(queue, order_key, selector)
-        return self._begun.begin(message, place, self._time(timeout))
+        return self._begun.begin(message, place, self._time(timeout), gathered=timeout is None)
 
     async def drain(self, *, timeout: float | None = None) -> bool:
         """Wait until `send_soon` may begin one more send.

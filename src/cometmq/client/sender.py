@@ -28,10 +28,19 @@ from cometmq.client.errors import (
 from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
 from cometmq.client.instance import ClientInstance
 from cometmq.client.latency import LatencyTable
-from cometmq.client.outgoing import Outgoing, kind_of, prepare, prepare_batch
+from cometmq.client.outgoing import (
+    Item,
+    Outgoing,
+    batch_of,
+    kind_of,
+    prepare,
+    prepare_batch,
+    prepare_item,
+)
 from cometmq.client.queue_choice import QueueSelector, Turn, chosen
 from cometmq.client.receipt import SendReceipt, SendStatus, receipt_from
 from cometmq.client.routes import Route
+from cometmq.model import property_names as names
 from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
@@ -176,6 +185,45 @@ class Sender:
         return await self._watched(
             messages, self.prepare_batch, place, timeout, self._awaited, SendKind.NORMAL
         )
+
+    async def send_items(
+        self,
+        messages: Sequence[Message],
+        items: Sequence[Item],
+        place: Place,
+        *,
+        timeout: float,
+        awaited: bool,
+    ) -> SendReceipt:
+        """Send messages that go together and are ready each, as one request.
+
+        Args:
+            messages: what hooks are shown.
+            items: the same messages, as `item` made them.
+            place: where to, if that is said.
+            timeout: seconds for all of it.
+            awaited: whether refusals may be followed by another try.
+        """
+        if len(messages) == 1:
+            reserved = {names.UNIQ_KEY: items[0].message_id}
+            return await self.send_message(
+                messages[0], place, timeout=timeout, reserved=reserved, awaited=awaited
+            )
+        effort = self._awaited if awaited else self._begun
+        if not self.is_watched:
+            batch = batch_of(messages[0], items, self._settings.body_bytes_max)
+            return await self.send(batch, place, timeout=timeout, effort=effort)
+        return await self._watched(
+            messages, self.prepare_batch, place, timeout, effort, SendKind.NORMAL
+        )
+
+    def item(self, message: Message) -> Item:
+        """Check a message of a batch and make it ready.
+
+        Raises:
+            InvalidMessageError, InvalidNameError: it breaks a limit.
+        """
+        return prepare_item(message, self._settings, self._ids, namespace=self._namespace)
 
     async def send_message_oneway(
         self, message: Message, place: Place = ANYWHERE, *, timeout: float

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -18,16 +19,18 @@ from typing import Any
 import pytest
 from servers import Cluster
 
-from cometmq import client as public
 from cometmq.client import (
     AdminClient,
     ClientInstance,
+    LocalState,
     Message,
     MessageQueue,
     Producer,
     PullConsumer,
+    PushConsumer,
     StartFrom,
     StoredMessage,
+    TransactionProducer,
 )
 from cometmq.model.errors import CometError
 from support.cancelling import cancel_at_every_await
@@ -50,6 +53,8 @@ class World:
     puller: PullConsumer
     subscriber: PullConsumer
     leaving: Producer
+    transactions: TransactionProducer
+    pusher: PushConsumer
     admin: AdminClient
     queues: list[MessageQueue]
     group: str
@@ -62,6 +67,13 @@ class World:
     def message(self) -> Message:
         return Message(topic=self.topic, body=b"again", keys=["k"])
 
+    @staticmethod
+    async def briefly(endless: Coroutine[Any, Any, Any]) -> None:
+        """Wait for what may never come, but not for long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await endless
+
     async def works(self) -> None:
         """Everything still answers, over the connection there was."""
         receipt = await self.producer.send(self.message(), queue=self.queues[1], timeout=5.0)
@@ -69,6 +81,20 @@ class World:
         await self.puller.bounds(self.queues[1])
         await self.admin.topics()
         assert self.links.broker.accepted == 1
+
+
+class Commits:
+    """The local part of a transaction that always succeeds."""
+
+    async def execute(self, message: Message, argument: object) -> LocalState:
+        return LocalState.COMMIT
+
+    async def check(self, message: StoredMessage) -> LocalState:
+        return LocalState.COMMIT
+
+
+async def takes(message: StoredMessage) -> None:
+    """A handler that is done with every message."""
 
 
 @pytest.fixture
@@ -85,6 +111,13 @@ async def world(links: Proxied, queues: list[MessageQueue], group: str) -> Async
         PullConsumer(instance=instance, group=group, start_from=StartFrom.FIRST) as puller,
         PullConsumer(instance=instance, group=f"{group}-s") as subscriber,
         Producer(instance=instance, group=f"{group}-l") as leaving,
+        TransactionProducer(instance=instance, group=f"{group}-t", listener=Commits()) as halves,
+        PushConsumer(
+            instance=instance,
+            group=f"{group}-push",
+            handler=takes,
+            subscriptions={queues[0].topic: "*"},
+        ) as pusher,
         AdminClient(instance=instance) as admin,
     ):
         for number in range(10):
@@ -100,6 +133,8 @@ async def world(links: Proxied, queues: list[MessageQueue], group: str) -> Async
             puller=puller,
             subscriber=subscriber,
             leaving=leaving,
+            transactions=halves,
+            pusher=pusher,
             admin=admin,
             queues=queues,
             group=group,
@@ -110,37 +145,54 @@ async def world(links: Proxied, queues: list[MessageQueue], group: str) -> Async
 def public_coroutines() -> list[str]:
     """Every ``async def`` of the public classes that does not begin or end a client's life."""
     return [
-        f"{kind}.{name}"
+        f"{kind.__name__}.{name}"
         for kind in KINDS
-        if hasattr(public, kind)
-        for name, _ in inspect.getmembers(getattr(public, kind), inspect.iscoroutinefunction)
-        if not name.startswith("_") and name not in LIVES
+        for name, member in inspect.getmembers(kind, inspect.iscoroutinefunction)
+        if not name.startswith("_")
+        and name not in LIVES
+        # What another of the classes passes on is called there.
+        and not any(
+            base in KINDS and getattr(base, name, None) is member for base in kind.__mro__[1:]
+        )
     ]
 
 
-KINDS: dict[str, Callable[[World], object]] = {
-    "Producer": lambda w: w.producer,
-    "PullConsumer": lambda w: w.puller,
-    "AdminClient": lambda w: w.admin,
-    "ClientInstance": lambda w: w.instance,
+KINDS: dict[type, Callable[[World], object]] = {
+    Producer: lambda w: w.producer,
+    TransactionProducer: lambda w: w.transactions,
+    PushConsumer: lambda w: w.pusher,
+    PullConsumer: lambda w: w.puller,
+    AdminClient: lambda w: w.admin,
+    ClientInstance: lambda w: w.instance,
 }
 """The public classes, and which of the world's objects is one."""
 
 ARGUMENTS: dict[str, Callable[[World], object]] = {
-    "message": lambda w: w.message(),
-    "messages": lambda w: [w.message() for _ in range(3)],
-    "topic": lambda w: w.topic,
+    "address": lambda w: w.links.broker.address,
+    "body": lambda w: b"answer",
+    "broker": lambda w: "no-broker",
+    "changes": lambda w: {"defaultTopicQueueNums": "4"},
+    "client_id": lambda w: w.instance.client_id,
+    "config": lambda w: f"{w.group}-new",
     "group": lambda w: w.group,
+    "handle": lambda w: "no-handle",
+    "key": lambda w: "k",
+    "message": lambda w: w.message(),
+    "message_id": lambda w: w.stored[0].message_id,
+    "messages": lambda w: [w.message() for _ in range(3)],
+    "name": lambda w: "TOPIC_PUT_NUMS",
+    "offset": lambda w: 0,
+    "offset_message_id": lambda w: w.stored[0].offset_message_id,
     "queue": lambda w: w.queues[0],
     "queues": lambda w: w.queues[:1],
-    "offset": lambda w: 0,
-    "timestamp_ms": lambda w: 0,
-    "address": lambda w: w.links.broker.address,
-    "key": lambda w: "k",
     "request": lambda w: w.stored[0],
-    "body": lambda w: b"answer",
-    "handle": lambda w: "no-handle",
-    "offset_message_id": lambda w: w.stored[0].offset_message_id,
+    "source": lambda w: w.group,
+    "space": lambda w: "space",
+    "target": lambda w: f"{w.group}-copy",
+    "timestamp_ms": lambda w: 0,
+    "topic": lambda w: w.topic,
+    "topics": lambda w: [w.topic],
+    "value": lambda w: "v",
 }
 """What a parameter of this name is given; those with defaults keep them."""
 
@@ -165,6 +217,15 @@ CALLS: dict[str, Call] = {
     "PullConsumer.send_back": lambda w: w.puller.send_back(w.stored[0]),
     "PullConsumer.subscribe": lambda w: w.subscriber.subscribe(w.topic),
     "PullConsumer.unsubscribe": lambda w: w.subscriber.unsubscribe(w.topic),
+    "PushConsumer.until_failed": lambda w: w.briefly(w.pusher.until_failed()),
+    "AdminClient.consume_directly": lambda w: w.admin.consume_directly(
+        f"{w.group}-push", w.instance.client_id, w.stored[0]
+    ),
+    "AdminClient.running_info": lambda w: w.admin.running_info(
+        f"{w.group}-push", w.instance.client_id
+    ),
+    "AdminClient.set_order_conf": lambda w: w.admin.set_order_conf(f"{w.topic}-2", {"b": 1}),
+    "AdminClient.track": lambda w: w.admin.track(w.stored[0]),
     "AdminClient.create_topic": lambda w: w.admin.create_topic(f"{w.topic}-2", queues=1),
     "AdminClient.delete_topic": lambda w: w.admin.delete_topic(f"{w.topic}-2"),
     "ClientInstance.leave": lambda w: w.instance.leave(w.leaving),
@@ -174,14 +235,21 @@ CALLS: dict[str, Call] = {
 
 async def called(world: World, name: str) -> None:
     """Call a public coroutine; what a server refuses has been waited for all the same."""
-    kind, _, method = name.partition(".")
     if name in CALLS:
         call = CALLS[name](world)
     else:
-        bound = getattr(KINDS[kind](world), method)
+        bound = method(world, name)
         call = bound(*(argument(world, wanted, name) for wanted in required(bound)))
     with contextlib.suppress(CometError):
         await call
+
+
+def method(world: World, name: str) -> Callable[..., Any]:
+    """The method of one of the world's objects."""
+    kind, _, attribute = name.partition(".")
+    (of_kind,) = (find for known, find in KINDS.items() if known.__name__ == kind)
+    found: Callable[..., Any] = getattr(of_kind(world), attribute)
+    return found
 
 
 def argument(world: World, parameter: str, call: str) -> object:
@@ -205,24 +273,97 @@ async def test_a_call_can_be_cancelled_wherever_it_waits(world: World, name: str
     await cancel_at_every_await(lambda: called(world, name), world.works)
 
 
-async def test_a_first_call_can_be_cancelled_while_it_looks_for_routes_and_connects(
-    links: Proxied, topic: str, group: str
-) -> None:
-    """Each run has a client of its own, whose whole life is cut somewhere; nothing is left."""
-    tasks, sockets = other_tasks(), open_sockets()
-    passing = links.broker.open
+Life = Callable[[str, str, str], Coroutine[Any, Any, Any]]
 
-    async def life() -> None:
-        async with Producer(links.address, group=group) as producer:
-            await producer.send(Message(topic=topic, body=b"first"))
+
+async def producing(name_servers: str, topic: str, group: str) -> None:
+    async with Producer(name_servers, group=group) as producer:
+        await producer.send(Message(topic=topic, body=b"first"))
+
+
+async def beginning_sends(name_servers: str, topic: str, group: str) -> None:
+    async with Producer(name_servers, group=group) as producer:
+        for _ in range(3):
+            producer.send_soon(Message(topic=topic, body=b"first"))
+
+
+async def assigning(name_servers: str, topic: str, group: str) -> None:
+    async with PullConsumer(name_servers, group=group, start_from=StartFrom.FIRST) as consumer:
+        await consumer.assign(await consumer.fetch_queues(topic))
+        await anext(consumer)
+
+
+async def subscribing(name_servers: str, topic: str, group: str) -> None:
+    async with PullConsumer(name_servers, group=group, start_from=StartFrom.FIRST) as consumer:
+        await consumer.subscribe(topic)
+        await anext(consumer)
+
+
+async def pushing(name_servers: str, topic: str, group: str, *, ordered: bool = False) -> None:
+    came = asyncio.Event()
+
+    async def handler(message: StoredMessage) -> None:
+        came.set()
+
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=handler,
+        ordered=ordered,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+    ):
+        await came.wait()
+
+
+async def pushing_in_order(name_servers: str, topic: str, group: str) -> None:
+    await pushing(name_servers, topic, group, ordered=True)
+
+
+async def aborting(name_servers: str, topic: str, group: str) -> None:
+    consumer = PushConsumer(name_servers, group=group, handler=takes, subscriptions={topic: "*"})
+    try:
+        await consumer.start()
+    finally:
+        await consumer.abort()
+
+
+async def administrating(name_servers: str, topic: str, group: str) -> None:
+    async with AdminClient(name_servers) as admin:
+        await admin.topic_stats(topic)
+
+
+LIFE: tuple[Life, ...] = (
+    producing,
+    beginning_sends,
+    assigning,
+    subscribing,
+    pushing,
+    pushing_in_order,
+    aborting,
+    administrating,
+)
+
+
+@pytest.mark.parametrize("life", LIFE, ids=lambda life: life.__name__)
+async def test_a_client_whose_life_is_cut_anywhere_leaves_nothing_behind(
+    links: Proxied, world: World, life: Life
+) -> None:
+    """Looking for routes, connecting, waiting, closing: each run has a client of its own."""
+    tasks, sockets = other_tasks(), open_sockets()
+    passing, asking = links.broker.open, links.name_server.open
+    groups = itertools.count()
+
+    def lives() -> Coroutine[Any, Any, Any]:
+        return life(links.address, world.topic, f"{world.group}-{next(groups)}")
 
     async def nothing_is_left() -> None:
         async with asyncio.timeout(5):
-            while links.broker.open > passing or links.name_server.open:
+            while links.broker.open > passing or links.name_server.open > asking:
                 await asyncio.sleep(0.01)
         assert await left_behind(tasks, sockets) == []
 
-    assert await cancel_at_every_await(life, nothing_is_left) > 5
+    assert await cancel_at_every_await(lives, nothing_is_left) > 3
 
 
 async def test_messages_are_handed_out_in_order_and_none_is_lost_by_cancelling(

@@ -31,8 +31,6 @@ PULL_EXPIRED_S = 120.0
 """A queue whose pull loop has not moved for so long is taken anew."""
 GIVE_UP_S = 1.0
 """How long a division of queues waits for one to be given up; the rest goes on behind it."""
-MOVE_S = 10.0
-"""How long a queue that goes on elsewhere waits for the handler that is at it."""
 
 Divided = Callable[[str, Collection[MessageQueue], Collection[MessageQueue]], Awaitable[None]]
 
@@ -53,6 +51,7 @@ class AssignedQueues:
         first_offset: tells where to begin with a queue, or raises.
         make_loop: makes the pull loop of a process queue, from an offset on.
         on_divided: called after a division has changed.
+        on_free: called when a queue can be taken that could not be before.
         unlock_delay_s: seconds until a queue with messages left is unlocked.
         tasks: where pull loops run.
     """
@@ -66,6 +65,7 @@ class AssignedQueues:
         first_offset: Callable[[MessageQueue], Awaitable[QueueOffset]],
         make_loop: Callable[[ProcessQueue, QueueOffset], PullLoop],
         on_divided: Divided,
+        on_free: Callable[[], None],
         unlock_delay_s: float,
         tasks: Supervisor,
     ) -> None:
@@ -75,6 +75,7 @@ class AssignedQueues:
         self._first_offset = first_offset
         self._make_loop = make_loop
         self._on_divided = on_divided
+        self._on_free = on_free
         self._unlock_delay_s = unlock_delay_s
         self._tasks = tasks
         self._table: dict[MessageQueue, _Owned] = {}
@@ -147,15 +148,24 @@ class AssignedQueues:
         for owned in self._table.values():
             owned.loop.wake()
 
-    def lost(self, queue: MessageQueue) -> None:
-        """Forget a queue whose loop has ended, after the offset it asked for was illegal."""
-        self._table.pop(queue, None)
+    def lost(self, fetched: ProcessQueue) -> None:
+        """Let go of a queue that was dropped, so that it can be taken anew, lock and all.
+
+        When consuming in order, that is once the handler is through that is still at it.
+        """
+        queue = fetched.queue
+        owned = self._table.get(queue)
+        if owned is None or owned.fetched is not fetched:
+            return
+        del self._table[queue]
+        if self._locks() is not None and fetched.consuming.locked():
+            self._leaving[queue] = self._endings.spawn(self._let_finish(fetched), f"end-{queue}")
 
     async def move(self, queue: MessageQueue, offset: QueueOffset) -> bool:
         """Go on with an owned queue at another offset; what was fetched of it is forgotten.
 
         A handler that is at the queue goes on, and its result no longer counts. When consuming in
-        order, it is waited for, 10 s at most.
+        order, the queue goes on after it.
 
         Returns:
             Whether the queue is this consumer's.
@@ -163,19 +173,18 @@ class AssignedQueues:
         owned = self._table.get(queue)
         if owned is None or owned.fetched.dropped:
             return False
-        owned.fetched.drop()
+        fetched = owned.fetched
+        fetched.drop()
         await owned.loop.stop()
-        if self._table.get(queue) is not owned:
-            return False
-        locks = self._locks()
-        if locks is not None:
-            await _let_finish(owned.fetched)
-        owned.fetched.clear()
+        fetched.clear()
+        self._store.update(queue, offset)
+        await self._store.persist([queue])
         if self._closed or self._table.get(queue) is not owned:
             return False
-        self._store.update(queue, offset)
-        self._begin(queue, offset, locked=owned.fetched.locked)
-        await self._store.persist([queue])
+        if self._locks() is not None and fetched.consuming.locked():
+            self.lost(fetched)
+        else:
+            self._begin(queue, offset, locked=fetched.locked)
         return True
 
     async def stop_pulling(self) -> None:
@@ -217,15 +226,16 @@ class AssignedQueues:
                     await locks.release(owned.fetched, delay_s=delay_s)
         finally:
             self._leaving.pop(queue, None)
+            self._on_free()
+
+    async def _let_finish(self, fetched: ProcessQueue) -> None:
+        try:
+            async with fetched.consuming:
+                pass
+        finally:
+            self._leaving.pop(fetched.queue, None)
+            self._on_free()
 
 
 def _is_dead(owned: _Owned) -> bool:
     return owned.loop.failed or owned.fetched.idle_s() > PULL_EXPIRED_S
-
-
-async def _let_finish(queue: ProcessQueue) -> None:
-    try:
-        async with asyncio.timeout(MOVE_S), queue.consuming:
-            pass
-    except TimeoutError:
-        log.warning("a handler is still at a queue that goes on elsewhere queue=%s", queue.queue)

@@ -226,6 +226,7 @@ class PushConsumer(Lifetime):
             await self._check_filter(topic, wanted)
         self._questions.open()
         await self._instance.heartbeat()
+        self._subscriptions.adopt()
         self._engine.start()
         self._watch.start(self._engine.tasks)
         self._running = True
@@ -316,6 +317,7 @@ class PushConsumer(Lifetime):
     async def _tell_subscriptions(self) -> None:
         if self._running:
             await self._instance.heartbeat()
+            self._subscriptions.adopt()
             self._watch.wake()
             self._engine.rebalancer.wake()
 

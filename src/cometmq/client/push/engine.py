@@ -132,6 +132,7 @@ class Engine:
             first_offset=self._first_offset,
             make_loop=self._make_loop,
             on_divided=self._divided,
+            on_free=lambda: self.rebalancer.wake(),
             unlock_delay_s=settings.unlock_delay_ms / 1000,
             tasks=self._pulls,
         )
@@ -316,11 +317,12 @@ class Engine:
             ordered=self._locks is not None,
             commit_with_pull=not self.wish.broadcast,
             stats=self.statistics,
-            on_illegal=lambda _: self._begin_anew(fetched.queue),
+            on_illegal=lambda _: self._begin_anew(fetched),
         )
 
-    async def _begin_anew(self, queue: MessageQueue) -> None:
-        self.queues.lost(queue)
+    async def _begin_anew(self, fetched: ProcessQueue) -> None:
+        """Let the next division take a queue whose offset was illegal, once no handler is at it."""
+        self.queues.lost(fetched)
         self.rebalancer.wake()
 
     async def _divided(
@@ -328,7 +330,7 @@ class Engine:
     ) -> None:
         self._limits.share(topic, len(mine))
         self._subscriptions.renew(topic)
-        self.tasks.spawn(self._instance.heartbeat(), "heartbeat")
+        self.tasks.spawn(self._announce(), "heartbeat")
         listener = self.wish.on_queues
         if listener is None or topic == self._subscriptions.retry_topic:
             return
@@ -338,6 +340,10 @@ class Engine:
             await self._listening.call(listener, self._instance.namespace.unwrap(topic), *told)
         except Exception:
             log.exception("a listener of queues failed topic=%s group=%s", topic, self.group)
+
+    async def _announce(self) -> None:
+        await self._instance.heartbeat()
+        self._subscriptions.adopt()
 
     def _keep(self, queue: MessageQueue, messages: list[StoredMessage]) -> list[StoredMessage]:
         for hook in self.wish.filter_hooks:

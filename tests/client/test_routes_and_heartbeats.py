@@ -212,6 +212,27 @@ async def test_a_broker_knows_this_client_once_a_heartbeat_was_waited_for(
         assert await client.members(group, topic) == [client.client_id]
 
 
+async def test_a_broker_that_knows_the_client_is_told_of_a_new_member_too() -> None:
+    """It answers a request's sender only if it knows the sender as a producer."""
+    broker = ScriptedBroker("a")
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as client:
+        client.join(SilentConsumer("g", {"t": "*"}))
+        await client.routes.find("t")
+        await client.ensure_heartbeat(broker.address)
+        await client.ensure_heartbeat(broker.address)
+        assert len(broker.heartbeats) == 1
+
+        client.join(SilentProducer("p"))
+        client.greet_soon(broker.address)
+        client.join(SilentProducer("q"))
+        await client.ensure_heartbeat(broker.address)
+
+        said = [
+            [group.group_name for group in data.producer_data_set] for data in broker.heartbeats
+        ]
+        assert said == [[], ["p"], ["p", "q"]]
+
+
 async def test_a_broker_that_does_not_answer_is_not_waited_for_without_end() -> None:
     async with ScriptedCluster([]) as cluster:
         cluster.name_server.routes["t"] = route({"a": "127.0.0.1:1"})

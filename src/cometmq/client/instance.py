@@ -106,6 +106,8 @@ class ClientInstance(Lifetime):
         self._tasks = Supervisor(f"client {self.client_id}")
         self._members: list[Member] = []
         self._greeted: set[str] = set()
+        self._knowing: set[str] = set()
+        self._joined = 0
         self._greeting: set[str] = set()
         self._greetings: dict[str, asyncio.Task[None]] = {}
         self._shared: dict[type[Any], Any] = {}
@@ -251,6 +253,8 @@ class ClientInstance(Lifetime):
                 kind = type(member).__name__
                 raise ClientError(f"client {self.client_id} has a {kind} of {member.group} already")
         self._members.append(member)
+        self._joined += 1
+        self._knowing.clear()
 
     async def leave(self, member: Member) -> None:
         """Take a member out and tell the brokers; one that does not answer is passed over."""
@@ -309,21 +313,26 @@ class ClientInstance(Lifetime):
         if not data.producer_data_set and not data.consumer_data_set:
             return
         known = self.routes.addresses(masters_only=not data.consumer_data_set)
-        await asyncio.gather(*(self._greet(address, data) for address in sorted(known)))
+        await asyncio.gather(
+            *(self._greet(address, data, self._joined) for address in sorted(known))
+        )
 
     async def ensure_heartbeat(self, address: str) -> None:
-        """Return once a broker knows this client, or failed to answer its heartbeat."""
+        """Return once a broker knows every member, or failed to answer its heartbeat."""
+        earlier = self._greetings.get(address)
+        if earlier is not None:  # it may be older than the newest member
+            await asyncio.wait([earlier])
         self.greet_soon(address)
         greeting = self._greetings.get(address)
         if greeting is not None:
             await asyncio.wait([greeting])
 
     def greet_soon(self, address: str) -> None:
-        """Send a first heartbeat to a broker in the background, unless it had one already."""
-        if address in self._greeted or address in self._greetings:
+        """Send a heartbeat to a broker in the background, unless it knows every member already."""
+        if address in self._knowing or address in self._greetings:
             return
         greeting = self._tasks.spawn(
-            self._greet(address, self._heartbeat_data()), f"greet-{address}"
+            self._greet(address, self._heartbeat_data(), self._joined), f"greet-{address}"
         )
         self._greetings[address] = greeting
         greeting.add_done_callback(lambda _: self._greetings.pop(address, None))
@@ -332,7 +341,7 @@ class ClientInstance(Lifetime):
         """Greet a broker again over a new connection: it forgot us when it lost the one before."""
         if address not in self.routes.addresses(masters_only=False):
             return
-        self._greeted.discard(address)
+        self._knowing.discard(address)
         self._heartbeats.forget(address)
         greets = self.settings.heartbeat_on_connect and address not in self._greeting
         if self._members and self._running and greets:
@@ -340,15 +349,18 @@ class ClientInstance(Lifetime):
         for listener in self.on_broker:
             listener(address)
 
-    async def _greet(self, address: str, data: HeartbeatData) -> None:
+    async def _greet(self, address: str, data: HeartbeatData, joined: int) -> None:
+        """Send what was to be said when ``joined`` members had joined so far."""
         self._greeting.add(address)
         try:
             await self._heartbeats.send(address, data)
         except CometError as error:
-            self._greeted.discard(address)
+            self._knowing.discard(address)
             log.warning("heartbeat failed address=%s error=%s", address, error)
         else:
             self._greeted.add(address)
+            if joined == self._joined:
+                self._knowing.add(address)
         finally:
             self._greeting.discard(address)
 
@@ -356,6 +368,7 @@ class ClientInstance(Lifetime):
         """Forget the brokers that no route mentions any more."""
         mentioned = self.routes.addresses(masters_only=False)
         self._greeted &= mentioned
+        self._knowing &= mentioned
         self._heartbeats.keep_only(mentioned)
 
     def _heartbeat_data(self) -> HeartbeatData:

@@ -1,0 +1,81 @@
+"""Memory stays flat however many messages pass through a consumer."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from pathlib import Path
+
+import pytest
+
+from cometmq.client import ClientInstance, Message, MessageQueue, Producer, StoredMessage
+from support.rounds import rounds
+from support.stream import KINDS, consuming
+
+pytestmark = pytest.mark.soak_elsewhere
+
+BACKLOG = rounds(ci=1_000, soak=20_000)
+BODY = bytes(1024)
+BATCH = 50
+FLAT_BYTES = 4 * 1024 * 1024
+"""Less than half of what ten times the smallest backlog would take up."""
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_memory_is_flat_over_ten_times_the_backlog(
+    instance: ClientInstance,
+    name_servers: str,
+    queues: list[MessageQueue],
+    group: str,
+    kind: str,
+) -> None:
+    """The first backlog warms up: what is needed once is there then."""
+    count = 0
+    figures: list[int] = []
+    moved = asyncio.Event()
+
+    async def handler(message: StoredMessage) -> None:
+        nonlocal count
+        count += len(message.body) // len(BODY)
+        if count in (BACKLOG, 11 * BACKLOG):
+            figures.append(resident_bytes())
+        moved.set()
+
+    async with Producer(instance=instance, group=f"{group}-p") as producer:
+        for number in range(11 * BACKLOG // BATCH):
+            batch = [Message(topic=queues[0].topic, body=BODY) for _ in range(BATCH)]
+            await producer.send_batch(batch, queue=queues[number % len(queues)])
+    async with (
+        asyncio.timeout(rounds(ci=40, soak=400)),
+        consuming(name_servers, queues[0].topic, group, kind, handler),
+    ):
+        while count < 11 * BACKLOG:
+            moved.clear()
+            await moved.wait()
+
+    assert count == 11 * BACKLOG
+    assert figures[1] - figures[0] < FLAT_BYTES
+
+
+async def test_a_producer_keeps_nothing_of_what_it_sent(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    async with Producer(instance=instance, group=f"{group}-p") as producer:
+
+        async def send(count: int) -> None:
+            for _ in range(count // BATCH):
+                message = Message(topic=queues[0].topic, body=BODY)
+                await asyncio.gather(*(producer.send_soon(message) for _ in range(BATCH)))
+
+        await send(BACKLOG)
+        before = resident_bytes()
+        await send(10 * BACKLOG)
+
+        assert resident_bytes() - before < FLAT_BYTES

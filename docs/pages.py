@@ -7,10 +7,16 @@ of them anew; a test fails while one is stale.
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import importlib
 import inspect
+import itertools
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +27,8 @@ MACHINE_DEFAULT = "(the machine's)"
 
 def pages() -> list[Path]:
     """Every page of the documentation, those at the project's root included."""
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    return sorted(path for path in found if path.parent.name != "parts")
 
 
 def wanted() -> Iterator[tuple[Path, str]]:
@@ -143,7 +150,30 @@ def codes_page() -> str:
 
     rows = [_row(f"{int(code)}", f"`{code.name}`") for code in sorted(ResponseCode)]
     head = (ROOT / "docs/reference/parts/errors.md").read_text().rstrip()
+    head = head.replace("<!-- the tree of errors -->", "\n".join(_error_tree()))
     return "\n".join([head, "", "| Code | Name |", "|---|---|", *rows]) + "\n"
+
+
+def _error_tree() -> Iterator[str]:
+    """Every error a client may raise below the one all derive from, with its first sentence."""
+    import cometmq.client
+    from cometmq.model.errors import CometError
+
+    for module in pkgutil.walk_packages(cometmq.client.__path__, "cometmq.client."):
+        importlib.import_module(module.name)
+    yield from ("```text", "CometError", *_branches(CometError), "```")
+
+
+def _branches(error: type[Exception], before: str = "") -> Iterator[str]:
+    """The errors below one, drawn as a tree; the servers' own ones are left out."""
+    shown = ("cometmq.model.errors", "cometmq.client", "cometmq.remoting")
+    below = [kind for kind in error.__subclasses__() if kind.__module__.startswith(shown)]
+    for number, kind in enumerate(sorted(below, key=lambda kind: kind.__name__), start=1):
+        last = number == len(below)
+        text = (inspect.getdoc(kind) or "").partition("\n")[0].replace("``", "`")
+        stem = before + ("└── " if last else "├── ") + kind.__name__
+        yield f"{stem:<33}{text}"
+        yield from _branches(kind, before + ("    " if last else "│   "))
 
 
 def client_page() -> str:
@@ -153,16 +183,167 @@ def client_page() -> str:
     lines = [(ROOT / "docs/reference/parts/client.md").read_text().rstrip()]
     for name in cometmq.client.__all__:
         thing = getattr(cometmq.client, name)
-        if issubclass(thing, Exception):
-            continue
-        lines += ["", f"## {name}", "", *_docstring(thing)]
-        for method_name, method in vars(thing).items():
-            is_call = inspect.isfunction(method) or isinstance(method, classmethod)
-            if method_name.startswith("_") or not is_call:
-                continue
-            call = getattr(thing, method_name)
-            lines += ["", f"### {name}.{method_name}", "", *_signature(call), *_docstring(call)]
+        if not _is_kind(thing, Exception) and not _is_kind(thing, _checked_settings()):
+            lines += _described(name, thing, cometmq.client.__name__)
     return "\n".join(lines) + "\n"
+
+
+def client_parts_page() -> str:
+    """The public names of the client's packages that are imported one by one."""
+    from cometmq.client import consistency, idempotent, telemetry
+    from cometmq.client.idempotent import sqlalchemy
+
+    lines = [(ROOT / "docs/reference/parts/client-parts.md").read_text().rstrip()]
+    parts = {
+        idempotent: idempotent.__all__,
+        sqlalchemy: ["SqlAlchemyMarks", "SqlTransaction", "AsyncSqlTransaction"],
+        telemetry: telemetry.__all__,
+        consistency: ["check", "Difference"],
+    }
+    for module, names in parts.items():
+        lines += ["", f"## {module.__name__}", "", *_docstring(module)]
+        for name in names:
+            lines += _described(name, getattr(module, name), module.__name__, level=3)
+    return "\n".join(lines) + "\n"
+
+
+def client_settings_page() -> str:
+    """Every setting of clients, with its names in a program, the environment and a file."""
+    lines = [(ROOT / "docs/reference/parts/client-settings.md").read_text().rstrip()]
+    for kind in client_settings():
+        lines += ["", f"## {kind.__name__}", "", *_docstring(kind), ""]
+        lines += [f"Table `[{kind.section}]`; variables begin with `{_variable_prefix(kind)}`.", ""]
+        lines += ["| Name | Default | Expected | Meaning |", "|---|---|---|---|"]
+        lines += _client_setting_rows(kind)
+    return "\n".join(lines) + "\n"
+
+
+def client_settings() -> list[Any]:
+    """The settings classes of the client, in the order of their page."""
+    from cometmq.client import config
+
+    kinds = [getattr(config, name) for name in config.__all__]
+    base = _checked_settings()
+    return [kind for kind in kinds if _is_kind(kind, base) and kind is not base]
+
+
+def _checked_settings() -> type:
+    from cometmq.client.config import Checked
+
+    return Checked
+
+
+def _variable_prefix(kind: Any) -> str:
+    from cometmq.client.config.layers import PREFIX
+
+    return f"{PREFIX}{kind.section}_".upper()
+
+
+def _client_setting_rows(kind: Any) -> Iterator[str]:
+    from cometmq.system.settings import describe
+    from cometmq.system.settings_sample import field_texts
+
+    for setting in describe(kind):
+        shown = setting.render(setting.default())
+        default = MACHINE_DEFAULT if setting.depends_on_machine else f"`{shown}`" if shown else ""
+        meaning = field_texts(kind)[setting.name].replace("``", "`")
+        if setting.environment:
+            meaning += f" Also from the variable `{setting.environment}`."
+        yield _row(f"`{setting.name}`", default, setting.expectation, meaning)
+
+
+def _is_kind(thing: Any, kind: type) -> bool:
+    return isinstance(thing, type) and issubclass(thing, kind)
+
+
+def _described(name: str, thing: Any, module: str, *, level: int = 2) -> Iterator[str]:
+    """One public name: what it is, its fields or members, and its methods."""
+    heading = "#" * level
+    yield from ("", f"{heading} {name}", "")
+    if not isinstance(thing, type):
+        yield from _signature(thing) if inspect.isfunction(thing) else ()
+        yield from _docstring(thing) if inspect.isfunction(thing) else _alias_text(name, module)
+        return
+    yield from _docstring(thing)
+    yield from _fields(thing)
+    for method_name, method in _methods(thing):
+        call = getattr(thing, method_name)
+        yield from ("", f"{heading}# {name}.{method_name}", "")
+        if isinstance(method, property):
+            yield from _docstring(method)
+        else:
+            yield from (*_signature(call), *_docstring(call))
+
+
+def _methods(thing: type) -> Iterator[tuple[str, Any]]:
+    """The public methods and properties, those of private bases included."""
+    seen: set[str] = set()
+    for base in thing.__mro__:
+        if base is not thing and not base.__module__.startswith("cometmq.client"):
+            continue
+        for name, member in vars(base).items():
+            is_call = inspect.isfunction(member) or isinstance(member, (classmethod, property))
+            if is_call and not name.startswith("_") and name not in seen:
+                seen.add(name)
+                yield name, member
+
+
+def _fields(thing: type) -> Iterator[str]:
+    """The documented fields of a dataclass, or the members of an enumeration."""
+    from cometmq.system.settings_sample import field_texts
+
+    if _is_kind(thing, Enum):
+        rows = [(f"`{name}`", text) for name, text in _member_texts(thing).items()]
+        title = "Member"
+    elif dataclasses.is_dataclass(thing):
+        texts = field_texts(thing)
+        rows = [(f"`{f.name}: {_type(f.type)}`", texts.get(f.name, "")) for f in _shown(thing)]
+        title = "Field"
+    else:
+        return
+    if rows:
+        yield from ("", f"| {title} | Meaning |", "|---|---|")
+        yield from (_row(name, text.replace("``", "`")) for name, text in rows)
+
+
+def _shown(thing: Any) -> list[Any]:
+    return [field for field in dataclasses.fields(thing) if not field.name.startswith("_")]
+
+
+def _type(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+
+
+def _member_texts(thing: Any) -> dict[str, str]:
+    body = ast.parse(inspect.getsource(thing)).body[0].body  # type: ignore[attr-defined]
+    texts = dict.fromkeys(thing.__members__, "")
+    for member, text in itertools.pairwise(body):
+        if isinstance(member, ast.Assign) and isinstance(text, ast.Expr):
+            name = member.targets[0].id  # type: ignore[attr-defined]
+            texts[name] = _sentence(ast.literal_eval(text.value))
+    return texts
+
+
+def _alias_text(name: str, module: str) -> Iterator[str]:
+    """The text below a name that stands for a type."""
+    owner = _owner_of(name, module)
+    source = ast.parse(inspect.getsource(owner)).body
+    for alias, text in itertools.pairwise(source):
+        if (
+            isinstance(alias, ast.Assign)
+            and getattr(alias.targets[0], "id", "") == name
+            and isinstance(text, ast.Expr)
+        ):
+            yield from ("```text", f"{name} = {ast.unparse(alias.value)}", "```", "")
+            yield _sentence(ast.literal_eval(text.value)).replace("``", "`")
+
+
+def _owner_of(name: str, module: str) -> Any:
+    """The module in which a name of a package is written down."""
+    for node in ast.walk(ast.parse(inspect.getsource(sys.modules[module]))):
+        if isinstance(node, ast.ImportFrom) and any(part.name == name for part in node.names):
+            return sys.modules[node.module or ""]
+    return sys.modules[module]
 
 
 def _signature(call: Callable[..., Any]) -> Iterator[str]:
@@ -170,13 +351,9 @@ def _signature(call: Callable[..., Any]) -> Iterator[str]:
     parameters = [str(p) for n, p in signature.parameters.items() if n != "self"]
     prefix = "await " if inspect.iscoroutinefunction(call) else ""
     parameters = [text.replace("'", "") for text in parameters]
-    if any(p.kind is p.KEYWORD_ONLY for p in signature.parameters.values()):
-        first = next(
-            number
-            for number, p in enumerate(q for n, q in signature.parameters.items() if n != "self")
-            if p.kind is p.KEYWORD_ONLY
-        )
-        parameters.insert(first, "*")
+    kinds = [p.kind for n, p in signature.parameters.items() if n != "self"]
+    if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        parameters.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
     returns = str(signature.return_annotation).strip("'")
     yield from ("```text", f"{prefix}{call.__name__}({', '.join(parameters)}) -> {returns}", "```")
     yield ""
@@ -187,7 +364,7 @@ def _docstring(thing: Any) -> Iterator[str]:
     first, _, rest = (inspect.getdoc(thing) or "").partition("\n\n")
     yield _sentence(first).replace("``", "`")
     if rest.strip():
-        yield from ("", "```text", *rest.strip().splitlines(), "```")
+        yield from ("", "```text", *rest.strip("\n").rstrip().splitlines(), "```")
 
 
 def _row(*cells: str) -> str:
@@ -203,6 +380,8 @@ GENERATED: dict[Path, Callable[[], str]] = {
     ROOT / "docs/reference/cli.md": cli_page,
     ROOT / "docs/reference/errors.md": codes_page,
     ROOT / "docs/reference/client.md": client_page,
+    ROOT / "docs/reference/client-parts.md": client_parts_page,
+    ROOT / "docs/reference/client-settings.md": client_settings_page,
 }
 
 

@@ -1,0 +1,43 @@
+"""Deliver a message if, and only if, a local transaction commits.
+
+The message is stored first, unseen by consumers. Then ``execute`` does the local part. If the
+broker does not hear how it ended, it asks ``check`` later, of any producer of the group.
+
+Needs a broker that serves transactions, such as RocketMQ's; ours refuses them for now.
+"""
+
+import asyncio
+import sqlite3
+import sys
+
+from cometmq.client import LocalState, Message, StoredMessage, TransactionProducer
+
+
+class Orders:
+    def __init__(self) -> None:
+        self.database = sqlite3.connect(":memory:")
+        self.database.execute("CREATE TABLE orders (name TEXT PRIMARY KEY)")
+
+    async def execute(self, message: Message, argument: object) -> LocalState:
+        with self.database:
+            self.database.execute("INSERT INTO orders VALUES (?)", [argument])
+        return LocalState.COMMIT
+
+    async def check(self, message: StoredMessage) -> LocalState:
+        name = message.keys[0]
+        found = self.database.execute("SELECT 1 FROM orders WHERE name = ?", [name]).fetchone()
+        return LocalState.COMMIT if found else LocalState.ROLLBACK
+
+
+async def main(name_server: str = "127.0.0.1:9876") -> None:
+    orders = Orders()
+    async with TransactionProducer(name_server, group="order-desk", listener=orders) as producer:
+        for _ in range(2):
+            message = Message(topic="confirmed", body=b"a hat", keys=["order-1"])
+            result = await producer.send_in_transaction(message, "order-1")
+            print(f"{result.state.name}: {type(result.error).__name__}")
+    orders.database.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from functools import lru_cache
 from operator import mul
 from typing import Any
 
@@ -21,6 +22,8 @@ try:
 except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
 
+_REPEATED_BYTES_MAX = 32
+_ID_BEGINNING_BYTES, _ID_BYTES_MAX = 24, 64
 _MASK = 0xFFFFFFFF
 _SIGN = 0x80000000
 _UTF16 = f"utf-16-{'le' if sys.byteorder == 'little' else 'be'}"
@@ -55,9 +58,17 @@ def extend_hash_in(hash_of_prefix: int, memory: Any, at: int, end: int) -> int:
             hashed = hashed * 31 + unit
         return hashed
     data = bytes(memory[at:end])
+    if hash_of_prefix == 0 and len(data) <= _REPEATED_BYTES_MAX:
+        return _hash_again(data)
     if data.isascii():
         return _extend_ascii(hash_of_prefix, data)
     return _extend_text(hash_of_prefix, data.decode("utf-8", "replace"))
+
+
+@lru_cache(1024)
+def _hash_again(data: bytes) -> int:
+    """Interpreted, the hash of what comes again and again: tags."""
+    return _extend_text(0, data.decode("utf-8", "replace"))
 
 
 def index_hash(key_hash: int) -> int:
@@ -76,8 +87,17 @@ def _extend_ascii(hash_of_prefix: int, data: bytes) -> int:
         return hashed
     if len(data) >= len(_POWERS):
         return _extend_text(hash_of_prefix, data.decode())
+    if _ID_BEGINNING_BYTES < len(data) <= _ID_BYTES_MAX:
+        hash_of_prefix = _hash_of_beginning(hash_of_prefix, data[:_ID_BEGINNING_BYTES])
+        data = data[_ID_BEGINNING_BYTES:]
     total: int = hash_of_prefix * _POWERS[len(data)] + sum(map(mul, reversed(data), _POWERS))
     return ((total + _SIGN) & _MASK) - _SIGN
+
+
+@lru_cache(4096)
+def _hash_of_beginning(hash_of_prefix: int, data: bytes) -> int:
+    """Interpreted, the hash up to where the unique ids of one producer begin to differ."""
+    return _extend_text(hash_of_prefix, data.decode())
 
 
 def _extend_text(hash_of_prefix: int, text: str) -> int:

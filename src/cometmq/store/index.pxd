@@ -53,7 +53,8 @@ cdef class Index:
     cpdef long long end_log(self)
     @cython.locals(position=cython.Py_ssize_t)
     cpdef note(self, int hashed, long long log_offset, long long store_ms)
-    @cython.locals(
-        count=cython.int, number=cython.int, position=cython.Py_ssize_t, newest=IndexFile)
+    @cython.locals(count=cython.int, number=cython.int, position=cython.Py_ssize_t)
     cpdef settle(self)
+    @cython.locals(newest=IndexFile)
+    cdef _add(self, int hashed, long long log_offset, long long store_ms)
     cdef IndexFile _roll(self)

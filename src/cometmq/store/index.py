@@ -24,6 +24,11 @@ from cometmq.store.paths import index_name
 from cometmq.store.segments import Segment
 from cometmq.system.files import LARGE_PAGE_BYTES, Files
 
+try:
+    import cython  # type: ignore[import-untyped]
+except ImportError:  # interpreted, without Cython at hand
+    from cometmq.system.uncompiled import cython
+
 _HEADER = Struct(">qqqqii")
 _HEADER_BYTES = 40
 _ENTRY_BYTES = 20
@@ -253,8 +258,13 @@ class Index:
     def note(self, hashed: int, log_offset: int, store_ms: int) -> None:
         """Take the entry of one key of a record; `settle` adds it.
 
-        Meanwhile its place in the file, which may be anywhere, comes nearer to the processor.
+        Meanwhile its place in the file, which may be anywhere, comes nearer to the processor;
+        interpreted, that is not worth while, and `settle` only writes the header.
         """
+        if not cython.compiled:
+            self._noted += 1
+            self._add(hashed, log_offset, store_ms)
+            return
         if self._noted == _NOTES_MAX:
             self.settle()
         position = self._noted * _NOTE_BYTES
@@ -272,18 +282,22 @@ class Index:
             OSError: the disk is full or broken and room was not made before.
         """
         count, self._noted = self._noted, 0
-        for number in range(count):
-            position = number * _NOTE_BYTES
-            newest = self.newest
-            if newest is None or newest.is_full():
-                newest = self._roll()
-            newest.put(
-                raw.get_i32(self._notes, position),
-                raw.get_i64(self._notes, position + 4),
-                raw.get_i64(self._notes, position + 12),
-            )
+        if cython.compiled:
+            for number in range(count):
+                position = number * _NOTE_BYTES
+                self._add(
+                    raw.get_i32(self._notes, position),
+                    raw.get_i64(self._notes, position + 4),
+                    raw.get_i64(self._notes, position + 12),
+                )
         if count:
             self.newest.write_header()
+
+    def _add(self, hashed: int, log_offset: int, store_ms: int) -> None:
+        newest = self.newest
+        if newest is None or newest.next_entry >= self._entries:
+            newest = self._roll()
+        newest.put(hashed, log_offset, store_ms)
 
     def flush(self) -> int:
         """Sync the files that have become full; from any thread.

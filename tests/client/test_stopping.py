@@ -1,0 +1,336 @@
+"""How a consumer ends: in good order, at once, or because it could not begin."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cometmq.client import (
+    AdminClient,
+    ClientClosedError,
+    ClientError,
+    ClientInstance,
+    ConfigError,
+    Filter,
+    Message,
+    Producer,
+    PushConsumer,
+    StartFrom,
+    StoredMessage,
+)
+from cometmq.model.errors import ResponseError
+from support.seen import WAIT_S, Seen, until
+
+
+@pytest.fixture
+async def producer(instance: ClientInstance) -> AsyncIterator[Producer]:
+    async with Producer(instance=instance, group="producers") as running:
+        yield running
+
+
+async def send(producer: Producer, topic: str, count: int) -> None:
+    await asyncio.gather(
+        *(producer.send(Message(topic=topic, body=b"%d" % number)) for number in range(count))
+    )
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_nothing_is_lost_and_nothing_repeated_when_a_consumer_stops_in_good_order(
+    name_servers: str, producer: Producer, topic: str, group: str, ordered: bool
+) -> None:
+    """Messages that no handler had begun with go to the next member; the others are done with."""
+    seen = Seen()
+
+    async def handle(message: StoredMessage) -> None:
+        await asyncio.sleep(0.002)
+        seen.add(message)
+
+    await send(producer, topic, 200)
+    for round_number in range(1, 5):
+        async with PushConsumer(
+            name_servers,
+            group=group,
+            handler=handle,
+            ordered=ordered,
+            subscriptions={topic: "*"},
+            start_from=StartFrom.FIRST,
+            concurrency=4,
+        ):
+            await seen.count(50 * round_number)
+
+    counted = Counter(seen.bodies)
+    assert len(counted) == 200
+    # A handler that ends behind a slower one before it is not covered by what is committed.
+    assert sum(counted.values()) - 200 <= (0 if ordered else 3 * 4)
+
+
+async def test_a_stop_waits_for_the_handler_and_keeps_its_offset(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    begun = asyncio.Event()
+    ended = False
+
+    async def handle(message: StoredMessage) -> None:
+        nonlocal ended
+        begun.set()
+        await asyncio.sleep(0.2)
+        ended = True
+
+    await producer.send(Message(topic=topic, body=b"x"))
+    consumer = PushConsumer(
+        name_servers,
+        group=group,
+        handler=handle,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+    )
+    await consumer.start()
+    await begun.wait()
+    await consumer.close()
+
+    assert ended
+    async with AdminClient(name_servers) as admin:
+        told = await admin.committed(group, topic)
+    assert sum(offset or 0 for offset in told.values()) == 1
+
+
+async def test_a_handler_that_never_ends_is_cancelled_after_the_time_for_a_stop(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    begun, again = asyncio.Event(), Seen()
+    cancelled = False
+
+    async def handle(message: StoredMessage) -> None:
+        nonlocal cancelled
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled = True
+
+    await producer.send(Message(topic=topic, body=b"x"))
+    options = {"group": group, "subscriptions": {topic: "*"}, "start_from": StartFrom.FIRST}
+    consumer = PushConsumer(name_servers, handler=handle, stop_ms=200, **options)
+    await consumer.start()
+    await begun.wait()
+    started = time.monotonic()
+    await consumer.close()
+
+    assert cancelled
+    assert 0.2 <= time.monotonic() - started < 5
+    async with PushConsumer(name_servers, handler=again, **options):
+        await again.count(1)
+    assert again.bodies == [b"x"]
+
+
+async def test_a_plain_handler_that_never_ends_is_abandoned_with_one_line_in_the_log(
+    name_servers: str,
+    producer: Producer,
+    topic: str,
+    group: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def handle(message: StoredMessage) -> None:
+        begun.set()
+        may_end.wait()
+
+    await producer.send(Message(topic=topic, body=b"x"))
+    consumer = PushConsumer(
+        name_servers,
+        group=group,
+        handler=handle,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+        stop_ms=100,
+    )
+    try:
+        await consumer.start()
+        await until(begun.is_set)
+        started = time.monotonic()
+        await consumer.close()
+        assert time.monotonic() - started < 5
+    finally:
+        may_end.set()
+
+    lines = [each for each in caplog.messages if "abandoned" in each]
+    assert lines == [f"handlers still run and are abandoned group={group} calls=1"]
+
+
+async def test_a_hard_stop_cancels_handlers_at_once_and_their_messages_come_again(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    begun, again = asyncio.Event(), Seen()
+
+    async def handle(message: StoredMessage) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    await producer.send(Message(topic=topic, body=b"x"))
+    options = {"group": group, "subscriptions": {topic: "*"}, "start_from": StartFrom.FIRST}
+    consumer = PushConsumer(name_servers, handler=handle, **options)
+    await consumer.start()
+    await begun.wait()
+    started = time.monotonic()
+    await consumer.abort()
+
+    assert time.monotonic() - started < 3
+    async with PushConsumer(name_servers, handler=again, **options):
+        await again.count(1)
+    assert again.bodies == [b"x"]
+
+
+async def test_a_hard_stop_cuts_a_stop_in_good_order_short(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    begun = asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    await producer.send(Message(topic=topic, body=b"x"))
+    consumer = PushConsumer(
+        name_servers,
+        group=group,
+        handler=handle,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+    )
+    await consumer.start()
+    await begun.wait()
+    started = time.monotonic()
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(0.05)
+    await consumer.abort()
+    await closing
+
+    assert time.monotonic() - started < 5
+
+
+async def test_cancelling_a_stop_stops_the_waiting_and_not_the_stopping(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    ended = False
+
+    async def handle(message: StoredMessage) -> None:
+        nonlocal ended
+        begun.set()
+        await may_end.wait()
+        ended = True
+
+    await producer.send(Message(topic=topic, body=b"x"))
+    consumer = PushConsumer(
+        name_servers,
+        group=group,
+        handler=handle,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+    )
+    await consumer.start()
+    await begun.wait()
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(0.05)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    may_end.set()
+    await consumer.close()
+
+    assert ended
+
+
+async def test_a_closed_consumer_is_unknown_to_the_brokers_and_leaves_no_task(
+    name_servers: str, topic: str, group: str
+) -> None:
+    before = asyncio.all_tasks()
+    async with AdminClient(name_servers) as admin:
+        consumer = PushConsumer(
+            name_servers, group=group, handler=Seen(), subscriptions={topic: "*"}
+        )
+        async with consumer:
+            await until(lambda: len(consumer.queues()) == 4)
+            online = await admin.consumer_connections(group)
+            assert [each.client_id for each in online.connection_set] == [consumer.client_id]
+        with pytest.raises(ResponseError, match="not online"):
+            await admin.consumer_connections(group)
+    await until(lambda: asyncio.all_tasks() <= before)
+
+
+async def test_a_consumer_is_used_once(name_servers: str, topic: str, group: str) -> None:
+    consumer = PushConsumer(name_servers, group=group, handler=Seen(), subscriptions={topic: "*"})
+    await consumer.start()
+    await consumer.start()
+    waiting = asyncio.create_task(consumer.until_failed())
+    await asyncio.sleep(0)
+    await consumer.close()
+    await consumer.close()
+    await consumer.abort()
+
+    with pytest.raises(ClientClosedError):
+        await asyncio.wait_for(waiting, WAIT_S)
+    for refused in (consumer.start(), consumer.subscribe("other"), consumer.skip_backlog()):
+        with pytest.raises(ClientClosedError):
+            await refused
+    with pytest.raises(ClientClosedError):
+        consumer.resume()
+
+
+async def test_a_consumer_that_was_never_started_can_be_closed(
+    name_servers: str, group: str
+) -> None:
+    await PushConsumer(name_servers, group=group, handler=Seen()).close()
+
+
+async def test_two_consumers_of_one_group_in_one_client_are_refused(
+    instance: ClientInstance, topic: str, group: str
+) -> None:
+    async with PushConsumer(
+        instance=instance, group=group, handler=Seen(), subscriptions={topic: "*"}
+    ) as first:
+        with pytest.raises(ClientError, match="already"):
+            await PushConsumer(instance=instance, group=group, handler=Seen()).start()
+        await until(lambda: len(first.queues()) == 4)
+
+
+async def test_a_consumer_whose_filter_no_broker_can_apply_does_not_start(
+    name_servers: str, topic: str, group: str
+) -> None:
+    """Filtering by properties is off unless a broker is told to do it."""
+    consumer = PushConsumer(
+        name_servers, group=group, handler=Seen(), subscriptions={topic: Filter.sql("a > 5")}
+    )
+    with pytest.raises(ConfigError, match="a > 5"):
+        await consumer.start()
+    with pytest.raises(ClientClosedError):
+        await consumer.start()
+
+
+async def test_a_running_consumer_keeps_its_filter_when_no_broker_can_apply_the_new_one(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    seen = Seen()
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=seen,
+        subscriptions={topic: "a"},
+        start_from=StartFrom.FIRST,
+    ) as consumer:
+        with pytest.raises(ConfigError):
+            await consumer.subscribe(topic, Filter.sql("a > 5"))
+        await producer.send(Message(topic=topic, body=b"x", tags="a"))
+        await seen.count(1)
+
+
+@pytest.mark.parametrize("handlers", [{}, {"handler": print, "batch_handler": print}])
+def test_just_one_handler_is_expected(group: str, handlers: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="either a handler or a batch_handler"):
+        PushConsumer("127.0.0.1:1", group=group, **handlers)  # type: ignore[arg-type]

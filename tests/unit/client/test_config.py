@@ -16,10 +16,10 @@ def test_defaults_are_in_their_ranges(kind: type) -> None:
 @pytest.mark.parametrize(
     ("kind", "values", "reason"),
     [
-        (ProducerSettings, {"retries": -1}, "retryTimesWhenSendFailed=-1: expected a whole number"),
-        (ProducerSettings, {"compress_level": 10}, "compressLevel=10: .* from 0 to 9"),
-        (PullSettings, {"pull_batch": 0}, "pullBatchSize=0: .* from 1 to 1024"),
-        (ClientSettings, {"heartbeat_ms": 0}, "heartbeatBrokerInterval=0"),
+        (ProducerSettings, {"retries": -1}, "retries=-1: expected a whole number"),
+        (ProducerSettings, {"compress_level": 10}, "compress_level=10: .* from 0 to 9"),
+        (PullSettings, {"pull_batch": 0}, "pull_batch=0: .* from 1 to 1024"),
+        (ClientSettings, {"heartbeat_ms": 0}, "heartbeat_ms=0"),
     ],
 )
 def test_a_value_out_of_its_range_is_refused(

@@ -78,7 +78,7 @@ def test_a_file_is_read_when_the_environment_names_it(tmp_path: Path) -> None:
         ),
         (
             {"tables": {"producer": {"retries": 99}}},
-            r"table \[producer\]: retryTimesWhenSendFailed=99",
+            r"table \[producer\]: retries=99",
         ),
         (
             {"environment": {"COMETMQ_PRODUCER_RETRIES": "x"}},

@@ -5,13 +5,20 @@ Source: ours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from cometmq.system.settings import describe
+from cometmq.system.settings import Setting, describe
 
 KIB = 1024
 MIB = 1024 * KIB
+
+
+@functools.cache
+def described(kind: type) -> tuple[Setting, ...]:
+    """What is known of each setting, under the name that a program uses."""
+    return tuple(replace(setting, key=setting.name) for setting in describe(kind))
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ class Checked:
         """Remember which settings were passed, since those win over files and environment."""
         made = super().__new__(cls)
         kind: type = cls
-        names = [setting.name for setting in describe(kind)]
+        names = [setting.name for setting in described(kind)]
         object.__setattr__(made, "given", frozenset([*names[: len(values)], *named]))
         return made
 
@@ -39,5 +46,5 @@ class Checked:
             ConfigError: one is out of its range; says which, and what was expected.
         """
         kind: type = type(self)
-        for known in describe(kind):
+        for known in described(kind):
             known.parse(known.render(getattr(self, known.name)))

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cometmq.client.config.base import Checked
+from cometmq.client.config.base import Checked, described
 from cometmq.model.errors import ConfigError
-from cometmq.system.settings import Setting, describe
+from cometmq.system.settings import Setting
 
 S = TypeVar("S", bound=Checked)
 Tables = Mapping[str, Mapping[str, Any]]
@@ -141,7 +141,7 @@ def _text(value: Any) -> str:
 
 
 def _described(kind: type) -> tuple[Setting, ...]:
-    return describe(kind)
+    return described(kind)
 
 
 def _names(kind: type[Checked]) -> list[str]:

@@ -111,10 +111,10 @@ async def test_a_message_that_is_not_there_is_refused(
 # --- who consumed it ----------------------------------------------------------------------------
 
 
-async def kind_of(admin: AdminClient, message: StoredMessage, group: str) -> TrackKind | None:
+async def kind_of(admin: AdminClient, message: StoredMessage, group: str) -> TrackKind:
     """What is told of one group."""
-    tracks = await admin.track(message)
-    return next((track.kind for track in tracks if track.group == group), None)
+    (track,) = await admin.track(message, [group])
+    return track.kind
 
 
 async def nothing(message: StoredMessage) -> None:
@@ -143,6 +143,7 @@ async def test_a_group_has_consumed_what_lies_before_its_offset(
             return await kind_of(admin, message, group) is TrackKind.CONSUMED
 
         await until(consumed)
+        assert [track.group for track in await admin.track(message)] == [group]
 
     async def gone() -> bool:
         return await kind_of(admin, message, group) is TrackKind.NOT_ONLINE
@@ -214,7 +215,8 @@ async def test_of_groups_that_pull_or_hear_broadcasts_offsets_tell_nothing(
     ):
 
         async def told() -> bool:
-            kinds = {track.group: track.kind for track in await admin.track(message)}
+            groups = [f"{group}-pull", f"{group}-all"]
+            kinds = {track.group: track.kind for track in await admin.track(message, groups)}
             return kinds == {
                 f"{group}-pull": TrackKind.PULL,
                 f"{group}-all": TrackKind.BROADCAST,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
@@ -44,7 +45,7 @@ async def until(reached: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_topic_is_made_shown_changed_and_deleted(admin: AdminClient) -> None:
+async def test_a_topic_is_made_shown_changed_and_deleted(admin: AdminClient, target: str) -> None:
     topic = f"t-{uuid.uuid4().hex}"
     assert len(await admin.create_topic(topic, queues=3)) == 3
     assert topic in await admin.topics()
@@ -55,7 +56,11 @@ async def test_a_topic_is_made_shown_changed_and_deleted(admin: AdminClient) -> 
     config = (await admin.topic_configs(topic))[name]
     assert (config.read_queue_nums, config.perm) == (5, Perm.READ)
 
-    await admin.delete_topic(topic)
+    if target == "5.3.3":  # it deletes the topic, and then looks for a timer that is switched off
+        with pytest.raises(ResponseError, match="TimerMessageStore"):
+            await admin.delete_topic(topic)
+    else:
+        await admin.delete_topic(topic)
 
     async def gone() -> bool:
         return topic not in await admin.topics()
@@ -107,9 +112,14 @@ async def test_statistics_tell_what_each_queue_holds(
 
 
 async def test_a_broker_tells_its_figures(admin: AdminClient, broker: str) -> None:
-    figures = await admin.broker_figures(broker)
+    figures: dict[str, str] = {}
 
-    assert "putTps" in figures
+    async def told() -> bool:
+        with suppress(ResponseError):  # RocketMQ fails until it has taken its first sample
+            figures.update(await admin.broker_figures(broker))
+        return "putTps" in figures
+
+    await until(told)
     assert "bootTimestamp" in figures
 
 

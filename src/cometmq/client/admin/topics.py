@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from cometmq.client.admin.core import AdminCore
 from cometmq.client.queue_offsets import QueueBounds
-from cometmq.model.errors import ResponseError
+from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TEMPLATE_TOPIC, Perm, TopicConfig, check_topic_name
 from cometmq.protocol.bodies import (
@@ -79,13 +79,24 @@ class Topics(AdminCore):
         return list(route.publish_queues) if route else []
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic from all brokers of the cluster, then from every name server."""
+        """Delete a topic from all brokers of the cluster, then from every name server.
+
+        Raises:
+            ResponseError, RemotingError: a broker refused or did not answer; the others and the
+                name servers were told all the same.
+        """
+        failure: CometError | None = None
+        header = DeleteTopicInBrokerRequest(topic=topic)
         for address in await self._masters():
-            header = DeleteTopicInBrokerRequest(topic=topic)
-            await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+            try:
+                await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+            except CometError as error:
+                failure = failure or error
         forget = DeleteTopicInNamesrvRequest(topic=topic)
         await self._tell_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, forget)
         self._instance.routes.forget(topic)
+        if failure is not None:
+            raise failure
 
     async def topics(self) -> list[str]:
         """Give the names of all topics, in alphabetical order."""

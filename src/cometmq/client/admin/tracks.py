@@ -9,6 +9,7 @@ comparing brokers by name rather than by address is ours.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -62,17 +63,21 @@ class Track:
 class Tracks(Queries, Groups, Clients):
     """Calls that follow a message."""
 
-    async def track(self, message: StoredMessage) -> list[Track]:
+    async def track(
+        self, message: StoredMessage, groups: Iterable[str] | None = None
+    ) -> list[Track]:
         """Tell for each group that reads a message's topic whether it has consumed the message.
 
         Args:
             message: as any of the queries found it.
+            groups: the groups in question; None for those that the brokers know to read the topic.
+                Brokers of 5.3 know only those that have committed something.
 
         Returns:
             One entry for each group, by name.
         """
-        groups = await self.groups_of_topic(message.topic)
-        return [await self._track(group, message) for group in groups]
+        asked = await self.groups_of_topic(message.topic) if groups is None else groups
+        return [await self._track(group, message) for group in sorted(asked)]
 
     async def trace(self, message_id: str, *, topic: str = TRACE_TOPIC) -> list[Record]:
         """Give what producers and consumers have traced of a message, in the order it was stored.

@@ -9,6 +9,7 @@ Source: ours.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
 import os
 import threading
@@ -100,6 +101,31 @@ class Portal:
 
         return self.run(called())
 
+    def begin(self, make: Callable[[], asyncio.Future[T]]) -> concurrent.futures.Future[T]:
+        """Call what gives a future, in the loop's thread; gives one that other threads can use.
+
+        What the call raises is in the future, too.
+
+        Raises:
+            ClientClosedError: the portal has ended.
+        """
+        result: concurrent.futures.Future[T] = concurrent.futures.Future()
+        loop = self._loop
+        if loop is None:
+            raise ClientClosedError(ENDED)
+
+        def called() -> None:
+            try:
+                make().add_done_callback(lambda done: _pass_on(done, result))
+            except Exception as error:
+                result.set_exception(error)
+
+        try:
+            loop.call_soon_threadsafe(called, context=contextvars.copy_context())
+        except RuntimeError:
+            raise ClientClosedError(ENDED) from None
+        return result
+
     @property
     def thread_name(self) -> str:
         """The name of the loop's thread."""
@@ -165,6 +191,17 @@ class Portal:
     def _let_go(self) -> bool:
         self._holders -= 1
         return self._holders == 0
+
+
+def _pass_on(done: asyncio.Future[T], result: concurrent.futures.Future[T]) -> None:
+    if not result.set_running_or_notify_cancel():
+        return
+    if done.cancelled():
+        result.set_exception(ClientClosedError("the call was cancelled"))
+    elif (error := done.exception()) is not None:
+        result.set_exception(error)
+    else:
+        result.set_result(done.result())
 
 
 class _Shared:

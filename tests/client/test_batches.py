@@ -13,32 +13,16 @@ from cometmq.client import (
     Message,
     MessageQueue,
     Producer,
-    PullConsumer,
     ResponseError,
     SendContext,
     SendHook,
-    StartFrom,
-    StoredMessage,
 )
 from cometmq.protocol.batch import decode_batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.properties import decode_properties
+from support.reading import read_all
 from support.scripted import ScriptedCluster
 from support.sent import SentBroker
-
-
-async def read_all(
-    name_servers: str, queues: list[MessageQueue], count: int
-) -> list[StoredMessage]:
-    """Read so many messages of these queues, from their beginning."""
-    got: list[StoredMessage] = []
-    async with PullConsumer(name_servers, group="readers", start_from=StartFrom.FIRST) as consumer:
-        await consumer.assign(queues)
-        async with asyncio.timeout(20):
-            while len(got) < count:
-                got += await consumer.poll(1.0)
-    return got
-
 
 # --- given as one -------------------------------------------------------------------------------
 

@@ -1,0 +1,112 @@
+"""Messages that are delivered later: by a delay level, and at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+from servers import Cluster
+
+from cometmq.client import Message, MessageQueue, Producer, PullConsumer, ResponseError
+from cometmq.model import property_names as names
+from support.reading import read_all
+
+
+@pytest.fixture(scope="module")
+def timer_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name server of a cluster whose broker knows timers and takes messages back."""
+    if target != "5.3.3":
+        pytest.skip("is only for 5.3.3")
+    settings = {"timerWheelEnable": True, "recallMessageEnable": True}
+    running = Cluster(target, tmp_path_factory.mktemp("timers"), settings)
+    try:
+        running.start()
+        yield running.namesrv
+    finally:
+        running.kill()
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def test_a_delay_level_delivers_later(
+    name_servers: str, queues: list[MessageQueue], topic: str, group: str
+) -> None:
+    """Level 2 of the cluster of these tests is 2 seconds."""
+    async with Producer(name_servers, group=group) as producer:
+        sent_ms = now_ms()
+        receipt = await producer.send(Message(topic, b"later", delay_level=2))
+        await producer.send(Message(topic, b"now"))
+    got = await read_all(name_servers, queues, 2)
+
+    assert [message.body for message in got] == [b"now", b"later"]
+    assert got[1].store_time_ms >= sent_ms + 1_900
+    assert got[1].message_id == receipt.message_id
+
+
+async def test_a_level_above_the_highest_is_the_highest(
+    name_servers: str, queues: list[MessageQueue], topic: str, group: str
+) -> None:
+    """It is taken; 18 seconds are too long to wait here."""
+    async with Producer(name_servers, group=group) as producer:
+        receipt = await producer.send(Message(topic, b"x", delay_level=99))
+
+    assert receipt.queue.topic == topic
+
+
+@pytest.mark.only_on("5.3.3")
+async def test_a_recalled_message_is_not_delivered(timer_cluster: str) -> None:
+    late = {names.TIMER_DELAY_MS: "4000"}
+    async with (
+        Producer(timer_cluster, group="g") as producer,
+        PullConsumer(timer_cluster, group="readers") as consumer,
+    ):
+        recalled = await producer.send(Message("recalled", b"recalled", properties=late))
+        await producer.send(Message("recalled", b"kept", properties=late))
+        assert recalled.recall_handle is not None
+        message_id = await producer.recall("recalled", recalled.recall_handle)
+        assert message_id == recalled.message_id
+
+        await consumer.assign(await producer.fetch_queues("recalled"))
+        got: list[bytes] = []
+        async with asyncio.timeout(20):
+            while not got:
+                got += [message.body for message in await consumer.poll(1.0)]
+        got += [message.body for message in await consumer.poll(2.0)]
+
+    assert got == [b"kept"]
+
+
+@pytest.mark.only_on("5.3.3")
+@pytest.mark.parametrize(
+    "name", [names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS]
+)
+async def test_a_timer_message_is_delivered_when_it_is_due(timer_cluster: str, name: str) -> None:
+    sent_ms = now_ms()
+    when = {
+        names.TIMER_DELAY_SEC: "3",
+        names.TIMER_DELAY_MS: "3000",
+        names.TIMER_DELIVER_MS: str(sent_ms + 3_000),
+    }[name]
+    topic = f"timer-{name.lower()}"
+    async with Producer(timer_cluster, group="g") as producer:
+        await producer.send(Message(topic, b"later", properties={name: when}))
+        queues = await producer.fetch_queues(topic)
+    (got,) = await read_all(timer_cluster, queues, 1)
+
+    assert got.body == b"later"
+    assert got.store_time_ms >= sent_ms + 1_900, "brokers count in whole seconds"
+
+
+async def test_a_broker_without_timers_refuses_timer_messages(
+    target: str, name_servers: str, topic: str, group: str
+) -> None:
+    if target == "4.9.7":
+        pytest.skip("it does not know the property, and delivers at once")
+    timer = Message(topic, b"x", properties={names.TIMER_DELAY_MS: "3000"})
+    async with Producer(name_servers, group=group) as producer:
+        with pytest.raises(ResponseError):
+            await producer.send(timer)

@@ -1,0 +1,259 @@
+"""Traces of what was sent: one record for each stored message, found by its id and keys."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cometmq.client import (
+    AdminClient,
+    ClientInstance,
+    ClientSettings,
+    LocalState,
+    Message,
+    MessageQueue,
+    Producer,
+    SendKind,
+    StoredMessage,
+    TransactionProducer,
+)
+from cometmq.client.config import TraceSettings
+from cometmq.client.trace import EndTransaction, Publish, Recall, TraceDispatcher, decode
+from cometmq.model.topic import TRACE_TOPIC
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import SendMessageResponse
+from cometmq.protocol.properties import decode_properties
+from cometmq.remoting import Request, Response
+from support.reading import read_all
+from support.scripted import OFFSET_ID, Act, ScriptedCluster
+from support.sent import SentBroker
+from support.transacting import TransactionBroker
+
+PUBLISHED = Publish(5, "r", "g", "t", "ID", None, "k1 k2", "h:1", 1, 1)
+
+
+async def traced(name_servers: str, queues: list[MessageQueue], count: int) -> list[StoredMessage]:
+    """Read so many trace messages."""
+    return await read_all(name_servers, queues, count)
+
+
+def traces(broker: SentBroker, topic: str = TRACE_TOPIC) -> list[tuple[list[Any], list[str]]]:
+    """The records of each trace message a scripted broker got, and its keys."""
+    return [
+        (decode(command.body.decode()), decode_properties(header.properties or "")["KEYS"].split())
+        for header, command in zip(broker.sends, broker.commands, strict=True)
+        if header.topic == topic
+    ]
+
+
+def with_trace_topic(cluster: ScriptedCluster) -> ScriptedCluster:
+    cluster.name_server.routes[TRACE_TOPIC] = cluster.name_server.routes["t"]
+    return cluster
+
+
+async def test_a_trace_is_found_by_the_id_and_the_keys_of_its_message(
+    name_servers: str, instance: ClientInstance, topic: str, group: str
+) -> None:
+    """A topic of its own keeps the traces of this test apart."""
+    async with AdminClient(instance=instance) as admin:
+        where = await admin.create_topic(f"{topic}-traces", queues=1)
+    options = {"trace": True, "trace_topic": f"{topic}-traces"}
+    async with Producer(name_servers, group=group, **options) as producer:
+        receipt = await producer.send(Message(topic, b"12345", tags="a", keys=["k1", "k2"]))
+        await producer.send_batch([Message(topic, b"1"), Message(topic, b"2")])
+        await producer.send_soon(Message(topic, b"x", delay_level=1))
+    (trace,) = await traced(name_servers, where, 1)
+
+    first, batch, delayed = decode(trace.body.decode())
+    assert isinstance(first, Publish)
+    assert (first.group, first.topic, first.message_id) == (group, topic, receipt.message_id)
+    assert (first.tags, first.keys, first.body_bytes) == ("a", "k1 k2", 5)
+    assert (first.offset_message_id, first.success) == (receipt.offset_message_id, True)
+    assert first.kind is SendKind.NORMAL
+    assert isinstance(batch, Publish)
+    assert len(batch.message_id.split(",")) == 2
+    assert isinstance(delayed, Publish)
+    assert delayed.kind is SendKind.DELAYED
+    assert {receipt.message_id, "k1", "k2", *batch.message_id.split(",")} <= set(trace.keys)
+
+
+async def test_only_what_was_stored_is_traced_and_less_safely_is_no_success() -> None:
+    script = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLUSH_DISK_TIMEOUT)
+    broker = SentBroker("a", *script)
+    async with ScriptedCluster([broker]) as cluster:
+        with_trace_topic(cluster)
+        async with Producer(cluster.address, group="g", trace=True) as producer:
+            await producer.send(Message("t", b"x"))
+
+    (((record,), keys),) = traces(broker)
+    assert isinstance(record, Publish)
+    assert (record.success, record.store_host) == (False, broker.address)
+    assert record.message_id in keys
+
+
+async def test_nothing_is_traced_where_the_broker_wants_no_traces() -> None:
+    class Untraced(SentBroker):
+        def _send(self, request: Request) -> Response | None:
+            super()._send(request)
+            header = SendMessageResponse(
+                msg_id=OFFSET_ID, queue_id=0, queue_offset=0, trace_on="false"
+            )
+            return Response(header=header)
+
+    broker = Untraced()
+    async with ScriptedCluster([broker]) as cluster:
+        with_trace_topic(cluster)
+        async with Producer(cluster.address, group="g", trace=True) as producer:
+            await producer.send(Message("t", b"x"))
+
+    assert [header.topic for header in broker.sends] == ["t"]
+
+
+async def test_messages_of_the_trace_topic_are_not_traced() -> None:
+    broker = SentBroker()
+    async with ScriptedCluster([broker]) as cluster:
+        with_trace_topic(cluster)
+        async with Producer(cluster.address, group="g", trace=True) as producer:
+            await producer.send(Message(TRACE_TOPIC, b"x"))
+
+    assert len(broker.sends) == 1
+
+
+async def test_the_end_of_a_transaction_is_traced() -> None:
+    class Listener:
+        async def execute(self, message: Message, argument: object) -> LocalState:
+            return LocalState.ROLLBACK
+
+        async def check(self, message: StoredMessage) -> LocalState:
+            return LocalState.UNKNOWN
+
+    broker = TransactionBroker()
+    async with ScriptedCluster([broker]) as cluster:
+        with_trace_topic(cluster)
+        async with TransactionProducer(
+            cluster.address, group="g", listener=Listener(), trace=True
+        ) as producer:
+            sent = await producer.send_in_transaction(Message("t", b"x", keys=["k"]))
+
+    (((half, end), keys),) = traces(broker)
+    assert isinstance(half, Publish)
+    assert half.kind is SendKind.TRANSACTION_HALF
+    assert isinstance(end, EndTransaction)
+    assert (end.message_id, end.transaction_id) == (sent.receipt.message_id,) * 2
+    assert (end.state, end.from_check, end.store_host) == (
+        LocalState.ROLLBACK,
+        False,
+        broker.address,
+    )
+    assert {sent.receipt.message_id, "k"} == set(keys)
+
+
+async def test_traces_of_the_cloud_go_to_a_topic_of_their_region() -> None:
+    broker = SentBroker()
+    topic = "rmq_sys_TRACE_DATA_DefaultRegion"
+    async with ScriptedCluster([broker]) as cluster:
+        cluster.name_server.routes[topic] = cluster.name_server.routes["t"]
+        client = ClientSettings(cloud=True)
+        async with Producer(cluster.address, group="g", trace=True, client=client) as producer:
+            await producer.send(Message("t", b"x"))
+
+    assert len(traces(broker, topic)) == 1
+
+
+# --- the dispatcher -----------------------------------------------------------------------------
+
+
+async def test_many_records_travel_in_one_message_until_it_is_large() -> None:
+    broker = SentBroker()
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+        with_trace_topic(cluster)
+        dispatcher = TraceDispatcher(instance, TraceSettings(body_bytes_max=1_000))
+        dispatcher.retain()
+        for number in range(100):
+            assert dispatcher.add(PUBLISHED, topic="", region="r", keys=[f"k{number}"])
+        await dispatcher.release()
+
+    records = [len(found) for found, _ in traces(broker)]
+    assert sum(records) == 100
+    assert 2 < len(records) < 20
+
+
+async def test_records_leave_after_a_while_even_if_they_are_few() -> None:
+    broker = SentBroker()
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+        with_trace_topic(cluster)
+        dispatcher = TraceDispatcher(instance, TraceSettings(flush_ms=20))
+        dispatcher.retain()
+        try:
+            dispatcher.add(PUBLISHED, topic="", region="r", keys=["k"])
+            await broker.wait_until(lambda: len(broker.sends) == 1)
+            dispatcher.add(PUBLISHED, topic="", region="r", keys=["k"])
+            await broker.wait_until(lambda: len(broker.sends) == 2)
+        finally:
+            await dispatcher.release()
+
+
+async def test_records_beyond_the_limit_are_dropped_and_counted() -> None:
+    broker = SentBroker()
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+        with_trace_topic(cluster)
+        dispatcher = TraceDispatcher(instance, TraceSettings(waiting_max=3))
+        taken = [dispatcher.add(PUBLISHED, topic="", region="r", keys=["k"]) for _ in range(5)]
+        dispatcher.retain()
+        assert await dispatcher.flush(5.0)
+        await dispatcher.release()
+
+    assert taken == [True, True, True, False, False]
+    assert dispatcher.dropped == 2
+    assert [len(found) for found, _ in traces(broker)] == [3]
+
+
+async def test_traces_that_no_broker_takes_are_given_up_and_counted() -> None:
+    broker = SentBroker("a", *[ResponseCode.MESSAGE_ILLEGAL] * 5)
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+        with_trace_topic(cluster)
+        dispatcher = TraceDispatcher(instance)
+        dispatcher.retain()
+        dispatcher.add(PUBLISHED, topic="", region="r", keys=["k"])
+        assert await dispatcher.flush(5.0)
+        await dispatcher.release()
+
+    assert dispatcher.dropped == 1
+
+
+async def test_flushing_is_bounded_by_its_timeout() -> None:
+    broker = SentBroker("a", *[Act.STAY_SILENT] * 5)
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+        with_trace_topic(cluster)
+        dispatcher = TraceDispatcher(instance, TraceSettings(timeout_ms=300))
+        dispatcher.retain()
+        dispatcher.add(PUBLISHED, topic="", region="r", keys=["k"])
+        began = asyncio.get_running_loop().time()
+        assert not await dispatcher.flush(0.05)
+        assert asyncio.get_running_loop().time() - began < 0.25
+        await dispatcher.release()
+
+
+@pytest.mark.parametrize("users", [1, 3])
+async def test_members_share_a_dispatcher_and_the_last_one_ends_it(users: int) -> None:
+    broker = SentBroker()
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+        with_trace_topic(cluster)
+        dispatcher = TraceDispatcher.of(instance)
+        assert TraceDispatcher.of(instance) is dispatcher
+        for _ in range(users):
+            dispatcher.retain()
+        dispatcher.add(PUBLISHED, topic="", region="r", keys=["k"])
+        for _ in range(users - 1):
+            await dispatcher.release()
+        assert broker.sends == []
+        await dispatcher.release()
+        assert len(broker.sends) == 1
+
+
+def test_a_recalled_message_has_a_record_of_its_own() -> None:
+    assert decode("Recall\x015\x01r\x01g\x01t\x01ID\x01true\x02") == [
+        Recall(5, "r", "g", "t", "ID", success=True)
+    ]

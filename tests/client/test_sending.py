@@ -1,0 +1,429 @@
+"""Single sends: what arrives, what is refused before it leaves, and what hooks see."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cometmq.client import (
+    BackPressureError,
+    ClientInstance,
+    ClientSettings,
+    ForbiddenHook,
+    InvalidMessageError,
+    InvalidNameError,
+    Message,
+    MessageQueue,
+    Producer,
+    ProducerSettings,
+    QueueNotFoundError,
+    ResponseError,
+    SendContext,
+    SendHook,
+    SendKind,
+    SendReceipt,
+    SendStatus,
+)
+from cometmq.client.sender import INNER_GROUP, InnerProducer
+from cometmq.model.errors import ConfigError
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.message_id import decode_unique_id
+from cometmq.protocol.properties import decode_properties
+from support.reading import read_all
+from support.scripted import Act, ScriptedBroker, ScriptedCluster
+from support.sent import SentBroker
+
+MESSAGE = Message(topic="t", body=b"x")
+
+
+# --- whole clusters -----------------------------------------------------------------------------
+
+
+async def test_a_message_arrives_as_it_was_sent(
+    name_servers: str, queues: list[MessageQueue], topic: str, group: str
+) -> None:
+    message = Message(
+        topic, "Grüße".encode(), tags="paid", keys=["k1", "k2"], flag=7, properties={"ü": "é"}
+    )
+    async with Producer(name_servers, group=group) as producer:
+        receipt = await producer.send(message)
+    (got,) = await read_all(name_servers, queues, 1)
+
+    assert (got.topic, got.body, got.tags, got.keys, got.flag) == (
+        topic, "Grüße".encode(), "paid", ["k1", "k2"], 7
+    )  # fmt: skip
+    assert got.properties["ü"] == "é"
+    assert (got.message_id, got.offset_message_id) == (
+        receipt.message_id,
+        receipt.offset_message_id,
+    )
+    assert (got.queue, got.queue_offset) == (receipt.queue, receipt.queue_offset)
+    assert receipt.status is SendStatus.SEND_OK
+    assert receipt.region_id == "DefaultRegion"
+
+
+async def test_every_way_of_sending_stores_the_message(
+    name_servers: str, queues: list[MessageQueue], topic: str, group: str
+) -> None:
+    async with Producer(name_servers, group=group) as producer:
+        ids = {
+            (await producer.send(Message(topic, b"awaited"))).message_id,
+            (await producer.send_soon(Message(topic, b"begun"))).message_id,
+            await producer.send_oneway(Message(topic, b"oneway")),
+        }
+        got = await read_all(name_servers, queues, 3)
+
+    assert {message.message_id for message in got} == ids
+    assert {message.body for message in got} == {b"awaited", b"begun", b"oneway"}
+
+
+async def test_the_queue_can_be_said_picked_or_left_to_the_key(
+    name_servers: str, queues: list[MessageQueue], topic: str, group: str
+) -> None:
+    async with Producer(name_servers, group=group) as producer:
+        said = await producer.send(Message(topic, b"x"), queue=queues[3])
+        picked = await producer.send(Message(topic, b"x"), selector=lambda all_, _: all_[1])
+        keyed = [await producer.send(Message(topic, b"x"), order_key="k") for _ in range(3)]
+        begun = await producer.send_soon(Message(topic, b"x"), order_key="k")
+
+    assert said.queue == queues[3]
+    assert picked.queue == queues[1]
+    assert {receipt.queue for receipt in [*keyed, begun]} == {keyed[0].queue}
+
+
+async def test_sends_take_the_queues_in_turn(
+    name_servers: str, queues: list[MessageQueue], topic: str, group: str
+) -> None:
+    async with Producer(name_servers, group=group) as producer:
+        receipts = [await producer.send(Message(topic, b"x")) for _ in range(8)]
+
+    assert sorted(receipt.queue for receipt in receipts) == sorted(queues * 2)
+
+
+async def test_a_topic_that_does_not_exist_is_made_by_the_first_send(
+    name_servers: str, topic: str, group: str
+) -> None:
+    new = f"{topic}-new"
+    async with Producer(name_servers, group=group, new_topic_queues=2) as producer:
+        receipt = await producer.send(Message(new, b"x"))
+
+        assert len(await producer.fetch_queues(new)) == 2
+    (got,) = await read_all(name_servers, [receipt.queue], 1)
+    assert got.body == b"x"
+
+
+async def test_thousands_of_begun_sends_are_stored_once_each(
+    name_servers: str, queues: list[MessageQueue], topic: str, group: str
+) -> None:
+    async with Producer(name_servers, group=group) as producer:
+        sends = [producer.send_soon(Message(topic, b"%d" % number)) for number in range(3_000)]
+        receipts = await asyncio.gather(*sends)
+    got = await read_all(name_servers, queues, 3_000)
+
+    assert sorted(int(message.body) for message in got) == list(range(3_000))
+    assert len({receipt.offset_message_id for receipt in receipts}) == 3_000
+
+
+async def test_begun_sends_to_one_queue_stay_in_order(
+    name_servers: str, queues: list[MessageQueue], topic: str, group: str
+) -> None:
+    async with Producer(name_servers, group=group) as producer:
+        await producer.ready(topic)
+        sends = [
+            producer.send_soon(Message(topic, b"%d" % number), queue=queues[1])
+            for number in range(300)
+        ]
+        await asyncio.gather(*sends)
+    got = await read_all(name_servers, queues, 300)
+
+    assert [int(message.body) for message in got] == list(range(300))
+
+
+async def test_names_are_wrapped_in_the_namespace_on_the_wire_only(
+    name_servers: str, group: str
+) -> None:
+    """Whoever looks without the namespace sees the names as brokers know them."""
+    seen: list[MessageQueue] = []
+
+    def first(queues: Any, message: Message) -> MessageQueue:
+        seen.extend(queues)
+        picked: MessageQueue = queues[0]
+        return picked
+
+    async with Producer(name_servers, group=group, namespace="ns") as producer:
+        receipt = await producer.send(Message(f"in-{group}", b"x"))
+        await producer.send(Message(f"in-{group}", b"x"), selector=first)
+        queues = await producer.fetch_queues(f"in-{group}")
+    outside = [
+        MessageQueue(f"ns%{queue.topic}", queue.broker_name, queue.queue_id) for queue in queues
+    ]
+    got = await read_all(name_servers, outside, 2)
+
+    assert receipt.queue.topic == seen[0].topic == f"in-{group}"
+    assert got[0].topic == f"ns%in-{group}"
+    assert got[0].properties["INSTANCE_ID"] == "ns"
+
+
+# --- refused before anything is sent ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (Message("t", b""), InvalidMessageError),
+        (Message("t", b"x" * 101), InvalidMessageError),
+        (Message("", b"x"), InvalidNameError),
+        (Message("no blanks", b"x"), InvalidNameError),
+        (Message("t" * 128, b"x"), InvalidNameError),
+        (Message("RMQ_SYS_TRANS_HALF_TOPIC", b"x"), InvalidMessageError),
+        (Message("t", b"x", properties={"": "x"}), InvalidMessageError),
+        (Message("t", b"x", properties={"x": " "}), InvalidMessageError),
+        (Message("t", b"x", properties={"TRAN_MSG": "true"}), InvalidMessageError),
+        (Message("t", b"x", tags="a\x01b"), InvalidMessageError),
+        (Message("t", b"x", keys=[" "]), InvalidMessageError),
+    ],
+)
+async def test_what_breaks_a_rule_is_refused_by_every_way_of_sending(
+    message: Message, error: type[Exception]
+) -> None:
+    broker = SentBroker()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        Producer(cluster.address, group="g", body_bytes_max=100) as producer,
+    ):
+        for send in (producer.send, producer.send_soon, producer.send_oneway):
+            with pytest.raises(error):
+                await send(message)
+
+    assert broker.sends == []
+
+
+async def test_a_queue_the_topic_does_not_have_is_refused() -> None:
+    def elsewhere(queues: Any, message: Message) -> MessageQueue:
+        return MessageQueue("other", "a", 0)
+
+    broker = SentBroker()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        Producer(cluster.address, group="g") as producer,
+    ):
+        with pytest.raises(QueueNotFoundError):
+            await producer.send(MESSAGE, queue=MessageQueue("other", "a", 0))
+        with pytest.raises(QueueNotFoundError):
+            await producer.send(MESSAGE, selector=elsewhere)
+        with pytest.raises(TypeError, match="one of them"):
+            await producer.send(MESSAGE, selector=elsewhere, order_key="k")
+
+    assert broker.sends == []
+
+
+@pytest.mark.parametrize("group", ["", " ", "a b", "g" * 256])
+def test_a_group_without_a_valid_name_is_refused(group: str) -> None:
+    with pytest.raises(InvalidNameError):
+        Producer("127.0.0.1:1", group=group)
+
+
+async def test_settings_come_as_keywords_or_as_an_object() -> None:
+    """The keyword wins; a setting nobody knows is refused."""
+    given = ProducerSettings(retries=5, compress_level=1)
+    producer = Producer("127.0.0.1:1", group="g", settings=given, retries=0)
+
+    assert (producer.settings.retries, producer.settings.compress_level) == (0, 1)
+    with pytest.raises(ConfigError, match="did you mean retries"):
+        Producer("127.0.0.1:1", group="g", retrys=0)
+
+
+async def test_every_message_has_an_id_of_this_client() -> None:
+    broker = SentBroker()
+    client = ClientSettings(client_ip="10.1.2.3")
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        Producer(cluster.address, group="g", client=client) as producer,
+    ):
+        receipts = [await producer.send(MESSAGE) for _ in range(3)]
+
+    decoded = [decode_unique_id(receipt.message_id) for receipt in receipts]
+    assert {one.host for one in decoded} == {"10.1.2.3"}
+    assert len({one.counter for one in decoded}) == 3
+
+
+# --- back-pressure ------------------------------------------------------------------------------
+
+
+async def test_what_exceeds_the_limit_is_refused_until_there_is_room() -> None:
+    broker = ScriptedBroker("a", *[Act.STAY_SILENT] * 10)
+    limits = {"back_pressure": True, "back_pressure_messages": 10}
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        Producer(cluster.address, group="g", retries_async=0, **limits) as producer,
+    ):
+        sends = [producer.send_soon(MESSAGE, timeout=0.3) for _ in range(10)]
+        with pytest.raises(BackPressureError, match="10 messages"):
+            await producer.send_soon(MESSAGE)
+        assert not await producer.drain(timeout=0.01)
+
+        assert await producer.drain(timeout=5.0)
+        assert (await producer.send_soon(MESSAGE)).status is SendStatus.SEND_OK
+        await asyncio.gather(*sends, return_exceptions=True)
+
+
+async def test_back_pressure_counts_bytes_too() -> None:
+    broker = ScriptedBroker("a", Act.STAY_SILENT)
+    limits = {"back_pressure": True, "back_pressure_bytes": 1 << 20, "compress_level": 0}
+    large = Message("t", b"x" * 700_000)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        Producer(cluster.address, group="g", **limits) as producer,
+    ):
+        first = producer.send_soon(large, timeout=1.0)
+        with pytest.raises(BackPressureError, match="700000 bytes"):
+            await producer.send_soon(large)
+        await broker.wait_until(lambda: bool(broker.sends))
+        first.cancel()
+        await asyncio.sleep(0)
+        assert (await producer.send_soon(large)).status is SendStatus.SEND_OK
+
+
+async def test_closing_waits_for_what_was_begun() -> None:
+    broker = SentBroker()
+    async with ScriptedCluster([broker]) as cluster:
+        async with Producer(cluster.address, group="g") as producer:
+            sends = [producer.send_soon(MESSAGE) for _ in range(20)]
+        receipts = await asyncio.gather(*sends)
+
+    assert len(receipts) == len(broker.sends) == 20
+
+
+# --- hooks --------------------------------------------------------------------------------------
+
+
+class Watching(SendHook):
+    """Notes what it is told, and adds a property."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.last: SendContext | None = None
+
+    def before_send(self, context: SendContext) -> None:
+        self.calls.append("before")
+        context.messages[0].properties["added"] = "by a hook"
+
+    def after_try(self, context: SendContext) -> None:
+        self.calls.append(f"try {context.tries} {type(context.error).__name__}")
+
+    def after_send(self, context: SendContext) -> None:
+        self.calls.append("after")
+        self.last = context
+
+
+async def test_hooks_see_every_try_and_may_add_properties() -> None:
+    broker, hook = SentBroker("a", ResponseCode.SYSTEM_BUSY), Watching()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        Producer(cluster.address, group="g", hooks=[hook]) as producer,
+    ):
+        receipt = await producer.send(Message("t", b"x", delay_level=2))
+
+    assert hook.calls == ["before", "try 1 ResponseError", "try 2 NoneType", "after"]
+    assert hook.last is not None
+    assert (hook.last.receipt, hook.last.error) == (receipt, None)
+    assert hook.last.kind is SendKind.DELAYED
+    assert (hook.last.group, hook.last.address, hook.last.queue) == (
+        "g",
+        broker.address,
+        receipt.queue,
+    )
+    assert decode_properties(broker.sends[-1].properties or "")["added"] == "by a hook"
+
+
+@pytest.mark.parametrize("way", ["send_soon", "send_oneway", "send_batch"])
+async def test_hooks_see_every_way_of_sending(way: str) -> None:
+    broker, hook = SentBroker(), Watching()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        Producer(cluster.address, group="g", hooks=[hook]) as producer,
+    ):
+        message: Any = [MESSAGE, MESSAGE] if way == "send_batch" else MESSAGE
+        await getattr(producer, way)(message)
+        await broker.wait_until(lambda: bool(broker.sends))
+
+    assert (hook.calls[0], hook.calls[-1]) == ("before", "after")
+    assert hook.last is not None
+    assert hook.last.oneway is (way == "send_oneway")
+    assert hook.last.message_id
+    assert MESSAGE.properties == {}
+
+
+async def test_a_hook_that_fails_changes_nothing() -> None:
+    class Failing(SendHook):
+        def before_send(self, context: SendContext) -> None:
+            raise ValueError("a bad hook")
+
+        after_try = after_send = before_send
+
+    broker, hook = SentBroker(), Watching()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        Producer(cluster.address, group="g", hooks=[Failing(), hook]) as producer,
+    ):
+        assert isinstance(await producer.send(MESSAGE), SendReceipt)
+
+    assert hook.calls == ["before", "try 1 NoneType", "after"]
+
+
+async def test_a_forbidding_hook_stops_the_send_before_others_see_it() -> None:
+    class Forbidding(ForbiddenHook):
+        def check(self, context: SendContext) -> None:
+            raise ResponseError(1, f"not to {context.messages[0].topic}")
+
+    broker, hook = SentBroker(), Watching()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        Producer(cluster.address, group="g", hooks=[hook, Forbidding()]) as producer,
+    ):
+        with pytest.raises(ResponseError, match="not to t"):
+            await producer.send(MESSAGE)
+
+    assert (hook.calls, broker.sends) == ([], [])
+
+
+async def test_hooks_see_that_a_send_was_cancelled() -> None:
+    broker, hook = SentBroker("a", Act.STAY_SILENT), Watching()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        Producer(cluster.address, group="g", hooks=[hook]) as producer,
+    ):
+        sending = asyncio.ensure_future(producer.send(MESSAGE))
+        await broker.wait_until(lambda: bool(broker.sends))
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+    assert hook.last is not None
+    assert isinstance(hook.last.error, asyncio.CancelledError)
+
+
+# --- what the client sends itself ---------------------------------------------------------------
+
+
+async def test_the_client_s_own_messages_may_have_reserved_properties() -> None:
+    """How often a message was delivered stands in the header, as with retry topics of Java."""
+    broker = SentBroker()
+    reserved = {"RECONSUME_TIME": "3", "MAX_RECONSUME_TIMES": "16", "ORIGIN_MESSAGE_ID": "ID"}
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+        cluster.name_server.routes["%RETRY%g"] = cluster.name_server.routes["t"]
+        inner = InnerProducer.of(instance)
+        await inner.send(Message("%RETRY%g", b"x", properties=reserved), timeout=3.0)
+        with pytest.raises(InvalidMessageError):
+            await inner.send(
+                Message("t", b"x", properties=reserved), timeout=3.0, allow_reserved=False
+            )
+        assert InnerProducer.of(instance) is inner
+
+    (header,) = broker.sends
+    assert (header.reconsume_times, header.max_reconsume_times) == (3, 16)
+    assert header.producer_group == INNER_GROUP
+    properties = decode_properties(header.properties or "")
+    assert properties["ORIGIN_MESSAGE_ID"] == "ID"
+    assert not {"RECONSUME_TIME", "MAX_RECONSUME_TIMES"} & properties.keys()

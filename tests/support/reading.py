@@ -1,0 +1,21 @@
+"""Reads what was stored, for tests of sending."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from cometmq.client import MessageQueue, PullConsumer, StartFrom, StoredMessage
+
+
+async def read_all(
+    name_servers: str, queues: Sequence[MessageQueue], count: int, *, within_s: float = 20.0
+) -> list[StoredMessage]:
+    """Read so many messages of these queues, from their beginning; fails when they do not come."""
+    got: list[StoredMessage] = []
+    async with PullConsumer(name_servers, group="readers", start_from=StartFrom.FIRST) as consumer:
+        await consumer.assign(queues)
+        async with asyncio.timeout(within_s):
+            while len(got) < count:
+                got += await consumer.poll(1.0)
+    return got

@@ -1,0 +1,79 @@
+"""Offsets that brokers keep: found by other members, and told again after a broker was away."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from servers import Cluster
+
+from cometmq.client import AdminClient, ClientInstance, MessageQueue
+from cometmq.client.offsets import RemoteOffsetStore
+from cometmq.model.errors import CometError
+from cometmq.model.offsets import QueueOffset
+
+WAIT_S = 60.0
+
+
+@pytest.fixture
+async def known_group(instance: ClientInstance, group: str) -> str:
+    """A group that the brokers know: they keep offsets of no other."""
+    async with AdminClient(instance=instance) as admin:
+        await admin.create_group(group)
+    return group
+
+
+async def test_another_member_finds_what_was_persisted(
+    name_servers: str, instance: ClientInstance, queues: list[MessageQueue], known_group: str
+) -> None:
+    store = RemoteOffsetStore(instance, known_group)
+    for number, queue in enumerate(queues):
+        store.update(queue, QueueOffset(number + 1))
+    await store.persist(queues)
+
+    async with ClientInstance(name_servers) as elsewhere:
+        other = RemoteOffsetStore(elsewhere, known_group)
+        found = [await other.stored(queue) for queue in queues]
+
+    assert found == [1, 2, 3, 4]
+
+
+async def test_an_offset_may_go_back_when_it_is_told_to(
+    instance: ClientInstance, queues: list[MessageQueue], known_group: str
+) -> None:
+    store = RemoteOffsetStore(instance, known_group)
+    for offset in (9, 4):
+        store.update(queues[0], QueueOffset(offset))
+        await store.persist(queues[:1])
+
+    assert await RemoteOffsetStore(instance, known_group).stored(queues[0]) == 4
+
+
+async def test_offsets_are_told_as_soon_as_a_killed_broker_is_back(
+    own_cluster: Cluster, group: str
+) -> None:
+    async with ClientInstance(own_cluster.namesrv) as instance:
+        async with AdminClient(instance=instance) as admin:
+            queues = await admin.create_topic("t", queues=2)
+            await admin.create_group(group)
+        store = RemoteOffsetStore(instance, group)
+        await asyncio.to_thread(own_cluster.kill_broker)
+        for queue in queues:
+            store.update(queue, QueueOffset(7))
+        await store.persist(queues)
+
+        await asyncio.to_thread(own_cluster.start_broker)
+        other = RemoteOffsetStore(instance, group)
+        async with asyncio.timeout(WAIT_S):
+            while not await _all_told(store, other, queues):
+                await asyncio.sleep(0.1)
+
+
+async def _all_told(
+    store: RemoteOffsetStore, other: RemoteOffsetStore, queues: list[MessageQueue]
+) -> bool:
+    await store.persist(queues)
+    try:
+        return [await other.stored(queue) for queue in queues] == [7, 7]
+    except CometError:
+        return False

@@ -1,0 +1,137 @@
+"""Members that share a topic: as brokers list them, and when brokers tell that somebody came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import AsyncExitStack
+
+import pytest
+
+from cometmq.client import ClientInstance, Filter, MessageQueue
+from cometmq.client.instance import Membership
+from cometmq.client.rebalance import Averagely, Rebalancer
+from cometmq.protocol.bodies import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import Request, Response, Supervisor
+
+WAIT_S = 20.0
+
+
+class SharingMember:
+    """A member that owns queues, and does nothing with them."""
+
+    def __init__(self, name_servers: str, group: str, topic: str) -> None:
+        self.group = group
+        self.mine: set[MessageQueue] = set()
+        self.moved = asyncio.Event()
+        self.instance = ClientInstance(name_servers)
+        self._topic = topic
+        self._tasks = Supervisor("member")
+        self._rebalancer = Rebalancer(
+            instance=self.instance,
+            group=group,
+            broadcast=False,
+            strategy=Averagely(),
+            topics=lambda: {topic},
+            owner=self,
+            interval_s=600,
+            min_interval_s=0.05,
+        )
+
+    def membership(self) -> Membership:
+        data = ConsumerData(
+            group_name=self.group,
+            consume_type=ConsumeType.CONSUME_PASSIVELY,
+            message_model=MessageModel.CLUSTERING,
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            subscription_data_set=[Filter.tags("*").data(self._topic)],
+        )
+        return Membership(consumers=[data])
+
+    async def start(self) -> None:
+        await self.instance.start()
+        self.instance.join(self)
+        code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+        self.instance.requests.answer(code, self.group, self._called)
+        await self.instance.routes.find(self._topic)
+        await self.instance.heartbeat()
+        self._rebalancer.start(self._tasks)
+
+    async def stop(self) -> None:
+        await self._rebalancer.stop()
+        await self._tasks.cancel()
+        await self.instance.close()
+
+    def _called(self, request: Request) -> Response | None:
+        self._rebalancer.wake()
+        return None
+
+    def owned(self, topic: str) -> Collection[MessageQueue]:
+        return self.mine
+
+    async def take(self, queue: MessageQueue) -> bool:
+        self.mine.add(queue)
+        return True
+
+    async def give_up(self, queue: MessageQueue) -> bool:
+        self.mine.discard(queue)
+        return True
+
+    async def divided(
+        self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
+    ) -> None:
+        self.moved.set()
+
+
+Join = Callable[[], Awaitable[SharingMember]]
+
+
+@pytest.fixture
+async def join(name_servers: str, group: str, topic: str) -> AsyncIterator[Join]:
+    """Let a member of one group join."""
+    async with AsyncExitStack() as stack:
+
+        async def one() -> SharingMember:
+            member = SharingMember(name_servers, group, topic)
+            await member.start()
+            stack.push_async_callback(member.stop)
+            return member
+
+        yield one
+
+
+async def until(members: list[SharingMember], reached: Callable[[], bool]) -> None:
+    """Wait until a division has made it so."""
+    async with asyncio.timeout(WAIT_S):
+        while not reached():
+            waits = [asyncio.ensure_future(member.moved.wait()) for member in members]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait, member in zip(waits, members, strict=True):
+                wait.cancel()
+                member.moved.clear()
+
+
+async def test_members_share_the_queues_as_soon_as_a_broker_tells_of_each_other(
+    join: Join, queues: list[MessageQueue]
+) -> None:
+    """Rounds of their own would come ten minutes later."""
+    first = await join()
+    await until([first], lambda: len(first.mine) == 4)
+
+    second = await join()
+    members = sorted([first, second], key=lambda member: member.instance.client_id)
+    await until(members, lambda: [len(member.mine) for member in members] == [2, 2])
+
+    assert members[0].mine == set(queues[:2])
+    assert members[1].mine == set(queues[2:])
+
+
+async def test_the_queues_of_a_member_that_leaves_go_to_the_others(
+    join: Join, queues: list[MessageQueue]
+) -> None:
+    first, second = await join(), await join()
+    await until([first, second], lambda: len(first.mine) == len(second.mine) == 2)
+
+    await second.stop()
+    await until([first], lambda: first.mine == set(queues))

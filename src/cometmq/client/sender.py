@@ -429,14 +429,13 @@ class Sender:
         )
         return check(answer)
 
-    async def master_of(self, broker_name: str, topic: str, timeout: float) -> str:
-        """Give the address of a broker of a topic's route.
+    async def master_of(self, queue: MessageQueue, timeout: float) -> tuple[str, str]:
+        """Give the address and the name of the broker that serves a queue.
 
         Raises:
-            NoMasterError: it has none now.
+            NoMasterError: it has no master now.
         """
-        queue = MessageQueue(topic, broker_name, 0)
-        return (await self._master(queue, _now() + timeout))[0]
+        return await self._master(self._on_wire(queue), _now() + timeout)
 
     async def _try(
         self, outgoing: Outgoing, target: MessageQueue, deadline: float, context: SendContext | None
@@ -478,7 +477,7 @@ class Sender:
             address = _master_in(route, target)
         if address is None or route is None:
             raise NoMasterError(f"broker {target.broker_name} has no master now")
-        return address, _broker_of(route, target)
+        return address, route.physical(target)
 
     def _next(self, route: Route, avoid: str | None) -> MessageQueue:
         """Choose a queue by the newest route, on another broker than the last try if possible."""
@@ -632,12 +631,7 @@ def _tell(
 
 
 def _master_in(route: Route | None, target: MessageQueue) -> str | None:
-    return route.master(_broker_of(route, target)) if route is not None else None
-
-
-def _broker_of(route: Route, queue: MessageQueue) -> str:
-    """Give the name of the broker that serves a queue."""
-    return queue.broker_name
+    return route.master(target) if route is not None else None
 
 
 def _attempt(target: MessageQueue, error: CometError) -> SendAttempt:

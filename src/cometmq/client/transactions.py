@@ -206,11 +206,10 @@ class TransactionProducer(Producer):
     ) -> None:
         """Tell the broker; one that cannot be told asks later."""
         topic = self._instance.namespace.wrap_topic(message.topic)
-        broker_name = receipt.queue.broker_name
         timeout = self._instance.settings.call_timeout_ms / 1000
         address = ""
         try:
-            address = await self._sender.master_of(broker_name, topic, timeout)
+            address, broker_name = await self._sender.master_of(receipt.queue, timeout)
             header = EndTransactionRequest(
                 producer_group=self._wire_group,
                 tran_state_table_offset=receipt.queue_offset,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from support import examples, plugin
 from support.server import Standalone, standalone
 
 TESTED_BLOCK = re.compile(r"<!-- run as a test -->\n```python\n(.*?)```", re.DOTALL)
+GROUP = pages.ROOT / "examples" / "consumer_group"
 TESTED_BLOCKS = [
     pytest.param(match.group(1), id=f"{path.stem}-{number}")
     for path in pages.pages()
@@ -66,6 +70,70 @@ def test_order_is_kept_by_a_handler_that_fails_once(tmp_path: Path) -> None:
         steps.setdefault(order, []).append(step)
 
     assert steps == {key: ["placed", "paid", "shipped"] for key in ("order-1", "order-2")}
+
+
+class Worker:
+    """A worker of the tutorial, as a process."""
+
+    def __init__(self, name_servers: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(GROUP / "worker.py"), name_servers],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self._lines = self.process.stdout
+        assert self._lines.readline() == "ready\n"
+        self.packed: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self._lines:
+            self.packed.append(line.split(" of ")[0])
+
+    def end(self, number: int) -> int:
+        """Send a signal, and wait until the process and all it printed are there."""
+        self.process.send_signal(number)
+        status = self.process.wait(30)
+        self._reader.join(10)
+        self._lines.close()
+        return status
+
+
+def wait_until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline, "it did not come so far within a minute"
+        time.sleep(0.02)
+
+
+def test_workers_of_the_tutorial_share_the_hats_and_lose_none(tmp_path: Path) -> None:
+    hats = {f"packed hat {number}" for number in range(20)}
+    with standalone(tmp_path) as running:
+        where = address(running)
+
+        def order() -> None:
+            assert examples.run(GROUP / "shop.py", where) == "ordered 20 hats\n"
+
+        order()
+        one = Worker(where)
+        wait_until(lambda: set(one.packed) == hats)
+        two = Worker(where)
+        one.packed.clear()
+        wait_until(lambda: order() or bool(two.packed and one.packed))
+        wait_until(lambda: set(one.packed) | set(two.packed) == hats)
+        one.packed.clear()
+        two.packed.clear()
+        order()
+        wait_until(lambda: bool(one.packed))
+        assert one.end(signal.SIGINT) == 0
+        wait_until(lambda: set(one.packed) | set(two.packed) == hats)
+        two.packed.clear()
+        order()
+        wait_until(lambda: set(two.packed) == hats)
+        two.end(signal.SIGKILL)
 
 
 @pytest.mark.parametrize("code", TESTED_BLOCKS)

@@ -29,10 +29,11 @@ EXPECTED = {
     "17_metrics_and_spans": r"'process measured' is linked to 'send measured': True\nsends: 1\n",
     "18_settings": r"file: retries=1\nenvironment: timeout_ms=2000\n"
     r"object: compress_from_bytes=3000\nkeyword: compress_level=5\n",
+    "19_transaction": r"COMMIT: NoneType\nUNKNOWN: IntegrityError\n",
 }
 """What each example prints; they run in the order of their names, on one server."""
 
-NEEDS_ROCKETMQ: dict[str, tuple[str, ...]] = {}
+NEEDS_ROCKETMQ: dict[str, tuple[str, ...]] = {"19_transaction": ("4.9.7", "5.3.3")}
 """Examples of what our own broker does not serve yet, and the versions of RocketMQ that do."""
 
 

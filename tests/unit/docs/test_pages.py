@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer.main
 
+import cometmq.client
 from cometmq.broker.config import BrokerSettings
 from cometmq.cli.commands import app
+from cometmq.client.config import layered
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting.config import RemotingSettings, TlsSettings
 from cometmq.store.config import StoreSettings
 from cometmq.system.settings import describe
+from cometmq.system.settings_sample import field_texts
 from docs import pages
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -86,6 +90,38 @@ def test_configuration_in_the_text_is_understood(page: Path) -> None:
                 key, _, value = line.partition("=")
                 assert key in known, line
                 known[key].parse(value)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_tables_of_client_settings_in_the_text_are_understood(page: Path) -> None:
+    kinds = {kind.section: kind for kind in pages.client_settings()}
+    for block in blocks(page, "toml"):
+        tables = tomllib.loads(block)
+        assert tables.keys() <= kinds.keys()
+        for section, table in tables.items():
+            used = layered(kinds[section], environment={}, tables=tables)
+            assert {name: getattr(used, name) for name in table} == table
+
+
+def test_every_setting_of_clients_is_documented_with_unit_and_default() -> None:
+    text = (pages.ROOT / "docs/reference/client-settings.md").read_text()
+    for kind in pages.client_settings():
+        table = text.partition(f"## {kind.__name__}\n")[2].partition("\n## ")[0].splitlines()
+        rows = {line.split("|")[1].strip(" `"): line for line in table if line.startswith("| `")}
+        for setting in describe(kind):
+            assert setting.expectation in rows[setting.name]
+            assert field_texts(kind)[setting.name]
+            if setting.name.endswith(("_ms", "_bytes")):
+                assert setting.unit in ("ms", "bytes"), setting.name
+
+
+def test_every_public_name_of_the_client_is_documented() -> None:
+    documented = "".join(
+        (pages.ROOT / "docs/reference" / name).read_text()
+        for name in ("client.md", "client-settings.md", "client-parts.md", "errors.md")
+    )
+
+    assert [name for name in cometmq.client.__all__ if name not in documented] == []
 
 
 def test_every_example_is_shown_or_run() -> None:

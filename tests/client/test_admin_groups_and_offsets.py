@@ -38,19 +38,19 @@ async def broker(admin: AdminClient) -> str:
 
 
 @pytest.fixture
-async def read(
-    name_servers: str, instance: ClientInstance, queues: list[MessageQueue], group: str
-) -> MessageQueue:
+async def read(instance: ClientInstance, queues: list[MessageQueue], group: str) -> MessageQueue:
     """A queue with ten messages, of which the group has committed four.
 
-    The reader has connections of its own: with them go the pulls that the broker still holds, which
-    could take an offset that is meant for the group's next member.
+    It was read without pulls that the broker holds: one that is still held when its consumer is
+    gone could take an offset that is meant for the group's next member.
     """
     queue = queues[0]
     async with Producer(instance=instance, group="admin-tests") as producer:
         for number in range(10):
             await producer.send(Message(queue.topic, str(number).encode()), queue=queue)
-    async with PullConsumer(name_servers, group=group, start_from=StartFrom.FIRST) as reader:
+    async with PullConsumer(
+        instance=instance, group=group, start_from=StartFrom.FIRST, hold_ms=0
+    ) as reader:
         await reader.assign([queue])
         async with asyncio.timeout(FOUND_S):
             for _ in range(4):

@@ -166,7 +166,7 @@ async def test_only_wanted_tags_are_handed_out(
 
 
 async def test_a_new_group_may_start_at_a_time(
-    instance: ClientInstance, queues: list[MessageQueue], group: str
+    instance: ClientInstance, target: str, queues: list[MessageQueue], group: str
 ) -> None:
     await send(instance, queues[:1], 3)
     async with reader(instance, f"{group}-look") as consumer:
@@ -183,7 +183,8 @@ async def test_a_new_group_may_start_at_a_time(
         expected = first.body.decode() if known is None else "0"
         assert await take(consumer, 1) == [expected]
         later = int((start + timedelta(days=1)).timestamp() * 1000)
-        assert await consumer.offset_at_time(queues[0], later) == 3
+        # A broker of 4.9 gives the last message for a time behind it.
+        assert await consumer.offset_at_time(queues[0], later) == (2 if target == "4.9.7" else 3)
 
 
 # --- pausing -------------------------------------------------------------------------------------
@@ -391,6 +392,7 @@ async def test_a_message_sent_back_comes_again_by_the_retry_topic(
 async def test_every_member_of_a_broadcast_reads_all_and_keeps_its_own_place(
     name_servers: str,
     instance: ClientInstance,
+    target: str,
     queues: list[MessageQueue],
     group: str,
     tmp_path: Path,
@@ -418,4 +420,5 @@ async def test_every_member_of_a_broadcast_reads_all_and_keeps_its_own_place(
         assert await first.poll(timeout=0.3) == []
     async with AdminClient(instance=instance) as admin:
         committed = await admin.committed(group, queues[0].topic)
-        assert set(committed.values()) == {None}
+        # A broker of 4.9 says 0 where it knows nothing.
+        assert set(committed.values()) == {0 if target == "4.9.7" else None}

@@ -174,14 +174,27 @@ class Offsets(AdminCore):
         header = InvokeBrokerToResetOffsetRequest(
             topic=route.topic, group=group, timestamp=timestamp_ms, is_force=force
         )
-        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        queues = [queue for queue in route.read_queues if queue.broker_name == broker]
         try:
-            answer = await self._ask(address, code, header)
+            return await self._move_members(address, header)
         except ResponseError as error:
             if not _nobody_to_tell(error):
                 raise
-            queues = [queue for queue in route.read_queues if queue.broker_name == broker]
-            return await self._write(queues, group, timestamp_ms, force=force)
+            written = await self._write(queues, group, timestamp_ms, force=force)
+            if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                return written
+        # A broker that tells members to move does so only once there is an offset of every queue.
+        try:
+            return await self._move_members(address, header)
+        except ResponseError as error:
+            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise
+            return written
+
+    async def _move_members(
+        self, address: str, header: InvokeBrokerToResetOffsetRequest
+    ) -> dict[MessageQueue, int]:
+        answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         return dict(ResetOffsetBody.decode(answer.body).offset_table)
 
     async def _write(

@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 
 import cometmq.client as asynchronous
 from cometmq.client import (
+    AllocationStrategy,
     BatchHandler,
     ClientSettings,
     ConsumeHook,
     FilterHook,
     MessageHandler,
     MessageQueue,
+    OffsetStore,
     OrderedBatchHandler,
     PullResult,
     PullSettings,
@@ -30,8 +32,6 @@ from cometmq.client import (
 from cometmq.client.blocking.base import Blocking
 from cometmq.client.blocking.instance import ClientInstance, inner_instance
 from cometmq.client.consistency import Difference
-from cometmq.client.offsets import OffsetStore
-from cometmq.client.rebalance import AllocationStrategy
 from cometmq.client.subscription import Filter
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.bodies import ConsumerRunningInfo
@@ -311,6 +311,10 @@ class PullConsumer(Blocking):
     def unsubscribe(self, topic: str) -> None:
         """Read nothing of a topic any more; what is finished is committed."""
         self._run(self._inner.unsubscribe(topic))
+
+    def disagreements(self) -> list[Difference]:
+        """Give what other members of the group subscribe differently, as last seen."""
+        return self._call(self._inner.disagreements)
 
     def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """Give the queues of a topic that can be read, and let ``on_queues`` hear of changes."""

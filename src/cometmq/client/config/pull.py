@@ -52,3 +52,9 @@ class PullSettings(Checked):
 
     offset_folder: str = setting("", key="rocketmq.client.localOffsetStoreDir")
     """Where offsets are kept when broadcasting; empty means ``.rocketmq_offsets`` at home."""
+
+    trace: bool = setting(False, key="enableMsgTrace")
+    """Whether deliveries are told to the trace topic."""
+
+    trace_topic: str = setting("", key="customizedTraceTopic")
+    """Where to; empty means RocketMQ's own trace topic."""

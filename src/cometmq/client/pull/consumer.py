@@ -14,8 +14,8 @@ from typing import Any
 
 from cometmq.client.calling import Caller
 from cometmq.client.config import ClientSettings, PullSettings
-from cometmq.client.errors import ClientClosedError, ClientError, TopicNotFoundError
-from cometmq.client.group_calls import GroupCalls
+from cometmq.client.consistency import Difference, SubscriptionWatch
+from cometmq.client.errors import ClientClosedError, ClientError
 from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, FilterHook
 from cometmq.client.instance import ClientInstance, Membership
@@ -23,6 +23,7 @@ from cometmq.client.lifetime import Ending
 from cometmq.client.offsets import OffsetStore, StartFrom, consume_from_where
 from cometmq.client.pull.answers import Answers
 from cometmq.client.pull.assignment import Chosen, Mode, Ownership, Watched
+from cometmq.client.pull.joining import check_filters, join
 from cometmq.client.pull.seeking import PlaceCalls
 from cometmq.client.pulling import Pull, PullResult
 from cometmq.client.push.sending_back import SendingBack
@@ -30,7 +31,7 @@ from cometmq.client.rebalance import AllocationStrategy, Averagely
 from cometmq.client.rebalance.rebalancer import Rebalancer
 from cometmq.client.routes import Route
 from cometmq.client.subscription import Filter
-from cometmq.model.errors import CometError, ConfigError, ResponseError
+from cometmq.model.errors import CometError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -132,6 +133,7 @@ class PullConsumer(PlaceCalls):
             owner=Ownership(self._fetcher, self._leave, self._tell),
             interval_s=self._settings.rebalance_ms / 1000,
         )
+        self._watch = SubscriptionWatch(self._instance, group, self._wanted)
         self._answers = Answers(
             self._instance,
             self._group,
@@ -164,24 +166,35 @@ class PullConsumer(PlaceCalls):
 
         Raises:
             ClientError: the shared instance has a consumer of this group already.
+            ClientClosedError: it was closed before.
             ConfigError: a broker cannot filter as a subscription wants.
+            RemotingError: a broker did not say whether it can.
             StoreError: the kept places cannot be read.
         """
+        if self._open:
+            return
+        if self._closed:
+            raise ClientClosedError(f"consumer {self._plain_group} was closed: make a new one")
         await self._lease.open(self)
         try:
             await self._places.load()
-            await self._check_filters(self._filters)
+            await check_filters(self._instance, self._group, self._filters)
         except BaseException:
             await self._lease.close(self)
             raise
         self._open = True
+        self._traces_begin()
         self._answers.begin()
         self._instance.routes.on_change.append(self._route_changed)
         if self._settings.auto_commit_ms:
             self._tasks.every(self._settings.auto_commit_ms / 1000, self._auto_commit, "commit")
         if self._chosen.mode is Mode.SUBSCRIBED:
-            await self._join(list(self._filters))
-            self._rebalancer.start(self._tasks)
+            await join(self._instance, list(self._filters))
+            self._begin_dividing()
+
+    def _begin_dividing(self) -> None:
+        self._rebalancer.start(self._tasks)
+        self._watch.start(self._tasks)
 
     async def close(self) -> None:
         """Commit what is finished, tell the brokers goodbye and close the connections.
@@ -203,6 +216,7 @@ class PullConsumer(PlaceCalls):
         if was_open and self._settings.auto_commit_ms:
             await self._commit_at_close()
         self._deliveries.end()
+        await self._traces_end()
         self._caller.close()
         await self._lease.close(self)
 
@@ -227,16 +241,17 @@ class PullConsumer(PlaceCalls):
             self._note_subscription(topic, chosen)
             return
         name = self._names.wrap_topic(topic)
-        await self._check_filters({name: chosen})
+        await check_filters(self._instance, self._group, {name: chosen})
         first = self._chosen.mode is None
         changed = self._filters.get(name) not in (None, chosen)
         self._note_subscription(topic, chosen)
         if changed:
             self._fetch_anew(name)
-        await self._join([name])
+        await join(self._instance, [name])
         if first:
-            self._rebalancer.start(self._tasks)
+            self._begin_dividing()
         self._rebalancer.wake()
+        self._watch.wake()
 
     async def unsubscribe(self, topic: str) -> None:
         """Read nothing of a topic any more; what is finished is committed.
@@ -254,6 +269,11 @@ class PullConsumer(PlaceCalls):
         if self._open:
             await self._instance.heartbeat()
             self._rebalancer.wake()
+            self._watch.wake()
+
+    def disagreements(self) -> list[Difference]:
+        """Give what other members of the group subscribe differently, as last seen."""
+        return self._watch.disagreements()
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """Give the queues of a topic that can be read, and let ``on_queues`` hear of changes.
@@ -288,7 +308,7 @@ class PullConsumer(PlaceCalls):
         self._chosen.check(Mode.ASSIGNED)
         wanted_filter, chosen = Filter.of(wanted), {self._inner(queue) for queue in queues}
         filters = {queue.topic: wanted_filter for queue in chosen}
-        await self._check_filters(filters)
+        await check_filters(self._instance, self._group, filters)
         self._chosen.choose(Mode.ASSIGNED)
         for queue in self._fetcher.queues:
             if queue not in chosen or self._filters.get(queue.topic) != wanted_filter:
@@ -438,26 +458,8 @@ class PullConsumer(PlaceCalls):
     def _subscribed(self) -> Collection[str]:
         return list(self._filters)
 
-    async def _check_filters(self, filters: Mapping[str, Filter]) -> None:
-        calls = GroupCalls(self._instance)
-        for topic, wanted in filters.items():
-            try:
-                await calls.check_filter(self._group, self._instance.client_id, topic, wanted)
-            except TopicNotFoundError:
-                log.warning("a topic does not exist yet topic=%s group=%s", topic, self._group)
-            except ResponseError as error:
-                raise ConfigError(
-                    f"a broker cannot filter {topic} by {wanted.expression!r}: {error}"
-                ) from error
-
-    async def _join(self, topics: Iterable[str]) -> None:
-        """Tell the brokers of these topics that this consumer is a member of its group."""
-        for topic in topics:
-            try:
-                await self._instance.routes.find(topic)
-            except CometError as error:
-                log.warning("a topic cannot be read yet topic=%s error=%s", topic, error)
-        await self._instance.heartbeat()
+    def _wanted(self) -> dict[str, Filter]:
+        return {self._names.unwrap(topic): wanted for topic, wanted in self._filters.items()}
 
     def _fetch_anew(self, topic: str) -> None:
         """Go on with a topic's queues where they are, with another filter from now on."""

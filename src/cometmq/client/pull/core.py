@@ -39,6 +39,7 @@ from cometmq.client.queue_offsets import QueueOffsets
 from cometmq.client.queues.replicas import ReplicaChoice
 from cometmq.client.registry import lease
 from cometmq.client.subscription import Filter
+from cometmq.client.trace import ConsumeTrace, TraceDispatcher
 from cometmq.model.errors import CometError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -81,6 +82,10 @@ class PullCore(Lifetime):
         self._offsets = QueueOffsets(self._instance.routes, self._instance.brokers)
         store = offset_store or self._own_store(broadcast=broadcast)
         self._places = Places(self._group, self._offsets, store, start_from)
+        self._traces = TraceDispatcher.of(self._instance) if self._settings.trace else None
+        self._traced = False
+        if self._traces is not None:
+            hooks = [*hooks, ConsumeTrace(self._traces, self._settings.trace_topic)]
         self._deliveries = Deliveries(
             hooks,
             group=self._group,
@@ -104,6 +109,16 @@ class PullCore(Lifetime):
         return LocalOffsetStore(
             Path(folder) if folder else None, self._instance.client_id, self._group
         )
+
+    def _traces_begin(self) -> None:
+        if self._traces is not None:
+            self._traces.retain()
+            self._traced = True
+
+    async def _traces_end(self) -> None:
+        if self._traced and self._traces is not None:
+            self._traced = False
+            await self._traces.release()
 
     def _check_running(self) -> None:
         """Refuse calls of a consumer that was not started, or was closed."""

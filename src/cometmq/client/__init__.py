@@ -52,12 +52,23 @@ from cometmq.client.hooks import (
 )
 from cometmq.client.instance import ClientInstance
 from cometmq.client.offsets.start import StartFrom
+from cometmq.client.offsets.store import OffsetStore
 from cometmq.client.producer import Producer
 from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.pulling import PullResult, PullStatus
 from cometmq.client.push.consumer import PushConsumer
 from cometmq.client.queue_choice import QueueSelector
 from cometmq.client.queue_offsets import QueueBounds
+from cometmq.client.rebalance import (
+    AllocationError,
+    AllocationStrategy,
+    Averagely,
+    AveragelyByCircle,
+    ByConfiguration,
+    ConsistentHash,
+    MachineRoom,
+    MachineRoomNearby,
+)
 from cometmq.client.receipt import SendReceipt, SendStatus
 from cometmq.client.subscription import Filter
 from cometmq.client.transactions import TransactionProducer, TransactionReceipt
@@ -107,6 +118,15 @@ __all__ = [
     "QueueListener",
     "TransactionListener",
     "LocalState",
+    # how a group divides its queues, and where it keeps its place
+    "AllocationStrategy",
+    "Averagely",
+    "AveragelyByCircle",
+    "ConsistentHash",
+    "ByConfiguration",
+    "MachineRoom",
+    "MachineRoomNearby",
+    "OffsetStore",
     # what may watch
     "SendHook",
     "SendContext",
@@ -135,6 +155,7 @@ __all__ = [
     "WrongModeError",
     "NotAssignedError",
     "OffsetRangeError",
+    "AllocationError",
     "KeyMissingError",
     "ReplyError",
     "ReplyTimeoutError",

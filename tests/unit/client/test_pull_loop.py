@@ -12,7 +12,7 @@ import pytest
 from cometmq.client import ClientInstance, Filter
 from cometmq.client.config import PushSettings
 from cometmq.client.offsets import RemoteOffsetStore
-from cometmq.client.queues import Limits, ProcessQueue, PullLoop, ReplicaChoice
+from cometmq.client.queues import Limits, ProcessQueue, PullLoop, ReplicaChoice, pull_loop
 from cometmq.model.flags import PullSysFlag
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
@@ -374,3 +374,22 @@ async def test_a_defect_ends_the_loop_and_can_be_seen(
 
     assert loop.failed
     assert "a task failed" in caplog.text
+
+
+async def test_a_queue_that_waits_long_for_its_handlers_says_so_once(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pull_loop, "LOOK_S", 0.001)
+    script(consumer, found(0, 1))
+
+    consumer.begin(0, queue_messages_max=1)
+    async with asyncio.timeout(5):
+        while "handlers are slow" not in caplog.text:
+            await asyncio.sleep(0.005)
+    await asyncio.sleep(0.05)
+
+    told = [record.message for record in caplog.records if "slow" in record.message]
+    assert told == [
+        "handlers are slow: a queue is not pulled queue=t@a:0 group=g "
+        "holds='2 messages, more than 1'"
+    ]

@@ -125,25 +125,23 @@ class ProcessQueue:
             was empty before, as it is after `clear`.
         """
         self.consumed_at = self._now()
-        if not self._fetched:
+        fetched, begun, order = self._fetched, self._begun, self._order
+        if not fetched:
             return None
         for message in messages:
             offset = message.queue_offset
-            found = self._fetched.pop(offset, None)
+            found = fetched.pop(offset, None)
             if found is not None:
+                begun.pop(offset, None)
                 self.count -= 1
                 self.size_bytes -= found.size_bytes
-                self._begun.pop(offset, None)
-        self._trim()
-        self._tell_of_room()
-        return self._order[0] if self._order else self._behind_all()
-
-    def _trim(self) -> None:
-        order, fetched = self._order, self._fetched
         while order and order[0] not in fetched:
             order.popleft()
         while order and order[-1] not in fetched:
             order.pop()
+        if self.on_room is not None:
+            self.on_room()
+        return order[0] if order else self._behind_all()
 
     def _behind_all(self) -> QueueOffset | None:
         return None if self.max_offset is None else QueueOffset(self.max_offset + 1)

@@ -39,6 +39,8 @@ BROKER_BUSY_S = 0.02
 """Pause after a broker said that it has too much to do."""
 LOOK_S = 1.0
 """How often a loop that waits looks again whether it still has to."""
+LOOKS_TO_TELL = 30
+"""A loop that has looked so often without a chance to pull tells why."""
 JITTER = 0.2
 """By which part a pause after an error may be longer, so that queues do not come all at once."""
 QUICK_S = 0.01
@@ -121,6 +123,7 @@ class PullLoop:
         self._looked = asyncio.Event()
         self._failures = 0
         self._quick_pulls = 0
+        self._looks = 0
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -152,6 +155,7 @@ class PullLoop:
             if self._has_to_wait():
                 await self._wait()
                 continue
+            self._looks = 0
             try:
                 if self.next_offset is None:
                     self.next_offset = await self._begin()
@@ -173,6 +177,9 @@ class PullLoop:
     async def _wait(self) -> None:
         """Wait until there is room, or somebody says that something has changed."""
         self._looked.clear()
+        self._looks += 1
+        if self._looks == LOOKS_TO_TELL:
+            self._tell_why()
         self._fetched.on_room = self._look
         self._limits.waiting.add(self._look)
         try:
@@ -183,6 +190,15 @@ class PullLoop:
         finally:
             self._fetched.on_room = None
             self._limits.waiting.discard(self._look)
+
+    def _tell_why(self) -> None:
+        """Say once that the queue waits for its handlers, if that is what it waits for."""
+        reason = self._limits.holds_enough(self._fetched)
+        if reason is not None and not self._suspended():
+            log.warning(
+                "handlers are slow: a queue is not pulled queue=%s group=%s holds=%r",
+                *(self.queue, self._group, reason),
+            )
 
     def _look(self) -> None:
         if self._fetched.dropped or not self._has_to_wait():

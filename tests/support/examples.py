@@ -30,6 +30,9 @@ EXPECTED = {
     "18_settings": r"file: retries=1\nenvironment: timeout_ms=2000\n"
     r"object: compress_from_bytes=3000\nkeyword: compress_level=5\n",
     "19_transaction": r"COMMIT: NoneType\nUNKNOWN: IntegrityError\n",
+    "20_without_asyncio": r"(a handler got note \d\n){3}pulled 3\n",
+    "21_look_at_a_group": r"1 member is online\ncommitted 2 of 4, 2 are left\n3: hour 3\n"
+    r"sent back: 4 are left\n",
 }
 """What each example prints; they run in the order of their names, on one server."""
 

@@ -1,0 +1,41 @@
+"""See who is in a group and how far it came, follow one message, and send the group back."""
+
+import asyncio
+import sys
+import time
+
+from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
+
+TOPIC, GROUP = "watched", "watchmen"
+
+
+async def main(name_server: str = "127.0.0.1:9876") -> None:
+    async with AdminClient(name_server) as admin:
+        queues = await admin.create_topic(TOPIC, queues=1)
+        began_ms = time.time_ns() // 1_000_000
+        async with Producer(name_server, group="town") as producer:
+            receipts = [
+                await producer.send(Message(topic=TOPIC, body=b"hour %d" % n)) for n in range(4)
+            ]
+
+        first = StartFrom.FIRST
+        async with PullConsumer(name_server, group=GROUP, start_from=first) as consumer:
+            await consumer.assign(queues)
+            for _ in range(2):
+                await anext(consumer)
+            await consumer.commit()
+            members = await admin.consumer_connections(GROUP)
+            print(f"{len(members.connection_set)} member is online")
+
+        for place in (await admin.progress(GROUP, TOPIC)).values():
+            print(f"committed {place.committed} of {place.end}, {place.lag} are left")
+        found = await admin.message_by_unique_id(TOPIC, receipts[3].message_id)
+        if found is not None:
+            print(f"{receipts[3].queue_offset}: {found.body.decode()}")
+        await admin.reset_to_time(GROUP, TOPIC, began_ms)
+        for place in (await admin.progress(GROUP, TOPIC)).values():
+            print(f"sent back: {place.lag} are left")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

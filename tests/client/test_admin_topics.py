@@ -13,6 +13,7 @@ from cometmq.client import (
     AdminClient,
     ClientError,
     ClientInstance,
+    InvalidNameError,
     Message,
     MessageQueue,
     Producer,
@@ -75,6 +76,23 @@ async def test_a_broker_shows_all_its_topics(admin: AdminClient, broker: str, to
 
     assert configs[topic].write_queue_nums == 4
     assert "TBW102" in configs
+
+
+async def test_a_topic_that_may_not_be_written_takes_no_message(
+    admin: AdminClient, instance: ClientInstance
+) -> None:
+    topic = f"t-{uuid.uuid4().hex}"
+    await admin.create_topic(topic, perm=Perm.READ)
+    async with Producer(instance=instance, group="admin-tests") as producer:
+        with pytest.raises(TopicNotFoundError, match="no queue that may be written"):
+            await producer.send(Message(topic, b"x"))
+
+
+async def test_a_topic_without_a_valid_name_is_refused_before_anything_is_sent(
+    admin: AdminClient,
+) -> None:
+    with pytest.raises(InvalidNameError):
+        await admin.create_topic("no blanks")
 
 
 async def test_a_topic_for_a_broker_that_is_not_there_is_refused(admin: AdminClient) -> None:

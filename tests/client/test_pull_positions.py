@@ -9,6 +9,7 @@ import pytest
 from cometmq.client import (
     AdminClient,
     ClientError,
+    ClientInstance,
     Message,
     MessageQueue,
     OffsetRangeError,
@@ -23,14 +24,15 @@ BY_HAND = PullSettings(auto_commit_ms=0)
 
 
 @pytest.fixture
-async def queue(name_servers: str, topic: str) -> MessageQueue:
+async def queue(instance: ClientInstance, queues: list[MessageQueue]) -> MessageQueue:
     """A queue with ten messages, numbered from 0."""
-    async with AdminClient(name_servers) as admin:
-        (queue,) = await admin.create_topic(topic, queues=1)
-    async with Producer(name_servers, group="test-producer") as sending:
+    async with Producer(instance=instance, group="test-producer") as sending:
         for number in range(10):
-            await sending.send(Message(topic, str(number).encode()))
-    return queue
+            await sending.send(Message(queues[0].topic, str(number).encode()), queue=queues[0])
+    async with AdminClient(instance=instance) as admin, asyncio.timeout(15):
+        while (await admin.queue_bounds(queues[0].topic))[queues[0]].max_offset < 10:
+            await asyncio.sleep(0.05)
+    return queues[0]
 
 
 def consumer(
@@ -103,9 +105,9 @@ async def test_what_is_finished_is_committed_by_itself(
         await reading.assign([queue])
         await take(reading, 8)
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             while await reading.committed(queue) != 7:
-                pass
+                await asyncio.sleep(0.02)
 
 
 async def test_polling_hands_out_the_messages_that_wait(
@@ -156,7 +158,7 @@ async def test_behind_the_end_only_new_messages_come(
     ):
         await reading.assign([queue])
         await reading.seek_to_end()
-        await sending.send(Message(queue.topic, b"10"))
+        await sending.send(Message(queue.topic, b"10"), queue=queue)
 
         assert await take(reading, 1) == [10]
 
@@ -190,7 +192,7 @@ async def test_a_place_that_is_no_longer_there_is_left_for_one_that_is(
         async with asyncio.timeout(10):
             while reading.position(queue) != 10:
                 await reading.poll(timeout=0.2)
-        await sending.send(Message(queue.topic, b"10"))
+        await sending.send(Message(queue.topic, b"10"), queue=queue)
 
         assert await take(reading, 1) == [10]
 

@@ -70,8 +70,8 @@ def setting(
         "secret": secret,
     }
     if factory is not None:
-        return dataclasses.field(default_factory=factory, metadata=facts)
-    return dataclasses.field(default=default, metadata=facts)
+        return dataclasses.field(default_factory=factory, metadata=facts, repr=not secret)
+    return dataclasses.field(default=default, metadata=facts, repr=not secret)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

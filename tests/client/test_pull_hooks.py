@@ -65,11 +65,18 @@ async def test_a_filter_that_no_broker_serves_is_refused_before_anything_is_read
 
 
 async def test_two_consumers_of_a_group_do_not_share_connections(
-    instance: ClientInstance, group: str
+    instance: ClientInstance, topic: str, group: str
 ) -> None:
-    async with PullConsumer(instance=instance, group=group):
+    """The one that was first goes on, and still answers for the group."""
+    async with (
+        PullConsumer(instance=instance, group=group, subscriptions={topic: "*"}),
+        AdminClient(instance=instance) as admin,
+    ):
         with pytest.raises(ClientError, match="already"):
             await PullConsumer(instance=instance, group=group).start()
+
+        info = await admin.running_info(group, instance.client_id)
+    assert [wanted.topic for wanted in info.subscription_set] == [topic]
 
 
 class OnlyEven(FilterHook):

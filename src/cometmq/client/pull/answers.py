@@ -83,8 +83,10 @@ class Answers:
             self._instance.requests.answer(code, self._group, processor)
 
     def end(self) -> None:
-        """Answer no longer."""
-        self._instance.requests.forget(self._group, *self._table)
+        """Answer no longer; what another member answers stays."""
+        if self._begun_ms:
+            self._begun_ms = 0
+            self._instance.requests.forget(self._group, *self._table)
 
     def running_info(self) -> ConsumerRunningInfo:
         """Say how the consumer is."""

@@ -117,6 +117,7 @@ class PullConsumer(PlaceCalls):
         self._watched = Watched()
         self._tasks = Supervisor(f"pull consumer {group}")
         self._closed = False
+        self._dividing = False
         self._ending = Ending(self._close, f"pull consumer {group}.close")
         self._sending_back = SendingBack(
             self._instance,
@@ -167,7 +168,7 @@ class PullConsumer(PlaceCalls):
         Raises:
             ClientError: the shared instance has a consumer of this group already.
             ClientClosedError: it was closed before.
-            ConfigError: a broker cannot filter as a subscription wants.
+            ConfigError: a broker cannot filter as a subscription wants; the consumer is closed.
             RemotingError: a broker did not say whether it can.
             StoreError: the kept places cannot be read.
         """
@@ -175,26 +176,31 @@ class PullConsumer(PlaceCalls):
             return
         if self._closed:
             raise ClientClosedError(f"consumer {self._plain_group} was closed: make a new one")
-        await self._lease.open(self)
         try:
+            await self._lease.open(self)
             await self._places.load()
             await check_filters(self._instance, self._group, self._filters)
+            self._begin()
+            if self._chosen.mode is Mode.SUBSCRIBED:
+                await join(self._instance, list(self._filters))
+                self._begin_dividing()
         except BaseException:
-            await self._lease.close(self)
+            await self.close()
             raise
+
+    def _begin(self) -> None:
         self._open = True
         self._traces_begin()
         self._answers.begin()
         self._instance.routes.on_change.append(self._route_changed)
         if self._settings.auto_commit_ms:
             self._tasks.every(self._settings.auto_commit_ms / 1000, self._auto_commit, "commit")
-        if self._chosen.mode is Mode.SUBSCRIBED:
-            await join(self._instance, list(self._filters))
-            self._begin_dividing()
 
     def _begin_dividing(self) -> None:
-        self._rebalancer.start(self._tasks)
-        self._watch.start(self._tasks)
+        if not self._dividing:
+            self._dividing = True
+            self._rebalancer.start(self._tasks)
+            self._watch.start(self._tasks)
 
     async def close(self) -> None:
         """Commit what is finished, tell the brokers goodbye and close the connections.
@@ -242,14 +248,12 @@ class PullConsumer(PlaceCalls):
             return
         name = self._names.wrap_topic(topic)
         await check_filters(self._instance, self._group, {name: chosen})
-        first = self._chosen.mode is None
         changed = self._filters.get(name) not in (None, chosen)
         self._note_subscription(topic, chosen)
         if changed:
             self._fetch_anew(name)
+        self._begin_dividing()
         await join(self._instance, [name])
-        if first:
-            self._begin_dividing()
         self._rebalancer.wake()
         self._watch.wake()
 

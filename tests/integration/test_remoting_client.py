@@ -25,6 +25,8 @@ from support.cancelling import cancel_at_every_await
 ECHO, HOLD, LEAVE, NEVER = 9001, 9002, 9003, 9004
 LONG_ENOUGH_S = 1.1
 
+BOTH_LOOPS = True
+
 
 class Peer:
     """Answers, holds, says that it leaves to its first connections, or keeps silent."""

@@ -25,6 +25,8 @@ from support.cancelling import cancel_at_every_await
 ECHO = 9001
 HOST = "127.0.0.1"
 
+BOTH_LOOPS = True
+
 
 class Proxy:
     """A SOCKS 5 proxy that passes bytes on, and notes whom it was asked for."""

@@ -70,6 +70,7 @@ from cometmq.client.rebalance import (
     MachineRoomNearby,
 )
 from cometmq.client.receipt import SendReceipt, SendStatus
+from cometmq.client.signing import Credentials, Signer
 from cometmq.client.subscription import Filter
 from cometmq.client.transactions import TransactionProducer, TransactionReceipt
 from cometmq.model.errors import (
@@ -82,6 +83,7 @@ from cometmq.model.errors import (
 )
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.remoting import OutgoingCall, RpcHook
 
 __all__ = [
     # who sends, consumes and manages
@@ -138,6 +140,11 @@ __all__ = [
     "FilterHook",
     "EndTransactionHook",
     "EndContext",
+    # what sees every request of a client
+    "RpcHook",
+    "OutgoingCall",
+    "Signer",
+    "Credentials",
     # what can be set
     "ClientSettings",
     "ProducerSettings",

@@ -5,7 +5,6 @@ Source: DefaultMQPushConsumer, RocketMQ 5.3.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -26,6 +25,7 @@ from cometmq.client.instance import ClientInstance, Membership
 from cometmq.client.lifetime import Lifetime
 from cometmq.client.offsets.start import StartFrom, consume_from_where
 from cometmq.client.offsets.store import OffsetStore
+from cometmq.client.push.ending import Ending
 from cometmq.client.push.engine import Engine, Wish
 from cometmq.client.push.questions import Questions
 from cometmq.client.push.running import running_info
@@ -44,8 +44,6 @@ from cometmq.protocol.codes import ResponseCode
 log = logging.getLogger(__name__)
 
 CONCURRENCY_MAX = 1000
-TRACES_S = 5.0
-LEAVE_S = 3.0
 
 _FILTER_REFUSED = (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
 
@@ -150,7 +148,7 @@ class PushConsumer(Lifetime):
         self._running = False
         self._opened = False
         self._retained = False
-        self._stopping: asyncio.Task[None] | None = None
+        self._ending = Ending(f"push consumer {group}.stop")
 
     def _consume_hooks(self, hooks: Sequence[ConsumeHook | FilterHook]) -> list[ConsumeHook]:
         watching = [hook for hook in hooks if isinstance(hook, ConsumeHook)]
@@ -205,7 +203,7 @@ class PushConsumer(Lifetime):
         """
         if self._running:
             return
-        if self._stopping is not None:
+        if self._ending.begun:
             raise ClientClosedError(f"consumer {self._group} was closed: make a new one")
         await self._lease.open(self)
         self._opened = True
@@ -238,20 +236,13 @@ class PushConsumer(Lifetime):
         kept, locks are given back, and the brokers are told goodbye. What was fetched and not begun
         is delivered to other members. Cancelling stops the waiting, not the stopping.
         """
-        await self._stopped(graceful=True)
+        await self._ending.come(self._stop(graceful=True))
 
     async def abort(self) -> None:
         """Stop at once: handlers are cancelled, and what they were at is delivered again."""
-        if self._stopping is not None and not self._stopping.done():
+        if self._ending.under_way:
             await self._engine.service.stop(grace_s=0)
-        await self._stopped(graceful=False)
-
-    async def _stopped(self, *, graceful: bool) -> None:
-        if self._stopping is None:
-            loop = asyncio.get_running_loop()
-            name = f"push consumer {self._group}.stop"
-            self._stopping = loop.create_task(self._stop(graceful=graceful), name=name)
-        await asyncio.shield(self._stopping)
+        await self._ending.come(self._stop(graceful=False))
 
     async def _stop(self, *, graceful: bool) -> None:
         self._running = False
@@ -403,7 +394,7 @@ class PushConsumer(Lifetime):
         return running_info(self._instance, self._engine, self._subscriptions)
 
     def _check_open(self) -> None:
-        if self._stopping is not None:
+        if self._ending.begun:
             raise ClientClosedError(f"consumer {self._group} was closed")
 
     def _check_running(self) -> None:

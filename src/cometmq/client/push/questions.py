@@ -15,34 +15,25 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from cometmq.client.errors import ConsumeLater
-from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
 from cometmq.client.instance import ClientInstance
+from cometmq.client.push.direct import consume_directly
 from cometmq.client.push.engine import Engine
-from cometmq.client.push.handling import Ended
 from cometmq.client.push.running import stacks
-from cometmq.model import property_names as names
 from cometmq.model.errors import ResponseError
-from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.model.topic import retry_topic
 from cometmq.protocol.bodies import (
-    ConsumeMessageDirectlyResult,
-    ConsumeResult,
     ConsumerRunningInfo,
     GetConsumerStatusBody,
     ResetOffsetBody,
     ResetOffsetBodyForC,
 )
-from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import (
-    ConsumeMessageDirectlyRequest,
     GetConsumerRunningInfoRequest,
     InvokeBrokerToGetConsumerStatusRequest,
     InvokeBrokerToResetOffsetRequest,
 )
-from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Processor, Request, Response
 
 log = logging.getLogger(__name__)
@@ -54,15 +45,6 @@ CODES = (
     RequestCode.GET_CONSUMER_RUNNING_INFO,
     RequestCode.CONSUME_MESSAGE_DIRECTLY,
 )
-
-_RESULTS = {
-    Consumed.SUCCESS: ConsumeResult.CR_SUCCESS,
-    Consumed.LATER: ConsumeResult.CR_LATER,
-    ConsumedInOrder.SUCCESS: ConsumeResult.CR_SUCCESS,
-    ConsumedInOrder.SUSPEND: ConsumeResult.CR_LATER,
-    ConsumedInOrder.COMMIT: ConsumeResult.CR_COMMIT,
-    ConsumedInOrder.ROLLBACK: ConsumeResult.CR_ROLLBACK,
-}
 
 
 class Questions:
@@ -134,35 +116,12 @@ class Questions:
         return Response(body=info.encode())
 
     async def _consume(self, request: Request) -> Response:
-        header = request.header(ConsumeMessageDirectlyRequest)
-        message = self._message_in(request, header.broker_name or "")
-        ordered = self._engine.wish.ordered
-        queue = self._engine.handling.shown(message.queue)
-        context: OrderedContext | ConsumeContext
-        if ordered:
-            context = OrderedContext(self._engine.wish.group, queue)
-        else:
-            context = ConsumeContext(self._engine.wish.group, queue)
-        ended = await self._engine.handling.run([message], context)
-        result = ConsumeMessageDirectlyResult(
-            order=ordered,
-            auto_commit=context.auto_commit if isinstance(context, OrderedContext) else True,
-            consume_result=result_of(ended),
-            remark=_remark(ended),
-            spent_time_mills=int(ended.seconds * 1000),
+        return await consume_directly(
+            request,
+            self._engine.handling,
+            self._instance.namespace,
+            ordered=self._engine.wish.ordered,
         )
-        return Response(body=result.encode())
-
-    def _message_in(self, request: Request, broker_name: str) -> StoredMessage:
-        found = decode_messages(request.body)
-        if not found:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, "the request holds no message")
-        message = found[0]
-        message.broker_name = broker_name
-        if message.topic == retry_topic(self._engine.group):
-            message.topic = message.properties.get(names.RETRY_TOPIC, message.topic)
-        message.topic = self._instance.namespace.unwrap(message.topic)
-        return message
 
 
 def offsets_in(body: bytes) -> dict[MessageQueue, QueueOffset]:
@@ -180,18 +139,3 @@ def offsets_in(body: bytes) -> dict[MessageQueue, QueueOffset]:
             for each in entries
         }
     return {queue: QueueOffset(offset) for queue, offset in table.items()}
-
-
-def result_of(ended: Ended) -> ConsumeResult:
-    """Say how a call ended as administrators are told it; None is success."""
-    if isinstance(ended.error, ConsumeLater):
-        return ConsumeResult.CR_LATER
-    if ended.error is not None:
-        return ConsumeResult.CR_THROW_EXCEPTION
-    if isinstance(ended.result, Consumed | ConsumedInOrder):
-        return _RESULTS[ended.result]
-    return ConsumeResult.CR_SUCCESS
-
-
-def _remark(ended: Ended) -> str | None:
-    return None if ended.error is None else f"{type(ended.error).__name__}: {ended.error}"

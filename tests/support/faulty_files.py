@@ -2,6 +2,7 @@
 
 Faults it knows, and nothing else:
 
+    fail_write      nothing can be written to mapped files but through their mappings
     fail_sync       every sync fails, and what it was for may be lost
     room_bytes      so many bytes can still be reserved; then the disk is full
     usage           what the disk says of itself
@@ -24,6 +25,7 @@ class FaultyFiles(SystemFiles):
     """Files whose faults a test sets."""
 
     def __init__(self) -> None:
+        self.fail_write = False
         self.fail_sync = False
         self.room_bytes: int | None = None
         self.disk: DiskUsage | None = None
@@ -106,6 +108,11 @@ class FaultyMappedFile(SystemMappedFile):
                 raise OSError(errno.ENOSPC, "No space left on device")
             self.disk.room_bytes = room - length
         super().reserve(start, stop)
+
+    def write(self, start: int, data: bytes | memoryview) -> None:
+        if self.disk.fail_write:
+            raise OSError(errno.EIO, "the disk is gone")
+        super().write(start, data)
 
     def sync(self) -> None:
         written = bytes(self.map)

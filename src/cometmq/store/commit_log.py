@@ -170,7 +170,7 @@ class CommitLog:
         self.written_to = self._base + self._start
         self.last_store_ms = self._staged_ms  # after it: a flush vouches for this time
         if self._start >= self._notice_at:
-            self._notice_at = self._limit
+            self._notice_at = self._limit + 1
             self.preparation.want_segment(self._base + self._limit)
 
     def record(self, log_offset: int, size: int) -> memoryview | None:
@@ -225,6 +225,8 @@ class CommitLog:
                 f"{size} bytes of records, at most {self.segments.size_bytes - _BLANK_BYTES}"
                 " fit into one commit-log file"
             )
+        self.commit()
+        self._notice_at = self._limit + 1  # the next segment is taken now: never make it again
         base = self._next_base()
         try:
             segment = self.preparation.take(base)
@@ -235,7 +237,6 @@ class CommitLog:
                 raise StoreUnavailableError(f"disk full: {problem}") from problem
             raise SegmentCreateError(f"commit-log file {base}: {problem}") from problem
         if self._limit:
-            self.commit()
             raw.put_i32(self.memory, 0, self._limit - self._start)
             raw.put_i32(self.memory, 4, MAGIC_BLANK)
             self.filled = _BLANK_BYTES

@@ -360,6 +360,25 @@ async def test_whatever_happens_to_the_bytes_the_two_ways_do_the_same(
 # --- refusing and waiting -----------------------------------------------------------------------
 
 
+async def test_sends_that_cannot_be_written_are_refused_all_of_them(both: Both) -> None:
+    answers = []
+    for side in (both.short, both.long):
+        client = side.connect()
+        client.transport.send(frame(java(FIELDS)))
+        side.files.fail_write = True
+        client.transport.send(
+            b"".join(frame(java(FIELDS, opaque=str(n))) for n in range(1, 4))
+            + frame(java(BATCH, opaque="4"), encode_batch(ITEMS))
+        )
+        side.files.fail_write = False
+        client.transport.send(frame(java(FIELDS, opaque="5")))
+        answers.append(read(client))
+        assert side.stats.put_failures == 5
+    assert answers[0] == answers[1]
+    assert [answer[1] for answer in answers[0]] == [0, 14, 14, 14, 14, 14]
+    assert both.short.log() == both.long.log()
+
+
 async def test_a_broker_that_refuses_sends_refuses_plain_ones(both: Both) -> None:
     for side in (both.short, both.long):
         side.flow.stop()

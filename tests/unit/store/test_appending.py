@@ -19,7 +19,17 @@ from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_record, encode_host, encode_record
 from cometmq.store import MessageStore, SegmentCreateError, StoreUnavailableError
 from cometmq.system.clock import ManualClock
-from support.stores import BROKER, LOG_FILE_BYTES, PRODUCER, TOPIC, all_messages, bodies, put
+from support.faulty_files import FaultyFiles
+from support.stores import (
+    BROKER,
+    LOG_FILE_BYTES,
+    PRODUCER,
+    TOPIC,
+    all_messages,
+    bodies,
+    opened,
+    put,
+)
 
 BROKER_V6 = encode_host("2001:db8::1", 10911)
 PRODUCER_V6 = encode_host("2001:db8::2", 54321)
@@ -320,3 +330,65 @@ def test_nothing_is_taken_before_open_and_after_close(
     with pytest.raises(StoreUnavailableError, match="shut"):
         put(store)
     store.close()
+
+
+# --- holding ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", [1, 7, 40, 200])
+@pytest.mark.parametrize("body_bytes", [10, 1900, 8000, 16000])
+def test_what_is_held_is_all_in_the_log_once_it_is_released(
+    store: MessageStore, tmp_path: Path, run: int, body_bytes: int
+) -> None:
+    """However the runs of held messages lie across the halves and the ends of files."""
+    made = []
+    while len(made) < max(60, run):
+        store.appender.hold()
+        for _ in range(run):
+            body = b"%06d" % len(made) + b"x" * body_bytes
+            put(store, body, properties={"KEYS": f"k{len(made)}"})
+            made.append(body)
+        store.appender.release()
+        assert store.record_at(store.written_to - 1) is None
+    assert bodies(store) == made
+    assert len(store.query(TOPIC, f"k{len(made) - 1}", 9, 0, 2**62).records) == 1
+    store.close()
+    again = opened(tmp_path)
+    assert bodies(again) == made
+    again.close()
+
+
+def test_arrivals_are_told_when_what_was_held_can_be_read(store: MessageStore) -> None:
+    told: list[int] = []
+    store.tell_arrivals(lambda topic, queue, offset, *rest: told.append(len(bodies(store))))
+    store.appender.hold()
+    put(store)
+    put(store)
+    assert told == []
+    store.appender.release()
+    assert told == [2, 2]
+
+
+def test_a_log_that_cannot_be_written_takes_nothing_more(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, files=files)
+    kept = [b"one", b"two"]
+    for body in kept:
+        put(store, body)
+    store.appender.hold()
+    put(store, b"lost")
+    files.fail_write = True
+    with pytest.raises(
+        StoreUnavailableError, match=r"the log cannot be written: .*the disk is gone"
+    ):
+        store.appender.release()
+    files.fail_write = False
+    with pytest.raises(StoreUnavailableError, match="the log cannot be written"):
+        put(store, b"after")
+    with pytest.raises(StoreUnavailableError, match="the log cannot be written"):
+        store.flush()
+    store.close()
+    again = opened(tmp_path, files=files)
+    assert bodies(again) == kept
+    assert put(again, b"three").queue_offset == 2
+    again.close()

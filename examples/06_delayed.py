@@ -7,7 +7,7 @@ import asyncio
 import sys
 import time
 
-from cometmq.client import AdminClient, Message, Producer, PullConsumer
+from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
 
 TOPIC = "reminders"
 ONE_SECOND = 1
@@ -18,7 +18,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
         queues = await admin.create_topic(TOPIC, queues=2)
     async with (
         Producer(name_server, group="calendar") as producer,
-        PullConsumer(name_server, group="reminded") as consumer,
+        PullConsumer(name_server, group="reminded", start_from=StartFrom.FIRST) as consumer,
     ):
         await consumer.assign(queues)
         begun = time.monotonic()

@@ -11,7 +11,7 @@ TOPIC, GROUP = "watched", "watchmen"
 
 async def main(name_server: str = "127.0.0.1:9876") -> None:
     async with AdminClient(name_server) as admin:
-        queues = await admin.create_topic(TOPIC, queues=1)
+        await admin.create_topic(TOPIC, queues=1)
         began_ms = time.time_ns() // 1_000_000
         async with Producer(name_server, group="town") as producer:
             receipts = [
@@ -20,7 +20,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
 
         first = StartFrom.FIRST
         async with PullConsumer(name_server, group=GROUP, start_from=first) as consumer:
-            await consumer.assign(queues)
+            await consumer.assign(await consumer.fetch_queues(TOPIC))
             for _ in range(2):
                 await anext(consumer)
             await consumer.commit()

@@ -31,8 +31,8 @@ check: $(READY) ## formatting, lint, types and layers
 test: compile ## every test, on the compiled and the interpreted build
 	@$(BIN)/python tests/run.py
 
-soak: compile ## the long rounds: 50 kills, 200,000 mutated frames
-	@COMETMQ_ROUNDS=soak $(BIN)/python tests/run.py faults
+soak: compile ## the long rounds: 50 kills, 200,000 mutated frames, minutes of churning consumers
+	@COMETMQ_ROUNDS=soak $(BIN)/python tests/run.py faults client
 
 bench: compile ## compare with Java brokers side by side: BENCH='--quick' for three minutes
 	@$(BIN)/python benchmarks/run.py $(BENCH)

@@ -197,7 +197,7 @@ class PullConsumer(PlaceCalls):
             self._tasks.every(self._settings.auto_commit_ms / 1000, self._auto_commit, "commit")
 
     def _begin_dividing(self) -> None:
-        if not self._dividing:
+        if self._open and not self._dividing:
             self._dividing = True
             self._rebalancer.start(self._tasks)
             self._watch.start(self._tasks)
@@ -238,16 +238,19 @@ class PullConsumer(PlaceCalls):
 
         Raises:
             WrongModeError: this consumer is assigned queues.
+            ClientClosedError: it was closed.
             ConfigError: the filter makes no sense, or a broker cannot filter by it.
             InvalidNameError: the topic's name breaks the rules.
         """
         self._chosen.check(Mode.SUBSCRIBED)
         chosen = Filter.of(wanted)
-        if not self._open:
+        if not self._open and not self._closed:
             self._note_subscription(topic, chosen)
             return
+        self._check_running()
         name = self._names.wrap_topic(topic)
         await check_filters(self._instance, self._group, {name: chosen})
+        self._check_running()
         changed = self._filters.get(name) not in (None, chosen)
         self._note_subscription(topic, chosen)
         if changed:
@@ -313,6 +316,7 @@ class PullConsumer(PlaceCalls):
         wanted_filter, chosen = Filter.of(wanted), {self._inner(queue) for queue in queues}
         filters = {queue.topic: wanted_filter for queue in chosen}
         await check_filters(self._instance, self._group, filters)
+        self._check_running()
         self._chosen.choose(Mode.ASSIGNED)
         for queue in self._fetcher.queues:
             if queue not in chosen or self._filters.get(queue.topic) != wanted_filter:

@@ -22,6 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r"(<!-- include: (\S+) -->\n```\w*\n).*?(```)", re.DOTALL)
+LINE_CHARS_MAX = 96
 MACHINE_DEFAULT = "(the machine's)"
 
 
@@ -264,6 +265,7 @@ def _described(name: str, thing: Any, module: str, *, level: int = 2) -> Iterato
         yield from _signature(thing) if inspect.isfunction(thing) else ()
         yield from _docstring(thing) if inspect.isfunction(thing) else _alias_text(name, module)
         return
+    yield from _constructor(thing)
     yield from _docstring(thing)
     yield from _fields(thing)
     for method_name, method in _methods(thing):
@@ -348,15 +350,31 @@ def _owner_of(name: str, module: str) -> Any:
 
 def _signature(call: Callable[..., Any]) -> Iterator[str]:
     signature = inspect.signature(call)
-    parameters = [str(p) for n, p in signature.parameters.items() if n != "self"]
     prefix = "await " if inspect.iscoroutinefunction(call) else ""
-    parameters = [text.replace("'", "") for text in parameters]
-    kinds = [p.kind for n, p in signature.parameters.items() if n != "self"]
+    returns = str(signature.return_annotation).strip("'")
+    yield from ("```text", *_call(prefix + call.__name__, signature, f" -> {returns}"), "```", "")
+
+
+def _constructor(thing: type) -> Iterator[str]:
+    """How an object is made, where the class says so itself."""
+    made_otherwise = dataclasses.is_dataclass(thing) or _is_kind(thing, Enum)
+    if "__init__" in vars(thing) and not made_otherwise and not getattr(thing, "_is_protocol", 0):
+        signature = inspect.signature(vars(thing)["__init__"])
+        yield from ("```text", *_call(thing.__name__, signature, ""), "```", "")
+
+
+def _call(name: str, signature: inspect.Signature, end: str) -> Iterator[str]:
+    """A call with its parameters, on one line if it fits."""
+    shown = [p for n, p in signature.parameters.items() if n != "self"]
+    parameters = [str(p).replace("'", "") for p in shown]
+    kinds = [p.kind for p in shown]
     if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
         parameters.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
-    returns = str(signature.return_annotation).strip("'")
-    yield from ("```text", f"{prefix}{call.__name__}({', '.join(parameters)}) -> {returns}", "```")
-    yield ""
+    line = f"{name}({', '.join(parameters)}){end}"
+    if len(line) <= LINE_CHARS_MAX:
+        yield line
+    else:
+        yield from (f"{name}(", *(f"    {parameter}," for parameter in parameters), f"){end}")
 
 
 def _docstring(thing: Any) -> Iterator[str]:

@@ -45,7 +45,7 @@ class PushSettings(Checked):
     """Messages of one queue that are fetched and not yet consumed; above this it is not pulled."""
 
     queue_mib_max: int = setting(100, key="pullThresholdSizeForQueue", unit="MiB", low=1, high=1024)
-    """The same, by the size of their bodies."""
+    """The same, by the size of their records as stored."""
 
     topic_messages_max: int = setting(
         UNLIMITED, key="pullThresholdForTopic", low=UNLIMITED, high=6_553_500
@@ -55,7 +55,7 @@ class PushSettings(Checked):
     topic_mib_max: int = setting(
         UNLIMITED, key="pullThresholdSizeForTopic", unit="MiB", low=UNLIMITED, high=102_400
     )
-    """The same, by the size of their bodies; -1 for none."""
+    """The same, by the size of their records as stored; -1 for none."""
 
     span_max: int = setting(2_000, key="consumeConcurrentlyMaxSpan", low=1, high=65_535)
     """From the first to the last offset of a queue's unconsumed messages; not when in order."""

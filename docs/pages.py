@@ -22,6 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r"(<!-- include: (\S+) -->\n```\w*\n).*?(```)", re.DOTALL)
+ANNOTATION = re.compile(r": '([^']*)'")
 LINE_CHARS_MAX = 96
 MACHINE_DEFAULT = "(the machine's)"
 
@@ -366,7 +367,7 @@ def _constructor(thing: type) -> Iterator[str]:
 def _call(name: str, signature: inspect.Signature, end: str) -> Iterator[str]:
     """A call with its parameters, on one line if it fits."""
     shown = [p for n, p in signature.parameters.items() if n != "self"]
-    parameters = [str(p).replace("'", "") for p in shown]
+    parameters = [ANNOTATION.sub(r": \1", str(p), count=1) for p in shown]
     kinds = [p.kind for p in shown]
     if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
         parameters.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")

@@ -23,6 +23,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r"(<!-- include: (\S+) -->\n```\w*\n).*?(```)", re.DOTALL)
 ANNOTATION = re.compile(r": '([^']*)'")
+FUNCTION = re.compile(r"<function (\w+) at 0x[0-9a-f]+>")
+MEMBER = re.compile(r"<(\w+\.\w+): [^>]*>")
 LINE_CHARS_MAX = 96
 MACHINE_DEFAULT = "(the machine's)"
 
@@ -367,7 +369,7 @@ def _constructor(thing: type) -> Iterator[str]:
 def _call(name: str, signature: inspect.Signature, end: str) -> Iterator[str]:
     """A call with its parameters, on one line if it fits."""
     shown = [p for n, p in signature.parameters.items() if n != "self"]
-    parameters = [ANNOTATION.sub(r": \1", str(p), count=1) for p in shown]
+    parameters = [_parameter_text(parameter) for parameter in shown]
     kinds = [p.kind for p in shown]
     if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
         parameters.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
@@ -376,6 +378,11 @@ def _call(name: str, signature: inspect.Signature, end: str) -> Iterator[str]:
         yield line
     else:
         yield from (f"{name}(", *(f"    {parameter}," for parameter in parameters), f"){end}")
+
+
+def _parameter_text(parameter: inspect.Parameter) -> str:
+    text = ANNOTATION.sub(r": \1", str(parameter), count=1)
+    return MEMBER.sub(r"\1", FUNCTION.sub(r"\1", text))
 
 
 def _docstring(thing: Any) -> Iterator[str]:

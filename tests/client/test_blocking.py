@@ -231,3 +231,9 @@ def test_an_object_can_be_closed_twice_and_leaves_no_thread(name_servers: str) -
     admin.close()
 
     assert threading.active_count() == before
+
+
+async def test_a_thread_that_runs_a_loop_itself_may_use_it(name_servers: str) -> None:
+    """A notebook's cells run in such a thread."""
+    with AdminClient(name_servers) as admin:
+        assert admin.topics()

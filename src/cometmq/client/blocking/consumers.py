@@ -304,6 +304,10 @@ class PullConsumer(Blocking):
         """Give the queues that are paused."""
         return self._call(self._inner.paused)
 
+    def read_from(self, broker_id: int | None) -> None:
+        """Pull all queues from this replica, as far as there is one."""
+        self._call(self._inner.read_from, broker_id)
+
     def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
         """Read this consumer's share of a topic from soon on; a second time replaces the first."""
         self._run(self._inner.subscribe(topic, wanted))

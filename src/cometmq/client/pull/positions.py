@@ -33,6 +33,7 @@ class Positions:
         self._committed: Offsets = {}
         self._in_hand: list[StoredMessage] = []
         self._before: QueueOffset | None = None
+        self._open: MessageQueue | None = None
         self._waiting: deque[StoredMessage] = deque()
         self._batch: Batch | None = None
 
@@ -69,7 +70,7 @@ class Positions:
 
     def take_back(self) -> None:
         """Let what was handed out last, and is not finished, wait to be handed out again."""
-        messages, self._in_hand = self._in_hand, []
+        messages, self._in_hand, self._open = self._in_hand, [], None
         if not messages or self._batch is None:
             return
         self._waiting.extendleft(reversed(messages))
@@ -82,11 +83,14 @@ class Positions:
         assert self._batch is not None
         self._before = self._handed_out.get(self._batch.queue)
         place = behind if self._waiting else self._batch.next_offset
-        self._handed_out[self._batch.queue] = place
+        self._open = self._batch.queue
+        self._handed_out[self._open] = place
 
     def finish(self) -> list[StoredMessage]:
         """Count what was handed out as finished; gives the messages that were in hand."""
-        self._finished.update(self._handed_out)
+        queue, self._open = self._open, None
+        if queue is not None:
+            self._finished[queue] = self._handed_out[queue]
         done, self._in_hand = self._in_hand, []
         return done
 
@@ -108,6 +112,8 @@ class Positions:
         """Forget a queue, and what is left of a batch of it."""
         for places in (self._handed_out, self._finished, self._committed):
             places.pop(queue, None)
+        if self._open == queue:
+            self._open = None
         if self._batch is not None and self._batch.queue == queue:
             self._waiting.clear()
             self._in_hand = []

@@ -131,3 +131,11 @@ class PlaceCalls(PullCore):
     def paused(self) -> set[MessageQueue]:
         """Give the queues that are paused."""
         return {self._plain(queue) for queue in self._fetcher.paused}
+
+    def read_from(self, broker_id: int | None) -> None:
+        """Pull all queues from this replica, as far as there is one.
+
+        Args:
+            broker_id: 0 for masters, above for slaves; None to follow the brokers' advice.
+        """
+        self._replicas.forced = broker_id

@@ -13,6 +13,7 @@ import os
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,16 @@ def make_cluster(
 def own_cluster(make_cluster: MakeCluster) -> Cluster:
     """A cluster for a test that stops, kills or restarts it."""
     return make_cluster()
+
+
+@pytest.fixture(scope="session")
+def starter() -> Iterator[Executor]:
+    """A thread to start servers from while the loop runs.
+
+    A server ends with the thread that started it, and those of a loop end with the loop.
+    """
+    with ThreadPoolExecutor(1, "starter") as threads:
+        yield threads
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from concurrent.futures import Executor
 
 import pytest
 from servers import Cluster
@@ -157,12 +158,13 @@ async def test_an_idle_consumer_asks_no_more_than_its_held_pulls(
 
 
 async def test_nothing_is_lost_when_the_broker_is_killed_and_comes_back(
-    cluster: Cluster, group: str
+    cluster: Cluster, group: str, starter: Executor
 ) -> None:
     """The shared cluster's broker: it comes back as it was."""
+    loop = asyncio.get_running_loop()
     async with all_kinds(cluster.namesrv, group) as running:
         await running.goes_on()
         for _ in range(rounds(ci=1, soak=5)):
-            await asyncio.to_thread(cluster.kill_broker)
-            await asyncio.to_thread(cluster.start_broker)
+            await loop.run_in_executor(starter, cluster.kill_broker)
+            await loop.run_in_executor(starter, cluster.start_broker)
             await running.goes_on()

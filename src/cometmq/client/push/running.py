@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Iterator
 from typing import cast
 
+from cometmq.client.config import Checked
 from cometmq.client.instance import ClientInstance
 from cometmq.client.push.engine import Engine
 from cometmq.client.push.subscriptions import Subscriptions
@@ -28,7 +29,14 @@ def running_info(
 ) -> ConsumerRunningInfo:
     """Put together what is known of a consumer."""
     return ConsumerRunningInfo(
-        properties=_properties(instance, engine),
+        properties=common_properties(
+            instance,
+            engine.settings,
+            group=engine.group,
+            concurrency=engine.concurrency,
+            started_ms=engine.started_ms,
+            ordered=engine.wish.ordered,
+        ),
         subscription_set=subscriptions.data(),
         mq_table={
             fetched.queue: fetched.info(engine.store.position(fetched.queue) or QueueOffset(0))
@@ -38,8 +46,17 @@ def running_info(
     )
 
 
-def _properties(instance: ClientInstance, engine: Engine) -> dict[str, str]:
-    settings, kind = engine.settings, cast(type, type(engine.settings))
+def common_properties(
+    instance: ClientInstance,
+    settings: Checked,
+    *,
+    group: str,
+    concurrency: int,
+    started_ms: int,
+    ordered: bool,
+) -> dict[str, str]:
+    """Say the settings by RocketMQ's names, and what else mqadmin shows of any consumer."""
+    kind = cast(type, type(settings))
     options = {
         each.key: each.render(getattr(settings, each.name))
         for each in describe(kind)
@@ -47,13 +64,13 @@ def _properties(instance: ClientInstance, engine: Engine) -> dict[str, str]:
     }
     addresses = "".join(f"{address};" for address in instance.name_servers.addresses)
     return options | {
-        "consumerGroup": engine.group,
+        "consumerGroup": group,
         "PROP_NAMESERVER_ADDR": addresses,
-        "PROP_THREADPOOL_CORE_SIZE": str(engine.concurrency),
-        "PROP_CONSUMEORDERLY": "true" if engine.wish.ordered else "false",
+        "PROP_THREADPOOL_CORE_SIZE": str(concurrency),
+        "PROP_CONSUMEORDERLY": "true" if ordered else "false",
         "PROP_CONSUME_TYPE": ConsumeType.CONSUME_PASSIVELY.value,
         "PROP_CLIENT_VERSION": version_name(CURRENT_VERSION),
-        "PROP_CONSUMER_START_TIMESTAMP": str(engine.started_ms),
+        "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
     }
 
 

@@ -1,0 +1,145 @@
+"""Which queues this member pops: brokers divide them, and are asked now and then.
+
+Brokers that cannot be asked change nothing: what was divided before stays. For a group that is set
+to share its queues, a broker assigns all of its queues at once, as number -1.
+
+Source: RebalanceImpl.getRebalanceResultFromBroker and updateMessageQueueAssignment, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+
+from cometmq.client.errors import TopicNotFoundError
+from cometmq.client.group_calls import GroupCalls
+from cometmq.client.instance import ClientInstance
+from cometmq.client.pop.consumer_loop import PopLoop
+from cometmq.client.pop.service import PopQueue
+from cometmq.model.errors import CometError
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.bodies import MessageModel
+from cometmq.remoting.tasks import Supervisor
+
+log = logging.getLogger(__name__)
+
+STRATEGY = "AVG"
+PAUSE_S = 1.0
+"""Seconds between two rounds at least."""
+
+
+class Assignment:
+    """Keeps one pop loop for each queue that brokers assign to this member.
+
+    Args:
+        instance: whose connections are used.
+        group: as brokers know it.
+        topics: gives the topics of the subscription.
+        make_loop: makes the loop of a queue.
+        on_divided: told of a topic, and of the queues that are this member's now.
+        interval_s: seconds between two rounds that nothing called for.
+        tasks: where loops run.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        *,
+        topics: Callable[[], Collection[str]],
+        make_loop: Callable[[PopQueue], PopLoop],
+        on_divided: Callable[[str, list[MessageQueue]], Awaitable[None]],
+        interval_s: float,
+        tasks: Supervisor,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._calls = GroupCalls(instance)
+        self._topics = topics
+        self._make_loop = make_loop
+        self._on_divided = on_divided
+        self._interval_s = interval_s
+        self._tasks = tasks
+        self._loops: dict[MessageQueue, PopLoop] = {}
+        self._called = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def queues(self) -> list[MessageQueue]:
+        """Give the queues that are this member's now, sorted."""
+        return sorted(self._loops)
+
+    def sources(self) -> list[PopQueue]:
+        """Give what is known of each queue."""
+        return [loop.source for loop in self._loops.values()]
+
+    def call(self) -> None:
+        """Ask soon."""
+        self._called.set()
+
+    def wake(self) -> None:
+        """Let all loops look again whether they have to wait."""
+        for loop in self._loops.values():
+            loop.wake()
+
+    async def start(self, tasks: Supervisor) -> None:
+        """Ask once, then go on in the background.
+
+        Raises:
+            ResponseError: a broker cannot divide queues; nothing goes on.
+        """
+        for topic in self._topics():
+            try:
+                await self._divide(topic)
+            except TopicNotFoundError as error:
+                log.info("a topic has no queues yet topic=%s error=%s", topic, error)
+        self._task = tasks.spawn(self._run(), "assignment")
+
+    async def stop(self) -> None:
+        """Ask no more, and pop no more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        await asyncio.gather(*(loop.stop() for loop in self._loops.values()))
+        self._loops.clear()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(PAUSE_S)
+            try:
+                async with asyncio.timeout(self._interval_s):
+                    await self._called.wait()
+            except TimeoutError:
+                pass
+            self._called.clear()
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Ask about every topic now; a broker that is no help changes nothing."""
+        topics = set(self._topics())
+        for topic in sorted(topics):
+            try:
+                await self._divide(topic)
+            except CometError as error:
+                log.info("queues stay as they are topic=%s error=%s", topic, error)
+        for queue in self.queues():
+            if queue.topic not in topics:
+                await self._loops.pop(queue).stop()
+
+    async def _divide(self, topic: str) -> None:
+        entries = await self._calls.assignment(
+            self._group, self._instance.client_id, topic, STRATEGY, MessageModel.CLUSTERING
+        )
+        if entries is None:
+            return
+        mine = {entry.message_queue for entry in entries}
+        before = {queue for queue in self._loops if queue.topic == topic}
+        for queue in before - mine:
+            await self._loops.pop(queue).stop()
+        for queue in sorted(mine - before):
+            loop = self._loops[queue] = self._make_loop(PopQueue(queue))
+            loop.start(self._tasks)
+        if mine != before:
+            log.info("queues assigned topic=%s group=%s mine=%d", topic, self._group, len(mine))
+            await self._on_divided(topic, sorted(mine))

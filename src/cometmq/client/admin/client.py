@@ -22,6 +22,8 @@ class AdminClient(Topics, Offsets, Tracks, Brokers):
         config: a TOML file with a table ``[client]``; by default the one COMETMQ_CONFIG names.
         options: settings of `ClientSettings` by name.
 
+    Names are those that the servers know: a namespace of 4.x is part of them here.
+
     Every method raises `ResponseError` when a server refuses and `RemotingError` when none answers;
     what concerns several servers is done one after the other, and those before the one that failed
     have done it.

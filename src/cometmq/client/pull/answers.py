@@ -17,16 +17,14 @@ from collections.abc import Callable, Mapping
 from cometmq.client.fetching import Fetcher
 from cometmq.client.instance import ClientInstance
 from cometmq.client.pull.positions import Positions
+from cometmq.client.push.questions import offsets_in
 from cometmq.client.subscription import Filter
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import (
     ConsumerRunningInfo,
     GetConsumerStatusBody,
-    InvalidBodyError,
     ProcessQueueInfo,
-    ResetOffsetBody,
-    ResetOffsetBodyForC,
 )
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import InvokeBrokerToGetConsumerStatusRequest
@@ -119,10 +117,10 @@ class Answers:
         self._divide()
 
     def _reset(self, request: Request) -> None:
-        for queue, offset in _offsets(request.body).items():
+        for queue, offset in offsets_in(request.body).items():
             if queue in self._fetcher.queues:
                 log.info("a queue was moved by an administrator queue=%s offset=%d", queue, offset)
-                self._move(queue, QueueOffset(offset))
+                self._move(queue, offset)
 
     def _status(self, request: Request) -> Response:
         topic = request.header(InvokeBrokerToGetConsumerStatusRequest).topic
@@ -135,19 +133,3 @@ class Answers:
 
     def _running(self, request: Request) -> Response:
         return Response(body=self.running_info().encode())
-
-
-def _offsets(body: bytes) -> dict[MessageQueue, int]:
-    """Read the offsets of a reset, which come as a map by queue or as a list.
-
-    Raises:
-        InvalidBodyError: as neither.
-    """
-    try:
-        return ResetOffsetBody.decode(body).offset_table
-    except InvalidBodyError:
-        listed = ResetOffsetBodyForC.decode(body).offset_table
-        return {
-            MessageQueue(part.topic, part.broker_name, part.queue_id): part.offset
-            for part in listed
-        }

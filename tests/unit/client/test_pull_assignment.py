@@ -1,0 +1,37 @@
+"""Where a pull consumer's queues come from, and what moves them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.client.errors import WrongModeError
+from cometmq.client.pull.assignment import Chosen, Mode, Watched
+from cometmq.client.routes import Route
+from cometmq.model.queue import MessageQueue
+
+ONE, TWO = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
+
+
+def route(*queues: MessageQueue) -> Route:
+    """A topic's route with these queues."""
+    return Route("t", queues, queues, {"a": {0: "127.0.0.1:1"}})
+
+
+def test_a_consumer_does_one_or_the_other() -> None:
+    chosen = Chosen()
+    chosen.choose(Mode.ASSIGNED)
+    chosen.choose(Mode.ASSIGNED)
+
+    with pytest.raises(WrongModeError, match="is assigned queues"):
+        chosen.choose(Mode.SUBSCRIBED)
+    assert chosen.mode is Mode.ASSIGNED
+
+
+def test_a_topic_differs_once_when_its_queues_change() -> None:
+    watched = Watched()
+    assert not watched.differs(route(ONE))
+
+    watched.look("t", [ONE])
+    assert not watched.differs(route(ONE))
+    assert watched.differs(route(ONE, TWO))
+    assert not watched.differs(route(TWO, ONE))

@@ -53,6 +53,7 @@ from cometmq.client.hooks import (
 from cometmq.client.instance import ClientInstance
 from cometmq.client.offsets.start import StartFrom
 from cometmq.client.offsets.store import OffsetStore
+from cometmq.client.pop.consumer import PopConsumer
 from cometmq.client.producer import Producer
 from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.pulling import PullResult, PullStatus
@@ -91,6 +92,7 @@ __all__ = [
     "TransactionProducer",
     "TransactionReceipt",
     "PushConsumer",
+    "PopConsumer",
     "PullConsumer",
     "AdminClient",
     "Progress",

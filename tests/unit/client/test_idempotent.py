@@ -18,9 +18,9 @@ from cometmq.client.idempotent import (
     Idempotent,
     SqliteMarks,
     SqliteTransaction,
+    TransactionEndedError,
     first_key,
 )
-from cometmq.client.idempotent.sqlite import TransactionEndedError
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset

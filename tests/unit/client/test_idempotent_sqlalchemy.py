@@ -11,7 +11,7 @@ import sqlalchemy as sql
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from cometmq.client.idempotent import Idempotent
+from cometmq.client.idempotent import Idempotent, TransactionEndedError
 from cometmq.client.idempotent.sqlalchemy import (
     TABLE,
     AsyncSqlTransaction,
@@ -174,6 +174,33 @@ def test_old_marks_are_forgotten(engine: sql.Engine) -> None:
         kept = connection.execute(SqlAlchemyMarks.forgetting(60)).rowcount
         gone = connection.execute(SqlAlchemyMarks.forgetting(-60)).rowcount
     assert (kept, gone) == (0, 1)
+
+
+def test_engine_that_commits_by_itself_is_refused(engine: sql.Engine) -> None:
+    loose = sql.create_engine(engine.url, isolation_level="AUTOCOMMIT")
+    with pytest.raises(ConfigError, match="AUTOCOMMIT"):
+        Idempotent(book, store=SqlAlchemyMarks(loose), group="g")(message())
+    loose.dispose()
+
+    assert (booked(engine), marks(engine)) == ([], [])
+
+
+async def test_async_engine_that_commits_by_itself_is_refused(engine: sql.Engine) -> None:
+    url = engine.url.set(drivername="sqlite+aiosqlite")
+    loose = create_async_engine(url, isolation_level="AUTOCOMMIT")
+    with pytest.raises(ConfigError, match="AUTOCOMMIT"):
+        await Idempotent(book_in_loop, store=SqlAlchemyMarks(loose), group="g")(message())
+    await loose.dispose()
+
+    assert (booked(engine), marks(engine)) == ([], [])
+
+
+def test_handler_that_commits_by_itself_is_told(engine: sql.Engine) -> None:
+    def commit(message: StoredMessage, transaction: SqlTransaction) -> None:
+        transaction.connection.commit()
+
+    with pytest.raises(TransactionEndedError, match="ended the transaction"):
+        Idempotent(commit, store=SqlAlchemyMarks(engine), group="g")(message())
 
 
 def test_async_handler_needs_an_async_engine(engine: sql.Engine) -> None:

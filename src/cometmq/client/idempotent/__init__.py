@@ -1,7 +1,12 @@
 """Acts once for each message, however often it is delivered."""
 
 from cometmq.client.idempotent.consumer import Idempotent, first_key
-from cometmq.client.idempotent.marks import AsyncTransaction, MarkStore, Transaction
+from cometmq.client.idempotent.marks import (
+    AsyncTransaction,
+    MarkStore,
+    Transaction,
+    TransactionEndedError,
+)
 from cometmq.client.idempotent.sqlite import (
     AsyncSqliteTransaction,
     SqliteMarks,
@@ -17,4 +22,5 @@ __all__ = [
     "SqliteMarks",
     "SqliteTransaction",
     "AsyncSqliteTransaction",
+    "TransactionEndedError",
 ]

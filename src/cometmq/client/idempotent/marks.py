@@ -11,6 +11,22 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
+from cometmq.model.errors import CometError
+
+
+class TransactionEndedError(CometError):
+    """A handler ended the store's transaction itself; its mark and its writes may be apart.
+
+    Args:
+        where: the database.
+    """
+
+    def __init__(self, where: object) -> None:
+        super().__init__(
+            f"the handler ended the transaction of {where} itself; its mark and its writes may be "
+            "apart now"
+        )
+
 
 class Transaction(Protocol):
     """One transaction of a database, for plain handlers."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -22,6 +23,7 @@ from contextlib import (
 )
 from typing import TYPE_CHECKING
 
+from cometmq.client.idempotent.marks import TransactionEndedError
 from cometmq.model.errors import ConfigError
 
 try:
@@ -100,14 +102,53 @@ class SqlAlchemyMarks:
 
     def __init__(self, engine: sql.Engine | AsyncEngine) -> None:
         self._engine = engine
+        self._is_checked = False
 
     def transaction(
         self,
     ) -> AbstractContextManager[SqlTransaction] | AbstractAsyncContextManager[AsyncSqlTransaction]:
-        """Give a transaction for ``with`` or for ``async with``, as the engine is."""
+        """Give a transaction for ``with`` or for ``async with``, as the engine is.
+
+        Entering it raises `ConfigError` if the engine commits by itself after each statement.
+        """
         if isinstance(self._engine, sql.Engine):
-            return _plain(self._engine)
-        return _awaited(self._engine)
+            return self._plain(self._engine)
+        return self._awaited(self._engine)
+
+    @contextmanager
+    def _plain(self, engine: sql.Engine) -> Iterator[SqlTransaction]:
+        if not self._is_checked:
+            with engine.connect() as connection:
+                self._check(connection)
+        with engine.begin() as connection:
+            yield SqlTransaction(connection)
+            if not connection.in_transaction():
+                raise TransactionEndedError(engine.url)
+
+    @asynccontextmanager
+    async def _awaited(self, engine: AsyncEngine) -> AsyncIterator[AsyncSqlTransaction]:
+        if not self._is_checked:
+            async with engine.connect() as connection:
+                await connection.run_sync(self._check)
+        async with engine.begin() as connection:
+            yield AsyncSqlTransaction(connection)
+            if not connection.in_transaction():
+                raise TransactionEndedError(engine.url)
+
+    def _check(self, connection: sql.Connection) -> None:
+        """Take a mark back, and see whether it is gone: engines do not tell if they commit."""
+        probe = uuid.uuid4().hex
+        mine = TABLE.c.mark_id == _digest("", probe)
+        connection.execute(_insert("", probe))
+        connection.rollback()
+        kept = connection.execute(sql.select(TABLE.c.mark_id).where(mine)).first()
+        if kept is not None:
+            connection.execute(sql.delete(TABLE).where(mine))
+            raise ConfigError(
+                f"the engine of {connection.engine.url} commits each statement by itself, as with "
+                "the isolation level AUTOCOMMIT: marks need its transactions"
+            )
+        self._is_checked = True
 
     @staticmethod
     def create_table(connection: sql.Connection) -> None:
@@ -126,26 +167,17 @@ class SqlAlchemyMarks:
         return sql.delete(TABLE).where(TABLE.c.marked_at_ms < limit_ms)
 
 
-@contextmanager
-def _plain(engine: sql.Engine) -> Iterator[SqlTransaction]:
-    with engine.begin() as connection:
-        yield SqlTransaction(connection)
-
-
-@asynccontextmanager
-async def _awaited(engine: AsyncEngine) -> AsyncIterator[AsyncSqlTransaction]:
-    async with engine.begin() as connection:
-        yield AsyncSqlTransaction(connection)
-
-
 def _insert(group: str, key: str) -> sql.Insert:
-    digest = hashlib.sha256(f"{len(group)} {group} {key}".encode()).hexdigest()
     return sql.insert(TABLE).values(
-        mark_id=digest,
+        mark_id=_digest(group, key),
         consumer_group=group[:NAME_CHARS_MAX],
         message_key=key[:NAME_CHARS_MAX],
         marked_at_ms=_now_ms(),
     )
+
+
+def _digest(group: str, key: str) -> str:
+    return hashlib.sha256(f"{len(group)} {group} {key}".encode()).hexdigest()
 
 
 def _now_ms() -> int:

@@ -22,8 +22,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from cometmq.client.idempotent.marks import TransactionEndedError
 from cometmq.client.idempotent.turns import Turns
-from cometmq.model.errors import CometError, ConfigError
+from cometmq.model.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -36,10 +37,6 @@ CREATE TABLE IF NOT EXISTS cometmq_marks (
 ) WITHOUT ROWID"""
 MARK = "INSERT INTO cometmq_marks VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 FORGET = "DELETE FROM cometmq_marks WHERE marked_at_ms < ?"
-
-
-class TransactionEndedError(CometError):
-    """A handler ended the store's transaction itself; its mark and its writes may be apart."""
 
 
 class SqliteTransaction:
@@ -164,10 +161,7 @@ class SqliteMarks:
         connection = self._connection
         if connection is None or not connection.in_transaction:
             if commit:
-                raise TransactionEndedError(
-                    f"the handler ended the transaction of {self._path} itself; its mark and its "
-                    "writes may be apart now"
-                )
+                raise TransactionEndedError(self._path)
             return
         try:
             connection.execute("COMMIT" if commit else "ROLLBACK")

@@ -118,6 +118,7 @@ async def test_sends_and_deliveries_are_counted(
             await producer.send(Message(topic=topic, body=b"a hat"))
         await producer.send_batch([Message(topic=topic, body=b"a hat") for _ in range(5)])
         await producer.send_oneway(Message(topic=topic, body=b"a hat"))
+        await producer.send_soon(Message(topic=topic, body=b"a hat"))
     async with PushConsumer(
         instance=instance,
         group=group,
@@ -128,15 +129,15 @@ async def test_sends_and_deliveries_are_counted(
     ) as consumer:
         recorder.metrics.watch(consumer)
         async with asyncio.timeout(CAME_S):
-            for _ in range(9):
+            for _ in range(10):
                 await came.acquire()
         queues_held = recorder.value("queues", group=group, topic=topic)
 
-    assert recorder.value("sends_total", group="shop", topic=topic, outcome="SEND_OK") == 4
+    assert recorder.value("sends_total", group="shop", topic=topic, outcome="SEND_OK") == 5
     assert recorder.value("sends_total", group="shop", topic=topic, outcome="ONEWAY") == 1
-    assert recorder.value("sent_messages_total", group="shop", topic=topic) == 9
-    assert recorder.value("send_seconds_count", group="shop", topic=topic) == 5
+    assert recorder.value("sent_messages_total", group="shop", topic=topic) == 10
+    assert recorder.value("send_seconds_count", group="shop", topic=topic) == 6
     success = {"group": group, "topic": topic, "outcome": "SUCCESS"}
-    assert recorder.value("handled_messages_total", **success) == 9
-    assert recorder.value("delivery_seconds_count", group=group, topic=topic) == 9
+    assert recorder.value("handled_messages_total", **success) == 10
+    assert recorder.value("delivery_seconds_count", group=group, topic=topic) == 10
     assert queues_held == 4

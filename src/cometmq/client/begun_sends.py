@@ -6,12 +6,14 @@ Source: DefaultMQProducerImpl.sendDefaultImpl with a callback, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from cometmq.client.accumulator import Accumulator
 from cometmq.client.back_pressure import BackPressure
 from cometmq.client.config import ProducerSettings
 from cometmq.client.errors import BackPressureError, ClientClosedError
+from cometmq.client.quick_sends import QuickSend, QuickSends
 from cometmq.client.receipt import SendReceipt
 from cometmq.client.sender import Place, Sender
 from cometmq.model.errors import CometError
@@ -45,6 +47,7 @@ class BegunSends:
             if settings.back_pressure
             else BackPressure(MESSAGES_MAX)
         )
+        self._quick = QuickSends(sender, settings, self._pressure.give_back, self._quick_failed)
 
     def open(self) -> None:
         """Take sends from now on."""
@@ -63,25 +66,27 @@ class BegunSends:
 
         ``gathered`` says that the message may wait for others to form a batch.
         """
-        promise: Promise = asyncio.get_running_loop().create_future()
-        size = len(message.body)
         if not self._open:
-            promise.set_exception(ClientClosedError("the producer is not running: start it first"))
-        elif not self._pressure.take(size):
-            promise.set_exception(
+            return _failed(ClientClosedError("the producer is not running: start it first"))
+        size = _size_of(message)
+        if not self._pressure.take(size):
+            return _failed(
                 BackPressureError(
                     f"not sent: {self._pressure.messages} messages of"
                     f" {self._pressure.size_bytes} bytes are on their way already"
                 )
             )
-        else:
-            promise.add_done_callback(lambda _: self._pressure.give_back(size))
-            if gathered and self._gather(message, place, promise):
-                return promise
-            work = self._send(message, place, timeout, reserved, promise)
-            task = self._tasks.spawn(work, "send", awaited=True)
-            promise.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
-            task.add_done_callback(lambda _: _end(promise))
+        if reserved is None and self._accumulator is None:
+            quick = self._quick.begin(message, place, timeout)
+            if quick is not None:
+                return quick
+        promise: Promise = asyncio.get_running_loop().create_future()
+        promise.add_done_callback(lambda _: self._pressure.give_back(size))
+        if not (gathered and self._gather(message, place, promise)):
+            work = self._sender.send_message(
+                message, place, timeout=timeout, reserved=reserved, awaited=False
+            )
+            self._work(work, promise)
         return promise
 
     async def drain(self, timeout: float) -> bool:
@@ -94,27 +99,22 @@ class BegunSends:
     async def close(self, timeout: float) -> None:
         """Take no more sends, and wait for those that were begun; late ones end with an error."""
         self._open = False
+        await self._quick.drain(timeout)
         await self._tasks.drain(timeout)
         await self._tasks.cancel()
 
-    async def _send(
-        self,
-        message: Message,
-        place: Place,
-        timeout: float,
-        reserved: Mapping[str, str] | None,
-        promise: Promise,
-    ) -> None:
-        try:
-            receipt = await self._sender.send_message(
-                message, place, timeout=timeout, reserved=reserved, awaited=False
-            )
-        except Exception as error:
-            if not promise.done():
-                promise.set_exception(error)
-        else:
-            if not promise.done():
-                promise.set_result(receipt)
+    def _work(self, work: Coroutine[Any, Any, SendReceipt], promise: Promise) -> None:
+        """Let a task find out what becomes of a send."""
+        task = self._tasks.spawn(_fulfil(work, promise), "send", awaited=True)
+        promise.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
+        task.add_done_callback(lambda _: _end(promise))
+
+    def _quick_failed(self, failed: QuickSend, error: Exception) -> None:
+        """Try again what was written and got no answer, or leave it at that."""
+        if not self._open:
+            _fail(failed.promise, closed_error())
+            return
+        self._work(self._quick.again(failed, error), failed.promise)
 
     def _gather(self, message: Message, place: Place, promise: Promise) -> bool:
         if self._accumulator is None or not self._accumulator.takes(message, place):
@@ -126,8 +126,39 @@ class BegunSends:
         return True
 
 
-def _end(promise: Promise) -> None:
+async def _fulfil(work: Coroutine[Any, Any, SendReceipt], promise: Promise) -> None:
+    try:
+        receipt = await work
+    except Exception as error:
+        _fail(promise, error)
+    else:
+        if not promise.done():
+            promise.set_result(receipt)
+
+
+def _failed(error: Exception) -> Promise:
+    promise: Promise = asyncio.get_running_loop().create_future()
+    promise.set_exception(error)
+    return promise
+
+
+def _fail(promise: Promise, error: Exception) -> None:
     if not promise.done():
-        promise.set_exception(
-            ClientClosedError("the producer was closed: the message is perhaps stored")
-        )
+        promise.set_exception(error)
+
+
+def _end(promise: Promise) -> None:
+    _fail(promise, closed_error())
+
+
+def closed_error() -> ClientClosedError:
+    """The end of a send that was begun and not finished when its producer was closed."""
+    return ClientClosedError("the producer was closed: the message is perhaps stored")
+
+
+def _size_of(message: Message) -> int:
+    """How much of the limit a message takes; what is wrong with it is found out later."""
+    try:
+        return len(message.body)
+    except TypeError:
+        return 0

@@ -39,7 +39,8 @@ TIMER_PROPERTIES = frozenset({names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names
 
 NO_NAMESPACE = Namespace()
 
-_NOT_FOR_APPLICATIONS = names.RESERVED - TIMER_PROPERTIES
+NOT_FOR_APPLICATIONS = names.RESERVED - TIMER_PROPERTIES
+"""Names of properties that a message of an application may not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +254,7 @@ def check_message(
         )
     if trusted or not message.properties:
         return
-    if reserved := _NOT_FOR_APPLICATIONS & message.properties.keys():
+    if reserved := NOT_FOR_APPLICATIONS & message.properties.keys():
         raise InvalidMessageError(f"properties with reserved names: {', '.join(sorted(reserved))}")
 
 

@@ -218,6 +218,9 @@ class Producer(Lifetime):
             is not. With the setting ``back_pressure``, BackPressureError says that too much is on
             its way already and nothing was sent: `drain` waits until there is room.
 
+        Messages that are begun one after the other may be stored in another order, even in one
+        queue: await each `send` where the order counts.
+
         Cancelling the future stops the waiting; the message may still be stored.
         Source: DefaultMQProducer.send(Message, SendCallback), RocketMQ 5.3. Unlike there, a retry
         at another broker takes a queue which that broker has.

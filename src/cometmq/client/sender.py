@@ -111,12 +111,15 @@ class Sender:
         *,
         hooks: Sequence[SendHook | ForbiddenHook] = (),
     ) -> None:
-        self._instance = instance
-        self._namespace = instance.namespace
+        self.instance = self._instance = instance
+        """Connections and routes."""
+        self.namespace = self._namespace = instance.namespace
+        """What names are wrapped in."""
         self._group = group
         self._wire_group = self._namespace.wrap_group(group)
         self._settings = settings
-        self._ids = instance.unique_ids()
+        self.ids = self._ids = instance.unique_ids()
+        """Makes the ids of messages."""
         self._turns: dict[str, Turn] = {}
         self._forbidding = [hook for hook in hooks if isinstance(hook, ForbiddenHook)]
         self._watching = [hook for hook in hooks if isinstance(hook, SendHook)]
@@ -315,14 +318,47 @@ class Sender:
         context: SendContext | None = None,
     ) -> SendReceipt:
         """Send until a broker has stored it, tries run out or time does."""
-        effort = effort or self._awaited
         deadline = _now() + timeout
         route = await self.route(outgoing.topic, timeout)
         fixed = self._fixed_queue(outgoing, route, place)
-        attempts: list[SendAttempt] = []
+        return await self._tries(
+            outgoing, route, fixed, deadline, effort or self._awaited, [], context
+        )
+
+    async def go_on(
+        self,
+        outgoing: Outgoing,
+        place: Place,
+        deadline: float,
+        attempts: list[SendAttempt],
+    ) -> SendReceipt:
+        """Go on with a begun send whose first try has failed.
+
+        Args:
+            outgoing: what to send.
+            place: the queue, if it was said.
+            deadline: until when, by the loop's clock.
+            attempts: the tries that have failed.
+        """
+        if attempts and not self._begun.allows_another(attempts[-1].error):
+            raise _final_error(outgoing.topic, attempts, in_time=_now() < deadline)
+        route = await self.route(outgoing.topic, max(deadline - _now(), 0.001))
+        fixed = self._fixed_queue(outgoing, route, place)
+        return await self._tries(outgoing, route, fixed, deadline, self._begun, attempts, None)
+
+    async def _tries(
+        self,
+        outgoing: Outgoing,
+        route: Route,
+        fixed: MessageQueue | None,
+        deadline: float,
+        effort: Effort,
+        attempts: list[SendAttempt],
+        context: SendContext | None,
+    ) -> SendReceipt:
         stored: SendReceipt | None = None
-        avoid: str | None = None
-        for _ in range(1 + (effort.fixed_retries if fixed else effort.retries)):
+        avoid = attempts[-1].broker_name if attempts else None
+        for _ in range(len(attempts), 1 + (effort.fixed_retries if fixed else effort.retries)):
             if _now() >= deadline:
                 break
             target = fixed or self._next(route, avoid)
@@ -330,7 +366,7 @@ class Sender:
             try:
                 receipt = await self._try(outgoing, target, deadline, context)
             except (RemotingError, ResponseError) as error:
-                attempts.append(_attempt(target, error))
+                attempts.append(attempt_of(target, error))
                 if not effort.allows_another(error):
                     break
             else:
@@ -516,11 +552,18 @@ class Sender:
     def _header(
         self, outgoing: Outgoing, target: MessageQueue, broker_name: str
     ) -> SendMessageV2Request:
+        now_ms = time.time_ns() // 1_000_000
+        return self.header(outgoing, target, broker_name, born_time_ms=now_ms)
+
+    def header(
+        self, outgoing: Outgoing, target: MessageQueue, broker_name: str, *, born_time_ms: int
+    ) -> SendMessageV2Request:
+        """Make the header for one try, to a queue that this broker serves."""
         return outgoing.header(
             self._wire_group,
             target,
             broker_name=broker_name,
-            born_time_ms=time.time_ns() // 1_000_000,
+            born_time_ms=born_time_ms,
             new_topic_queues=self._settings.new_topic_queues,
             unit_mode=self._instance.settings.unit_mode,
         )
@@ -634,7 +677,8 @@ def _master_in(route: Route | None, target: MessageQueue) -> str | None:
     return route.master(target) if route is not None else None
 
 
-def _attempt(target: MessageQueue, error: CometError) -> SendAttempt:
+def attempt_of(target: MessageQueue, error: CometError) -> SendAttempt:
+    """Note how a try failed, and whether it may have stored the message all the same."""
     maybe_stored = isinstance(error, RemotingError) and not isinstance(error, _NOT_SENT)
     return SendAttempt(target.broker_name, error, maybe_stored)
 

@@ -159,6 +159,18 @@ class RemotingClient:
             if not connection.closed:
                 self._leaving.add(connection)
 
+    def ready(self, address: str) -> Connection | None:
+        """Give the connection to an address if a plain request can be written to it now.
+
+        None where hooks want to see requests, or where a call would have to wait first.
+        """
+        found = self._connections.get(address)
+        return found if found is not None and found.ready and not self.hooks else None
+
+    def note_silence(self, connection: Connection, began_s: float) -> None:
+        """A request written at ``began_s`` to a ready connection got no answer in time."""
+        self._give_up_silent(connection, began_s)
+
     async def oneway(
         self,
         address: str,

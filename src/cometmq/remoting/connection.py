@@ -23,7 +23,7 @@ from cometmq.protocol.headers.base import Header
 from cometmq.remoting.config import RemotingSettings
 from cometmq.remoting.errors import CallTimeoutError, ConnectionLostError
 from cometmq.remoting.exchange import FastPath, Processor, Request, Response, Slice
-from cometmq.remoting.inflight import Inflight
+from cometmq.remoting.inflight import AnswerTaker, Inflight
 from cometmq.remoting.tasks import Supervisor
 
 log = logging.getLogger(__name__)
@@ -404,6 +404,23 @@ class Connection(asyncio.BufferedProtocol):
             return await future
         finally:
             self._inflight.forget(opaque)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request can be written now: the peer takes what is sent to it."""
+        return not (self._paused or self.closed)
+
+    def begin(self, taker: AnswerTaker, timeout: float) -> int:
+        """Announce a request that the caller writes at once with this opaque number.
+
+        Args:
+            taker: gets the answer, or the error that ends the waiting.
+            timeout: seconds to wait.
+
+        Raises:
+            TooManyCallsError: the table of waiting calls is full; write nothing.
+        """
+        return self._inflight.add(taker, timeout)
 
     def oneway(
         self,

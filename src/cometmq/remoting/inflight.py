@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from cometmq.protocol.command import INT32_MAX, Command
 from cometmq.remoting.errors import CallTimeoutError, TooManyCallsError
 
 SWEEP_S = 0.05
+
+
+class AnswerTaker(Protocol):
+    """Gets the answer to a request, or the error that ends the waiting: a future, or alike.
+
+    Its methods are called while bytes are received, and must neither raise nor wait.
+    """
+
+    def done(self) -> bool:
+        """Whether it wants neither any more."""
+
+    def set_result(self, result: Command, /) -> None:
+        """The answer has come."""
+
+    def set_exception(self, exception: Exception, /) -> None:
+        """No answer will come."""
 
 
 class Inflight:
@@ -20,7 +37,7 @@ class Inflight:
     def __init__(self, loop: asyncio.AbstractEventLoop, calls_max: int) -> None:
         self._loop = loop
         self._calls_max = calls_max
-        self._waiting: dict[int, tuple[asyncio.Future[Command], float, float]] = {}
+        self._waiting: dict[int, tuple[AnswerTaker, float, float]] = {}
         self._last_opaque = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -33,14 +50,22 @@ class Inflight:
         Raises:
             TooManyCallsError: the table is full.
         """
+        future: asyncio.Future[Command] = self._loop.create_future()
+        return self.add(future, timeout), future
+
+    def add(self, taker: AnswerTaker, timeout: float) -> int:
+        """A new opaque number, whose answer ``taker`` will get, or an error.
+
+        Raises:
+            TooManyCallsError: the table is full.
+        """
         if len(self._waiting) >= self._calls_max:
             raise TooManyCallsError(f"{len(self._waiting)} requests wait for answers already")
         opaque = self.next_opaque()
-        future: asyncio.Future[Command] = self._loop.create_future()
-        self._waiting[opaque] = (future, self._loop.time() + timeout, timeout)
+        self._waiting[opaque] = (taker, self._loop.time() + timeout, timeout)
         if self._timer is None:
             self._timer = self._loop.call_later(min(SWEEP_S, timeout), self._sweep)
-        return opaque, future
+        return opaque
 
     def next_opaque(self) -> int:
         """A number no waiting request has."""

@@ -489,11 +489,8 @@ class PullConsumer(PlaceCalls):
         if not self._settings.auto_commit_ms:
             return
         async with self._committing:
-            for offset in due.values():
-                try:
-                    await self._places.commit(queue, offset)
-                except CometError as error:
-                    log.warning("commit failed queue=%s error=%s", queue, error)
+            for failure in (await self._places.commit(due)).values():
+                log.warning("commit failed queue=%s error=%s", queue, failure)
 
     async def _tell(
         self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]

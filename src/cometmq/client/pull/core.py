@@ -40,7 +40,6 @@ from cometmq.client.queues.replicas import ReplicaChoice
 from cometmq.client.registry import lease
 from cometmq.client.subscription import Filter
 from cometmq.client.trace import ConsumeTrace, TraceDispatcher
-from cometmq.model.errors import CometError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import check_group_name
@@ -148,17 +147,13 @@ class PullCore(Lifetime):
 
     async def _commit_due(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Commit what is finished; a queue whose broker is no help does not keep others back."""
-        failures: list[CometError] = []
         async with self._committing:
-            for queue, offset in self._positions.due(queues).items():
-                try:
-                    await self._places.commit(queue, offset)
-                except CometError as error:
-                    failures.append(error)
-                else:
-                    self._positions.committed(queue, offset)
-        if failures:
-            raise failures[0]
+            due = self._positions.due(queues)
+            failures = await self._places.commit(due)
+            for queue in due.keys() - failures.keys():
+                self._positions.committed(queue, due[queue])
+        for failure in failures.values():
+            raise failure
 
     def _finish_handed_out(self) -> None:
         self._positions.finish()

@@ -5,14 +5,19 @@ Source: DefaultLitePullConsumerImpl.commit, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from datetime import datetime
 
 from cometmq.client.offsets import OffsetStore, StartFrom, first_offset
 from cometmq.client.offsets.remote import RemoteOffsetStore
 from cometmq.client.queue_offsets import QueueOffsets
+from cometmq.model.errors import CometError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import retry_topic
+
+Failures = dict[MessageQueue, CometError]
 
 
 class Places:
@@ -63,15 +68,24 @@ class Places:
         """Give what was committed of a queue, or None."""
         return await self._store.stored(queue)
 
-    async def commit(self, queue: MessageQueue, offset: QueueOffset) -> None:
-        """Keep an offset.
+    async def commit(self, offsets: Mapping[MessageQueue, QueueOffset]) -> Failures:
+        """Keep offsets, those of all queues at once, so that no broker keeps another one waiting.
 
-        Raises:
-            ResponseError, RemotingError: the broker was no help; a store of another kind logs what
-                goes wrong instead.
+        Returns:
+            The queues whose broker was no help, and why; a store of another kind logs what goes
+            wrong instead.
         """
         if isinstance(self._store, RemoteOffsetStore):
-            await self._offsets.commit(self._group, queue, offset)
-        else:
+            answers = await asyncio.gather(*(self._tell(*pair) for pair in offsets.items()))
+            return {q: why for q, why in zip(offsets, answers, strict=True) if why is not None}
+        for queue, offset in offsets.items():
             self._store.update(queue, offset)
-            await self._store.persist([queue])
+        await self._store.persist(offsets)
+        return {}
+
+    async def _tell(self, queue: MessageQueue, offset: QueueOffset) -> CometError | None:
+        try:
+            await self._offsets.commit(self._group, queue, offset)
+        except CometError as error:
+            return error
+        return None

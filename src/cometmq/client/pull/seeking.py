@@ -110,6 +110,8 @@ class PlaceCalls(PullCore):
     def pause(self, *queues: MessageQueue) -> None:
         """Hand out nothing of these queues until they are resumed; they keep their places.
 
+        A queue that another member had in between comes back without the pause.
+
         Raises:
             NotAssignedError: one is not this consumer's; nothing was paused.
         """

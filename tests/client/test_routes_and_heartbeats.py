@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 
 import pytest
@@ -271,3 +272,33 @@ async def test_a_restarted_broker_learns_of_the_client_over_the_first_new_connec
 
     assert members == [client.client_id]
     assert told.is_set()
+
+
+async def test_what_fails_again_and_again_is_told_once_and_so_is_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = ScriptedBroker("a")
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as client:
+        client.join(SilentProducer("p"))
+        await client.routes.find("t")
+        answer = cluster.name_server.routes.pop("t")
+        with caplog.at_level(logging.INFO, logger="cometmq.client"):
+            for _ in range(3):
+                await client.routes.refresh("t")
+            cluster.name_server.routes["t"] = answer
+            await client.routes.refresh("t")
+            await client.routes.refresh("t")
+
+            await broker.stop()
+            for _ in range(3):
+                await client.heartbeat()
+
+    assert [
+        (record.levelname, record.message.split("=")[0])
+        for record in caplog.records
+        if record.name.startswith("cometmq.client")
+    ] == [
+        ("WARNING", "route not refreshed topic"),
+        ("INFO", "route refreshed again topic"),
+        ("WARNING", "heartbeat failed address"),
+    ]

@@ -37,6 +37,7 @@ from cometmq.client.name_servers import NameServers, parse_addresses
 from cometmq.client.namespaces import Namespace, NamespaceHook, namespace_of_endpoint
 from cometmq.client.routes import Routes
 from cometmq.client.signing import Signer, StreamHook, credentials_of
+from cometmq.client.troubles import Troubles
 from cometmq.model.errors import CometError
 from cometmq.protocol.bodies import HeartbeatData
 from cometmq.protocol.codes import LanguageCode
@@ -103,6 +104,15 @@ class ClientInstance(Lifetime):
         self.routes = Routes(self.name_servers, timeout=call_timeout)
         self.brokers = BrokerCalls(self.remoting, timeout=call_timeout)
         self._heartbeats = Heartbeats(self.brokers, second_form=self.settings.heartbeat_v2)
+        self._unheard = Troubles(
+            log, fails="heartbeat failed", works="heartbeat answered again", name="address"
+        )
+        self._undiscovered = Troubles(
+            log,
+            fails="name servers not asked for again",
+            works="name servers told again",
+            name="endpoint",
+        )
         self._tasks = Supervisor(f"client {self.client_id}")
         self._members: list[Member] = []
         self._greeted: set[str] = set()
@@ -213,7 +223,9 @@ class ClientInstance(Lifetime):
         try:
             await self._discover()
         except NameServerError as error:
-            log.warning("name servers not asked for again error=%s", error)
+            self._undiscovered.failed(discovery.endpoint(self.settings), error)
+        else:
+            self._undiscovered.worked(discovery.endpoint(self.settings))
 
     def unique_ids(self) -> UniqueIds:
         """Give a source of message ids that carry this client's address."""
@@ -356,8 +368,9 @@ class ClientInstance(Lifetime):
             await self._heartbeats.send(address, data)
         except CometError as error:
             self._knowing.discard(address)
-            log.warning("heartbeat failed address=%s error=%s", address, error)
+            self._unheard.failed(address, error)
         else:
+            self._unheard.worked(address)
             self._greeted.add(address)
             if joined == self._joined:
                 self._knowing.add(address)
@@ -367,6 +380,8 @@ class ClientInstance(Lifetime):
     def _drop_offline(self) -> None:
         """Forget the brokers that no route mentions any more."""
         mentioned = self.routes.addresses(masters_only=False)
+        for gone in self._greeted - mentioned:
+            self._unheard.forget(gone)
         self._greeted &= mentioned
         self._knowing &= mentioned
         self._heartbeats.keep_only(mentioned)

@@ -21,6 +21,7 @@ import msgspec
 
 from cometmq.client.errors import NameServerError, TopicNotFoundError
 from cometmq.client.name_servers import NameServers
+from cometmq.client.troubles import Troubles
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TEMPLATE_TOPIC, Perm
@@ -194,6 +195,9 @@ class Routes:
         self._timeout = timeout
         self._known: dict[str, _Cached] = {}
         self._turns: dict[str, _Turn] = {}
+        self._troubles = Troubles(
+            log, fails="route not refreshed", works="route refreshed again", name="topic"
+        )
         self.on_change: list[Callable[[Route], None]] = []
         """Called with each route that differs from the one known before."""
 
@@ -243,10 +247,12 @@ class Routes:
         """Ask for the route again; on failure give the one known before, or None."""
         try:
             async with self._lock(topic, timeout):
-                return self._keep(route_from(topic, await self._ask(topic, timeout)))
+                route = self._keep(route_from(topic, await self._ask(topic, timeout)))
         except CometError as error:
-            log.warning("route not refreshed topic=%s error=%s", topic, error)
+            self._troubles.failed(topic, error)
             return self.known(topic)
+        self._troubles.worked(topic)
+        return route
 
     async def refresh_all(self) -> None:
         """Ask for the routes of all known topics again, one after the other."""
@@ -256,6 +262,7 @@ class Routes:
     def forget(self, topic: str) -> None:
         """Drop what is known of a topic."""
         self._known.pop(topic, None)
+        self._troubles.forget(topic)
 
     async def _look_up(
         self, topic: str, new_topic_queues: int | None, timeout: float | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -18,6 +19,7 @@ from cometmq.client import (
     PushConsumer,
     StartFrom,
     StoredMessage,
+    blocking,
 )
 from cometmq.client.telemetry import MetricHooks, TracingHooks
 
@@ -141,3 +143,23 @@ async def test_sends_and_deliveries_are_counted(
     assert recorder.value("handled_messages_total", **success) == 10
     assert recorder.value("delivery_seconds_count", group=group, topic=topic) == 10
     assert queues_held == 4
+
+
+def test_blocking_consumer_is_watched_from_any_thread(name_servers: str, group: str) -> None:
+    recorder, came, topic = Recorder(), threading.Semaphore(0), f"{group}-topic"
+    with blocking.AdminClient(name_servers) as admin:
+        admin.create_topic(topic, queues=3)
+    with blocking.Producer(name_servers, group="shop", hooks=recorder.hooks) as producer:
+        producer.send(Message(topic=topic, body=b"a hat"))
+    with blocking.PushConsumer(
+        name_servers,
+        group=group,
+        handler=lambda message: came.release(),
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+        hooks=recorder.hooks,
+    ) as consumer:
+        recorder.metrics.watch(consumer)
+        assert came.acquire(timeout=CAME_S)
+
+        assert recorder.value("queues", group=group, topic=topic) == 3

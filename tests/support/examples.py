@@ -33,10 +33,14 @@ EXPECTED = {
     "20_without_asyncio": r"(a handler got note \d\n){3}pulled 3\n",
     "21_look_at_a_group": r"1 member is online\ncommitted 2 of 4, 2 are left\n3: hour 3\n"
     r"sent back: 4 are left\n",
+    "22_pop": r"(served ticket \d\n){4}",
 }
 """What each example prints; they run in the order of their names, on one server."""
 
-NEEDS_ROCKETMQ: dict[str, tuple[str, ...]] = {"19_transaction": ("4.9.7", "5.3.3")}
+NEEDS_ROCKETMQ: dict[str, tuple[str, ...]] = {
+    "19_transaction": ("4.9.7", "5.3.3"),
+    "22_pop": ("5.3.3",),
+}
 """Examples of what our own broker does not serve yet, and the versions of RocketMQ that do."""
 
 

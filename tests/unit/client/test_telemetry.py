@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry, generate_latest
 
+from cometmq.client.errors import ClientError
 from cometmq.client.hooks import ConsumeEnd, DeliveryContext, SendContext, SendKind
 from cometmq.client.receipt import SendReceipt, SendStatus
 from cometmq.client.telemetry import MetricHooks, TracingHooks
@@ -252,6 +253,14 @@ async def test_what_a_consumer_holds_is_asked_in_its_own_loop(registry: Collecto
         assert b'cometmq_client_queues{group="shop",topic="orders"} 2.0' in text
         assert b'cometmq_client_buffered_messages{group="shop",topic="orders"} 5.0' in text
         assert b'cometmq_client_lag_messages{group="shop",topic="orders"} 10.0' in text
+
+
+def test_consumer_with_a_loop_is_watched_inside_of_it(registry: CollectorRegistry) -> None:
+    class Looping(Holding):
+        async def __aenter__(self) -> None: ...
+
+    with pytest.raises(ClientError, match="in its event loop"):
+        MetricHooks(registry).watch(Looping())
 
 
 async def test_consumer_that_is_gone_is_asked_no_more(registry: CollectorRegistry) -> None:

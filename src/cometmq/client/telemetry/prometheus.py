@@ -26,6 +26,7 @@ from concurrent.futures import Future
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from cometmq.client.errors import ClientError
 from cometmq.client.hooks import ConsumeHook, DeliveryContext, SendContext, SendHook
 from cometmq.model import property_names as names
 from cometmq.model.errors import CometError, ConfigError
@@ -119,7 +120,11 @@ class MetricHooks(SendHook, ConsumeHook):
     def watch(self, consumer: Watched) -> None:
         """Tell from now on what a started consumer holds, for as long as it exists.
 
-        Call it in the consumer's event loop. Metrics may be collected in any thread.
+        Call it in the consumer's event loop, or in any thread for a blocking consumer. Metrics may
+        be collected in any thread.
+
+        Raises:
+            ClientError: a consumer with an event loop is passed outside of it.
         """
         self._consumers.add(consumer)
 
@@ -161,11 +166,16 @@ class _Consumers(Collector):
     """What watched consumers hold, asked for when metrics are collected."""
 
     def __init__(self) -> None:
-        self._loops: WeakKeyDictionary[Watched, asyncio.AbstractEventLoop] = WeakKeyDictionary()
+        self._loops: WeakKeyDictionary[Watched, asyncio.AbstractEventLoop | None]
+        self._loops = WeakKeyDictionary()
+        """Watched consumers, and where each is to be asked; None for anywhere."""
         self._lags: dict[tuple[str, MessageQueue], int] = {}
 
     def add(self, consumer: Watched) -> None:
-        self._loops[consumer] = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop() if _is_in_a_loop() else None
+        if loop is None and hasattr(consumer, "__aenter__"):
+            raise ClientError("watch a consumer in its event loop")
+        self._loops[consumer] = None if hasattr(consumer, "__enter__") else loop
 
     def note(self, group: str, queue: MessageQueue, messages: Sequence[StoredMessage]) -> None:
         """Note how much was stored after the last of these messages when they were fetched."""
@@ -199,7 +209,7 @@ class _Consumers(Collector):
     def _sum_up(
         self,
         consumer: Watched,
-        loop: asyncio.AbstractEventLoop,
+        loop: asyncio.AbstractEventLoop | None,
         sums: Sequence[Sums[tuple[str, str]]],
         owned: set[tuple[str, MessageQueue]],
     ) -> None:
@@ -213,10 +223,12 @@ class _Consumers(Collector):
             buffered[labels] += 0
         for queue, part in info.mq_table.items():
             buffered[consumer.group, queue.topic] += part.cached_msg_count
+        for queue, popped in (info.mq_pop_table or {}).items():
+            buffered[consumer.group, queue.topic] += popped.wait_ack_count
 
 
 def _ask(
-    consumer: Watched, loop: asyncio.AbstractEventLoop
+    consumer: Watched, loop: asyncio.AbstractEventLoop | None
 ) -> tuple[Collection[MessageQueue], ConsumerRunningInfo]:
     """Ask a consumer in its own loop: its tables change under anybody else's hands.
 
@@ -235,7 +247,7 @@ def _ask(
             except Exception as error:
                 answered.set_exception(error)
 
-    if _is_here(loop):
+    if loop is None or (_is_in_a_loop() and asyncio.get_running_loop() is loop):
         return look()
     if not loop.is_running():
         raise RuntimeError("the consumer's event loop does not run")
@@ -247,11 +259,12 @@ def _ask(
         answered.cancel()
 
 
-def _is_here(loop: asyncio.AbstractEventLoop) -> bool:
+def _is_in_a_loop() -> bool:
     try:
-        return asyncio.get_running_loop() is loop
+        asyncio.get_running_loop()
     except RuntimeError:
         return False
+    return True
 
 
 def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:

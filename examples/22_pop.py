@@ -1,0 +1,39 @@
+"""Let the brokers hand out messages one by one, so that members need no queues of their own.
+
+Needs brokers of RocketMQ 5.0 or later; ours refuse it for now.
+"""
+
+import asyncio
+import sys
+
+from cometmq.client import AdminClient, Message, PopConsumer, Producer, StartFrom, StoredMessage
+
+TOPIC = "tickets"
+
+
+async def main(name_server: str = "127.0.0.1:9876") -> None:
+    async with AdminClient(name_server) as admin:
+        await admin.create_topic(TOPIC, queues=2)
+    done = asyncio.Semaphore(0)
+
+    async def serve(message: StoredMessage) -> None:
+        print(f"served {message.body.decode()}")
+        done.release()
+
+    async with PopConsumer(
+        name_server,
+        group="counter",
+        handler=serve,
+        subscriptions={TOPIC: "*"},
+        start_from=StartFrom.FIRST,
+        invisible_ms=30_000,
+    ):
+        async with Producer(name_server, group="door") as producer:
+            for number in range(4):
+                await producer.send(Message(topic=TOPIC, body=b"ticket %d" % number))
+        for _ in range(4):
+            await done.acquire()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -423,4 +423,5 @@ def _leave_all_to_parent() -> None:
 
 
 _living: WeakSet[ClientInstance] = WeakSet()
-os.register_at_fork(after_in_child=_leave_all_to_parent)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_all_to_parent)

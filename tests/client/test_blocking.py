@@ -84,12 +84,8 @@ def test_a_subscriber_iterates_until_it_is_closed(
     shared: ClientInstance, queue: MessageQueue, group: str
 ) -> None:
     bodies = send(shared, queue, 3)
-    consumer = PullConsumer(
-        instance=shared,
-        group=group,
-        start_from=StartFrom.FIRST,
-        subscriptions={queue.topic: "*"},
-    )
+    consumer = PullConsumer(instance=shared, group=group, start_from=StartFrom.FIRST)
+    consumer.subscribe(queue.topic)
     seen: list[bytes] = []
     with consumer:
         for message in consumer:
@@ -98,8 +94,9 @@ def test_a_subscriber_iterates_until_it_is_closed(
                 break
 
     assert seen == bodies
+    assert list(consumer) == []
     with pytest.raises(ClientClosedError):
-        next(consumer)
+        consumer.poll()
 
 
 def test_handlers_run_in_threads_and_may_send(
@@ -193,6 +190,35 @@ def test_what_was_handed_out_may_be_taken_back(
         consumer.take_back()
 
         assert [next(consumer).body for _ in range(2)] == bodies
+
+
+def test_a_consumer_that_is_stopped_at_once_leaves_its_handler_behind(
+    shared: ClientInstance, queue: MessageQueue, group: str
+) -> None:
+    send(shared, queue, 1)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def handle(message: StoredMessage) -> None:
+        begun.set()
+        may_end.wait(FOUND_S)
+
+    consumer = PushConsumer(
+        instance=shared,
+        group=group,
+        handler=handle,
+        subscriptions={queue.topic: "*"},
+        start_from=StartFrom.FIRST,
+    )
+    consumer.start()
+    try:
+        assert begun.wait(FOUND_S)
+        since = time.monotonic()
+        consumer.abort()
+        consumer.abort()
+        assert time.monotonic() - since < FOUND_S / 2
+        assert not consumer.running
+    finally:
+        may_end.set()
 
 
 class Commits:

@@ -9,7 +9,14 @@ import pytest
 import cometmq.client as asynchronous
 from cometmq.client import ClientClosedError, Message, StartFrom, blocking
 
-NAMES = ("Producer", "TransactionProducer", "PushConsumer", "PullConsumer", "AdminClient")
+NAMES = (
+    "Producer",
+    "TransactionProducer",
+    "PushConsumer",
+    "PopConsumer",
+    "PullConsumer",
+    "AdminClient",
+)
 
 FOR_THE_CLIENT_ITSELF = {"membership"}
 """Public methods that other parts of the client call, not applications."""

@@ -6,7 +6,7 @@ of their own.
 """
 
 from cometmq.client.blocking.admin import AdminClient
-from cometmq.client.blocking.consumers import PullConsumer, PushConsumer
+from cometmq.client.blocking.consumers import PopConsumer, PullConsumer, PushConsumer
 from cometmq.client.blocking.instance import ClientInstance
 from cometmq.client.blocking.portal import Portal
 from cometmq.client.blocking.producer import Producer, TransactionProducer
@@ -15,6 +15,7 @@ __all__ = [
     "Producer",
     "TransactionProducer",
     "PushConsumer",
+    "PopConsumer",
     "PullConsumer",
     "AdminClient",
     "ClientInstance",

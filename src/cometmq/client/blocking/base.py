@@ -70,12 +70,18 @@ class Blocking:
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine of the asyncio object, and wait for it."""
+        """Run a coroutine of the asyncio object, and wait for it.
+
+        One that was not started, or was closed, says so by itself where that matters.
+        """
         portal = self._portal
-        if portal is None:
-            work.close()
-            raise ClientClosedError(f"this {type(self).__name__} is not running: start it first")
-        return portal.run(work)
+        if portal is not None:
+            return portal.run(work)
+        portal = hold()
+        try:
+            return portal.run(work)
+        finally:
+            let_go(portal)
 
     def _call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Call a plain method of the asyncio object where it lives."""

@@ -21,6 +21,7 @@ from cometmq.client import (
     MessageQueue,
     OffsetStore,
     OrderedBatchHandler,
+    PopSettings,
     PullResult,
     PullSettings,
     PushSettings,
@@ -43,7 +44,8 @@ class PushConsumer(Blocking):
     """Calls a handler with each message; as `cometmq.client.PushConsumer`.
 
     Handlers are plain functions, which run in threads and may use blocking objects; ``async def``
-    ones run in the loop and must not.
+    ones run in the loop and must not. A handler does not close its own consumer, which would wait
+    for the handler.
 
     Example:
         ``with PushConsumer("127.0.0.1:9876", group="billing", handler=bill,``
@@ -99,7 +101,8 @@ class PushConsumer(Blocking):
 
     def abort(self) -> None:
         """Stop at once: cancel handlers, and leave what is not finished to others."""
-        self._run(self._inner.abort())
+        if self._portal is not None:
+            self._run(self._inner.abort())
         self.close()
 
     @property
@@ -165,6 +168,114 @@ class PushConsumer(Blocking):
 
     def queues(self) -> list[MessageQueue]:
         """Give the queues that are this consumer's now, those of retries left out."""
+        return self._call(self._inner.queues)
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """Give what administrators are told: settings, queues, rates."""
+        return self._call(self._inner.running_info)
+
+
+class PopConsumer(Blocking):
+    """Calls a handler with each message that brokers hand out; as `cometmq.client.PopConsumer`.
+
+    Handlers are plain functions, which run in threads and may use blocking objects.
+    """
+
+    _inner: asynchronous.PopConsumer
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str] = "",
+        *,
+        group: str,
+        handler: MessageHandler | None = None,
+        batch_handler: BatchHandler | None = None,
+        subscriptions: Mapping[str, str | Filter] | None = None,
+        start_from: StartFrom = StartFrom.LAST,
+        on_queues: QueueListener | None = None,
+        hooks: Sequence[ConsumeHook | FilterHook] = (),
+        settings: PopSettings | None = None,
+        client: ClientSettings | None = None,
+        instance: ClientInstance | None = None,
+        config: Path | None = None,
+        **options: Any,
+    ) -> None:
+        Blocking.__init__(
+            self,
+            asynchronous.PopConsumer(
+                name_servers,
+                group=group,
+                handler=handler,
+                batch_handler=batch_handler,
+                subscriptions=subscriptions,
+                start_from=start_from,
+                on_queues=on_queues,
+                hooks=hooks,
+                settings=settings,
+                client=client,
+                instance=inner_instance(instance),
+                config=config,
+                **options,
+            ),
+        )
+
+    def abort(self) -> None:
+        """Stop at once: cancel handlers, and leave what is not finished to others."""
+        if self._portal is not None:
+            self._run(self._inner.abort())
+        self.close()
+
+    @property
+    def group(self) -> str:
+        """The consumer's group."""
+        return self._inner.group
+
+    @property
+    def client_id(self) -> str:
+        """The id by which brokers know this member."""
+        return self._inner.client_id
+
+    @property
+    def settings(self) -> PopSettings:
+        """The settings in force, from wherever they came."""
+        return self._inner.settings
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and is not being closed."""
+        return self._inner.running
+
+    def until_failed(self) -> None:
+        """Wait until the consumer breaks for good, and raise what broke it; never return."""
+        self._run(self._inner.until_failed())
+
+    def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
+        """Consume a topic too, or filter it differently from now on."""
+        self._run(self._inner.subscribe(topic, wanted))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume a topic no longer."""
+        self._run(self._inner.unsubscribe(topic))
+
+    @property
+    def suspended(self) -> bool:
+        """Whether nothing is popped for now."""
+        return self._inner.suspended
+
+    def suspend(self) -> None:
+        """Ask for nothing more until `resume`; what was taken is still consumed."""
+        self._call(self._inner.suspend)
+
+    def resume(self) -> None:
+        """Ask again."""
+        self._call(self._inner.resume)
+
+    def set_concurrency(self, count: int) -> None:
+        """Run this many handler calls at a time from now on; running ones go on."""
+        self._call(self._inner.set_concurrency, count)
+
+    def queues(self) -> list[MessageQueue]:
+        """Give the queues that brokers assign to this member; -1 stands for all of a broker's."""
         return self._call(self._inner.queues)
 
     def running_info(self) -> ConsumerRunningInfo:
@@ -249,6 +360,21 @@ class PullConsumer(Blocking):
     def group(self) -> str:
         """The consumer's group."""
         return self._inner.group
+
+    @property
+    def client_id(self) -> str:
+        """The id by which brokers know this member."""
+        return self._inner.client_id
+
+    @property
+    def settings(self) -> PullSettings:
+        """The settings in force, from wherever they came."""
+        return self._inner.settings
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and is not being closed."""
+        return self._inner.running
 
     def assignment(self) -> list[MessageQueue]:
         """Give the queues that are being read."""

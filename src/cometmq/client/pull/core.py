@@ -131,6 +131,21 @@ class PullCore(Lifetime):
         """The consumer's group."""
         return self._plain_group
 
+    @property
+    def client_id(self) -> str:
+        """The id by which brokers know this member."""
+        return self._instance.client_id
+
+    @property
+    def settings(self) -> PullSettings:
+        """The settings in force, from wherever they came."""
+        return self._settings
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and is not being closed."""
+        return self._open
+
     async def _pull(self, request: Pull, timeout: float) -> PullResult:
         queue = request.queue
         address = await self._offsets.address(queue, self._replicas.of(queue))

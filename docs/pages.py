@@ -12,9 +12,11 @@ import dataclasses
 import importlib
 import inspect
 import itertools
+import json
 import pkgutil
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
@@ -231,6 +233,33 @@ def client_settings() -> list[Any]:
     return [kind for kind in kinds if _is_kind(kind, base) and kind is not base]
 
 
+def client_sample() -> str:
+    """A TOML file that names every client setting, commented out, at its default."""
+    from cometmq.system.settings import describe
+    from cometmq.system.settings_sample import field_texts
+
+    lines = [
+        "# Settings of CometMQ's client. Name this file in COMETMQ_CONFIG, or pass it as config=.",
+        "# Every line is at its default; what is not set here may come from the environment, and",
+        "# keywords and settings objects win over both.",
+    ]
+    for kind in client_settings():
+        lines += ["", f"[{kind.section}]"]
+        for setting in describe(kind):
+            text = f"{field_texts(kind)[setting.name]} Expected: {setting.expectation}.".replace(
+                "``", "`"
+            )
+            lines += ["", *(f"# {line}" for line in textwrap.wrap(text, LINE_CHARS_MAX))]
+            lines.append(f"#{setting.name} = {_toml(setting.default())}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool | int | float | tuple):
+        return json.dumps(value)
+    return json.dumps("" if value is None else str(value))
+
+
 def _checked_settings() -> type:
     from cometmq.client.config import Checked
 
@@ -408,6 +437,7 @@ GENERATED: dict[Path, Callable[[], str]] = {
     ROOT / "docs/reference/client.md": client_page,
     ROOT / "docs/reference/client-parts.md": client_parts_page,
     ROOT / "docs/reference/client-settings.md": client_settings_page,
+    ROOT / "conf/client.toml": client_sample,
 }
 
 

@@ -115,6 +115,14 @@ def test_every_setting_of_clients_is_documented_with_unit_and_default() -> None:
                 assert setting.unit in ("ms", "bytes"), setting.name
 
 
+def test_sample_file_of_clients_says_the_defaults() -> None:
+    text = (pages.ROOT / "conf/client.toml").read_text()
+    tables = tomllib.loads(re.sub(r"^#(?=\w)", "", text, flags=re.MULTILINE))
+    for kind in pages.client_settings():
+        assert len(tables[kind.section]) == len(describe(kind))
+        assert layered(kind, environment={}, tables=tables) == kind()
+
+
 def test_every_public_name_of_the_client_is_documented() -> None:
     documented = "".join(
         (pages.ROOT / "docs/reference" / name).read_text()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
 
 from cometmq.client import (
     BackPressureError,
+    ClientError,
     ClientInstance,
     ClientSettings,
     ForbiddenHook,
@@ -221,7 +223,7 @@ async def test_a_queue_the_topic_does_not_have_is_refused() -> None:
     assert broker.sends == []
 
 
-@pytest.mark.parametrize("group", ["", " ", "a b", "g" * 256])
+@pytest.mark.parametrize("group", ["", " ", "a b", "g" * 256, "DEFAULT_PRODUCER"])
 def test_a_group_without_a_valid_name_is_refused(group: str) -> None:
     with pytest.raises(InvalidNameError):
         Producer("127.0.0.1:1", group=group)
@@ -235,6 +237,47 @@ async def test_settings_come_as_keywords_or_as_an_object() -> None:
     assert (producer.settings.retries, producer.settings.compress_level) == (0, 1)
     with pytest.raises(ConfigError, match="did you mean retries"):
         Producer("127.0.0.1:1", group="g", retrys=0)
+
+
+@pytest.mark.parametrize("kind", ["lz4", "zstd"])
+def test_a_compressor_that_is_not_installed_is_refused_at_once(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("lz4.frame", "zstandard"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+    with pytest.raises(ConfigError, match=rf"{kind}.*cometmq\[compression\]"):
+        Producer("127.0.0.1:1", group="g", compress_type=kind)
+
+
+async def test_topics_that_are_named_ahead_need_no_route_at_the_first_send() -> None:
+    """One that is not found is looked for again by its first send."""
+    broker = SentBroker()
+    async with ScriptedCluster([broker]) as cluster:
+        async with Producer(cluster.address, group="g", topics=("t", "late")) as producer:
+            asked = cluster.name_server.asked.count("t")
+            await producer.send(MESSAGE)
+            cluster.name_server.routes["late"] = cluster.name_server.routes["t"]
+            await producer.send(Message("late", b"x"))
+
+        assert asked == cluster.name_server.asked.count("t") == 1
+    assert [header.topic for header in broker.sends] == ["t", "late"]
+
+
+async def test_two_producers_of_a_group_cannot_share_an_instance() -> None:
+    """The first one goes on."""
+    broker = SentBroker()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientInstance(cluster.address) as instance,
+        Producer(instance=instance, group="g") as first,
+    ):
+        second = Producer(instance=instance, group="g", detector=True, latency_avoidance=True)
+        with pytest.raises(ClientError, match="of g already"):
+            await second.start()
+        await first.send(MESSAGE)
+
+    assert len(broker.sends) == 1
 
 
 async def test_every_message_has_an_id_of_this_client() -> None:

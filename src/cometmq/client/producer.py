@@ -6,6 +6,7 @@ Source: DefaultMQProducer and DefaultMQProducerImpl, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,17 @@ from cometmq.client.replies import Replies, reply_to
 from cometmq.client.sender import Place, Sender
 from cometmq.client.splitting import split
 from cometmq.client.trace import SendTrace, TraceDispatcher, trace_recall
+from cometmq.model.errors import CometError, ConfigError, InvalidNameError
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import check_group_name
 from cometmq.protocol.bodies import ProducerData
+from cometmq.protocol.compression import CompressionError, compress_body
+
+log = logging.getLogger(__name__)
+
+DEFAULT_GROUP = "DEFAULT_PRODUCER"
+"""RocketMQ's group of producers that were given none; nobody may use it."""
 
 REQUEST_S = 3.0
 """Time for a request and its reply, and for a recall."""
@@ -80,11 +88,12 @@ class Producer(Lifetime):
         config: Path | None = None,
         **options: Any,
     ) -> None:
-        check_group_name(group)
+        _check_group(group)
         own, connection = shared_out(options, ProducerSettings, ClientSettings)
         tables = read_tables(config) if config is not None else None
         self._group = group
         self._settings = layered(ProducerSettings, keywords=own, given=settings, tables=tables)
+        _check_compressor(self._settings)
         used = layered(ClientSettings, keywords=connection, given=client, tables=tables)
         self._lease = lease(name_servers, settings=used, instance=instance)
         self._instance = self._lease.instance
@@ -118,6 +127,9 @@ class Producer(Lifetime):
     async def start(self) -> None:
         """Make the producer ready to send.
 
+        A topic of the setting ``topics`` whose route is not found is logged, and looked for again
+        by the first send to it.
+
         Raises:
             ClientError: the shared instance has a producer of this group already.
         """
@@ -129,7 +141,17 @@ class Producer(Lifetime):
             self._traces = TraceDispatcher.of(self._instance)
             self._traces.retain()
             self._sender.watch(SendTrace(self._traces, self._settings.trace_topic))
-        await self.ready(*self._settings.topics)
+        try:
+            await asyncio.gather(*map(self._look_ahead, self._settings.topics))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _look_ahead(self, topic: str) -> None:
+        try:
+            await self.ready(topic)
+        except CometError as error:
+            log.warning("route not found ahead of the first send topic=%s error=%s", topic, error)
 
     async def close(self) -> None:
         """Wait for the sends that were begun, tell the brokers goodbye and close the connections.
@@ -466,6 +488,23 @@ class Producer(Lifetime):
 
 
 _ANYWHERE = Place()
+
+
+def _check_group(name: str) -> None:
+    check_group_name(name)
+    if name == DEFAULT_GROUP:
+        raise InvalidNameError(f"the group {name} is everybody's: give the producer one of its own")
+
+
+def _check_compressor(settings: ProducerSettings) -> None:
+    """Find out now, not at the first large message, that a package is missing."""
+    try:
+        if settings.compress_level:
+            compress_body(b"x", settings.compression, settings.compress_level)
+    except CompressionError as error:
+        raise ConfigError(
+            f"compress_type {settings.compress_type}: {error}: pip install 'cometmq[compression]'"
+        ) from None
 
 
 async def _first_of(

@@ -119,10 +119,10 @@ class TransactionProducer(Producer):
 
     async def start(self) -> None:
         """Make the producer ready to send, and to answer what brokers ask."""
+        await super().start()
         self._instance.requests.answer(
             RequestCode.CHECK_TRANSACTION_STATE, self._wire_group, self._take_check
         )
-        await super().start()
         if self._traces is not None:
             self._end_hooks.append(EndTrace(self._traces, self._settings.trace_topic))
         for number in range(self._settings.check_concurrency):

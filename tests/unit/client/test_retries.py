@@ -1,0 +1,67 @@
+"""What one failed try means for the next one, and for the error in the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.client.errors import SendFailedError
+from cometmq.client.sender import Effort, NoMasterError, attempt_of
+from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.queue import MessageQueue
+from cometmq.remoting import (
+    CallTimeoutError,
+    ConnectError,
+    ConnectionLostError,
+    TooManyCallsError,
+)
+
+QUEUE = MessageQueue("t", "a", 0)
+AWAITED = Effort(2, 0, frozenset({1, 14}), retry_not_stored=True, retry_too_many=True)
+BEGUN = Effort(2, 2, frozenset(), retry_not_stored=False, retry_too_many=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "awaited", "begun"),
+    [
+        (ResponseError(1, ""), True, False),
+        (ResponseError(14, ""), True, False),
+        (ResponseError(13, ""), False, False),
+        (CallTimeoutError("late"), True, True),
+        (ConnectError("refused"), True, True),
+        (ConnectionLostError("cut"), True, True),
+        (NoMasterError("none"), True, True),
+        (TooManyCallsError("full"), True, False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_which_failures_allow_another_try(error: CometError, *, awaited: bool, begun: bool) -> None:
+    assert AWAITED.allows_another(error) is awaited
+    assert BEGUN.allows_another(error) is begun
+
+
+@pytest.mark.parametrize(
+    ("error", "maybe_stored"),
+    [
+        (ResponseError(1, ""), False),
+        (ConnectError("refused"), False),
+        (NoMasterError("none"), False),
+        (TooManyCallsError("full"), False),
+        (CallTimeoutError("late"), True),
+        (ConnectionLostError("cut"), True),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_which_failures_leave_the_message_perhaps_stored(
+    error: CometError, *, maybe_stored: bool
+) -> None:
+    attempt = attempt_of(QUEUE, error)
+
+    assert (attempt.broker_name, attempt.maybe_stored) == ("a", maybe_stored)
+    assert SendFailedError("t", [attempt]).maybe_stored is maybe_stored
+
+
+def test_one_try_that_is_perhaps_stored_is_enough() -> None:
+    attempts = [attempt_of(QUEUE, CallTimeoutError("late")), attempt_of(QUEUE, ConnectError("no"))]
+
+    assert SendFailedError("t", attempts).maybe_stored
+    assert not SendFailedError("t", []).maybe_stored

@@ -196,7 +196,7 @@ def client_page() -> str:
 
 def client_parts_page() -> str:
     """The public names of the client's packages that are imported one by one."""
-    from cometmq.client import consistency, idempotent, telemetry
+    from cometmq.client import consistency, idempotent, offsets, rebalance, telemetry
     from cometmq.client.idempotent import sqlalchemy
 
     lines = [(ROOT / "docs/reference/parts/client-parts.md").read_text().rstrip()]
@@ -204,6 +204,11 @@ def client_parts_page() -> str:
         idempotent: idempotent.__all__,
         sqlalchemy: ["SqlAlchemyMarks", "SqlTransaction", "AsyncSqlTransaction"],
         telemetry: telemetry.__all__,
+        rebalance: [
+            *("AllocationStrategy", "Averagely", "AveragelyByCircle", "ConsistentHash"),
+            *("ByConfiguration", "MachineRoom", "MachineRoomNearby"),
+        ],
+        offsets: ["OffsetStore", "RemoteOffsetStore", "LocalOffsetStore"],
         consistency: ["check", "Difference"],
     }
     for module, names in parts.items():

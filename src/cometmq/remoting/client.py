@@ -9,6 +9,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 from cometmq.protocol.codes import LanguageCode, ResponseCode
@@ -129,7 +130,7 @@ class RemotingClient:
         call = self._announced(address, code, header, body, fields) if self.hooks else None
         if call is not None:
             code, header, body, fields = call.code, None, call.body, call.fields or None
-        began_s = asyncio.get_running_loop().time()
+        began_s = monotonic()
         try:
             answer = await connection.call(code, header, body, timeout=timeout, fields=fields)
         except CallTimeoutError:
@@ -142,7 +143,7 @@ class RemotingClient:
 
     def _give_up_silent(self, connection: Connection, began_s: float) -> None:
         """Close a connection whose peer said nothing while a call waited: it may be cut off."""
-        waited_s = asyncio.get_running_loop().time() - began_s
+        waited_s = monotonic() - began_s
         if not self._close_silent or waited_s < SILENT_S or connection.received_s > began_s:
             return
         log.warning(

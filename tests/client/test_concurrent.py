@@ -264,3 +264,39 @@ async def test_the_backlog_can_be_skipped(
         assert await admin.committed(group, topic) == {
             queue: bounds.max_offset for queue, bounds in ends.items()
         }
+
+
+async def test_names_are_shown_without_their_namespace_even_on_a_second_delivery(
+    name_servers: str, instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    topic, seen = queues[0].topic, Seen()
+    contexts: list[ConsumeContext] = []
+
+    async def handle(messages: Sequence[StoredMessage], context: ConsumeContext) -> None:
+        contexts.append(context)
+        seen.add(*messages)
+        context.delay_level = 1
+        if len(seen.messages) == 1:
+            raise ValueError
+
+    async with AdminClient(instance=instance) as admin:
+        await admin.create_topic(f"shop%{topic}", queues=1)
+    async with (
+        Producer(name_servers, group="producers", namespace="shop") as producer,
+        PushConsumer(
+            name_servers,
+            group=group,
+            batch_handler=handle,
+            subscriptions={topic: "*"},
+            start_from=StartFrom.FIRST,
+            namespace="shop",
+        ) as consumer,
+    ):
+        await producer.send(Message(topic=topic, body=b"x"))
+        await seen.count(2)
+        assert {queue.topic for queue in consumer.queues()} == {topic}
+
+    assert [message.topic for message in seen.messages] == [topic, topic]
+    assert seen.messages[1].reconsume_times == 1
+    assert contexts[0].queue == MessageQueue(topic, "broker-a", 0)
+    assert {context.group for context in contexts} == {group}

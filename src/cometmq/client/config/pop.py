@@ -55,5 +55,11 @@ class PopSettings(Checked):
     )
     """How often the brokers are asked which queues are this consumer's."""
 
+    trace: bool = setting(False, key="enableMsgTrace")
+    """Whether deliveries are told to the trace topic."""
+
+    trace_topic: str = setting("", key="customizedTraceTopic")
+    """Where to; empty means RocketMQ's own trace topic."""
+
     stop_ms: int = setting(30_000, key="awaitTerminationMillisWhenShutdown", unit="ms", low=0)
     """How long a graceful stop waits for handlers."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.client.config import ClientSettings, PopSettings, layered, read_tables, shared_out
+from cometmq.client.consistency import Difference, SubscriptionWatch
 from cometmq.client.errors import ClientClosedError
 from cometmq.client.handlers import BatchHandler, MessageHandler, QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
@@ -23,10 +24,12 @@ from cometmq.client.offsets.start import StartFrom, consume_from_where
 from cometmq.client.pop.engine import PopEngine, PopWish
 from cometmq.client.push.direct import consume_directly
 from cometmq.client.push.ending import Ending
+from cometmq.client.push.filters import check_filter
 from cometmq.client.push.running import common_properties, stacks
 from cometmq.client.push.subscriptions import Subscriptions
 from cometmq.client.registry import lease
 from cometmq.client.subscription import Filter
+from cometmq.client.trace import ConsumeTrace, TraceDispatcher
 from cometmq.model.errors import ConfigError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import check_group_name
@@ -111,13 +114,14 @@ class PopConsumer(Lifetime):
         self._group = group
         self._lease = lease(name_servers, settings=connecting, instance=instance)
         self._instance = self._lease.instance
+        self._traces = TraceDispatcher.of(self._instance) if self._settings.trace else None
         wish = PopWish(
             group=group,
             handler=handler,
             batch_handler=batch_handler,
             start_from=start_from,
             on_queues=on_queues,
-            consume_hooks=[hook for hook in hooks if isinstance(hook, ConsumeHook)],
+            consume_hooks=self._consume_hooks(hooks),
             filter_hooks=[hook for hook in hooks if isinstance(hook, FilterHook)],
         )
         wire_group = self._instance.namespace.wrap_group(group)
@@ -125,9 +129,17 @@ class PopConsumer(Lifetime):
         for topic, wanted in (subscriptions or {}).items():
             self._subscriptions.add(topic, wanted)
         self._engine = PopEngine(self._instance, wish, self._settings, self._subscriptions)
+        self._watch = SubscriptionWatch(self._instance, group, self._subscriptions.shown)
         self._running = False
         self._opened = False
+        self._retained = False
         self._ending = Ending(f"pop consumer {group}.stop")
+
+    def _consume_hooks(self, hooks: Sequence[ConsumeHook | FilterHook]) -> list[ConsumeHook]:
+        watching = [hook for hook in hooks if isinstance(hook, ConsumeHook)]
+        if self._traces is not None:
+            watching.append(ConsumeTrace(self._traces, self._settings.trace_topic))
+        return watching
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -168,6 +180,7 @@ class PopConsumer(Lifetime):
         Raises:
             ClientError: the client has a consumer of this group already.
             ClientClosedError: it was closed before.
+            ConfigError: a broker cannot filter as a subscription asks for; the consumer is closed.
             ResponseError: a broker cannot hand out messages like this: it is older than 5.0, or
                 does not serve it; the consumer is closed.
         """
@@ -184,14 +197,19 @@ class PopConsumer(Lifetime):
             raise
 
     async def _begin(self) -> None:
-        for topic in self._subscriptions.asked_for():
+        if self._traces is not None:
+            self._traces.retain()
+            self._retained = True
+        for topic, wanted in self._subscriptions.asked_for().items():
             await self._instance.routes.refresh(topic)
+            await check_filter(self._instance, self._engine.group, topic, wanted)
         answers: list[Processor] = [self._changed, self._answer_running, self._consume]
         for code, answer in zip(_CODES, answers, strict=True):
             self._instance.requests.answer(code, self._engine.group, answer)
         await self._instance.heartbeat()
         self._subscriptions.adopt()
         await self._engine.start()
+        self._watch.start(self._engine.tasks)
         self._running = True
 
     async def close(self) -> None:
@@ -214,6 +232,9 @@ class PopConsumer(Lifetime):
         self._instance.requests.forget(self._engine.group, *_CODES)
         self._engine.tasks.end(f"consumer {self._group} was closed")
         await self._engine.stop(grace_s=grace_s)
+        if self._retained and self._traces is not None:
+            self._retained = False
+            await self._traces.release()
         if self._opened:
             self._opened = False
             await self._lease.close(self)
@@ -234,12 +255,15 @@ class PopConsumer(Lifetime):
         Raises:
             ClientClosedError: the consumer was closed.
             InvalidNameError: the topic's name breaks the rules.
-            ConfigError: the filter makes no sense.
+            ConfigError: the filter makes no sense, or a broker cannot filter like this; nothing has
+                changed.
         """
         self._check_open()
-        name = self._subscriptions.add(topic, wanted)
         if self._running:
+            name = self._instance.namespace.wrap_topic(topic)
             await self._instance.routes.refresh(name)
+            await check_filter(self._instance, self._engine.group, name, Filter.of(wanted))
+        self._subscriptions.add(topic, wanted)
         await self._tell_subscriptions()
 
     async def unsubscribe(self, topic: str) -> None:
@@ -256,7 +280,12 @@ class PopConsumer(Lifetime):
         if self._running:
             await self._instance.heartbeat()
             self._subscriptions.adopt()
+            self._watch.wake()
             self._engine.assignment.call()
+
+    def disagreements(self) -> list[Difference]:
+        """Give what other members of the group subscribe differently, as last seen."""
+        return self._watch.disagreements()
 
     @property
     def suspended(self) -> bool:

@@ -146,7 +146,7 @@ class ConcurrentService:
         context = ConsumeContext(self._handling.group, self._handling.shown(queue.queue))
         ended = await self._handling.run(messages, context)
         outcome = outcome_of(ended.result, ended.error, context, len(messages))
-        self._count(messages, ended, outcome)
+        self._count(queue, messages, ended, outcome)
         if queue.dropped:
             log.info("a result comes too late, its queue is another's now queue=%s", queue.queue)
             return
@@ -155,10 +155,12 @@ class ConcurrentService:
             finished = await self._settle_failed(queue, messages, outcome)
         self._finish(queue, finished)
 
-    def _count(self, messages: list[StoredMessage], ended: Ended, outcome: Outcome) -> None:
+    def _count(
+        self, queue: ProcessQueue, messages: list[StoredMessage], ended: Ended, outcome: Outcome
+    ) -> None:
         cost_ms = ended.seconds * 1000
         failed = len(messages) - outcome.done
-        self._statistics.consumed(messages[0].topic, outcome.done, failed, cost_ms)
+        self._statistics.consumed(queue.queue.topic, outcome.done, failed, cost_ms)
         if ended.delivery is not None:
             took_too_long = ended.seconds >= self._timeout_s
             self._handling.after(ended, ConsumeEnd.TIMEOUT if took_too_long else outcome.end)

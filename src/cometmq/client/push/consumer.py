@@ -27,6 +27,7 @@ from cometmq.client.offsets.start import StartFrom, consume_from_where
 from cometmq.client.offsets.store import OffsetStore
 from cometmq.client.push.ending import Ending
 from cometmq.client.push.engine import Engine, Wish
+from cometmq.client.push.filters import check_filter
 from cometmq.client.push.questions import Questions
 from cometmq.client.push.running import running_info
 from cometmq.client.push.subscriptions import Subscriptions
@@ -35,17 +36,14 @@ from cometmq.client.rebalance.strategies import Averagely
 from cometmq.client.registry import lease
 from cometmq.client.subscription import Filter
 from cometmq.client.trace import ConsumeTrace, TraceDispatcher
-from cometmq.model.errors import ConfigError, ResponseError
+from cometmq.model.errors import ConfigError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import check_group_name
 from cometmq.protocol.bodies import ConsumerData, ConsumerRunningInfo, ConsumeType, MessageModel
-from cometmq.protocol.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
 CONCURRENCY_MAX = 1000
-
-_FILTER_REFUSED = (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
 
 
 class PushConsumer(Lifetime):
@@ -221,7 +219,7 @@ class PushConsumer(Lifetime):
         for topic in self._subscriptions.asked_for():
             await self._instance.routes.refresh(topic)
         for topic, wanted in self._subscriptions.asked_for().items():
-            await self._check_filter(topic, wanted)
+            await check_filter(self._instance, self._engine.group, topic, wanted)
         self._questions.open()
         await self._instance.heartbeat()
         self._subscriptions.adopt()
@@ -287,7 +285,7 @@ class PushConsumer(Lifetime):
         if self._running:
             name = self._instance.namespace.wrap_topic(topic)
             await self._instance.routes.refresh(name)
-            await self._check_filter(name, Filter.of(wanted))
+            await check_filter(self._instance, self._engine.group, name, Filter.of(wanted))
         self._subscriptions.add(topic, wanted)
         await self._tell_subscriptions()
 
@@ -311,19 +309,6 @@ class PushConsumer(Lifetime):
             self._subscriptions.adopt()
             self._watch.wake()
             self._engine.rebalancer.wake()
-
-    async def _check_filter(self, topic: str, wanted: Filter) -> None:
-        if self._instance.routes.known(topic) is None:
-            return
-        client_id = self._instance.client_id
-        try:
-            await self._engine.calls.check_filter(self._engine.group, client_id, topic, wanted)
-        except ResponseError as error:
-            if error.code not in _FILTER_REFUSED:
-                raise
-            raise ConfigError(
-                f"a broker of {topic} cannot filter by {wanted.expression!r}: {error.remark}"
-            ) from error
 
     # --- orders -------------------------------------------------------------------------------
 

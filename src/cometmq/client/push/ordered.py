@@ -194,14 +194,20 @@ class OrderedService:
             outcome = ordered_outcome_of(
                 ended.result, ended.error, context, suspend_ms=self._suspend_ms
             )
-            self._count(messages, ended, outcome)
+            self._count(queue, messages, ended, outcome)
             return await self._settle(queue, messages, outcome, context)
 
-    def _count(self, messages: list[StoredMessage], ended: Ended, outcome: OrderedOutcome) -> None:
+    def _count(
+        self,
+        queue: ProcessQueue,
+        messages: list[StoredMessage],
+        ended: Ended,
+        outcome: OrderedOutcome,
+    ) -> None:
         failed = outcome.action in (OrderedAction.SUSPEND, OrderedAction.ROLL_BACK)
         lost = len(messages) if failed else 0
         self._statistics.consumed(
-            messages[0].topic, len(messages) - lost, lost, ended.seconds * 1000
+            queue.queue.topic, len(messages) - lost, lost, ended.seconds * 1000
         )
         self._handling.after(ended, outcome.end)
         if outcome.error is not None:

@@ -26,6 +26,7 @@ class FaultyFiles(SystemFiles):
 
     def __init__(self) -> None:
         self.fail_write = False
+        self.writes = 0
         self.fail_sync = False
         self.room_bytes: int | None = None
         self.disk: DiskUsage | None = None
@@ -110,6 +111,7 @@ class FaultyMappedFile(SystemMappedFile):
         super().reserve(start, stop)
 
     def write(self, start: int, data: bytes | memoryview) -> None:
+        self.disk.writes += 1
         if self.disk.fail_write:
             raise OSError(errno.EIO, "the disk is gone")
         super().write(start, data)

@@ -17,6 +17,7 @@ from typing import Any
 from cometmq.broker.assembly import Parts, assemble, intake_rules
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.jobs import jobs
+from cometmq.broker.processors.held_sends import HeldSends
 from cometmq.broker.processors.plain_send import PlainSends
 from cometmq.broker.processors.send import SendMessage
 from cometmq.broker.routes import ONLY_ON_THE_MAIN_PORT, routes, send_processor
@@ -31,6 +32,7 @@ from cometmq.remoting import (
     RemotingSettings,
     TlsSettings,
 )
+from cometmq.remoting.exchange import FastPath
 from cometmq.store import StoreSettings
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
@@ -137,11 +139,10 @@ class Broker:
             await server.start(settings.bind_address, main.port - 2)
             self._servers.append(server)
 
-    def _short_path(self, send: SendMessage) -> PlainSends | None:
-        """The short way of plain sends; interpreted it would be the longer one."""
-        if not is_compiled():
-            return None
-        return PlainSends(send, self.configuration[RemotingSettings].frame_bytes_max)
+    def _short_path(self, send: SendMessage) -> FastPath:
+        """The short way of sends: that of plain ones would be the longer one if interpreted."""
+        path = PlainSends if is_compiled() else HeldSends
+        return path(send, self.configuration[RemotingSettings].frame_bytes_max)
 
     def _server(self, name: str, table: Mapping[int, Processor]) -> RemotingServer:
         return RemotingServer(

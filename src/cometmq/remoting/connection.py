@@ -14,6 +14,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 from cometmq.model.errors import CometError, ProtocolError, ResponseError
@@ -93,8 +94,9 @@ class Connection(asyncio.BufferedProtocol):
         self.language: str | None = None
         self.version = 0
         self.last_active_s = self._loop.time()
-        self.received_s = self.last_active_s
-        """When something came from the peer for the last time; at first, when it was made."""
+        self.received_s = monotonic()
+        """When something came from the peer for the last time; at first, when it was made. By the
+        clock itself: a loop's own time may stand still while several things happen."""
         self.attributes: dict[str, Any] = {}
 
     # --- life ---------------------------------------------------------------------------------
@@ -172,7 +174,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle the whole frames that have arrived and keep the rest."""
-        self.last_active_s = self.received_s = self._loop.time()
+        self.last_active_s = self._loop.time()
+        self.received_s = monotonic()
         if self._partial is None:
             self._consume(_shared_buffer, nbytes)
         else:
@@ -205,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
             if command is None:
                 break
             start += command.frame_bytes
-            self._receive(command)
+            self.receive(command)
             if self._out_bytes > out_bytes_max:
                 self._flush()
         return start
@@ -230,7 +233,8 @@ class Connection(asyncio.BufferedProtocol):
     def _drop_partial(self) -> None:
         self._partial, self._partial_view, self._filled = None, None, 0
 
-    def _receive(self, command: Command) -> None:
+    def receive(self, command: Command) -> None:
+        """Handle one command that has arrived."""
         if command.is_response:
             if not self._inflight.answer(command):
                 log.debug("dropped an answer nobody waits for peer=%s %r", self.peer_text, command)

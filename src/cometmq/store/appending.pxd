@@ -42,7 +42,7 @@ cdef class Appender:
     cdef public dict awaited
     cdef public object on_failure
     cdef bint _held
-    cdef object _failure
+    cdef object _lost
     cdef list _news
 
     @cython.locals(

@@ -114,7 +114,7 @@ class Appender:
         self.awaited: Any = None
         self.on_failure: Callable[[str], StoreUnavailableError] = StoreUnavailableError
         self._held = False
-        self._failure: str | None = None
+        self._lost: str | None = None
         self._news: list[tuple[str, int, int, int, int, bytes]] = []
 
     def append(
@@ -378,6 +378,7 @@ class Appender:
         Until then nobody may read what was appended, nor be told that it is stored.
         """
         self._held = True
+        self._lost = None
 
     def release(self) -> None:
         """Bring what was appended into log and index, and tell of it.
@@ -387,8 +388,8 @@ class Appender:
                 nothing more is taken.
         """
         self._held = False
-        if self._failure is not None:
-            raise StoreUnavailableError(self._failure)
+        if self._lost is not None:
+            raise StoreUnavailableError(self._lost)
         try:
             self._dispatcher.settle()
         except OSError as problem:
@@ -408,8 +409,9 @@ class Appender:
 
     def _log_failed(self, problem: OSError) -> StoreUnavailableError:
         self._news.clear()
-        self._failure = f"the log cannot be written: {problem}"
-        return self.on_failure(self._failure)
+        self._log.discard()
+        self._lost = f"the log cannot be written: {problem}"
+        return self.on_failure(self._lost)
 
     def _not_dispatched(self, log_offset: int, problem: OSError) -> None:
         """Refuse further messages; the record is whole, and a start after a crash finds it."""

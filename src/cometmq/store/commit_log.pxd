@@ -29,6 +29,7 @@ cdef class CommitLog:
     cpdef long long min_offset(self)
     cpdef make_room(self, long long size)
     cpdef commit(self)
+    cdef discard(self)
 
     @cython.locals(log_offset=cython.longlong)
     cdef long long write(

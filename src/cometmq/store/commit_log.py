@@ -173,6 +173,10 @@ class CommitLog:
             self._notice_at = self._limit + 1
             self.preparation.want_segment(self._base + self._limit)
 
+    def discard(self) -> None:
+        """Forget what was put together since the last commit."""
+        self.filled = 0
+
     def record(self, log_offset: int, size: int) -> memoryview | None:
         """Return ``size`` bytes at an offset, or None where the log has no such run."""
         segment = self.segments.find(log_offset)

@@ -262,8 +262,11 @@ class Index:
         interpreted, that is not worth while, and `settle` only writes the header.
         """
         if not cython.compiled:
+            newest = self.newest
+            if newest is None or newest.next_entry >= self._entries:
+                newest = self._roll()
+            newest.put(hashed, log_offset, store_ms)
             self._noted += 1
-            self._add(hashed, log_offset, store_ms)
             return
         if self._noted == _NOTES_MAX:
             self.settle()

@@ -253,7 +253,7 @@ def add_entry(
     Returns:
         The number of the entry that was the newest before, 0 for none.
     """
-    previous = get_i32(memory, slot)
+    previous = get_i32(memory, slot) if cython.compiled else _I32.unpack_from(memory, slot)[0]
     if previous <= 0 or previous > number:
         previous = 0
     if cython.compiled:

@@ -26,6 +26,7 @@ from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.record import encode_host
+from cometmq.remoting.exchange import FastPath
 from cometmq.system.clock import ManualClock
 from support.fake_transport import Wired
 from support.faulty_files import FaultyFiles
@@ -81,7 +82,7 @@ class Side:
             store_host=HOST,
         )
         self.handled = 0
-        self.fast_path = PlainSends(self.send) if short else None
+        self.fast_path: FastPath | None = PlainSends(self.send) if short else None
         if self.commit is not None:
             put(self.store, b"makes the files", topic="T", queue_id=1)
             self.commit.start()

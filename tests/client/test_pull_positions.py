@@ -225,3 +225,14 @@ async def test_a_consumer_that_waits_can_be_cancelled_and_goes_on(
 
         await reading.seek(queue, 3)
         assert await take(reading, 2) == [3, 4]
+
+
+async def test_who_pulls_by_hand_keeps_places_by_hand(
+    name_servers: str, queue: MessageQueue
+) -> None:
+    async with consumer(name_servers, queue, settings=BY_HAND) as reading:
+        result = await reading.pull(queue, 3, max_messages=2)
+        await reading.commit({queue: result.next_offset})
+
+        assert [message.body for message in result.messages] == [b"3", b"4"]
+        assert await reading.committed(queue) == 5

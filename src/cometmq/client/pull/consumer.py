@@ -22,7 +22,7 @@ from cometmq.client.instance import ClientInstance, Membership
 from cometmq.client.lifetime import Ending
 from cometmq.client.offsets import OffsetStore, StartFrom, consume_from_where
 from cometmq.client.pull.answers import Answers
-from cometmq.client.pull.assignment import Chosen, Mode, Ownership, Watched
+from cometmq.client.pull.assignment import Mode, Ownership, Watched
 from cometmq.client.pull.joining import check_filters, join
 from cometmq.client.pull.seeking import PlaceCalls
 from cometmq.client.pulling import Pull, PullResult
@@ -113,7 +113,6 @@ class PullConsumer(PlaceCalls):
         self._broadcast = broadcast
         self._on_queues = on_queues
         self._caller = Caller(1, f"queue listener of {group}")
-        self._chosen = Chosen()
         self._watched = Watched()
         self._tasks = Supervisor(f"pull consumer {group}")
         self._closed = False

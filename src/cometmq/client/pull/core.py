@@ -31,6 +31,7 @@ from cometmq.client.lifetime import Lifetime
 from cometmq.client.offsets import OffsetStore, StartFrom
 from cometmq.client.offsets.local import LocalOffsetStore
 from cometmq.client.offsets.remote import RemoteOffsetStore
+from cometmq.client.pull.assignment import Chosen
 from cometmq.client.pull.deliveries import Deliveries
 from cometmq.client.pull.places import Places
 from cometmq.client.pull.positions import Positions, check_assigned
@@ -74,6 +75,7 @@ class PullCore(Lifetime):
         self._plain_group = group
         self._group = self._names.wrap_group(group)
         self._open = False
+        self._chosen = Chosen()
         self._filters: dict[str, Filter] = {}
         self._positions = Positions()
         self._committing = asyncio.Lock()

@@ -41,7 +41,8 @@ class PlaceCalls(PullCore):
         Args:
             offsets: None for everything handed out so far, the message in hand included; queues for
                 the same of these alone; or for each queue the offset to go on at after a restart,
-                which the next message of that queue that is finished overrides.
+                which the next message of that queue that is finished overrides. A consumer that
+                neither subscribes nor is assigned queues, but pulls, may name any queue.
 
         Raises:
             NotAssignedError: a queue is not this consumer's; nothing was committed.
@@ -49,11 +50,15 @@ class PlaceCalls(PullCore):
                 and is handed out again after a restart, unless a later commit succeeds.
         """
         self._check_running()
-        if isinstance(offsets, Mapping):
-            told = dict(zip(self._own(offsets), offsets.values(), strict=True))
-            for queue, offset in told.items():
+        if isinstance(offsets, Mapping) and self._chosen.mode is None:
+            places = {self._inner(queue): QueueOffset(told) for queue, told in offsets.items()}
+            for failure in (await self._places.commit(places)).values():
+                raise failure
+        elif isinstance(offsets, Mapping):
+            chosen = dict(zip(self._own(offsets), offsets.values(), strict=True))
+            for queue, offset in chosen.items():
                 self._positions.declare(queue, QueueOffset(offset))
-            await self._commit_due(told)
+            await self._commit_due(chosen)
         else:
             queues = None if offsets is None else self._own(offsets)
             self._finish_handed_out()

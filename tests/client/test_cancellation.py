@@ -25,6 +25,7 @@ from cometmq.client import (
     LocalState,
     Message,
     MessageQueue,
+    PopConsumer,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -273,6 +274,15 @@ async def test_a_call_can_be_cancelled_wherever_it_waits(world: World, name: str
     await cancel_at_every_await(lambda: called(world, name), world.works)
 
 
+@pytest.fixture
+async def stocked(instance: ClientInstance, topic: str, group: str) -> str:
+    """A topic with some messages."""
+    async with Producer(instance=instance, group=f"{group}-stock") as producer:
+        for _ in range(10):
+            await producer.send(Message(topic=topic, body=b"stock"))
+    return topic
+
+
 Life = Callable[[str, str, str], Coroutine[Any, Any, Any]]
 
 
@@ -333,6 +343,21 @@ async def administrating(name_servers: str, topic: str, group: str) -> None:
         await admin.topic_stats(topic)
 
 
+async def popping(name_servers: str, topic: str, group: str) -> None:
+    came = asyncio.Event()
+
+    async def handler(message: StoredMessage) -> None:
+        came.set()
+
+    with contextlib.suppress(CometError):
+        async with PopConsumer(
+            name_servers, group=group, handler=handler, subscriptions={topic: "*"}
+        ):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await came.wait()
+
+
 LIFE: tuple[Life, ...] = (
     producing,
     beginning_sends,
@@ -340,6 +365,7 @@ LIFE: tuple[Life, ...] = (
     subscribing,
     pushing,
     pushing_in_order,
+    popping,
     aborting,
     administrating,
 )
@@ -347,19 +373,18 @@ LIFE: tuple[Life, ...] = (
 
 @pytest.mark.parametrize("life", LIFE, ids=lambda life: life.__name__)
 async def test_a_client_whose_life_is_cut_anywhere_leaves_nothing_behind(
-    links: Proxied, world: World, life: Life
+    links: Proxied, stocked: str, group: str, life: Life
 ) -> None:
     """Looking for routes, connecting, waiting, closing: each run has a client of its own."""
     tasks, sockets = other_tasks(), open_sockets()
-    passing, asking = links.broker.open, links.name_server.open
     groups = itertools.count()
 
     def lives() -> Coroutine[Any, Any, Any]:
-        return life(links.address, world.topic, f"{world.group}-{next(groups)}")
+        return life(links.address, stocked, f"{group}-{next(groups)}")
 
     async def nothing_is_left() -> None:
         async with asyncio.timeout(5):
-            while links.broker.open > passing or links.name_server.open > asking:
+            while links.broker.open or links.name_server.open:
                 await asyncio.sleep(0.01)
         assert await left_behind(tasks, sockets) == []
 

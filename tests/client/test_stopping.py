@@ -264,6 +264,32 @@ async def test_a_closed_consumer_is_unknown_to_the_brokers_and_leaves_no_task(
     await until(lambda: asyncio.all_tasks() <= before)
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_hard_stop_leaves_no_task(
+    name_servers: str, producer: Producer, topic: str, group: str, ordered: bool
+) -> None:
+    before, begun = asyncio.all_tasks(), asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    await producer.send(Message(topic=topic, body=b"x"))
+    consumer = PushConsumer(
+        name_servers,
+        group=group,
+        handler=handle,
+        ordered=ordered,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+        trace=True,
+    )
+    await consumer.start()
+    await begun.wait()
+    await consumer.abort()
+    await until(lambda: asyncio.all_tasks() <= before)
+
+
 async def test_a_consumer_is_used_once(name_servers: str, topic: str, group: str) -> None:
     consumer = PushConsumer(name_servers, group=group, handler=Seen(), subscriptions={topic: "*"})
     await consumer.start()

@@ -164,7 +164,7 @@ class Engine:
             grace_s: for running handlers.
             persist_s: for keeping offsets.
         """
-        await self._stop_fetching()
+        await _bounded(self._stop_fetching(), persist_s, "pulls")
         await _bounded(self.service.stop(grace_s=grace_s), grace_s + 2.0, "handlers")
         await _bounded(self.queues.persist(), persist_s, "offsets")
         if self._locks is not None:
@@ -176,6 +176,8 @@ class Engine:
         await _bounded(self._stop_fetching(), ABORT_S, "pulls")
         await _bounded(self.service.stop(grace_s=0), 2 * ABORT_S, "handlers")
         await _bounded(self.queues.persist(), ABORT_S, "offsets")
+        if self._locks is not None:
+            await _bounded(self._locks.abandon(), ABORT_S, "locks")
         await self._end()
 
     async def _stop_fetching(self) -> None:

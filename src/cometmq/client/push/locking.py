@@ -63,13 +63,17 @@ class Locks:
 
     async def stop(self) -> None:
         """Renew no longer, and give all locks back to the brokers at once."""
-        for timer in self._later.values():
-            timer.cancel()
         late = list(self._later)
-        self._later.clear()
-        await self._tasks.cancel()
+        await self.abandon()
         held = [queue.queue for queue in self._queues() if queue.locked]
         await self._unlock({*held, *late})
+
+    async def abandon(self) -> None:
+        """Renew no longer, and leave the locks to expire."""
+        for timer in self._later.values():
+            timer.cancel()
+        self._later.clear()
+        await self._tasks.cancel()
 
     async def obtain(self, queue: MessageQueue) -> bool:
         """Lock one queue that is not owned yet.

@@ -100,7 +100,7 @@ def differences(
     """
     ours = {topic: Wanted.of(wanted.expression, wanted.kind) for topic, wanted in mine.items()}
     for client_id, theirs in _subscribed(table).items():
-        if client_id == me:
+        if client_id == me or not theirs:  # a member without topics has no say, or not yet
             continue
         for topic in sorted(ours.keys() | theirs.keys()):
             one, other = ours.get(topic), theirs.get(topic)

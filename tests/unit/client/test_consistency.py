@@ -78,6 +78,12 @@ def test_own_entry_does_not_count() -> None:
     assert found(table, wanted(orders="*")) == []
 
 
+@pytest.mark.parametrize("table", [members(), merged()], ids=["members", "merged"])
+def test_those_without_topics_have_no_say(table: ConsumerConnection) -> None:
+    """A broker knows a member a moment before it knows what the member wants."""
+    assert found(table, wanted(orders="*")) == []
+
+
 def test_groups_table_stands_for_the_others_where_members_are_not_told() -> None:
     assert found(merged(stock="*"), wanted(orders="*")) == [
         Difference("", "orders", None, "*"),

@@ -162,6 +162,23 @@ async def test_traces_of_the_cloud_go_to_a_topic_of_their_region() -> None:
     assert len(traces(broker, topic)) == 1
 
 
+async def test_the_dispatcher_takes_its_settings_from_the_environment_or_a_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COMETMQ_TRACE_WAITING_MAX", "1")
+    async with ScriptedCluster([SentBroker()]) as cluster:
+        with_trace_topic(cluster)
+        async with ClientInstance(cluster.address) as instance:
+            dispatcher = TraceDispatcher.of(instance)
+            taken = [dispatcher.add(PUBLISHED, topic="", region="r", keys=[]) for _ in range(2)]
+        monkeypatch.undo()
+        async with ClientInstance(cluster.address) as instance:
+            dispatcher = TraceDispatcher.of(instance, {"trace": {"waiting_max": 1}})
+            taken += [dispatcher.add(PUBLISHED, topic="", region="r", keys=[]) for _ in range(2)]
+
+    assert taken == [True, False, True, False]
+
+
 # --- the dispatcher -----------------------------------------------------------------------------
 
 

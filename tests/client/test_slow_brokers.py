@@ -35,6 +35,24 @@ async def test_a_broker_that_failed_is_left_alone(line: int, act: int | Act) -> 
         assert await send_some(producer, cluster) == {"good"}
 
 
+@pytest.mark.parametrize("line", [4, 5])
+async def test_a_begun_send_that_is_refused_does_not_count_against_the_broker(line: int) -> None:
+    """A lost connection does."""
+    refusing = ScriptedBroker("refusing", *[ResponseCode.SYSTEM_BUSY] * 20)
+    failing = ScriptedBroker("failing", *[Act.HANG_UP] * 20)
+    good = ScriptedBroker("good")
+    async with (
+        ScriptedCluster([refusing, failing, good]) as cluster,
+        Producer(cluster.address, group="g", latency_avoidance=True, latency_line=line) as producer,
+    ):
+        for _ in range(12):
+            await asyncio.gather(producer.send_soon(MESSAGE), return_exceptions=True)
+
+    assert len(failing.sends) == 1
+    assert len(refusing.sends) > 1
+    assert len(good.sends) > 1
+
+
 async def test_a_broker_that_failed_is_not_left_alone_unless_that_is_set() -> None:
     brokers = [ScriptedBroker("bad", ResponseCode.SYSTEM_BUSY), ScriptedBroker("good")]
     async with (

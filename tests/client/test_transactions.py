@@ -249,6 +249,30 @@ async def test_a_check_that_fails_or_says_no_state_keeps_the_half_message(checke
         assert end_of(await broker.until_ended(3)) == (8, True)
 
 
+async def test_names_are_wrapped_for_the_broker_and_not_for_the_listener() -> None:
+    broker, listener = TransactionBroker(), Listener(LocalState.UNKNOWN)
+    async with ScriptedCluster([broker]) as cluster:
+        cluster.name_server.routes["ns%t"] = cluster.name_server.routes["t"]
+        async with producer(cluster, listener, namespace="ns") as sending:
+            await sending.send_in_transaction(MESSAGE)
+            broker.ask()
+            end = await broker.until_ended(2)
+
+    assert (end.producer_group, broker.ends[0].topic) == ("ns%shop", "ns%t")
+    assert decode_properties(broker.sends[0].properties or "")["PGROUP"] == "ns%shop"
+    assert (listener.asked[0].topic, listener.executed[0][0].topic) == ("t", "t")
+
+
+async def test_brokers_of_topics_named_ahead_can_ask_before_anything_is_sent() -> None:
+    """A producer that started anew answers for what it sent in its former life."""
+    broker = TransactionBroker()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        producer(cluster, Listener(), topics=("t",)),
+    ):
+        assert [one.group_name for one in broker.heartbeats[0].producer_data_set] == ["shop"]
+
+
 async def test_only_so_many_checks_wait_and_the_others_come_again() -> None:
     """One is being answered and one waits; the third finds no room."""
     started, go_on = asyncio.Event(), asyncio.Event()

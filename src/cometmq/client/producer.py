@@ -90,7 +90,7 @@ class Producer(Lifetime):
     ) -> None:
         _check_group(group)
         own, connection = shared_out(options, ProducerSettings, ClientSettings)
-        tables = read_tables(config) if config is not None else None
+        self._tables = tables = read_tables(config) if config is not None else None
         self._group = group
         self._settings = layered(ProducerSettings, keywords=own, given=settings, tables=tables)
         _check_compressor(self._settings)
@@ -138,7 +138,7 @@ class Producer(Lifetime):
         if self._detector is not None:
             self._detector.start()
         if self._settings.trace and self._traces is None:
-            self._traces = TraceDispatcher.of(self._instance)
+            self._traces = TraceDispatcher.of(self._instance, self._tables)
             self._traces.retain()
             self._sender.watch(SendTrace(self._traces, self._settings.trace_topic))
         try:

@@ -80,6 +80,7 @@ class QuickSend:
 
     __slots__ = (
         "began_s",
+        "body",
         "connection",
         "lane",
         "message",
@@ -96,6 +97,7 @@ class QuickSend:
         owner: QuickSends,
         promise: Promise,
         message: Message,
+        body: bytes,
         message_id: str,
         lane: Lane,
         connection: Connection,
@@ -107,6 +109,7 @@ class QuickSend:
         self.owner = owner
         self.promise = promise
         self.message = message
+        self.body = body
         self.message_id = message_id
         self.lane = lane
         self.connection = connection
@@ -199,6 +202,7 @@ class QuickSends:
             self,
             promise,
             message,
+            body,
             message_id,
             lane,
             connection,
@@ -260,7 +264,7 @@ class QuickSends:
             send.message.topic,
             send.message,
             send.message_id,
-            bytes(send.message.body),
+            send.body,
             send.properties,
             flag=send.message.flag,
         )
@@ -283,7 +287,7 @@ class QuickSends:
         self.on_way -= 1
         if not self.on_way:
             self._idle.set()
-        self._give_back(len(send.message.body))
+        self._give_back(len(send.body))
 
     # --- what is known of a topic ----------------------------------------------------------------
 

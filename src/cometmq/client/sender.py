@@ -74,6 +74,8 @@ class Effort:
     """Whether there is another try when a message is not stored as safely as wanted."""
     retry_too_many: bool
     """Whether there is another try when too many calls wait already."""
+    avoid_refusing: bool = True
+    """Whether a broker that refused is left alone, where brokers are avoided at all."""
 
     def allows_another(self, error: CometError) -> bool:
         """Whether a try that ended like this may be followed by another."""
@@ -132,6 +134,7 @@ class Sender:
             frozenset(),
             retry_not_stored=False,
             retry_too_many=False,
+            avoid_refusing=False,
         )
         self.latency = (
             LatencyTable.of_line(settings.latency_line) if settings.latency_avoidance else None
@@ -364,7 +367,7 @@ class Sender:
             target = fixed or self._next(route, avoid)
             avoid = target.broker_name
             try:
-                receipt = await self._try(outgoing, target, deadline, context)
+                receipt = await self._try(outgoing, target, deadline, effort, context)
             except (RemotingError, ResponseError) as error:
                 attempts.append(attempt_of(target, error))
                 if not effort.allows_another(error):
@@ -474,7 +477,12 @@ class Sender:
         return await self._master(self._on_wire(queue), _now() + timeout)
 
     async def _try(
-        self, outgoing: Outgoing, target: MessageQueue, deadline: float, context: SendContext | None
+        self,
+        outgoing: Outgoing,
+        target: MessageQueue,
+        deadline: float,
+        effort: Effort,
+        context: SendContext | None,
     ) -> SendReceipt:
         began_s = _now()
         address = ""
@@ -489,7 +497,8 @@ class Sender:
             )
             receipt = receipt_from(answer, self._shown(target), outgoing.message_id)
         except (RemotingError, ResponseError) as error:
-            self._note_latency(target.broker_name, began_s, error)
+            refused = isinstance(error, ResponseError) and not effort.avoid_refusing
+            self._note_latency(target.broker_name, began_s, None if refused else error)
             self._tell_of_try(context, target, address, began_s, error)
             raise
         self._note_latency(target.broker_name, began_s, None)

@@ -13,8 +13,8 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cometmq.client.config import ProducerSettings
-from cometmq.client.config.trace import TraceSettings
+from cometmq.client.config import ProducerSettings, TraceSettings, layered
+from cometmq.client.config.layers import Tables
 from cometmq.client.instance import ClientInstance
 from cometmq.client.sender import Sender
 from cometmq.client.trace.records import Record, encode
@@ -91,9 +91,19 @@ class TraceDispatcher:
         """Records that were given up, because too many waited or no broker took them."""
 
     @classmethod
-    def of(cls, instance: ClientInstance) -> TraceDispatcher:
-        """Give the one of an instance; who uses it calls `retain` and `release`."""
-        return instance.shared(cls, lambda: cls(instance, cloud=instance.settings.cloud))
+    def of(cls, instance: ClientInstance, tables: Tables | None = None) -> TraceDispatcher:
+        """Give the one of an instance; who uses it calls `retain` and `release`.
+
+        Args:
+            instance: whose connections are used.
+            tables: where its settings are looked for if it is made now, beside the environment.
+        """
+
+        def make() -> TraceDispatcher:
+            settings = layered(TraceSettings, tables=tables)
+            return cls(instance, settings, cloud=instance.settings.cloud)
+
+        return instance.shared(cls, make)
 
     def retain(self) -> None:
         """Begin to use it: the first user starts its task."""

@@ -150,6 +150,44 @@ async def test_a_subscription_ends_and_what_was_finished_is_committed(
         assert await consumer.committed(queues[0]) == 2
 
 
+async def test_a_topic_of_many_queues_is_left_without_a_trace(
+    instance: ClientInstance,
+    queues: list[MessageQueue],
+    group: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each of its queues is being pulled when the subscription ends."""
+    await send(instance, queues, 4)
+    async with reader(instance, group, subscriptions={queues[0].topic: "*"}) as consumer:
+        await take(consumer, 4)
+        await send(instance, queues, 8)
+        await consumer.unsubscribe(queues[0].topic)
+        await send(instance, queues, 8)
+
+        assert await consumer.poll(timeout=0.2) == []
+        assert consumer.assignment() == []
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_other_queues_are_assigned_and_what_was_finished_stays_so(
+    instance: ClientInstance, queues: list[MessageQueue], group: str
+) -> None:
+    first, second = queues[:2]
+    await send(instance, [first], 4)
+    await send(instance, [second], 1, tags="b")
+    async with reader(instance, group, auto_commit_ms=60_000) as consumer:
+        await consumer.assign([first])
+        await take(consumer, 3)
+        await consumer.assign([second], wanted="b")
+        assert await consumer.committed(first) == 2
+
+        assert await take(consumer, 1) == ["0"]
+        await consumer.assign([second], wanted="b || c")
+        await send(instance, [second], 1, tags="c")
+        messages = await consumer.poll(FOUND_S)
+        assert [(message.tags, message.queue_offset) for message in messages] == [("c", 1)]
+
+
 async def test_only_wanted_tags_are_handed_out(
     instance: ClientInstance, queues: list[MessageQueue], group: str
 ) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cometmq.client.errors import WrongModeError
-from cometmq.client.pull.assignment import Chosen, Mode, Watched
+from cometmq.client.pull.assignment import Chosen, Mode
+from cometmq.client.pull.listening import Watched
 from cometmq.client.routes import Route
 from cometmq.model.queue import MessageQueue
 

@@ -11,7 +11,6 @@ from enum import Enum
 
 from cometmq.client.errors import WrongModeError
 from cometmq.client.fetching import Fetcher
-from cometmq.client.routes import Route
 from cometmq.model.queue import MessageQueue
 
 Tell = Callable[[str, Collection[MessageQueue], Collection[MessageQueue]], Awaitable[None]]
@@ -56,14 +55,20 @@ class Ownership:
 
     Args:
         fetcher: fetches the queues that are owned.
+        wanted: whether a topic is subscribed still.
         leave: keeps how far a queue was consumed, and fetches it no longer.
         tell: told of each new division.
     """
 
     def __init__(
-        self, fetcher: Fetcher, leave: Callable[[MessageQueue], Awaitable[None]], tell: Tell
+        self,
+        fetcher: Fetcher,
+        wanted: Callable[[str], bool],
+        leave: Callable[[MessageQueue], Awaitable[None]],
+        tell: Tell,
     ) -> None:
         self._fetcher = fetcher
+        self._wanted = wanted
         self._leave = leave
         self._tell = tell
 
@@ -73,7 +78,8 @@ class Ownership:
 
     async def take(self, queue: MessageQueue) -> bool:
         """Begin to fetch a queue; where it starts is found out on the way."""
-        self._fetcher.begin(queue)
+        if self._wanted(queue.topic):
+            self._fetcher.begin(queue)
         return True
 
     async def give_up(self, queue: MessageQueue) -> bool:
@@ -86,22 +92,3 @@ class Ownership:
     ) -> None:
         """Pass the new division on."""
         await self._tell(topic, queues, mine)
-
-
-class Watched:
-    """Notices when a topic gets other queues than it had when it was looked at last."""
-
-    def __init__(self) -> None:
-        self._queues: dict[str, frozenset[MessageQueue]] = {}
-
-    def look(self, topic: str, queues: Collection[MessageQueue]) -> None:
-        """Remember the queues of a topic, and watch it from now on."""
-        self._queues[topic] = frozenset(queues)
-
-    def differs(self, route: Route) -> bool:
-        """Whether the queues of a topic that is watched are others now; remembers these."""
-        known, now = self._queues.get(route.topic), frozenset(route.read_queues)
-        if known is None or known == now:
-            return False
-        self._queues[route.topic] = now
-        return True

@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cometmq.client.calling import Caller
 from cometmq.client.config import ClientSettings, PullSettings
 from cometmq.client.consistency import Difference, SubscriptionWatch
 from cometmq.client.errors import ClientClosedError, ClientError
@@ -22,14 +21,15 @@ from cometmq.client.instance import ClientInstance, Membership
 from cometmq.client.lifetime import Ending
 from cometmq.client.offsets import OffsetStore, StartFrom, consume_from_where
 from cometmq.client.pull.answers import Answers
-from cometmq.client.pull.assignment import Mode, Ownership, Watched
+from cometmq.client.pull.assignment import Mode, Ownership
 from cometmq.client.pull.joining import check_filters, join
+from cometmq.client.pull.listening import Listening
+from cometmq.client.pull.positions import Offsets
 from cometmq.client.pull.seeking import PlaceCalls
 from cometmq.client.pulling import Pull, PullResult
 from cometmq.client.push.sending_back import SendingBack
 from cometmq.client.rebalance import AllocationStrategy, Averagely
 from cometmq.client.rebalance.rebalancer import Rebalancer
-from cometmq.client.routes import Route
 from cometmq.client.subscription import Filter
 from cometmq.model.errors import CometError
 from cometmq.model.message import StoredMessage
@@ -111,10 +111,15 @@ class PullConsumer(PlaceCalls):
         )
         self._start_from = start_from
         self._broadcast = broadcast
-        self._on_queues = on_queues
-        self._caller = Caller(1, f"queue listener of {group}")
-        self._watched = Watched()
         self._tasks = Supervisor(f"pull consumer {group}")
+        self._listening = Listening(
+            on_queues,
+            instance=self._instance,
+            group=group,
+            plain=self._plain,
+            mine=lambda: self._fetcher.queues,
+            tasks=self._tasks,
+        )
         self._closed = False
         self._dividing = False
         self._ending = Ending(self._close, f"pull consumer {group}.close")
@@ -130,7 +135,12 @@ class PullConsumer(PlaceCalls):
             broadcast=broadcast,
             strategy=strategy or Averagely(),
             topics=self._subscribed,
-            owner=Ownership(self._fetcher, self._leave, self._tell),
+            owner=Ownership(
+                self._fetcher,
+                lambda topic: topic in self._filters,
+                self._leave,
+                self._listening.tell,
+            ),
             interval_s=self._settings.rebalance_ms / 1000,
         )
         self._watch = SubscriptionWatch(self._instance, group, self._wanted)
@@ -189,15 +199,16 @@ class PullConsumer(PlaceCalls):
 
     def _begin(self) -> None:
         self._open = True
+        self._listening.begin()
         self._traces_begin()
         self._answers.begin()
-        self._instance.routes.on_change.append(self._route_changed)
         if self._settings.auto_commit_ms:
             self._tasks.every(self._settings.auto_commit_ms / 1000, self._auto_commit, "commit")
 
     def _begin_dividing(self) -> None:
         if self._open and not self._dividing:
             self._dividing = True
+            self._listening.end()
             self._rebalancer.start(self._tasks)
             self._watch.start(self._tasks)
 
@@ -213,8 +224,7 @@ class PullConsumer(PlaceCalls):
     async def _close(self) -> None:
         was_open, self._open = self._open, False
         self._answers.end()
-        if self._route_changed in self._instance.routes.on_change:
-            self._instance.routes.on_change.remove(self._route_changed)
+        self._listening.end()
         await self._rebalancer.stop()
         await self._tasks.cancel()
         await self._fetcher.stop()
@@ -222,7 +232,7 @@ class PullConsumer(PlaceCalls):
             await self._commit_at_close()
         self._deliveries.end()
         await self._traces_end()
-        self._caller.close()
+        self._listening.close()
         await self._lease.close(self)
 
     async def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
@@ -269,9 +279,7 @@ class PullConsumer(PlaceCalls):
         name = self._names.wrap_topic(topic)
         if self._filters.pop(name, None) is None:
             return
-        for queue in self._fetcher.queues:
-            if queue.topic == name:
-                await self._leave(queue)
+        await self._leave(*(queue for queue in self._fetcher.queues if queue.topic == name))
         if self._open:
             await self._instance.heartbeat()
             self._rebalancer.wake()
@@ -292,14 +300,15 @@ class PullConsumer(PlaceCalls):
         self._check_running()
         name = self._names.wrap_topic(topic)
         queues = (await self._instance.routes.find(name)).read_queues
-        self._watched.look(name, queues)
+        self._listening.look(name, queues)
         return [self._plain(queue) for queue in queues]
 
     async def assign(self, queues: Iterable[MessageQueue], *, wanted: str | Filter = "*") -> None:
         """Read these queues from now on, and no others.
 
         Queues that were assigned before go on where they are; new ones begin at the committed
-        offset, or where ``start_from`` says.
+        offset, or where ``start_from`` says. What is finished of the others is committed, unless
+        that is left to `commit`.
 
         Args:
             queues: the queues; none stops all reading.
@@ -317,12 +326,14 @@ class PullConsumer(PlaceCalls):
         await check_filters(self._instance, self._group, filters)
         self._check_running()
         self._chosen.choose(Mode.ASSIGNED)
-        for queue in self._fetcher.queues:
-            if queue not in chosen or self._filters.get(queue.topic) != wanted_filter:
-                self._give_up(queue)
-        self._filters = filters
+        given_up = self._give_up(set(self._fetcher.queues) - chosen)
+        before, self._filters = self._filters, filters
+        for topic in filters:
+            if before.get(topic) not in (None, wanted_filter):
+                self._fetch_anew(topic)
         for queue in sorted(chosen.difference(self._fetcher.queues)):
             self._fetcher.begin(queue)
+        await self._commit_given_up(given_up)
         await self._instance.heartbeat()
 
     def __aiter__(self) -> AsyncIterator[StoredMessage]:
@@ -476,38 +487,22 @@ class PullConsumer(PlaceCalls):
                 self._positions.set_aside(queue)
                 self._fetcher.begin(queue, place)
 
-    def _give_up(self, queue: MessageQueue) -> None:
-        self._fetcher.end(queue)
-        self._positions.drop(queue)
+    async def _leave(self, *queues: MessageQueue) -> None:
+        """Give queues up to other members, who go on behind what is finished."""
+        await self._commit_given_up(self._give_up(queues))
 
-    async def _leave(self, queue: MessageQueue) -> None:
-        """Give a queue up to another member, who goes on behind what is finished."""
-        self._fetcher.end(queue)
-        due = self._positions.due([queue])
-        self._positions.drop(queue)
-        if not self._settings.auto_commit_ms:
+    def _give_up(self, queues: Iterable[MessageQueue]) -> Offsets:
+        """Read queues no longer; gives what is finished of them and not committed."""
+        queues = list(queues)
+        due = self._positions.due(queues)
+        for queue in queues:
+            self._fetcher.end(queue)
+            self._positions.drop(queue)
+        return due
+
+    async def _commit_given_up(self, due: Offsets) -> None:
+        if not due or not self._settings.auto_commit_ms:
             return
         async with self._committing:
             for failure in (await self._places.commit(due)).values():
-                log.warning("commit failed queue=%s error=%s", queue, failure)
-
-    async def _tell(
-        self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
-    ) -> None:
-        """Tell the application which queues there are; what it raises is logged."""
-        if self._on_queues is None:
-            return
-        every, own = [self._plain(queue) for queue in queues], [self._plain(q) for q in mine]
-        try:
-            await self._caller.call(self._on_queues, self._names.unwrap(topic), every, own)
-        except Exception:
-            log.exception("a listener failed group=%s topic=%s", self._group, topic)
-
-    def _route_changed(self, route: Route) -> None:
-        if self._chosen.mode is Mode.SUBSCRIBED:
-            return
-        mine = [queue for queue in self._fetcher.queues if queue.topic == route.topic]
-        if self._watched.differs(route):
-            self._tasks.spawn(self._tell(route.topic, route.read_queues, mine), "tell-of-queues")
-        elif mine:
-            self._watched.look(route.topic, route.read_queues)
+                log.warning("commit failed group=%s error=%s", self._group, failure)

@@ -17,6 +17,7 @@ from cometmq.client import (
     StoredMessage,
 )
 from cometmq.client.consistency import Difference, SubscriptionWatch, check
+from support.cancelling import cancel_at_every_await
 
 NOTICED_S = 15.0
 GROUPS_TABLE = ""
@@ -168,3 +169,18 @@ async def test_consumer_finds_out_by_itself(
         (found,) = second.disagreements()
 
     assert (found.topic, found.theirs, found.mine) == (topic, "new", "paid")
+
+
+async def test_asking_may_be_cancelled_anywhere(
+    instance: ClientInstance, name_servers: str, queues: list[MessageQueue], group: str
+) -> None:
+    topic = queues[0].topic
+    await instance.routes.find(topic)
+    async with member(name_servers, group, {topic: "new"}):
+        mine = {topic: Filter.tags("paid")}
+        await found_in_time(instance, group, mine, "new")
+
+        async def still_told() -> None:
+            assert len(await check(instance, group, mine)) == 1
+
+        assert await cancel_at_every_await(lambda: check(instance, group, mine), still_told) >= 2

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sqlite3
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +24,11 @@ from cometmq.client.idempotent import (
     TransactionEndedError,
     first_key,
 )
+from cometmq.client.idempotent.turns import Turns
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
+from support.cancelling import cancel_at_every_await
 
 BOOK = "INSERT INTO bookings VALUES (?)"
 
@@ -135,6 +140,36 @@ def test_two_stores_on_one_file_write_once(path: Path, marks: SqliteMarks) -> No
     assert rows(path) == ["order-1"]
 
 
+FORKING = """
+import asyncio, os, sys
+from cometmq.client.idempotent import SqliteMarks
+
+marks = SqliteMarks(sys.argv[1])
+
+async def mark(key):
+    async with marks.transaction() as transaction:
+        return await transaction.mark("g", key)
+
+print(asyncio.run(mark("a")), flush=True)
+child = os.fork()
+if child == 0:
+    print([asyncio.run(mark(key)) for key in "ab"], flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(asyncio.run(mark("b")), flush=True)
+marks.close()
+"""
+
+
+def test_child_process_opens_the_file_anew(path: Path) -> None:
+    """The parent's thread, which does its work, is not there in a child."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, str(path)], capture_output=True, text=True, timeout=20
+    )
+
+    assert (done.stdout, done.stderr) == ("True\n[False, True]\nFalse\n", "")
+
+
 def test_each_group_acts_for_itself(path: Path, marks: SqliteMarks) -> None:
     for group in ("one", "two"):
         Idempotent(book, store=marks, group=group)(message())
@@ -228,20 +263,38 @@ async def test_cancelled_handler_leaves_nothing_and_the_store_usable(
     assert rows(path) == ["order-1"]
 
 
-@pytest.mark.parametrize("steps", range(12))
-async def test_store_stays_usable_when_cancelled_at_any_step(
-    path: Path, marks: SqliteMarks, steps: int
+async def test_store_stays_usable_and_each_key_is_booked_once_when_cancelled_anywhere(
+    path: Path, marks: SqliteMarks
 ) -> None:
-    task = asyncio.create_task(Idempotent(book_in_loop, store=marks, group="g")(message()))
-    for _ in range(steps):
-        await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    handler, numbers = Idempotent(book_in_loop, store=marks, group="g"), itertools.count()
+    keys: list[str] = []
 
-    async with asyncio.timeout(5):
-        await Idempotent(book_in_loop, store=marks, group="g")(message())
+    def make() -> Coroutine[Any, Any, object]:
+        keys.append(f"order-{next(numbers)}")
+        return handler(message(keys[-1]))
 
-    assert rows(path) == ["order-1"]
+    async def check() -> None:
+        async with asyncio.timeout(5):
+            await handler(message(keys[-1]))
+        assert rows(path) == keys
+
+    assert await cancel_at_every_await(make, check) >= 8
+
+
+async def test_turn_is_given_on_when_the_one_who_waits_for_it_is_cancelled() -> None:
+    turns = Turns()
+    turns.wait(1)
+    waiting = [asyncio.create_task(turns.wait_in_loop(5)) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    turns.give_back()
+    await asyncio.wait_for(waiting[1], 5)
+    turns.give_back()
+    await asyncio.wait_for(waiting[2], 5)
+    turns.give_back()
+
+    turns.wait(0.01)
+    assert waiting[0].cancelled()
 
 
 async def test_waiting_for_the_store_is_bounded(path: Path) -> None:

@@ -13,6 +13,7 @@ Source: ours.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 import time
@@ -86,8 +87,8 @@ class SqliteMarks:
         path: the file; it and its table are made when they are missing.
         timeout: seconds to wait for another transaction, of this process or of another.
 
-    The first transaction opens the file; `close` closes it. Every failure of SQLite rolls the
-    transaction back and reaches whoever entered it.
+    The first transaction opens the file; `close` closes it. A child process opens it anew. Every
+    failure of SQLite rolls the transaction back and reaches whoever entered it.
     Example: ``Idempotent(book, store=SqliteMarks("shop.db"), group="warehouse")``
     """
 
@@ -96,6 +97,12 @@ class SqliteMarks:
             raise ConfigError("marks must outlive the process: give the name of a file")
         self._path = Path(path).expanduser()
         self._timeout = timeout
+        self._inherited: list[object] = []
+        """What a fork left us of the parent's: never to be used, nor closed."""
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._process = os.getpid()
         self._turns = Turns()
         self._guard = threading.Lock()
         self._connection: sqlite3.Connection | None = None
@@ -103,6 +110,9 @@ class SqliteMarks:
 
     def transaction(self) -> _Entered:
         """Give a transaction for ``with``, or for ``async with``."""
+        if self._process != os.getpid():
+            self._inherited += [self._connection, self._thread]
+            self._begin_anew()
         return _Entered(self)
 
     def forget(self, older_than_s: float) -> int:

@@ -92,7 +92,7 @@ class ClientInstance(Lifetime):
         self.remoting = RemotingClient(
             processors=self.processors,
             tls=tls or encryption.context_of(self.settings),
-            hooks=[*hooks, *_own_hooks(self.settings)],
+            hooks=_all_hooks(self.settings, hooks),
             on_connect=self._connected,
             language=LanguageCode[self.settings.language],
             close_silent=self.settings.close_after_timeout,
@@ -404,13 +404,14 @@ def _namespace_of(addresses: Sequence[str]) -> str:
     return next(filter(None, map(namespace_of_endpoint, addresses)), "")
 
 
-def _own_hooks(settings: ClientSettings) -> list[RpcHook]:
-    """The hooks that the settings call for; the one that signs comes last."""
+def _all_hooks(settings: ClientSettings, given: Sequence[RpcHook]) -> list[RpcHook]:
+    """The hooks that the settings call for around those given, so that signing comes last."""
     hooks: list[RpcHook] = []
     if settings.namespace_v2:
         hooks.append(NamespaceHook(settings.namespace_v2))
     if settings.stream:
         hooks.append(StreamHook())
+    hooks += given
     credentials = credentials_of(settings)
     if credentials is not None:
         hooks.append(Signer(credentials))

@@ -16,7 +16,10 @@ from cometmq.client import (
 )
 from cometmq.client.config import ClientSettings
 from cometmq.client.registry import lease
+from cometmq.client.signing import Credentials, Signer, signature
 from cometmq.model.errors import ConfigError
+from cometmq.protocol.command import Command
+from cometmq.remoting import OutgoingCall, RpcHook
 
 NOBODY = "127.0.0.1:1"
 NAMED = ClientSettings(client_ip="10.0.0.1", instance_name="shop")
@@ -130,16 +133,38 @@ async def test_a_client_that_could_not_start_leaves_nothing_behind() -> None:
     assert lease("", settings=settings).instance.holds == 0
 
 
-async def test_signing_comes_after_every_other_hook() -> None:
-    """Whatever another hook adds is signed, too."""
-    settings = ClientSettings(
-        access_key="who", secret_key="hush", namespace_v2="ns", stream=True, namespace="n"
-    )
-    instance = ClientInstance(NOBODY, settings=settings)
-    kinds = [type(hook).__name__ for hook in instance.remoting.hooks]
+class Note:
+    """A hook of an application."""
 
-    assert kinds == ["NamespaceHook", "StreamHook", "Signer"]
-    assert instance.namespace.wrap_topic("t") == "n%t"
+    def before_request(self, address: str, call: OutgoingCall) -> None:
+        call.fields["note"] = "x"
+
+    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+        """Nothing is left to do."""
+
+
+@pytest.mark.parametrize(
+    ("account", "given"),
+    [
+        ({"access_key": "who", "secret_key": "hush"}, [Note()]),
+        ({}, [Note(), Signer(Credentials("who", "hush"))]),
+    ],
+)
+async def test_signing_comes_after_every_other_hook(
+    account: dict[str, str], given: list[RpcHook]
+) -> None:
+    """Whatever another hook adds is signed, too, whether settings or a hook name the account."""
+    settings = ClientSettings(namespace_v2="ns", stream=True, **account)
+    hooks = ClientInstance(NOBODY, settings=settings, hooks=given).remoting.hooks
+
+    call = OutgoingCall(105, {"topic": "t"}, b"body")
+    for hook in hooks:
+        hook.before_request("a:1", call)
+
+    signed = call.fields.pop("Signature")
+    assert set(call.fields) == {"topic", "nsd", "ns", "ReqT", "note", "AccessKey"}
+    values = "".join(call.fields[name] for name in sorted(call.fields))
+    assert signed == signature(values.encode() + b"body", "hush")
 
 
 async def test_the_first_endpoint_may_give_the_namespace() -> None:

@@ -21,7 +21,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
     spans = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
-    hooks = [TracingHooks(provider), MetricHooks()]
+    hooks = (TracingHooks(provider), MetricHooks())
     came = asyncio.Event()
 
     async def handle(message: StoredMessage) -> None:

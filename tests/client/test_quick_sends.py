@@ -125,10 +125,12 @@ async def test_the_short_way_takes_all_queues_in_turn(short: Short) -> None:
     async with ScriptedCluster(brokers) as cluster, _producer(cluster) as producer:
         for _ in range(8):
             await producer.send(MESSAGE)
-        receipts = [await producer.send_soon(MESSAGE) for _ in range(8)]
+        short.count = 0
+        receipts = [await producer.send_soon(MESSAGE) for _ in range(4)]
+        receipts += [await producer.send(MESSAGE) for _ in range(4)]
 
     assert short.count == 8
-    assert len({receipt.queue for receipt in receipts}) == 4
+    assert len({receipt.queue for receipt in receipts[1:5]}) == 4
 
 
 @pytest.mark.parametrize(
@@ -198,6 +200,77 @@ async def test_a_lost_connection_is_tried_again_on_the_long_way_as_the_same_mess
     assert shape(lost) | {"fields": 0} == shape(again) | {"fields": 0}
     ids = {decode_properties(command.fields["i"])["UNIQ_KEY"] for command in (lost, again)}
     assert ids == {receipt.message_id}
+
+
+async def test_an_awaited_send_is_tried_elsewhere_after_a_refusal(short: Short) -> None:
+    """The first send opens the connections; the short way's refusal is one try of three."""
+    busy = ResponseCode.SYSTEM_BUSY
+    brokers = [ScriptedBroker(name, ResponseCode.SUCCESS) for name in "ab"]
+    async with ScriptedCluster(brokers) as cluster, _producer(cluster) as producer:
+        for _ in range(4):
+            await producer.send(MESSAGE)
+        short.count = 0
+        for broker in brokers:
+            broker.script.append(busy)
+        receipt = await producer.send(MESSAGE)
+
+    assert receipt.status is SendStatus.SEND_OK
+    assert short.count == 1
+    assert sorted(cluster.sends) == ["a"] * 3 + ["b"] * 4 or sorted(cluster.sends) == (
+        ["a"] * 4 + ["b"] * 3
+    )
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.MESSAGE_ILLEGAL])
+async def test_an_awaited_send_to_a_chosen_queue_is_not_tried_again(
+    code: int, short: Short
+) -> None:
+    broker = ScriptedBroker("a", ResponseCode.SUCCESS, code)
+    async with ScriptedCluster([broker]) as cluster, _producer(cluster) as producer:
+        await producer.send(MESSAGE)
+        with pytest.raises(ResponseError, match="as scripted"):
+            await producer.send(MESSAGE, queue=QUEUE)
+
+    assert (short.count, len(broker.sends)) == (1, 2)
+
+
+async def test_the_last_refusal_of_an_awaited_send_tells_of_those_before(short: Short) -> None:
+    broker = ScriptedBroker("a", ResponseCode.SUCCESS, Act.HANG_UP, *[ResponseCode.SYSTEM_BUSY] * 2)
+    async with ScriptedCluster([broker]) as cluster, _producer(cluster) as producer:
+        await producer.send(MESSAGE)
+        with pytest.raises(ResponseError) as refusal:
+            await producer.send(MESSAGE)
+
+    assert "perhaps stored" in refusal.value.__notes__[0]
+    assert (short.count, len(broker.sends)) == (1, 4)
+
+
+async def test_an_awaited_send_goes_the_long_way_where_the_status_decides(short: Short) -> None:
+    script = (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)
+    broker = ScriptedBroker("a", *script)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        _producer(cluster, retry_not_stored=True) as producer,
+    ):
+        await producer.send(MESSAGE)
+        receipt = await producer.send(MESSAGE)
+
+    assert receipt.status is SendStatus.SEND_OK
+    assert (short.count, len(broker.sends)) == (0, 3)
+
+
+async def test_a_cancelled_awaited_send_leaves_the_connection_as_it_is(short: Short) -> None:
+    broker = ScriptedBroker("a", ResponseCode.SUCCESS, Act.STAY_SILENT)
+    async with ScriptedCluster([broker]) as cluster, _producer(cluster) as producer:
+        await producer.send(MESSAGE)
+        sending = asyncio.ensure_future(producer.send(MESSAGE))
+        await broker.wait_until(lambda: len(broker.sends) == 2)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        assert sending.cancelled()
+        assert (await producer.send(MESSAGE)).status is SendStatus.SEND_OK
+
+    assert short.count == 2
 
 
 @pytest.mark.parametrize("retries", [0, 1])

@@ -89,6 +89,10 @@ class BegunSends:
             self._work(work, promise)
         return promise
 
+    def begin_awaited(self, message: Message, place: Place, timeout: float) -> Promise | None:
+        """Begin a send that its caller awaits, or give None if it has to go the long way."""
+        return self._quick.begin(message, place, timeout, awaited=True) if self._open else None
+
     async def drain(self, timeout: float) -> bool:
         """Wait until one more message may be begun; False when time runs out."""
         if not await self._pressure.wait(0, timeout):

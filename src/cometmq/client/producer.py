@@ -218,7 +218,11 @@ class Producer(Lifetime):
             promise: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
             gathers.add(message, place, promise, awaited=True)
             return await promise
-        return await self._sender.send_message(message, place, timeout=self._time(timeout))
+        seconds = self._time(timeout)
+        quick = self._begun.begin_awaited(message, place, seconds)
+        if quick is not None:
+            return await quick
+        return await self._sender.send_message(message, place, timeout=seconds)
 
     def send_soon(
         self,

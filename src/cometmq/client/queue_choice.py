@@ -32,19 +32,26 @@ class RoundRobin:
             found = self.pick_if(queues, lambda queue: queue.broker_name != avoid_broker)
             if found is not None:
                 return found
-        self._next += 1
-        return queues[self._next % len(queues)]
+        return queues[self.step(len(queues))]
 
     def pick_if(
         self, queues: Sequence[MessageQueue], wanted: Callable[[MessageQueue], bool]
     ) -> MessageQueue | None:
         """Take the next queue that is wanted, or none after looking at each once."""
         for _ in queues:
-            self._next += 1
-            queue = queues[self._next % len(queues)]
+            queue = queues[self.step(len(queues))]
             if wanted(queue):
                 return queue
         return None
+
+    def step(self, count: int) -> int:
+        """Give the number of the next of so many queues."""
+        self._next += 1
+        return self._next % count
+
+    def peek(self, count: int) -> int:
+        """Give the number that `step` will give."""
+        return (self._next + 1) % count
 
     def begin_anywhere(self) -> None:
         """Go on at a random place."""
@@ -61,6 +68,10 @@ class Turn:
     def __init__(self, latency: LatencyTable | None = None) -> None:
         self._latency = latency
         self._round = RoundRobin()
+        self.peek = self._round.peek
+        """Gives the number of the next of so many queues, whatever is known of their brokers."""
+        self.step = self._round.step
+        """Gives it, and goes on to the one behind it."""
 
     def pick(
         self, queues: Sequence[MessageQueue], *, avoid_broker: str | None, now_s: float

@@ -20,11 +20,18 @@ import msgspec
 from cometmq.client.config import ProducerSettings
 from cometmq.client.errors import SendAttempt
 from cometmq.client.outgoing import NOT_FOR_APPLICATIONS, Outgoing
+from cometmq.client.queue_choice import Turn
 from cometmq.client.receipt import SendReceipt, receipt_from
 from cometmq.client.routes import Route
 from cometmq.client.sender import Place, Sender, attempt_of
 from cometmq.model import property_names as names
-from cometmq.model.errors import CometError, InvalidMessageError, InvalidNameError, RemotingError
+from cometmq.model.errors import (
+    CometError,
+    InvalidMessageError,
+    InvalidNameError,
+    RemotingError,
+    ResponseError,
+)
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import RETRY_PREFIX, SEND_FORBIDDEN_TOPICS, check_topic_name
@@ -66,19 +73,24 @@ class Lane:
 class Lanes:
     """All queues of one topic, by one version of its route."""
 
-    __slots__ = ("by_queue", "every", "route", "turn")
+    __slots__ = ("by_queue", "every", "peek", "route", "step")
 
-    def __init__(self, route: Route, every: list[Lane], turn: int) -> None:
+    def __init__(self, route: Route, every: list[Lane], turn: Turn) -> None:
         self.route = route
         self.every = every
         self.by_queue = {lane.queue: lane for lane in every}
-        self.turn = turn
+        self.peek, self.step = turn.peek, turn.step
+
+    def next(self) -> Lane:
+        """Give the lane whose turn it is; once it is taken, `step` goes on."""
+        return self.every[self.peek(len(self.every))]
 
 
 class QuickSend:
     """One send on the short way, which takes the answer itself."""
 
     __slots__ = (
+        "awaited",
         "began_s",
         "body",
         "connection",
@@ -105,6 +117,7 @@ class QuickSend:
         timeout: float,
         began_s: float,
         properties: str,
+        awaited: bool,
     ) -> None:
         self.owner = owner
         self.promise = promise
@@ -117,6 +130,7 @@ class QuickSend:
         self.timeout = timeout
         self.began_s = began_s
         self.properties = properties
+        self.awaited = awaited
 
     def done(self) -> bool:
         """Never: the permit is to be given back even if nobody looks at the receipt."""
@@ -158,17 +172,33 @@ class QuickSends:
         self._body_bytes_max = settings.body_bytes_max
         if settings.compress_level:
             self._body_bytes_max = min(settings.body_bytes_max, settings.compress_from_bytes - 1)
+        self._retried = settings.retried
+        self._retry_not_stored = settings.retry_not_stored
         self._usable = not sender.namespace and sender.latency is None
         self._idle = asyncio.Event()
         self._idle.set()
         self.on_way = 0
-        """Sends that wait for their answers."""
+        """Begun sends that wait for their answers."""
 
-    def begin(self, message: Message, place: Place, timeout: float) -> Promise | None:
-        """Write a message to its broker, or give None if that has to go the long way."""
+    def begin(
+        self, message: Message, place: Place, timeout: float, *, awaited: bool = False
+    ) -> Promise | None:
+        """Write a message to its broker, or give None if that has to go the long way.
+
+        Args:
+            message: what to send.
+            place: where to, if that is said.
+            timeout: seconds for all of it.
+            awaited: whether refusals may be followed by another try; such a send has no permits.
+        """
         if not self._usable or place.selector is not None or self._sender.is_watched:
             return None
-        lane = self._lane(message.topic, place.queue)
+        if awaited and self._retry_not_stored:
+            return None
+        lanes = self._lanes(message.topic)
+        if lanes is None:
+            return None
+        lane = lanes.next() if place.queue is None else lanes.by_queue.get(place.queue)
         if lane is None:
             return None
         connection = self._instance.remoting.ready(lane.send_address)
@@ -181,7 +211,11 @@ class QuickSends:
         if found is None:
             return None
         message_id, properties = found
-        return self._write(message, body, message_id, properties, lane, connection, place, timeout)
+        if place.queue is None:
+            lanes.step(len(lanes.every))
+        return self._write(
+            message, body, message_id, properties, lane, connection, place, timeout, awaited
+        )
 
     def _write(
         self,
@@ -193,6 +227,7 @@ class QuickSends:
         connection: Connection,
         place: Place,
         timeout: float,
+        awaited: bool,
     ) -> Promise | None:
         loop = self._loop
         if loop is None:
@@ -210,6 +245,7 @@ class QuickSends:
             timeout,
             loop.time(),
             properties,
+            awaited,
         )
         try:
             opaque = connection.begin(send, timeout)
@@ -228,7 +264,8 @@ class QuickSends:
             five,
         )
         connection.write(frame_prefix(JSON_HEADER, len(head), len(body)) + head, (body,))
-        self.on_way += 1
+        if not awaited:
+            self.on_way += 1
         return promise
 
     def answered(self, send: QuickSend, answer: Command) -> None:
@@ -244,6 +281,12 @@ class QuickSends:
         lane = send.lane
         try:
             receipt = receipt_from(answer, lane.queue, send.message_id)
+        except ResponseError as error:
+            if send.awaited and error.code in self._retried:
+                self._on_failure(send, error)
+            else:
+                promise.set_exception(error)
+            return
         except Exception as error:
             promise.set_exception(error)
             return
@@ -271,10 +314,11 @@ class QuickSends:
         attempts: list[SendAttempt] = []
         if isinstance(error, CometError) and not isinstance(error, GoneAwayError):
             attempts.append(attempt_of(send.lane.queue, error))
-        return self._sender.go_on(outgoing, send.place, send.began_s + send.timeout, attempts)
+        deadline = send.began_s + send.timeout
+        return self._sender.go_on(outgoing, send.place, deadline, attempts, awaited=send.awaited)
 
     async def drain(self, timeout: float) -> None:
-        """Wait until every send has its answer, for ``timeout`` seconds at most."""
+        """Wait until every begun send has its answer, for ``timeout`` seconds at most."""
         if self.on_way:
             self._idle.clear()
             try:
@@ -284,6 +328,8 @@ class QuickSends:
                 return
 
     def _end_one(self, send: QuickSend) -> None:
+        if send.awaited:
+            return
         self.on_way -= 1
         if not self.on_way:
             self._idle.set()
@@ -291,19 +337,14 @@ class QuickSends:
 
     # --- what is known of a topic ----------------------------------------------------------------
 
-    def _lane(self, topic: str, queue: MessageQueue | None) -> Lane | None:
+    def _lanes(self, topic: str) -> Lanes | None:
         route = self._instance.routes.known(topic)
         lanes = self._topics.get(topic)
         if lanes is None or lanes.route is not route:
-            lanes = self._lanes_of(topic, route, lanes)
-            if lanes is None:
-                return None
-        if queue is not None:
-            return lanes.by_queue.get(queue)
-        turn = lanes.turn = lanes.turn + 1
-        return lanes.every[turn % len(lanes.every)]
+            return self._lanes_of(topic, route)
+        return lanes
 
-    def _lanes_of(self, topic: str, route: Route | None, old: Lanes | None) -> Lanes | None:
+    def _lanes_of(self, topic: str, route: Route | None) -> Lanes | None:
         if route is None or route.provisional or not self._instance.running:
             return None
         if not _is_plain(topic):
@@ -316,7 +357,7 @@ class QuickSends:
             every.append(self._new_lane(topic, queue, address, route.physical(queue)))
         if not every:
             return None
-        lanes = self._topics[topic] = Lanes(route, every, old.turn if old else 0)
+        lanes = self._topics[topic] = Lanes(route, every, self._sender.turn(topic))
         return lanes
 
     def _new_lane(self, topic: str, queue: MessageQueue, address: str, broker_name: str) -> Lane:

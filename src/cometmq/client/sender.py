@@ -334,20 +334,24 @@ class Sender:
         place: Place,
         deadline: float,
         attempts: list[SendAttempt],
+        *,
+        awaited: bool,
     ) -> SendReceipt:
-        """Go on with a begun send whose first try has failed.
+        """Go on with a send whose first try has failed.
 
         Args:
             outgoing: what to send.
             place: the queue, if it was said.
             deadline: until when, by the loop's clock.
             attempts: the tries that have failed.
+            awaited: whether refusals may be followed by another try.
         """
-        if attempts and not self._begun.allows_another(attempts[-1].error):
+        effort = self._awaited if awaited else self._begun
+        if attempts and not effort.allows_another(attempts[-1].error):
             raise _final_error(outgoing.topic, attempts, in_time=_now() < deadline)
         route = await self.route(outgoing.topic, max(deadline - _now(), 0.001))
         fixed = self._fixed_queue(outgoing, route, place)
-        return await self._tries(outgoing, route, fixed, deadline, self._begun, attempts, None)
+        return await self._tries(outgoing, route, fixed, deadline, effort, attempts, None)
 
     async def _tries(
         self,
@@ -527,12 +531,16 @@ class Sender:
     def _next(self, route: Route, avoid: str | None) -> MessageQueue:
         """Choose a queue by the newest route, on another broker than the last try if possible."""
         newest = self._instance.routes.known(route.topic) or route
-        turn = self._turns.get(route.topic)
-        if turn is None:
-            turn = self._turns[route.topic] = Turn(self.latency)
-        return turn.pick(
+        return self.turn(route.topic).pick(
             newest.publish_queues or route.publish_queues, avoid_broker=avoid, now_s=_now()
         )
+
+    def turn(self, topic: str) -> Turn:
+        """Give whose turn it is among the queues of a topic, by its name on the wire."""
+        turn = self._turns.get(topic)
+        if turn is None:
+            turn = self._turns[topic] = Turn(self.latency)
+        return turn
 
     def _fixed_queue(self, outgoing: Outgoing, route: Route, place: Place) -> MessageQueue | None:
         if place.queue is not None:

@@ -257,6 +257,10 @@ class PopConsumer(Blocking):
         """Consume a topic no longer."""
         self._run(self._inner.unsubscribe(topic))
 
+    def disagreements(self) -> list[Difference]:
+        """Give what other members of the group subscribe differently, as last seen."""
+        return self._call(self._inner.disagreements)
+
     @property
     def suspended(self) -> bool:
         """Whether nothing is popped for now."""

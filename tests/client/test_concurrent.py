@@ -10,7 +10,9 @@ import pytest
 from cometmq.client import (
     AdminClient,
     ClientInstance,
+    ConfigError,
     Filter,
+    FilterHook,
     Message,
     MessageQueue,
     Producer,
@@ -300,3 +302,73 @@ async def test_names_are_shown_without_their_namespace_even_on_a_second_delivery
     assert seen.messages[1].reconsume_times == 1
     assert contexts[0].queue == MessageQueue(topic, "broker-a", 0)
     assert {context.group for context in contexts} == {group}
+
+
+async def test_what_a_filter_hook_takes_out_counts_as_consumed(
+    name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
+) -> None:
+    topic, seen = queues[0].topic, Seen()
+
+    class Even(FilterHook):
+        def keep(
+            self, group: str, queue: MessageQueue, messages: list[StoredMessage]
+        ) -> list[StoredMessage]:
+            return [message for message in messages if int(message.body) % 2 == 0]
+
+    class Broken(FilterHook):
+        def keep(
+            self, group: str, queue: MessageQueue, messages: list[StoredMessage]
+        ) -> list[StoredMessage]:
+            raise RuntimeError("a hook's own trouble")
+
+    for number in range(9):
+        await producer.send(Message(topic=topic, body=b"%d" % number), queue=queues[0])
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=seen,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+        hooks=[Even(), Broken()],
+    ):
+        await seen.count(5)
+    async with AdminClient(name_servers) as admin:
+        committed = await admin.committed(group, topic)
+
+    assert sorted(seen.bodies) == [b"0", b"2", b"4", b"6", b"8"]
+    assert committed[queues[0]] == 9
+
+
+async def test_the_concurrency_can_be_changed_while_messages_are_consumed(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    running = most = 0
+    seen, gate = Seen(), asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await gate.wait()
+        running -= 1
+        seen.add(message)
+
+    await send(producer, topic, 40)
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=handle,
+        subscriptions={topic: "*"},
+        start_from=StartFrom.FIRST,
+        concurrency=2,
+    ) as consumer:
+        await until(lambda: running == 2)
+        consumer.set_concurrency(7)
+        await until(lambda: running == 7)
+        gate.set()
+        await seen.count(40)
+        for wrong in (0, 1001):
+            with pytest.raises(ConfigError):
+                consumer.set_concurrency(wrong)
+
+    assert most == 7

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
+from servers import Cluster, Settings
 
 from cometmq.client import (
     ClientClosedError,
@@ -30,6 +31,18 @@ from cometmq.remoting import OutgoingCall
 from support.seen import WAIT_S, Seen, until
 
 only_5 = pytest.mark.only_on("5.3.3")
+
+
+@pytest.fixture(scope="module")
+def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster for this file: RocketMQ hands out messages only while its timer wheel turns."""
+    settings: Settings = {"timerWheelEnable": True} if target == "5.3.3" else {}
+    running = Cluster(target, tmp_path_factory.mktemp("pops"), settings)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.kill()
 
 
 @pytest.fixture

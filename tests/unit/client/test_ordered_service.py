@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from cometmq.client.handlers import ConsumedInOrder, OrderedContext
 from cometmq.client.push.handling import Handling
 from cometmq.client.push.locking import Locks
 from cometmq.client.push.ordered import OrderedService
+from cometmq.client.push.permits import Permits
 from cometmq.client.push.statistics import Statistics
 from cometmq.client.queues.process_queue import ProcessQueue
 from cometmq.model.message import StoredMessage
@@ -450,3 +452,42 @@ async def test_a_stop_waits_for_the_running_handler_and_begins_no_other(
     await stopping
 
     assert (seen, rig.committed) == ([0], 1)
+
+
+async def test_a_queue_whose_plain_handler_was_abandoned_is_not_unlocked_for_others(
+    rigs: Callable[..., Rig],
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def handle(message: StoredMessage) -> None:
+        begun.set()
+        may_end.wait(WAIT_S)
+
+    rig = rigs(handler=handle, queues=2)
+    rig.fetch(0)
+    await until(begun.is_set)
+    await rig.service.stop(grace_s=0.01)
+    await rig.locks.stop()
+    may_end.set()
+
+    assert rig.broker.unlocked == [rig.queues[1].queue]
+
+
+async def test_permits_go_to_those_who_came_first_and_are_not_lost_to_the_cancelled() -> None:
+    permits, entered = Permits(1), []
+    gate = asyncio.Event()
+
+    async def enter(name: str) -> None:
+        async with permits:
+            entered.append(name)
+            await gate.wait()
+
+    tasks = [asyncio.create_task(enter(name)) for name in "abcd"]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    await asyncio.sleep(0)
+    assert entered == ["a"]
+    gate.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert entered == ["a", "c", "d"]

@@ -124,10 +124,14 @@ class OrderedService:
         self._permits.close()
         if grace_s > 0:
             await self._tasks.drain(grace_s)
-        left = len(self._tasks)
+        left, abandoned = len(self._tasks), list(self._chains)
         if left:
             await self._tasks.cancel(CANCEL_S)
         self._handling.end(left)
+        if self._handling.plain:
+            # Their threads go on: nobody else may begin with these queues before the locks expire.
+            for queue in abandoned:
+                queue.locked = False
 
     def _begin(self, queue: ProcessQueue) -> None:
         if self._stopping or queue.dropped or queue in self._chains:

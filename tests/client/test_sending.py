@@ -217,8 +217,12 @@ async def test_a_queue_the_topic_does_not_have_is_refused() -> None:
             await producer.send(MESSAGE, queue=MessageQueue("other", "a", 0))
         with pytest.raises(QueueNotFoundError):
             await producer.send(MESSAGE, selector=elsewhere)
-        with pytest.raises(TypeError, match="one of them"):
-            await producer.send(MESSAGE, selector=elsewhere, order_key="k")
+        for how in (
+            {"selector": elsewhere, "order_key": "k"},
+            {"queue": MessageQueue("t", "a", 0), "order_key": "k"},
+        ):
+            with pytest.raises(TypeError, match="one of them"):
+                await producer.send(MESSAGE, **how)
 
     assert broker.sends == []
 

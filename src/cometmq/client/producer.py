@@ -539,10 +539,8 @@ def _now() -> float:
 def _place(
     queue: MessageQueue | None, order_key: str | None, selector: QueueSelector | None
 ) -> Place:
-    if order_key is not None:
-        if selector is not None:
-            raise TypeError("order_key and selector both choose the queue: give one of them")
-        return Place(queue, by_key(order_key))
-    if queue is None and selector is None:
+    if queue is None and order_key is None and selector is None:
         return _ANYWHERE
-    return Place(queue, selector)
+    if (queue, order_key, selector).count(None) < 2:
+        raise TypeError("queue, order_key and selector choose the queue: give one of them")
+    return Place(queue, selector if order_key is None else by_key(order_key))

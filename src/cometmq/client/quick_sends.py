@@ -11,6 +11,7 @@ Source: ours.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -172,6 +173,7 @@ class QuickSends:
         self._body_bytes_max = settings.body_bytes_max
         if settings.compress_level:
             self._body_bytes_max = min(settings.body_bytes_max, settings.compress_from_bytes - 1)
+        self._try_s = settings.try_timeout_ms / 1000 if settings.try_timeout_ms > 0 else math.inf
         self._retried = settings.retried
         self._retry_not_stored = settings.retry_not_stored
         self._usable = not sender.namespace and sender.latency is None
@@ -248,7 +250,7 @@ class QuickSends:
             awaited,
         )
         try:
-            opaque = connection.begin(send, timeout)
+            opaque = connection.begin(send, min(timeout, self._try_s))
         except RemotingError:
             return None
         one, two, three, four, five = lane.pieces

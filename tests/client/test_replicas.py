@@ -1,0 +1,179 @@
+"""Reading from a replica: when it is asked for, and when the master is gone. Needs real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import kit
+import pytest
+from codes import Request
+from servers import VERSIONS, Cluster, RealBroker, connect
+
+from cometmq.client import (
+    AdminClient,
+    ClientInstance,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    StartFrom,
+    StoredMessage,
+)
+from cometmq.client.queue_offsets import QueueOffsets
+from cometmq.model.errors import CometError
+
+pytestmark = [pytest.mark.only_on(*VERSIONS), pytest.mark.slow]
+
+WAIT_S = 60.0
+MESSAGES = 6
+READABLE = {"slaveReadEnable": True}
+
+
+class Replica(RealBroker):
+    """A broker that follows the master of a cluster."""
+
+    def _await_registration(self, namesrv: str) -> None:
+        self.process.wait_until(lambda: self._is_registered(namesrv), "registration", WAIT_S)
+
+    def _is_registered(self, namesrv: str) -> bool:
+        connection = connect(namesrv)
+        try:
+            table = kit.ok(connection.request(Request.GET_BROKER_CLUSTER_INFO)).json()
+        finally:
+            connection.close()
+        return any(
+            self.address in data["brokerAddrs"].values()
+            for data in table["brokerAddrTable"].values()
+        )
+
+
+class Replicated:
+    """A master with its replica, and a topic whose messages both have."""
+
+    def __init__(self, cluster: Cluster, instance: ClientInstance, queue: MessageQueue) -> None:
+        self.cluster = cluster
+        self.instance = instance
+        self.queue = queue
+        self.received: list[StoredMessage] = []
+
+    async def handle(self, message: StoredMessage) -> None:
+        self.received.append(message)
+
+    async def until_received(self, count: int) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while len(self.received) < count:
+                await asyncio.sleep(0.02)
+
+    async def until_copied(self, group: str) -> None:
+        """Wait until the replica has all messages, the topic and the group."""
+        offsets = QueueOffsets(self.instance.routes, self.instance.brokers)
+        async with asyncio.timeout(WAIT_S), AdminClient(instance=self.instance) as admin:
+            while True:
+                await self.instance.routes.refresh(self.queue.topic)
+                address = await offsets.address(self.queue, 1)
+                try:
+                    end = await self.instance.brokers.max_offset(address, self.queue)
+                    if end == MESSAGES and group in await admin.broker_groups(address):
+                        return
+                except CometError:
+                    pass
+                await asyncio.sleep(0.2)
+
+
+@pytest.fixture
+async def replicated(
+    target: str, tmp_path: Path, request: pytest.FixtureRequest, group: str
+) -> AsyncIterator[Replicated]:
+    if target not in VERSIONS:
+        pytest.skip("our broker has no replicas")
+    cluster = Cluster(target, tmp_path / "master", READABLE | {"brokerRole": "ASYNC_MASTER"})
+    replica: Replica | None = None
+    try:
+        await asyncio.to_thread(cluster.start)
+        settings = READABLE | {"brokerRole": "SLAVE", "brokerId": 1}
+        replica = Replica(
+            target,
+            tmp_path / "replica",
+            cluster.namesrv,
+            store=tmp_path / "replica-store",
+            settings=settings,
+        )
+        async with ClientInstance(cluster.namesrv) as instance:
+            async with AdminClient(instance=instance) as admin:
+                [queue] = await admin.create_topic("t", queues=1)
+                await admin.create_group(group)
+            await asyncio.to_thread(replica.start)
+            made = Replicated(cluster, instance, queue)
+            async with Producer(group="p", instance=instance) as producer:
+                for number in range(MESSAGES):
+                    await producer.send(Message("t", str(number).encode()), queue=queue)
+            await made.until_copied(group)
+            yield made
+    finally:
+        if replica is not None:
+            replica.kill()
+        cluster.kill()
+
+
+async def test_consuming_begins_at_the_replica_while_the_master_is_gone_and_goes_on_with_it(
+    replicated: Replicated, group: str
+) -> None:
+    await asyncio.to_thread(replicated.cluster.kill_broker)
+    async with PushConsumer(
+        replicated.cluster.namesrv,
+        group=group,
+        handler=replicated.handle,
+        subscriptions={"t": "*"},
+        start_from=StartFrom.FIRST,
+    ):
+        await replicated.until_received(MESSAGES)
+
+        await asyncio.to_thread(replicated.cluster.start_broker)
+        async with Producer(replicated.cluster.namesrv, group="p2") as producer:
+            await send_when_possible(producer)
+        await replicated.until_received(MESSAGES + 1)
+
+    assert [message.body for message in replicated.received] == [
+        *(str(number).encode() for number in range(MESSAGES)),
+        b"after",
+    ]
+
+
+async def send_when_possible(producer: Producer) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                await producer.send(Message("t", b"after"))
+                return
+            except CometError:
+                await asyncio.sleep(0.2)
+
+
+async def test_a_replica_is_read_from_when_it_is_asked_for(
+    replicated: Replicated, group: str
+) -> None:
+    consumer = PushConsumer(
+        replicated.cluster.namesrv,
+        group=group,
+        handler=replicated.handle,
+        subscriptions={"t": "*"},
+        start_from=StartFrom.FIRST,
+    )
+    consumer.read_from(1)
+    async with consumer:
+        await replicated.until_received(MESSAGES)
+        pulled_from_master = await pulls_of_master(replicated, group)
+
+    assert len(replicated.received) == MESSAGES
+    assert pulled_from_master == 0
+
+
+async def pulls_of_master(replicated: Replicated, group: str) -> int:
+    """How many messages the master has given to the group, by its own account."""
+    offsets = QueueOffsets(replicated.instance.routes, replicated.instance.brokers)
+    address = await offsets.address(replicated.queue)
+    async with AdminClient(instance=replicated.instance) as admin:
+        figures = await admin.broker_figures(address)
+    return int(figures["msgGetTotalTodayNow"])

@@ -51,6 +51,15 @@ def test_example_runs_and_prints_what_it_says(name_servers: str, path: Path) -> 
     assert re.fullmatch(examples.EXPECTED[path.stem], examples.run(path, name_servers))
 
 
+@pytest.mark.parametrize("name", sorted(examples.NEEDS_ROCKETMQ))
+def test_example_of_what_we_do_not_serve_is_refused_with_a_reason(
+    name_servers: str, name: str
+) -> None:
+    """Once it is served, the example belongs to those that run on our server."""
+    with pytest.raises(AssertionError, match=r"ResponseError: response code (3|16): \w+"):
+        examples.run(examples.FOLDER / f"{name}.py", name_servers)
+
+
 def test_order_is_kept_in_one_queue_per_key(name_servers: str) -> None:
     output = examples.run(examples.FOLDER / "03_send_in_order.py", name_servers)
     queues: dict[str, set[str]] = {}

@@ -78,7 +78,7 @@ def test_no_message_is_lost_and_no_queue_shared_while_members_come_go_and_die(
 ) -> None:
     running = crowd(ordered=False, deaths=True)
 
-    running.churn(rounds(ci=6, soak=120))
+    running.churn(rounds(ci=4, soak=120))
     becomes_fair(running, CALM_S)
     sees_everything(running, CALM_S)
 
@@ -92,7 +92,7 @@ def test_the_order_of_each_queue_holds_while_members_come_and_go(
 ) -> None:
     running = crowd(ordered=True, deaths=LONG)
 
-    running.churn(rounds(ci=6, soak=120))
+    running.churn(rounds(ci=4, soak=120))
     becomes_fair(running, LOCKS_S if LONG else CALM_S)
     sees_everything(running, CALM_S)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import zlib
 from typing import Any
@@ -18,8 +19,11 @@ from cometmq.model.queue import MessageQueue
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command
+from cometmq.protocol.headers import PullMessageRequest
+from cometmq.protocol.headers.base import encode_fields
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import encode_host, encode_record
+from support.recorded import VERSIONS, frames
 
 QUEUE = MessageQueue("t", "a", 3)
 WRAPPED = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
@@ -197,3 +201,37 @@ def test_a_lite_pull_says_that_it_is_one() -> None:
         | PullSysFlag.LITE_PULL
     )
     assert (header.commit_offset, header.suspend_timeout_millis) == (4, 9)
+
+
+def recorded_pulls(version: str, scenario: str) -> list[PullMessageRequest]:
+    """The pulls that a Java client of this version sent."""
+    return [
+        command.header(PullMessageRequest)
+        for name, command in frames(version, scenario)
+        if name in ("PULL_MESSAGE", "LITE_PULL_MESSAGE")
+    ]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("scenario", ["push_consumer", "orderly", "broadcast", "lite_pull"])
+def test_a_pull_is_what_a_java_client_sends(version: str, scenario: str) -> None:
+    """But for the offset that it names while it commits none, which no broker looks at."""
+    pulls = recorded_pulls(version, scenario)
+    assert pulls
+    for told in pulls:
+        commits = told.sys_flag & PullSysFlag.COMMIT_OFFSET
+        ours = Pull(
+            told.consumer_group,
+            MessageQueue(told.topic, told.bname or "", told.queue_id),
+            QueueOffset(told.queue_offset),
+            dataclasses.replace(Filter.tags(told.subscription or "*"), version=told.sub_version),
+            max_messages=told.max_msg_nums,
+            max_bytes=told.max_msg_bytes,
+            hold_ms=told.suspend_timeout_millis,
+            commit_offset=QueueOffset(told.commit_offset) if commits else None,
+            send_filter=told.subscription is not None,
+            lite=bool(told.sys_flag & PullSysFlag.LITE_PULL),
+        ).header()
+        if not commits:
+            told.commit_offset = ours.commit_offset
+        assert encode_fields(ours) == encode_fields(told)

@@ -13,10 +13,11 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from cometmq.client.config import ProducerSettings
+from cometmq.client.destinations import Place
 from cometmq.client.errors import ClientClosedError
 from cometmq.client.outgoing import Item
 from cometmq.client.receipt import SendReceipt
-from cometmq.client.sender import Place, Sender
+from cometmq.client.sender import Sender
 from cometmq.client.splitting import goes_alone
 from cometmq.model.message import Message
 from cometmq.model.offsets import QueueOffset

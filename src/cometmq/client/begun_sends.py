@@ -12,10 +12,11 @@ from typing import Any
 from cometmq.client.accumulator import Accumulator
 from cometmq.client.back_pressure import BackPressure
 from cometmq.client.config import ProducerSettings
+from cometmq.client.destinations import Place
 from cometmq.client.errors import BackPressureError, ClientClosedError
 from cometmq.client.quick_sends import QuickSend, QuickSends
 from cometmq.client.receipt import SendReceipt
-from cometmq.client.sender import Place, Sender
+from cometmq.client.sender import Sender
 from cometmq.model.errors import CometError
 from cometmq.model.message import Message
 from cometmq.remoting.tasks import Supervisor

@@ -20,6 +20,7 @@ from cometmq.client.config import (
     read_tables,
     shared_out,
 )
+from cometmq.client.destinations import Place
 from cometmq.client.detector import Detector
 from cometmq.client.errors import ReplyTimeoutError, SendFailedError
 from cometmq.client.hooks import ForbiddenHook, SendHook
@@ -30,7 +31,7 @@ from cometmq.client.recall import recall
 from cometmq.client.receipt import SendReceipt
 from cometmq.client.registry import lease
 from cometmq.client.replies import Replies, reply_to
-from cometmq.client.sender import Place, Sender
+from cometmq.client.sender import Sender
 from cometmq.client.splitting import split
 from cometmq.client.trace import SendTrace, TraceDispatcher, trace_recall
 from cometmq.model.errors import CometError, ConfigError, InvalidNameError
@@ -102,9 +103,10 @@ class Producer(Lifetime):
             Accumulator(self._sender, self._settings) if self._settings.auto_batch else None
         )
         self._begun = BegunSends(self._sender, self._settings, self._accumulator)
+        latency = self._sender.destinations.latency
         self._detector = (
-            Detector(self._sender.latency, self._instance, self._settings)
-            if self._settings.detector and self._sender.latency is not None
+            Detector(latency, self._instance, self._settings)
+            if self._settings.detector and latency is not None
             else None
         )
         self._traces: TraceDispatcher | None = None
@@ -392,7 +394,7 @@ class Producer(Lifetime):
         """
         deadline = _now() + timeout
         replies = Replies.of(self._instance)
-        await self._sender.introduce(message.topic, timeout)
+        await self._sender.destinations.introduce(message.topic, timeout)
         properties, reply = replies.open(timeout)
         place = _place(queue, order_key, selector)
         sending = self._begun.begin(message, place, max(deadline - _now(), 0.001), properties)
@@ -464,7 +466,7 @@ class Producer(Lifetime):
         Source: DefaultMQProducer.recallMessage, RocketMQ 5.3.
         Example: ``await producer.recall("orders", receipt.recall_handle)``
         """
-        message_id = await recall(self._sender, topic, handle, timeout=timeout)
+        message_id = await recall(self._instance, self._group, topic, handle, timeout=timeout)
         if self._traces is not None:
             trace_recall(self._traces, self._settings.trace_topic, self._group, topic, message_id)
         return message_id
@@ -476,7 +478,7 @@ class Producer(Lifetime):
             TopicNotFoundError: no broker serves the topic.
             NameServerError: no name server answered.
         """
-        return await self._sender.queues(topic, self._time(timeout))
+        return await self._sender.destinations.queues(topic, self._time(timeout))
 
     async def ready(self, *topics: str) -> None:
         """Find the routes of topics ahead of the first send, so that it need not.
@@ -485,7 +487,9 @@ class Producer(Lifetime):
             TopicNotFoundError: no broker serves one of them.
             NameServerError: no name server answered.
         """
-        await asyncio.gather(*(self._sender.queues(topic, READY_S) for topic in topics))
+        await asyncio.gather(
+            *(self._sender.destinations.queues(topic, READY_S) for topic in topics)
+        )
 
     def _time(self, timeout: float | None) -> float:
         return self._settings.timeout_ms / 1000 if timeout is None else timeout

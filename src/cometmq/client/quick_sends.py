@@ -18,13 +18,15 @@ from typing import Any
 
 import msgspec
 
+from cometmq.client.attempts import attempt_of
 from cometmq.client.config import ProducerSettings
+from cometmq.client.destinations import Place
 from cometmq.client.errors import SendAttempt
 from cometmq.client.outgoing import NOT_FOR_APPLICATIONS, Outgoing
 from cometmq.client.queue_choice import Turn
 from cometmq.client.receipt import SendReceipt, receipt_from
 from cometmq.client.routes import Route
-from cometmq.client.sender import Place, Sender, attempt_of
+from cometmq.client.sender import Sender
 from cometmq.model import property_names as names
 from cometmq.model.errors import (
     CometError,
@@ -176,7 +178,7 @@ class QuickSends:
         self._try_s = settings.try_timeout_ms / 1000 if settings.try_timeout_ms > 0 else math.inf
         self._retried = settings.retried
         self._retry_not_stored = settings.retry_not_stored
-        self._usable = not sender.namespace and sender.latency is None
+        self._usable = not sender.namespace and sender.destinations.latency is None
         self._idle = asyncio.Event()
         self._idle.set()
         self.on_way = 0
@@ -359,7 +361,7 @@ class QuickSends:
             every.append(self._new_lane(topic, queue, address, route.physical(queue)))
         if not every:
             return None
-        lanes = self._topics[topic] = Lanes(route, every, self._sender.turn(topic))
+        lanes = self._topics[topic] = Lanes(route, every, self._sender.destinations.turn(topic))
         return lanes
 
     def _new_lane(self, topic: str, queue: MessageQueue, address: str, broker_name: str) -> Lane:

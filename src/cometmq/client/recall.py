@@ -7,11 +7,13 @@ Source: RecallMessageHandle and DefaultMQProducerImpl.recallMessage, RocketMQ 5.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from typing import NamedTuple
 
-from cometmq.client.sender import Sender
+from cometmq.client.attempts import NoMasterError
+from cometmq.client.instance import ClientInstance
 from cometmq.model.errors import InvalidMessageError
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.protocol.codes import RequestCode
@@ -51,18 +53,32 @@ def encode_handle(handle: RecallHandle) -> str:
     return base64.urlsafe_b64encode(" ".join((VERSION, *handle)).encode()).decode()
 
 
-async def recall(sender: Sender, topic: str, handle: str, *, timeout: float) -> str:
-    """Ask the broker that a handle names to take its message back; see `Producer.recall`."""
+async def recall(
+    instance: ClientInstance, group: str, topic: str, handle: str, *, timeout: float
+) -> str:
+    """Ask the broker that a handle names to take its message back; see `Producer.recall`.
+
+    Where that broker is unknown, any of the topic is asked.
+    """
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         raise InvalidMessageError(f"messages of {topic} cannot be recalled")
     broker_name = decode_handle(handle).broker_name
-    answer = await sender.ask_master(
-        broker_name,
-        topic,
-        RequestCode.RECALL_MESSAGE,
-        lambda wire_topic, wire_group: RecallMessageRequest(
-            producer_group=wire_group, topic=wire_topic, recall_handle=handle, bname=broker_name
-        ),
-        timeout=timeout,
+    instance.check_running()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    wire_topic = instance.namespace.wrap_topic(topic)
+    route = await instance.routes.find(wire_topic, timeout=timeout)
+    address = route.master(broker_name) or next(iter(route.masters()), None)
+    if address is None:
+        raise NoMasterError(f"no broker of {topic} has a master now")
+    header = RecallMessageRequest(
+        producer_group=instance.namespace.wrap_group(group),
+        topic=wire_topic,
+        recall_handle=handle,
+        bname=broker_name,
+    )
+    left_s = max(deadline - loop.time(), 0.001)
+    answer = await instance.brokers.call(
+        address, RequestCode.RECALL_MESSAGE, header, timeout=left_s
     )
     return answer.header(RecallMessageResponse).msg_id

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cometmq.client.attempts import Effort, NoMasterError, attempt_of
 from cometmq.client.errors import SendFailedError
-from cometmq.client.sender import Effort, NoMasterError, attempt_of
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting import (

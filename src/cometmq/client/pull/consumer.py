@@ -264,10 +264,12 @@ class PullConsumer(PlaceCalls):
         self._note_subscription(topic, chosen)
         if changed:
             self._fetch_anew(name)
-        self._begin_dividing()
-        await join(self._instance, [name])
-        self._rebalancer.wake()
-        self._watch.wake()
+        try:
+            await join(self._instance, [name])  # brokers tell the members only to a member
+        finally:
+            self._begin_dividing()
+            self._rebalancer.wake()
+            self._watch.wake()
 
     async def unsubscribe(self, topic: str) -> None:
         """Read nothing of a topic any more; what is finished is committed.

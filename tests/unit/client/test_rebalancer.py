@@ -208,12 +208,20 @@ async def test_queues_stay_when_the_strategy_cannot_divide(group: Group) -> None
     assert group.owner.mine == set(ALL)
 
 
-async def test_a_topic_that_does_not_exist_is_passed_over(group: Group) -> None:
-    group.topics = {TOPIC, "%RETRY%g"}
+async def test_a_topic_that_does_not_exist_is_passed_over_and_told_of_once(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """But for the group's retry topic, which nobody has made before a message needs it."""
+    group.topics = {TOPIC, "%RETRY%g", "misspelt"}
+    rebalancer = group.rebalancer()
 
-    assert await group.rebalancer().once()
+    assert await rebalancer.once()
+    assert await rebalancer.once()
 
     assert group.owner.mine == set(ALL)
+    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 1
+    assert "topic=misspelt" in told[0]
 
 
 async def test_a_broker_that_does_not_know_this_member_is_greeted_before_queues_are_given_up(

@@ -19,6 +19,7 @@ from cometmq.client.rebalance.contracts import AllocationError, AllocationStrate
 from cometmq.client.routes import Route
 from cometmq.model.errors import CometError
 from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import RETRY_PREFIX
 from cometmq.remoting import Supervisor
 
 log = logging.getLogger(__name__)
@@ -154,7 +155,7 @@ class Rebalancer:
         """Leave everything as it is; say whether there is no need to try again soon."""
         may_wait = isinstance(error, (TopicNotFoundError, AllocationError))
         log.log(
-            logging.DEBUG if may_wait or topic in self._failing else logging.WARNING,
+            logging.DEBUG if topic in self._failing or _may_be_missing(topic) else logging.WARNING,
             "queues stay as they are topic=%s group=%s error=%s",
             *(topic, self._group, error),
         )
@@ -215,3 +216,8 @@ class Rebalancer:
         async with asyncio.TaskGroup() as group:
             moves = [group.create_task(one(queue)) for queue in sorted(queues)]
         return sum(move.result() for move in moves)
+
+
+def _may_be_missing(topic: str) -> bool:
+    """Whether a topic comes into being only once it is needed."""
+    return topic.startswith(RETRY_PREFIX)

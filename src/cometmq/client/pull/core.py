@@ -214,6 +214,7 @@ class PullCore(Lifetime):
             wanted=self._filters[queue.topic],
             max_messages=self._settings.pull_batch,
             hold_ms=self._settings.hold_ms,
+            lite=True,
         )
         timeout = (self._settings.hold_ms + self._settings.answer_margin_ms) / 1000
         result = self._shown(await self._pull(request, timeout))

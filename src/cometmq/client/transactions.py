@@ -127,8 +127,12 @@ class TransactionProducer(Producer):
             self._end_hooks.append(EndTrace(self._traces, self._settings.trace_topic))
         for number in range(self._settings.check_concurrency):
             self._workers.spawn(self._work(), f"check-{number}")
-        if self._settings.topics:
-            await self._instance.heartbeat()
+        try:
+            if self._settings.topics:
+                await self._instance.heartbeat()
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Answer no more questions, then close as every producer does."""

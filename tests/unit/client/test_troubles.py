@@ -1,0 +1,65 @@
+"""What the log says of things that fail and recover."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from cometmq.client.troubles import TROUBLES_MAX, Troubles
+
+LOG = logging.getLogger("test.troubles")
+
+
+def troubles() -> Troubles:
+    return Troubles(LOG, fails="does not answer", works="answers again", name="address")
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(record.levelname, record.message) for record in caplog.records]
+
+
+def test_a_row_of_failures_is_one_warning_and_its_end_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, logger=LOG.name)
+    watched = troubles()
+
+    watched.worked("a:1")
+    watched.failed("a:1", OSError("gone"))
+    watched.failed("a:1", OSError("gone"))
+    watched.worked("a:1")
+    watched.worked("a:1")
+    watched.failed("a:1", OSError("gone"))
+
+    line = "does not answer address=a:1 error=gone"
+    again = ("INFO", "answers again address=a:1")
+    assert told(caplog) == [("WARNING", line), ("DEBUG", line), again, ("WARNING", line)]
+
+
+def test_each_thing_has_a_row_of_its_own_and_one_that_was_forgotten_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger=LOG.name)
+    watched = troubles()
+
+    watched.failed("a:1", OSError("gone"))
+    watched.failed("b:2", OSError("gone"))
+    watched.forget("a:1")
+    watched.worked("a:1")
+    watched.worked("b:2")
+
+    assert [level for level, _ in told(caplog)] == ["WARNING", "WARNING", "INFO"]
+
+
+def test_the_memory_for_things_in_trouble_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger=LOG.name)
+    watched = troubles()
+    for number in range(TROUBLES_MAX + 5):
+        watched.failed(str(number), OSError("gone"))
+    caplog.clear()
+
+    watched.worked(str(TROUBLES_MAX - 1))
+    watched.worked(str(TROUBLES_MAX))
+
+    assert told(caplog) == [("INFO", f"answers again address={TROUBLES_MAX - 1}")]

@@ -55,3 +55,36 @@ def test_what_was_confirmed_is_there_after_a_kill(tmp_path: Path, least: int) ->
     store.close()
     with StoreReader(small_settings(tmp_path)) as reader:
         assert list(reader.verify()) == []
+
+
+WRITER_KILLED_IN_A_WRITE = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+from cometmq.protocol.batch import BatchItem, encode_batch
+from cometmq.system.files import SystemMappedFile
+from support.stores import BROKER, PRODUCER, opened, put
+store = opened(Path(sys.argv[1]), commit_log_file_bytes=2**16, index_entries=10_000)
+for number in range(300):
+    put(store, b"%d" % number, properties={"KEYS": f"k{number}"})
+SystemMappedFile.write = lambda *write: os.kill(os.getpid(), 9)
+lost = encode_batch([BatchItem(0, b"lost", b"KEYS\\x01lost\\x02")] * 150)
+hosts = {"born_host": PRODUCER, "store_host": BROKER}
+store.append_batch("orders", 0, lost, b"", born_time_ms=5, **hosts)
+"""
+
+
+def test_a_kill_before_the_log_is_written_does_not_cost_the_index(tmp_path: Path) -> None:
+    """Else whoever is killed under load makes the whole index again, which reads the whole log."""
+    command = [sys.executable, "-c", WRITER_KILLED_IN_A_WRITE, str(tmp_path)]
+    assert subprocess.run([*command, *filter(None, sys.path)], check=False).returncode == -9
+    before = [path.stat().st_ino for path in (tmp_path / "index").iterdir()]
+    sizes = {"commit_log_file_bytes": 2**16, "index_entries": 10_000}
+    store = opened(tmp_path, **sizes)
+    assert [path.stat().st_ino for path in (tmp_path / "index").iterdir()] == before
+    put(store, properties={"KEYS": "next"})
+    for key, count in (("k0", 1), ("k299", 1), ("lost", 0), ("next", 1)):
+        assert len(store.query(TOPIC, key, 9, 0, 2**62).records) == count
+    store.close()
+    with StoreReader(small_settings(tmp_path, **sizes)) as reader:
+        assert list(reader.verify()) == []

@@ -43,6 +43,7 @@ cdef class Appender:
     cdef public object on_failure
     cdef bint _held
     cdef object _lost
+    cdef bint _undispatched
     cdef list _news
 
     @cython.locals(

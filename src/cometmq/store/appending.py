@@ -115,6 +115,7 @@ class Appender:
         self.on_failure: Callable[[str], StoreUnavailableError] = StoreUnavailableError
         self._held = False
         self._lost: str | None = None
+        self._undispatched = False
         self._news: list[tuple[str, int, int, int, int, bytes]] = []
 
     def append(
@@ -346,6 +347,8 @@ class Appender:
         properties_bytes: int,
     ) -> None:
         """Dispatch the record just written, at whose end its properties are, and tell of it."""
+        if self._undispatched:
+            return
         memory = self._log.memory
         end = self._log.filled
         try:
@@ -391,13 +394,13 @@ class Appender:
         if self._lost is not None:
             raise StoreUnavailableError(self._lost)
         try:
-            self._dispatcher.settle()
-        except OSError as problem:
-            self._not_dispatched(self._log.written_to, problem)
-        try:
             self._log.commit()
         except OSError as problem:
             raise self._log_failed(problem) from problem
+        try:
+            self._dispatcher.settle()
+        except OSError as problem:
+            self._not_dispatched(self._log.written_to, problem)
         if self._news:
             self._tell()
 
@@ -410,12 +413,21 @@ class Appender:
     def _log_failed(self, problem: OSError) -> StoreUnavailableError:
         self._news.clear()
         self._log.discard()
+        for queue in self._table.all():
+            queue.forget_beyond(self._log.written_to)
+        if self._index is not None:
+            self._index.forget()
         self._lost = f"the log cannot be written: {problem}"
         return self.on_failure(self._lost)
 
     def _not_dispatched(self, log_offset: int, problem: OSError) -> None:
-        """Refuse further messages; the record is whole, and a start after a crash finds it."""
+        """Refuse further messages; the record is whole, and the next start dispatches it.
+
+        And with it all that follow it in its batch, which must not get ahead of it: that start
+        goes on behind the newest record that a queue knows of.
+        """
         logger.error("record not dispatched offset=%d reason=%s", log_offset, problem)
+        self._undispatched = True
         self.refusal = f"queues and index cannot be written: {problem}"
 
     def _admit(self, topic: str) -> TopicQueues:

@@ -151,6 +151,17 @@ class ConsumeQueue:
         if self.ext is not None and end > least:
             self.ext.cut_after(self.unit(end - 1)[2])
 
+    def forget_beyond(self, log_end: int) -> None:
+        """Show the units of records that end after ``log_end`` no more; nothing may follow.
+
+        Unlike `cut` it asks nothing of the disk; the next start does.
+        """
+        while self.max_offset > self.min_offset:
+            log_offset, size, _ = self.unit(self.max_offset - 1)
+            if size == FILLER_SIZE or log_offset + size <= log_end:
+                break
+            self.max_offset -= 1
+
     def ends_in_last_file(self) -> bool:
         """Return whether no file follows the one that the last unit is in."""
         last = self.segments.last()

@@ -46,6 +46,7 @@ cdef class Index:
     cdef readonly list filled
 
     cdef int _noted
+    cdef bint _unregistered
     cdef bytearray _space
     cdef unsigned char* _notes
 
@@ -53,8 +54,10 @@ cdef class Index:
     cpdef long long end_log(self)
     @cython.locals(position=cython.Py_ssize_t)
     cpdef note(self, int hashed, long long log_offset, long long store_ms)
-    @cython.locals(count=cython.int, number=cython.int, position=cython.Py_ssize_t)
     cpdef settle(self)
+    cpdef forget(self)
+    @cython.locals(count=cython.int, number=cython.int, position=cython.Py_ssize_t)
+    cdef _add_noted(self)
     @cython.locals(newest=IndexFile)
     cdef _add(self, int hashed, long long log_offset, long long store_ms)
     cdef IndexFile _roll(self)

@@ -107,7 +107,7 @@ class IndexFile:
         previous = raw.add_entry(
             self._memory, slot, entry, self.next_entry, hashed, log_offset, seconds
         )
-        if self.next_entry <= 1:
+        if self.next_entry <= 1 or self.begin_ms == 0:  # 0: a kill kept the first header back
             self.begin_log = log_offset
             self.begin_ms = store_ms
         if previous == 0:
@@ -190,6 +190,7 @@ class Index:
         self.newest: Any = None
         self.filled: list[IndexFile] = []
         self._noted = 0
+        self._unregistered = False
         self._space = bytearray(_NOTES_MAX * _NOTE_BYTES)
         self._notes: Any = raw.address_of(self._space)
 
@@ -266,10 +267,10 @@ class Index:
             if newest is None or newest.next_entry >= self._entries:
                 newest = self._roll()
             newest.put(hashed, log_offset, store_ms)
-            self._noted += 1
+            self._unregistered = True
             return
         if self._noted == _NOTES_MAX:
-            self.settle()
+            self._add_noted()
         position = self._noted * _NOTE_BYTES
         raw.put_i32(self._notes, position, hashed)
         raw.put_i64(self._notes, position + 4, log_offset)
@@ -279,28 +280,43 @@ class Index:
             self.newest.expect(hashed)
 
     def settle(self) -> None:
-        """Add the entries that were noted.
+        """Add the entries that were noted, and count all new ones in the header.
+
+        Their records must be in the log by now: a start after a crash makes a file again whose
+        header knows of records that the log does not have.
 
         Raises:
             OSError: the disk is full or broken and room was not made before.
         """
+        try:
+            if cython.compiled:
+                self._add_noted()
+        finally:
+            if self._unregistered:
+                self._unregistered = False
+                self.newest.write_header()
+
+    def forget(self) -> None:
+        """Leave what came after the last `settle` out of the header: the log does not have it."""
+        self._noted = 0
+        self._unregistered = False
+
+    def _add_noted(self) -> None:
         count, self._noted = self._noted, 0
-        if cython.compiled:
-            for number in range(count):
-                position = number * _NOTE_BYTES
-                self._add(
-                    raw.get_i32(self._notes, position),
-                    raw.get_i64(self._notes, position + 4),
-                    raw.get_i64(self._notes, position + 12),
-                )
-        if count:
-            self.newest.write_header()
+        for number in range(count):
+            position = number * _NOTE_BYTES
+            self._add(
+                raw.get_i32(self._notes, position),
+                raw.get_i64(self._notes, position + 4),
+                raw.get_i64(self._notes, position + 12),
+            )
 
     def _add(self, hashed: int, log_offset: int, store_ms: int) -> None:
         newest = self.newest
         if newest is None or newest.next_entry >= self._entries:
             newest = self._roll()
         newest.put(hashed, log_offset, store_ms)
+        self._unregistered = True
 
     def flush(self) -> int:
         """Sync the files that have become full; from any thread.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_record, encode_host, encode_record
 from cometmq.store import MessageStore, SegmentCreateError, StoreUnavailableError
+from cometmq.store.inspect import StoreReader
 from cometmq.system.clock import ManualClock
 from support.faulty_files import FaultyFiles
 from support.stores import (
@@ -29,6 +31,7 @@ from support.stores import (
     bodies,
     opened,
     put,
+    small_settings,
 )
 
 BROKER_V6 = encode_host("2001:db8::1", 10911)
@@ -392,3 +395,66 @@ def test_a_log_that_cannot_be_written_takes_nothing_more(tmp_path: Path) -> None
     assert bodies(again) == kept
     assert put(again, b"three").queue_offset == 2
     again.close()
+
+
+# --- files that cannot be made in the middle of a batch -------------------------------------------
+
+
+class NoNewFiles(FaultyFiles):
+    """A disk that has no room for another file of one kind, as often as it is told."""
+
+    kind = ""
+    refusals = 0
+
+    def open_mapped(self, path: Path, size_bytes: int, **more: Any) -> Any:
+        if self.refusals and self.kind in path.parts:
+            self.refusals -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().open_mapped(path, size_bytes, **more)
+
+
+@pytest.mark.parametrize(("kind", "refusals"), [("consumequeue", 1), ("index", 1), ("index", 99)])
+def test_what_a_batch_could_not_dispatch_comes_with_the_next_start(
+    tmp_path: Path, kind: str, refusals: int
+) -> None:
+    files = NoNewFiles()
+    store = opened(tmp_path, files=files)
+    keys = [f"k{number}" for number in range(80)]
+    items = [(key.encode(), f"KEYS\x01{key}".encode()) for key in keys]
+    put_batch(store, batch(*items[:40]))
+    files.kind, files.refusals = kind, refusals
+    assert put_batch(store, batch(*items[40:])).queue_offset == 40
+    with pytest.raises(StoreUnavailableError, match=r"queues and index cannot be written: .*space"):
+        put(store)
+    for key in keys[:40]:
+        assert len(store.query(TOPIC, key, 9, 0, 2**62).records) == 1
+    files.refusals = 0
+    store.close()
+
+    again = opened(tmp_path, files=files)
+
+    assert bodies(again) == [key.encode() for key in keys]
+    for key in keys:
+        assert len(again.query(TOPIC, key, 9, 0, 2**62).records) == 1
+    again.close()
+    with StoreReader(small_settings(tmp_path)) as reader:
+        assert list(reader.verify()) == []
+
+
+def test_nobody_is_led_past_the_messages_that_a_failed_write_lost(tmp_path: Path) -> None:
+    """Else a consumer goes on behind them, and misses those that get their places later."""
+    files = FaultyFiles()
+    store = opened(tmp_path, files=files)
+    put(store, b"kept")
+    store.appender.hold()
+    for _ in range(70):
+        put(store, b"lost")
+        put(store, b"lost", queue_id=1)
+    files.fail_write = True
+    with pytest.raises(StoreUnavailableError, match="the log cannot be written"):
+        store.appender.release()
+    for queue_id, end in ((0, 1), (1, 0)):
+        assert store.bounds(TOPIC, queue_id) == (0, end)
+        assert store.get(TOPIC, queue_id, end, 32).next_begin_offset == end
+    assert bodies(store) == [b"kept"]
+    store.close()

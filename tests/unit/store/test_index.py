@@ -145,3 +145,21 @@ def test_a_file_of_another_size_is_refused(tmp_path: Path, clock: ManualClock) -
     (folder / "notes.txt").write_bytes(b"left alone")
     with pytest.raises(StoreCorruptError, match=f"5 bytes, expected {FILE_BYTES}"):
         index_in(tmp_path, clock)
+
+
+def test_a_file_whose_first_header_was_never_written_is_found_in_by_time(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    index = index_in(tmp_path, clock)
+    put(index, (9, 100, NOW_MS))
+    (path,) = (tmp_path / "index").iterdir()
+    path.write_bytes(bytes(40) + path.read_bytes()[40:])
+    index = index_in(tmp_path, clock)
+    index.count_unregistered()
+    put(index, (9, 100, NOW_MS), (9, 200, NOW_MS + 3000))
+    assert list(index.newest.chain(9)) == [
+        (200, NOW_MS + 3000),
+        (100, NOW_MS),
+        (100, NOW_MS),
+    ]
+    assert parts(tmp_path)[0][:4] == (NOW_MS, NOW_MS + 3000, 100, 200)

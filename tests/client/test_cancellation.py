@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from servers import Cluster
 
+from cometmq import client as public
 from cometmq.client import (
     AdminClient,
     ClientInstance,
@@ -33,6 +34,7 @@ from cometmq.client import (
     StoredMessage,
     TransactionProducer,
 )
+from cometmq.client.lifetime import Lifetime
 from cometmq.model.errors import CometError
 from support.cancelling import cancel_at_every_await
 from support.fault_proxy import Proxied, proxied
@@ -280,6 +282,34 @@ async def test_calls_can_be_cancelled_wherever_they_wait(world: World, kind: str
         except Exception as error:
             error.add_note(f"calling {name}")
             raise
+
+
+@pytest.mark.only_on("5.3.3")
+async def test_calls_of_a_pop_consumer_can_be_cancelled_wherever_they_wait(world: World) -> None:
+    async with PopConsumer(
+        instance=world.instance,
+        group=f"{world.group}-pop",
+        handler=takes,
+        subscriptions={world.topic: "*"},
+    ) as popper:
+        calls: tuple[Callable[[], Coroutine[Any, Any, Any]], ...] = (
+            lambda: popper.subscribe(f"{world.topic}-2"),
+            lambda: popper.unsubscribe(f"{world.topic}-2"),
+            lambda: world.briefly(popper.until_failed()),
+        )
+        for call in calls:
+            await cancel_at_every_await(call, world.works)
+
+
+def test_no_public_class_is_forgotten() -> None:
+    """Whatever can be started and closed is one of the classes whose calls are cancelled."""
+    living = {
+        name
+        for name, member in vars(public).items()
+        if inspect.isclass(member) and issubclass(member, Lifetime)
+    }
+
+    assert living == {kind.__name__ for kind in KINDS} | {PopConsumer.__name__}
 
 
 @pytest.fixture

@@ -52,6 +52,8 @@ class SqlTransaction:
     """A transaction as a plain handler gets it."""
 
     def __init__(self, connection: sql.Connection) -> None:
+        self.failed = False
+        """Whether a mark was there before, so that the transaction is to be rolled back."""
         self.connection = connection
         """Write through it, or through ``Session(bind=transaction.connection)``; the store commits
         and rolls back."""
@@ -59,19 +61,22 @@ class SqlTransaction:
     def mark(self, group: str, key: str) -> bool:
         """Mark the key as acted on by the group; False if it was marked before.
 
-        After False, some databases take nothing more in this transaction.
+        After False the transaction is rolled back in the end, whatever else was written: some
+        databases take nothing more in it.
         """
         try:
             self.connection.execute(_insert(group, key))
         except IntegrityError:
-            return False
-        return True
+            self.failed = True
+        return not self.failed
 
 
 class AsyncSqlTransaction:
     """A transaction as an ``async def`` handler gets it."""
 
     def __init__(self, connection: AsyncConnection) -> None:
+        self.failed = False
+        """Whether a mark was there before, so that the transaction is to be rolled back."""
         self.connection = connection
         """Write through it, or through ``AsyncSession(bind=transaction.connection)``; the store
         commits and rolls back."""
@@ -79,13 +84,14 @@ class AsyncSqlTransaction:
     async def mark(self, group: str, key: str) -> bool:
         """Mark the key as acted on by the group; False if it was marked before.
 
-        After False, some databases take nothing more in this transaction.
+        After False the transaction is rolled back in the end, whatever else was written: some
+        databases take nothing more in it.
         """
         try:
             await self.connection.execute(_insert(group, key))
         except IntegrityError:
-            return False
-        return True
+            self.failed = True
+        return not self.failed
 
 
 class SqlAlchemyMarks:
@@ -120,9 +126,12 @@ class SqlAlchemyMarks:
         if not self._is_checked:
             with engine.connect() as connection:
                 self._check(connection)
-        with engine.begin() as connection:
-            yield SqlTransaction(connection)
-            if not connection.in_transaction():
+        with engine.connect() as connection, connection.begin() as all_of_it:
+            transaction = SqlTransaction(connection)
+            yield transaction
+            if transaction.failed:
+                all_of_it.rollback()
+            elif not connection.in_transaction():
                 raise TransactionEndedError(engine.url)
 
     @asynccontextmanager
@@ -130,9 +139,12 @@ class SqlAlchemyMarks:
         if not self._is_checked:
             async with engine.connect() as connection:
                 await connection.run_sync(self._check)
-        async with engine.begin() as connection:
-            yield AsyncSqlTransaction(connection)
-            if not connection.in_transaction():
+        async with engine.connect() as connection, connection.begin() as all_of_it:
+            transaction = AsyncSqlTransaction(connection)
+            yield transaction
+            if transaction.failed:
+                await all_of_it.rollback()
+            elif not connection.in_transaction():
                 raise TransactionEndedError(engine.url)
 
     def _check(self, connection: sql.Connection) -> None:

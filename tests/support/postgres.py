@@ -1,0 +1,57 @@
+"""A PostgreSQL server of its own on loopback, for tests that need a real one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ACCOUNT = "postgres"
+PACKAGED = Path("/usr/lib/postgresql")
+START_S = 60
+
+
+def programs() -> Path | None:
+    """The folder of PostgreSQL's programs, the newest one; None where there is none."""
+    found = shutil.which("initdb")
+    folders = [Path(found)] if found else sorted(PACKAGED.glob("*/bin/initdb"))
+    return folders[-1].parent if folders else None
+
+
+@contextmanager
+def postgres(folder: Path) -> Iterator[str]:
+    """Run a server without passwords; gives its host, port and database, as in URLs.
+
+    It refuses to run as root, and runs as the system's own account for it then.
+    """
+    account = {"user": ACCOUNT, "group": ACCOUNT} if os.geteuid() == 0 else {}
+    root = Path(tempfile.mkdtemp(prefix="cometmq-postgres-"))
+    try:
+        if account:
+            shutil.chown(root, ACCOUNT, ACCOUNT)
+        data, port = root / "data", _free_port()
+        init = [folder / "initdb", "-D", data, "-U", ACCOUNT, "-A", "trust", "--no-sync"]
+        subprocess.run(init, cwd=root, stdout=subprocess.DEVNULL, check=True, **account)
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={root}"
+        control = [folder / "pg_ctl", "-D", data, "-w", "-t", str(START_S), "-l", root / "log"]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run([*control, "-o", options, "start"], cwd=root, check=True, **quiet, **account)
+        try:
+            yield f"{ACCOUNT}@127.0.0.1:{port}/{ACCOUNT}"
+        finally:
+            stop = [*control, "-m", "immediate", "stop"]
+            subprocess.run(stop, cwd=root, check=True, **quiet, **account)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port

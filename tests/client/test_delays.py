@@ -59,13 +59,12 @@ async def test_a_level_above_the_highest_is_the_highest(
 
 @pytest.mark.only_on("5.3.3")
 async def test_a_recalled_message_is_not_delivered(timer_cluster: str) -> None:
-    late = {names.TIMER_DELAY_MS: "4000"}
     async with (
         Producer(timer_cluster, group="g") as producer,
         PullConsumer(timer_cluster, group="readers") as consumer,
     ):
-        recalled = await producer.send(Message("recalled", b"recalled", properties=late))
-        await producer.send(Message("recalled", b"kept", properties=late))
+        recalled = await producer.send(Message("recalled", b"recalled", delay_ms=4_000))
+        await producer.send(Message("recalled", b"kept", delay_ms=4_000))
         assert recalled.recall_handle is not None
         message_id = await producer.recall("recalled", recalled.recall_handle)
         assert message_id == recalled.message_id
@@ -81,19 +80,17 @@ async def test_a_recalled_message_is_not_delivered(timer_cluster: str) -> None:
 
 
 @pytest.mark.only_on("5.3.3")
-@pytest.mark.parametrize(
-    "name", [names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS]
-)
-async def test_a_timer_message_is_delivered_when_it_is_due(timer_cluster: str, name: str) -> None:
+@pytest.mark.parametrize("how", ["delay_ms", "deliver_at_ms", names.TIMER_DELAY_SEC])
+async def test_a_timer_message_is_delivered_when_it_is_due(timer_cluster: str, how: str) -> None:
     sent_ms = now_ms()
-    when = {
-        names.TIMER_DELAY_SEC: "3",
-        names.TIMER_DELAY_MS: "3000",
-        names.TIMER_DELIVER_MS: str(sent_ms + 3_000),
-    }[name]
-    topic = f"timer-{name.lower()}"
+    message = {
+        "delay_ms": Message("t", b"later", delay_ms=3_000),
+        "deliver_at_ms": Message("t", b"later", deliver_at_ms=sent_ms + 3_000),
+        names.TIMER_DELAY_SEC: Message("t", b"later", properties={names.TIMER_DELAY_SEC: "3"}),
+    }[how]
+    message.topic = topic = f"timer-{how.lower()}"
     async with Producer(timer_cluster, group="g") as producer:
-        await producer.send(Message(topic, b"later", properties={name: when}))
+        await producer.send(message)
         queues = await producer.fetch_queues(topic)
     (got,) = await read_all(timer_cluster, queues, 1)
 
@@ -106,7 +103,7 @@ async def test_a_broker_without_timers_refuses_timer_messages(
 ) -> None:
     if target == "4.9.7":
         pytest.skip("it does not know the property, and delivers at once")
-    timer = Message(topic, b"x", properties={names.TIMER_DELAY_MS: "3000"})
+    timer = Message(topic, b"x", delay_ms=3_000)
     async with Producer(name_servers, group=group) as producer:
         with pytest.raises(ResponseError):
             await producer.send(timer)

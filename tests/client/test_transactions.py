@@ -164,11 +164,12 @@ async def test_a_half_message_says_that_it_is_one_and_is_not_delayed() -> None:
     assert delayed.delay_level == 3
 
 
-async def test_a_timer_message_is_refused_before_anything_is_done() -> None:
+@pytest.mark.parametrize("when", [{"delay_ms": 500}, {"properties": {"TIMER_DELAY_SEC": "5"}}])
+async def test_a_timer_message_is_refused_before_anything_is_done(when: dict[str, Any]) -> None:
     broker, listener = TransactionBroker(), Listener()
-    timer = Message(topic="t", body=b"x", properties={"TIMER_DELAY_MS": "500"})
+    timer = Message(topic="t", body=b"x", **when)
     async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
-        with pytest.raises(InvalidMessageError, match="TIMER_DELAY_MS"):
+        with pytest.raises(InvalidMessageError, match="by a timer"):
             await sending.send_in_transaction(timer)
 
     assert (broker.sends, listener.executed) == ([], [])

@@ -34,12 +34,9 @@ from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 REPLY_TYPE = "reply"
 """What the property MSG_TYPE says of a reply."""
 
-TIMER_PROPERTIES = frozenset({names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS})
-"""Reserved names that an application sets all the same, to say when a message is due."""
-
 NO_NAMESPACE = Namespace()
 
-NOT_FOR_APPLICATIONS = names.RESERVED - TIMER_PROPERTIES
+NOT_FOR_APPLICATIONS = names.RESERVED - names.TIMERS
 """Names of properties that a message of an application may not have."""
 
 
@@ -262,9 +259,7 @@ def kind_of(message: Message, reserved: Mapping[str, str]) -> SendKind:
     """Say what sort of message this is."""
     if names.TRAN_MSG in reserved:
         return SendKind.TRANSACTION_HALF
-    if message.delay_level or TIMER_PROPERTIES & message.properties.keys():
-        return SendKind.DELAYED
-    return SendKind.NORMAL
+    return SendKind.DELAYED if message.is_delayed else SendKind.NORMAL
 
 
 def _check_alike(messages: Sequence[Message]) -> None:
@@ -278,7 +273,7 @@ def _check_alike(messages: Sequence[Message]) -> None:
             raise InvalidMessageError(f"a batch for both {first.topic} and {message.topic}")
         if message.wait_store != first.wait_store:
             raise InvalidMessageError("a batch whose messages differ in wait_store")
-        if message.delay_level or TIMER_PROPERTIES & message.properties.keys():
+        if message.is_delayed:
             raise InvalidMessageError("a batch with a delayed message: send that one alone")
 
 

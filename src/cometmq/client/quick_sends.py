@@ -378,7 +378,7 @@ class QuickSends:
     def _properties(self, message: Message) -> tuple[str, str] | None:
         """Give the id and the property string, or None where something is wrong with them."""
         flag = message.flag
-        if not -(2**31) <= flag < 2**31 or message.delay_level:
+        if not -(2**31) <= flag < 2**31 or message.is_delayed:
             return None
         message_id = self._sender.ids.next()
         if not (message.properties or message.keys or message.tags):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cometmq.client.outgoing import TIMER_PROPERTIES
 from cometmq.model.message import Message
 from cometmq.model.topic import RETRY_PREFIX
 
@@ -44,11 +43,7 @@ def estimated_bytes(message: Message) -> int:
 
 def goes_alone(message: Message) -> bool:
     """Whether a message may not be part of a batch."""
-    return bool(
-        message.delay_level
-        or TIMER_PROPERTIES & message.properties.keys()
-        or message.topic.startswith(RETRY_PREFIX)
-    )
+    return message.is_delayed or message.topic.startswith(RETRY_PREFIX)
 
 
 def _go_together(one: Message, other: Message) -> bool:

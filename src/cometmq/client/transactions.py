@@ -22,7 +22,6 @@ from cometmq.client.config import ClientSettings, ProducerSettings
 from cometmq.client.handlers import LocalState, TransactionListener
 from cometmq.client.hooks import EndContext, EndTransactionHook, ForbiddenHook, SendHook
 from cometmq.client.instance import ClientInstance
-from cometmq.client.outgoing import TIMER_PROPERTIES
 from cometmq.client.producer import Producer
 from cometmq.client.receipt import SendReceipt, SendStatus
 from cometmq.client.trace import EndTrace
@@ -169,10 +168,8 @@ class TransactionProducer(Producer):
         Source: TransactionMQProducer.sendMessageInTransaction, RocketMQ 5.3.
         Example: ``sent = await producer.send_in_transaction(Message("orders", b"42"), order)``
         """
-        if late := TIMER_PROPERTIES & message.properties.keys():
-            raise InvalidMessageError(
-                f"a message in a transaction cannot be a timer message: {', '.join(sorted(late))}"
-            )
+        if message.is_timed:
+            raise InvalidMessageError("a message in a transaction cannot be delivered by a timer")
         reserved = {names.TRAN_MSG: "true", names.PGROUP: self._wire_group}
         half = dataclasses.replace(message, delay_level=0, properties=dict(message.properties))
         receipt = await self._sender.send_message(

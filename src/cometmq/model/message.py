@@ -34,6 +34,23 @@ class Message:
     """0 to deliver at once, else the number of a delay level of the broker."""
     wait_store: bool = True
     """Whether the answer waits until the broker has flushed and replicated as it is set to."""
+    delay_ms: int = 0
+    """Deliver so many milliseconds after the broker has it; 0 for at once. Needs a broker of
+    RocketMQ 5.x with its timer switched on, which rounds up to whole seconds."""
+    deliver_at_ms: int = 0
+    """Deliver at this time, in milliseconds since 1970; 0 for at once. Needs the same."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether a timer of the broker decides when it is delivered, instead of a delay level."""
+        return bool(self.delay_ms or self.deliver_at_ms) or not names.TIMERS.isdisjoint(
+            self.properties
+        )
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it is not delivered at once."""
+        return bool(self.delay_level) or self.is_timed
 
     def all_properties(self) -> dict[str, str]:
         """Return every property as it goes into the record, tags and keys included.
@@ -49,9 +66,22 @@ class Message:
             properties[names.TAGS] = _checked(names.TAGS, self.tags)
         if keys := self._joined_keys():
             properties[names.KEYS] = _checked(names.KEYS, keys)
+        if self.is_delayed:
+            self._add_delay(properties)
+        return properties
+
+    def _add_delay(self, properties: dict[str, str]) -> None:
+        """Say when it is due, which may be said in one way only."""
         if self.delay_level:
             properties[names.DELAY] = str(self.delay_level)
-        return properties
+        if self.delay_ms:
+            properties[names.TIMER_DELAY_MS] = str(self.delay_ms)
+        if self.deliver_at_ms:
+            properties[names.TIMER_DELIVER_MS] = str(self.deliver_at_ms)
+        said = sorted((names.TIMERS | {names.DELAY}) & properties.keys())
+        if len(said) != 1 or self.delay_ms < 0 or self.deliver_at_ms < 0:
+            values = ", ".join(f"{name}={properties[name]}" for name in said)
+            raise InvalidMessageError(f"a message is due once, at or after now: {values}")
 
     def _joined_keys(self) -> str:
         keys = [self.keys] if isinstance(self.keys, str) else list(self.keys)

@@ -74,6 +74,9 @@ TRANSIENT_GROUP_SYS_FLAG: Final = "__RMQ.TRANSIENT.GROUP_SYS_FLAG"
 KEY_SEPARATOR: Final = " "
 """Stands between several keys of one message."""
 
+TIMERS: Final = frozenset({TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
+"""Names by which a message says when a timer of the broker is to deliver it."""
+
 RESERVED: Final = frozenset(
     {
         KEYS,

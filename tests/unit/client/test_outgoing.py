@@ -91,6 +91,43 @@ def test_an_application_may_say_when_a_timer_message_is_due() -> None:
     assert decode_properties(outgoing.properties)["TIMER_DELAY_MS"] == "500"
 
 
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (Message("t", b"x", delay_level=3), {"DELAY": "3"}),
+        (Message("t", b"x", delay_ms=500), {"TIMER_DELAY_MS": "500"}),
+        (
+            Message("t", b"x", deliver_at_ms=1_800_000_000_000),
+            {"TIMER_DELIVER_MS": "1800000000000"},
+        ),
+    ],
+)
+def test_a_delayed_message_says_when_it_is_due(message: Message, said: dict[str, str]) -> None:
+    properties = decode_properties(prepare(message, SETTINGS, IDS).properties)
+
+    assert properties.items() >= said.items()
+    assert message.is_delayed
+    assert message.is_timed is ("DELAY" not in said)
+    with pytest.raises(InvalidMessageError, match="delayed"):
+        prepare_batch([message], SETTINGS, IDS)
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        {"delay_level": 1, "delay_ms": 500},
+        {"delay_ms": 500, "deliver_at_ms": 1},
+        {"delay_ms": 500, "properties": {"TIMER_DELAY_SEC": "1"}},
+        {"properties": {"TIMER_DELAY_SEC": "1", "TIMER_DELIVER_MS": "1"}},
+        {"delay_ms": -1},
+        {"deliver_at_ms": -1},
+    ],
+)
+def test_a_message_is_due_once_and_not_before_now(when: dict[str, object]) -> None:
+    with pytest.raises(InvalidMessageError, match="due once"):
+        prepare(Message("t", b"x", **when), SETTINGS, IDS)
+
+
 def test_a_batch_is_one_body_with_an_id_for_each_message() -> None:
     outgoing = prepare_batch([Message("t", b"1"), Message("t", b"22")], SETTINGS, IDS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from cometmq.model.errors import CometError
 from cometmq.store import StoreUnavailableError
 from support.faulty_files import FaultyFiles
-from support.stores import TOPIC, bodies, opened, put
+from support.stores import LOG_FILE_BYTES, TOPIC, bodies, opened, put
 
 
 @pytest.mark.parametrize("room_bytes", [0, 1000, 5000, 17_000, 17_500, 20_000, 34_000, 60_000])
@@ -51,4 +52,32 @@ def test_a_store_that_cannot_write_its_mark_does_not_open(tmp_path: Path) -> Non
     again = opened(tmp_path, files=files)
     assert bodies(again) == [b"body"]
     assert again.bounds(TOPIC, 0) == (0, 1)
+    again.close()
+
+
+def test_a_sparse_file_of_the_log_gets_its_room_when_the_store_is_opened(tmp_path: Path) -> None:
+    """Else the disk may fill up in the middle of it, where no message can be refused any more."""
+    store = opened(tmp_path)
+    put(store)
+    store.close()
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    data = log.read_bytes().rstrip(b"\0")
+    log.write_bytes(data)
+    os.truncate(log, LOG_FILE_BYTES)
+    assert log.stat().st_blocks * 512 < LOG_FILE_BYTES
+
+    opened(tmp_path).close()
+
+    assert log.stat().st_blocks * 512 >= LOG_FILE_BYTES
+    assert log.read_bytes() == data.ljust(LOG_FILE_BYTES, b"\0")
+
+
+def test_a_store_whose_log_has_no_room_can_be_read(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path, files=files)
+    put(store)
+    store.close()
+    files.room_bytes = 0
+    again = opened(tmp_path, files=files)
+    assert bodies(again) == [b"body"]
     again.close()

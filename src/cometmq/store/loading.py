@@ -184,6 +184,16 @@ class Loader:
                 *(end.offset, end.problem, erased, crashed),
             )
         log.begin_at(end.offset)
+        segment = log.segments.find(end.offset)
+        if segment is None:
+            return
+        try:  # RocketMQ leaves its files sparse; for ours this does nothing
+            segment.file.reserve(end.offset - segment.base_offset, segment.size_bytes)
+        except OSError as problem:
+            logger.warning(
+                "no room on the disk for all of the log's newest file path=%s reason=%s",
+                *(segment.file.path, problem),
+            )
 
     @staticmethod
     def _dispatch_start(segments: Segments, start: int, max_physical: int, *, crashed: bool) -> int:

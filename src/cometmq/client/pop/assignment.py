@@ -62,6 +62,7 @@ class Assignment:
         self._interval_s = interval_s
         self._tasks = tasks
         self._loops: dict[MessageQueue, PopLoop] = {}
+        self._retired: list[PopLoop] = []
         self._called = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -101,8 +102,9 @@ class Assignment:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        await asyncio.gather(*(loop.stop() for loop in self._loops.values()))
+        await asyncio.gather(*(loop.stop() for loop in [*self._loops.values(), *self._retired]))
         self._loops.clear()
+        self._retired.clear()
 
     async def _run(self) -> None:
         while True:
@@ -125,7 +127,12 @@ class Assignment:
                 log.info("queues stay as they are topic=%s error=%s", topic, error)
         for queue in self.queues():
             if queue.topic not in topics:
-                await self._loops.pop(queue).stop()
+                self._give_up(queue)
+
+    def _give_up(self, queue: MessageQueue) -> None:
+        loop = self._loops.pop(queue)
+        loop.retire()
+        self._retired = [each for each in [*self._retired, loop] if not each.ended]
 
     async def _divide(self, topic: str) -> None:
         entries = await self._calls.assignment(
@@ -136,7 +143,7 @@ class Assignment:
         mine = {entry.message_queue for entry in entries}
         before = {queue for queue in self._loops if queue.topic == topic}
         for queue in before - mine:
-            await self._loops.pop(queue).stop()
+            self._give_up(queue)
         for queue in sorted(mine - before):
             loop = self._loops[queue] = self._make_loop(PopQueue(queue))
             loop.start(self._tasks)

@@ -95,6 +95,19 @@ class PopLoop:
         assert self._task is None, "a pop loop starts once"
         self._task = tasks.spawn(self._run(), f"pop-{self.source.queue}")
 
+    def retire(self) -> None:
+        """Ask no more; what the request brings that is under way is still consumed.
+
+        Its messages would come to nobody else before their time is over.
+        """
+        self.source.dropped = True
+        self._woken.set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is under way any more."""
+        return self._task is None or self._task.done()
+
     async def stop(self) -> None:
         """Stop popping; what a request that is held still brings comes again later."""
         self.source.dropped = True

@@ -126,6 +126,8 @@ class PopLoop:
                 await self._pause(LOOK_S)
                 continue
             await self.source.below(self._settings.queue_messages_max)
+            if self.source.dropped:
+                return
             try:
                 await self._pop(wanted)
             except CometError as error:

@@ -1,0 +1,223 @@
+"""Consuming popped messages: what is acknowledged, put off, given up, or left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from cometmq.client.handlers import ConsumeContext, Consumed
+from cometmq.client.pop.handles import Handle
+from cometmq.client.pop.service import Popped, PopQueue, PopService
+from cometmq.client.push.handling import Handling
+from cometmq.client.push.statistics import Statistics
+from cometmq.model.message import StoredMessage
+from support.consuming import QUEUE, stored
+
+WAIT_S = 5.0
+
+
+class Broker:
+    """What a broker is told of messages."""
+
+    def __init__(self) -> None:
+        self.done_with: list[int] = []
+        self.put_off: list[tuple[int, float]] = []
+
+    async def done(self, topic: str, handle: Handle) -> bool:
+        await asyncio.sleep(0)
+        self.done_with.append(handle.offset)
+        return True
+
+    async def later(self, topic: str, handle: Handle, seconds: float) -> bool:
+        await asyncio.sleep(0)
+        self.put_off.append((handle.offset, seconds))
+        return True
+
+
+class Rig:
+    def __init__(
+        self,
+        *,
+        handler: Callable[..., Any] | None = None,
+        batch_handler: Callable[..., Any] | None = None,
+        deliveries_max: int = 16,
+        takes_dead: bool = True,
+        concurrency: int = 4,
+    ) -> None:
+        self.broker = Broker()
+        self.source = PopQueue(QUEUE)
+        self.dead: list[tuple[int, BaseException | None]] = []
+        self._takes_dead = takes_dead
+        self.service = PopService(
+            Handling(handler, batch_handler, group="g", client_id="c", threads=4),
+            acks=self.broker,  # type: ignore[arg-type]
+            give_up=self._give_up,
+            show=lambda messages: None,
+            concurrency=concurrency,
+            batch_max=8,
+            deliveries_max=deliveries_max,
+            statistics=Statistics(),
+        )
+
+    async def _give_up(self, message: StoredMessage, error: BaseException | None) -> bool:
+        self.dead.append((message.queue_offset, error))
+        return self._takes_dead
+
+    def pop(self, *messages: StoredMessage, invisible_ms: int = 60_000) -> None:
+        handles = [
+            Handle.parse(f"0 1 {invisible_ms} 1 0 a {each.queue_id} {each.queue_offset}")
+            for each in messages
+        ]
+        self.service.submit(Popped(self.source, list(messages), handles, QUEUE.topic))
+
+    async def settled(self) -> None:
+        async with asyncio.timeout(WAIT_S):
+            await self.source.below(0)
+
+
+@pytest.fixture
+async def rigs() -> AsyncIterator[Callable[..., Rig]]:
+    made: list[Rig] = []
+
+    def make(**options: Any) -> Rig:
+        made.append(Rig(**options))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        await rig.service.stop(grace_s=0)
+
+
+def tried(offset: int, times: int) -> StoredMessage:
+    message = stored(offset)
+    message.reconsume_times = times
+    return message
+
+
+async def test_what_a_handler_is_done_with_is_acknowledged(rigs: Callable[..., Rig]) -> None:
+    async def handle(message: StoredMessage) -> None:
+        await asyncio.sleep(0)
+
+    rig = rigs(handler=handle)
+    rig.pop(stored(0), stored(1))
+    assert rig.source.waiting == 2
+    await rig.settled()
+
+    assert sorted(rig.broker.done_with) == [0, 1]
+    assert rig.broker.put_off == []
+
+
+async def test_what_failed_is_put_off_for_longer_each_time(rigs: Callable[..., Rig]) -> None:
+    async def handle(message: StoredMessage) -> None:
+        raise ValueError
+
+    rig = rigs(handler=handle)
+    rig.pop(tried(0, 0), tried(1, 1), tried(2, 15))
+    await rig.settled()
+
+    assert sorted(rig.broker.put_off) == [(0, 10), (1, 30), (2, 7200)]
+    assert rig.broker.done_with == []
+
+
+async def test_the_rest_of_a_batch_is_put_off_by_the_level_that_was_ordered(
+    rigs: Callable[..., Rig],
+) -> None:
+    async def handle(messages: Sequence[StoredMessage], context: ConsumeContext) -> Consumed:
+        context.done, context.delay_level = 1, 2
+        return Consumed.SUCCESS
+
+    rig = rigs(batch_handler=handle)
+    rig.pop(stored(0), stored(1), stored(2))
+    await rig.settled()
+
+    assert rig.broker.done_with == [0]
+    assert sorted(rig.broker.put_off) == [(1, 60), (2, 60)]
+
+
+async def test_what_failed_too_often_is_given_up_and_then_acknowledged(
+    rigs: Callable[..., Rig],
+) -> None:
+    error = ValueError("never")
+
+    async def handle(message: StoredMessage) -> None:
+        raise error
+
+    rig = rigs(handler=handle, deliveries_max=2)
+    rig.pop(tried(0, 1), tried(1, 2))
+    await rig.settled()
+
+    assert rig.dead == [(1, error)]
+    assert rig.broker.done_with == [1]
+    assert rig.broker.put_off == [(0, 30)]
+
+
+async def test_what_nobody_takes_as_a_dead_letter_is_put_off(rigs: Callable[..., Rig]) -> None:
+    async def handle(messages: Sequence[StoredMessage], context: ConsumeContext) -> Consumed:
+        context.delay_level = -1
+        return Consumed.LATER
+
+    rig = rigs(batch_handler=handle, takes_dead=False)
+    rig.pop(stored(0))
+    await rig.settled()
+
+    assert rig.dead == [(0, None)]
+    assert rig.broker.put_off == [(0, 10)]
+    assert rig.broker.done_with == []
+
+
+async def test_what_waited_longer_than_its_time_is_left_alone(rigs: Callable[..., Rig]) -> None:
+    seen: list[int] = []
+    gate = asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        seen.append(message.queue_offset)
+        await gate.wait()
+
+    rig = rigs(handler=handle, concurrency=1)
+    rig.pop(stored(0))
+    rig.pop(stored(1), invisible_ms=20)
+    rig.pop(stored(2))
+    await asyncio.sleep(0.05)
+    gate.set()
+    await rig.settled()
+
+    assert seen == [0, 2]
+    assert rig.broker.done_with == [0, 2]
+
+
+async def test_all_messages_of_one_call_are_of_one_queue(rigs: Callable[..., Rig]) -> None:
+    calls: list[tuple[int, list[int]]] = []
+
+    async def handle(messages: Sequence[StoredMessage], context: ConsumeContext) -> None:
+        calls.append((context.queue.queue_id, [each.queue_id for each in messages]))
+
+    rig = rigs(batch_handler=handle)
+    messages = [stored(offset) for offset in range(5)]
+    for number, message in enumerate(messages):
+        message.queue_id = number % 2
+    rig.pop(*messages)
+    await rig.settled()
+
+    assert sorted(calls) == [(0, [0, 0, 0]), (1, [1, 1])]
+
+
+async def test_a_stop_leaves_what_no_handler_has_begun_alone(rigs: Callable[..., Rig]) -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        begun.set()
+        await gate.wait()
+
+    rig = rigs(handler=handle, concurrency=1)
+    rig.pop(stored(0), stored(1))
+    await begun.wait()
+    stopping = asyncio.create_task(rig.service.stop(grace_s=WAIT_S))
+    await asyncio.sleep(0)
+    gate.set()
+    await stopping
+
+    assert rig.broker.done_with == [0]
+    assert rig.broker.put_off == []

@@ -10,6 +10,7 @@ import pytest
 from cometmq.client import (
     ClientClosedError,
     ClientInstance,
+    InvalidMessageError,
     Message,
     MessageQueue,
     Producer,
@@ -326,6 +327,53 @@ async def test_a_broker_that_goes_away_gets_the_message_again(short: Short) -> N
 
     assert receipt.status is SendStatus.SEND_OK
     assert len(broker.sends) == 3
+
+
+@pytest.mark.parametrize("way", ["send", "send_soon"])
+async def test_a_broker_that_goes_away_refuses_where_nothing_is_repeated(
+    way: str, short: Short
+) -> None:
+    """An awaited send still has its tries, a begun one has none after a refusal."""
+    broker = ScriptedBroker("a", ResponseCode.SUCCESS, *[ResponseCode.GO_AWAY] * 3)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        _producer(cluster, reconnect_for_go_away=False) as producer,
+    ):
+        await producer.send(MESSAGE)
+        with pytest.raises(ResponseError) as refusal:
+            await getattr(producer, way)(MESSAGE)
+
+    assert refusal.value.code == ResponseCode.GO_AWAY
+    assert len(broker.sends) == (4 if way == "send" else 2)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Message("t", b"x", tags="\ud800"), Message("t", b"x", keys=["k"], properties={"a": "\x01"})],
+)
+async def test_what_is_wrong_with_a_message_is_told_by_the_long_way(
+    message: Message, short: Short
+) -> None:
+    broker = SentBroker()
+    async with ScriptedCluster([broker]) as cluster, _producer(cluster) as producer:
+        await producer.send(MESSAGE)
+        for send in (producer.send, producer.send_soon):
+            with pytest.raises(InvalidMessageError):
+                await send(message)
+        assert await producer.send_soon(MESSAGE)
+
+    assert len(broker.sends) == 2
+
+
+async def test_without_any_time_nothing_is_sent(short: Short) -> None:
+    broker = SentBroker()
+    async with ScriptedCluster([broker]) as cluster, _producer(cluster) as producer:
+        await producer.send(MESSAGE)
+        with pytest.raises(SendTimeoutError) as failure:
+            await producer.send_soon(MESSAGE, timeout=0)
+
+    assert not failure.value.maybe_stored
+    assert len(broker.sends) == 1
 
 
 async def test_an_answer_without_its_fields_is_an_error_and_the_connection_goes_on() -> None:

@@ -137,8 +137,7 @@ def prepare(
         sys_flag = SysFlag.COMPRESSED | kind
     if properties.get(names.TRAN_MSG) == "true":
         sys_flag |= SysFlag.TRANSACTION_PREPARED
-    text = encode_properties(properties)
-    _check_properties_size(text)
+    text = _encoded(properties)
     return Outgoing(
         topic,
         message,
@@ -189,8 +188,7 @@ def prepare_item(
     if namespace:
         properties[names.INSTANCE_ID] = namespace.name
     message_id = _identified(properties, ids)
-    encoded = encode_properties(properties)
-    _check_properties_size(encoded)
+    encoded = _encoded(properties)
     return Item(topic, message_id, BatchItem(message.flag, bytes(message.body), encoded))
 
 
@@ -294,11 +292,17 @@ def _deliveries(topic: str, properties: dict[str, str]) -> tuple[int, int | None
     return int(times or 0), int(times_max) if times_max is not None else None
 
 
-def _check_properties_size(encoded: bytes) -> None:
+def _encoded(properties: dict[str, str]) -> bytes:
+    """Write the property string, if a record has room for it."""
+    try:
+        encoded = encode_properties(properties)
+    except UnicodeEncodeError as error:
+        raise InvalidMessageError(f"properties that UTF-8 has no bytes for: {error}") from None
     if len(encoded) > PROPERTIES_BYTES_MAX:
         raise InvalidMessageError(
             f"properties of {len(encoded)} bytes: at most {PROPERTIES_BYTES_MAX} are allowed"
         )
+    return encoded
 
 
 def _text(flag: bool) -> str:

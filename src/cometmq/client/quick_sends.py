@@ -14,6 +14,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -89,51 +90,23 @@ class Lanes:
         return self.every[self.peek(len(self.every))]
 
 
+@dataclass(slots=True, eq=False)
 class QuickSend:
     """One send on the short way, which takes the answer itself."""
 
-    __slots__ = (
-        "awaited",
-        "began_s",
-        "body",
-        "connection",
-        "lane",
-        "message",
-        "message_id",
-        "owner",
-        "place",
-        "promise",
-        "properties",
-        "timeout",
-    )
-
-    def __init__(
-        self,
-        owner: QuickSends,
-        promise: Promise,
-        message: Message,
-        body: bytes,
-        message_id: str,
-        lane: Lane,
-        connection: Connection,
-        place: Place,
-        timeout: float,
-        began_s: float,
-        properties: str,
-        awaited: bool,
-    ) -> None:
-        self.owner = owner
-        self.promise = promise
-        self.message = message
-        self.body = body
-        self.message_id = message_id
-        self.lane = lane
-        self.connection = connection
-        self.place = place
-        self.timeout = timeout
-        self.began_s = began_s
-        self.properties = properties
-        self.awaited = awaited
+    owner: QuickSends
+    promise: Promise
+    message: Message
+    body: bytes
+    """The message's, which may get another one meanwhile."""
+    message_id: str
+    properties: str
+    lane: Lane
+    connection: Connection
+    place: Place
+    began_s: float
+    timeout: float
+    awaited: bool
 
     def done(self) -> bool:
         """Never: the permit is to be given back even if nobody looks at the receipt."""
@@ -197,7 +170,7 @@ class QuickSends:
         """
         if not self._usable or place.selector is not None or self._sender.is_watched:
             return None
-        if awaited and self._retry_not_stored:
+        if timeout <= 0 or (awaited and self._retry_not_stored):
             return None
         lanes = self._lanes(message.topic)
         if lanes is None:
@@ -206,81 +179,64 @@ class QuickSends:
         if lane is None:
             return None
         connection = self._instance.remoting.ready(lane.send_address)
-        if connection is None:
-            return None
         body = message.body
-        if type(body) is not bytes or not 0 < len(body) <= self._body_bytes_max:
+        if connection is None or type(body) is not bytes:
             return None
-        found = self._properties(message)
+        found = self._properties(message) if 0 < len(body) <= self._body_bytes_max else None
         if found is None:
             return None
-        message_id, properties = found
         if place.queue is None:
             lanes.step(len(lanes.every))
-        return self._write(
-            message, body, message_id, properties, lane, connection, place, timeout, awaited
-        )
-
-    def _write(
-        self,
-        message: Message,
-        body: bytes,
-        message_id: str,
-        properties: str,
-        lane: Lane,
-        connection: Connection,
-        place: Place,
-        timeout: float,
-        awaited: bool,
-    ) -> Promise | None:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        promise: Promise = loop.create_future()
         send = QuickSend(
             self,
-            promise,
+            loop.create_future(),
             message,
             body,
-            message_id,
+            found[0],
+            found[1],
             lane,
             connection,
             place,
-            timeout,
             loop.time(),
-            properties,
+            timeout,
             awaited,
         )
+        return self._write(send, found[2])
+
+    def _write(self, send: QuickSend, properties: bytes) -> Promise | None:
         try:
-            opaque = connection.begin(send, min(timeout, self._try_s))
+            opaque = send.connection.begin(send, min(send.timeout, self._try_s))
         except RemotingError:
             return None
-        one, two, three, four, five = lane.pieces
+        one, two, three, four, five = send.lane.pieces
         head = b"%b%d%b%d%b%b%b%d%b" % (
             one,
             time.time_ns() // 1_000_000,
             two,
-            message.flag,
+            send.message.flag,
             three,
-            _encode_text(properties),
+            properties,
             four,
             opaque,
             five,
         )
-        connection.write(frame_prefix(JSON_HEADER, len(head), len(body)) + head, (body,))
-        if not awaited:
+        prefix = frame_prefix(JSON_HEADER, len(head), len(send.body))
+        send.connection.write(prefix + head, (send.body,))
+        if not send.awaited:
             self.on_way += 1
-        return promise
+        return send.promise
 
     def answered(self, send: QuickSend, answer: Command) -> None:
         """Turn an answer into a receipt, or into the error that the broker tells of."""
-        if answer.code == ResponseCode.GO_AWAY:
-            self._end_one(send)
-            self._on_failure(send, GoneAwayError("the broker is leaving"))
-            return
         self._end_one(send)
         promise = send.promise
         if promise.done():
+            return
+        if answer.code == ResponseCode.GO_AWAY and self._instance.settings.reconnect_for_go_away:
+            self._on_failure(send, GoneAwayError("the broker is leaving"))
             return
         lane = send.lane
         try:
@@ -375,26 +331,28 @@ class QuickSends:
         )
         return Lane(queue, address, self._instance.send_address(address), head)
 
-    def _properties(self, message: Message) -> tuple[str, str] | None:
-        """Give the id and the property string, or None where something is wrong with them."""
+    def _properties(self, message: Message) -> tuple[str, str, bytes] | None:
+        """Give the id, the property string and its JSON; None where something is wrong."""
         flag = message.flag
         if not -(2**31) <= flag < 2**31 or message.is_delayed:
             return None
         message_id = self._sender.ids.next()
         if not (message.properties or message.keys or message.tags):
             wait = "true" if message.wait_store else "false"
-            return message_id, f"WAIT\x01{wait}\x02UNIQ_KEY\x01{message_id}\x02"
+            text = f"WAIT\x01{wait}\x02UNIQ_KEY\x01{message_id}\x02"
+            return message_id, text, _encode_text(text)
         if NOT_FOR_APPLICATIONS & message.properties.keys() or type(message.keys) not in _KEYS:
             return None
         try:
             properties = message.all_properties()
-        except InvalidMessageError:
+            properties[names.UNIQ_KEY] = message_id
+            text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+            written = _encode_text(text)
+        except (InvalidMessageError, UnicodeEncodeError):
             return None
-        properties[names.UNIQ_KEY] = message_id
-        text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
         if 3 * len(text) > PROPERTIES_BYTES_MAX:
             return None
-        return message_id, text
+        return message_id, text, written
 
 
 def _is_plain(topic: str) -> bool:

@@ -73,6 +73,7 @@ def test_the_header_says_where_from_and_where_to() -> None:
         (Message("t", b"x", properties={"a": " "}), "'a'"),
         (Message("t", b"x", properties={"a": "b\x02c"}), "0x01 and 0x02"),
         (Message("t", b"x", properties={"a": "b" * 40_000}), "at most 32767"),
+        (Message("t", b"x", properties={"a": "\ud800"}), "no bytes for"),
     ],
 )  # fmt: skip
 def test_a_message_that_breaks_a_limit_is_refused(message: Message, reason: str) -> None:

@@ -60,7 +60,7 @@ class IndexFile:
         header = _HEADER.unpack_from(segment.view)
         self.begin_ms, self.end_ms, self.begin_log, self.end_log = header[:4]
         self.slots_used = header[4]
-        self.next_entry = max(1, header[5])
+        self.next_entry = min(max(1, header[5]), entries)  # a damaged one leads nowhere else
 
     def _attach(self, segment: Segment) -> None:
         self._memory: Any = segment.memory

@@ -163,3 +163,18 @@ def test_a_file_whose_first_header_was_never_written_is_found_in_by_time(
         (100, NOW_MS),
     ]
     assert parts(tmp_path)[0][:4] == (NOW_MS, NOW_MS + 3000, 100, 200)
+
+
+def test_a_header_that_counts_more_entries_than_there_are_leads_nowhere(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    put(index_in(tmp_path, clock), (9, 100, NOW_MS))
+    (path,) = (tmp_path / "index").iterdir()
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">i4i", data, 36, 2**31 - 1, *[2**31 - 2] * 4)
+    path.write_bytes(data)
+    index = index_in(tmp_path, clock)
+    assert list(index.newest.chain(9)) == []
+    assert index.newest.is_full()
+    put(index, (9, 200, NOW_MS + 1))
+    assert list(index.newest.chain(9)) == [(200, NOW_MS + 1)]

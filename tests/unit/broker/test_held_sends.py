@@ -70,3 +70,17 @@ async def test_no_answer_leaves_when_the_write_fails(tmp_path: Path, tables: Tab
     again = side.connect()
     again.transport.send(STREAM[0])
     assert [answer[1] for answer in read(again)] == [14]
+
+
+async def test_sends_are_refused_for_a_while_when_their_write_was_slow(
+    tmp_path: Path, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.topic("T", queues=4)
+    side = Side(tmp_path, tables, short=False)
+    side.fast_path = HeldSends(side.send)
+    client = side.connect()
+    now_s = iter(range(0, 1000, 2))
+    monkeypatch.setattr("cometmq.broker.processors.held_sends.perf_counter", lambda: next(now_s))
+    client.transport.send(STREAM[0])
+    client.transport.send(STREAM[0])
+    assert [answer[1] for answer in read(client)] == [0, 2]

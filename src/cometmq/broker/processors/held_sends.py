@@ -11,6 +11,7 @@ Source: ours.
 from __future__ import annotations
 
 import logging
+from time import perf_counter
 
 from cometmq.broker.processors.send import SendMessage
 from cometmq.model.errors import StoreError
@@ -34,6 +35,7 @@ class HeldSends:
 
     def __init__(self, send: SendMessage, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._appender = send.appender
+        self._flow = send.flow
         self._frame_bytes_max = frame_bytes_max
 
     def take(self, data: bytearray, start: int, end: int, connection: Connection) -> int:
@@ -60,12 +62,17 @@ class HeldSends:
                 at += command.frame_bytes
                 connection.receive(command)
         finally:
-            try:
-                self._appender.release()
-            except StoreError as problem:
-                log.error("cut a connection, its sends are lost: %s", problem)
-                connection.abort()
+            self._release(connection)
         return at - start
+
+    def _release(self, connection: Connection) -> None:
+        began_s = perf_counter()
+        try:
+            self._appender.release()
+        except StoreError as problem:
+            log.error("cut a connection, its sends are lost: %s", problem)
+            connection.abort()
+        self._flow.append_took(int((perf_counter() - began_s) * 1000))
 
 
 def _is_send(data: bytearray, at: int, end: int) -> bool:

@@ -6,8 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from servers import Cluster
 
 from cometmq.client import (
+    AdminClient,
     ClientClosedError,
     ClientInstance,
     InvalidMessageError,
@@ -15,6 +17,7 @@ from cometmq.client import (
     MessageQueue,
     Producer,
     ResponseError,
+    SendFailedError,
     SendHook,
     SendReceipt,
     SendStatus,
@@ -26,7 +29,7 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.headers import SendMessageResponse
 from cometmq.protocol.properties import decode_properties
 from cometmq.remoting import Request, Response
-from support.reading import read_all
+from support.reading import read_all, read_until
 from support.scripted import OFFSET_ID, Act, ScriptedBroker, ScriptedCluster, route
 from support.sent import SentBroker
 
@@ -446,3 +449,45 @@ async def test_what_has_no_answer_when_the_producer_is_closed_ends_with_an_error
         failures = await asyncio.gather(*sends, return_exceptions=True)
 
     assert [type(failure) for failure in failures] == [ClientClosedError] * 3
+
+
+async def test_sends_go_on_after_the_broker_was_killed_and_came_back(
+    own_cluster: Cluster, short: Short
+) -> None:
+    """What was confirmed is stored; what fails meanwhile says so."""
+    async with AdminClient(own_cluster.namesrv) as admin:
+        queues = await admin.create_topic("kept", queues=4)
+    async with Producer(own_cluster.namesrv, group="g") as producer:
+        await producer.send(Message("kept", b"first"))
+        receipts = await asyncio.gather(*_begin(producer, "before", 200))
+        meanwhile = _begin(producer, "meanwhile", 200)
+        own_cluster.kill()
+        results = await asyncio.gather(*meanwhile, return_exceptions=True)
+        with pytest.raises(SendFailedError):
+            await producer.send_soon(Message("kept", b"x"), timeout=1.0)
+        own_cluster.start()
+        async with asyncio.timeout(60):
+            while not await _succeeds(producer):
+                await asyncio.sleep(0.1)
+        receipts += await asyncio.gather(*_begin(producer, "after", 200))
+
+    confirmed = receipts + [result for result in results if isinstance(result, SendReceipt)]
+    assert all(isinstance(result, SendReceipt | SendFailedError) for result in results)
+    wanted = {receipt.message_id for receipt in confirmed}
+    await read_until(
+        own_cluster.namesrv, queues, lambda got: wanted <= {message.message_id for message in got}
+    )
+    assert short.count > 400
+
+
+def _begin(producer: Producer, name: str, count: int) -> list[asyncio.Future[SendReceipt]]:
+    return [
+        producer.send_soon(Message("kept", f"{name} {number}".encode())) for number in range(count)
+    ]
+
+
+async def _succeeds(producer: Producer) -> bool:
+    (result,) = await asyncio.gather(
+        producer.send_soon(Message("kept", b"trying"), timeout=1.0), return_exceptions=True
+    )
+    return isinstance(result, SendReceipt)

@@ -35,7 +35,8 @@ cdef object _torn_properties(RecordFacts facts, Py_ssize_t position)
 @cython.locals(
     total=cython.int, magic=cython.int, queue_id=cython.int, queue_offset=cython.longlong,
     log_offset=cython.longlong, sys_flag=cython.int, at=cython.Py_ssize_t, end=cython.Py_ssize_t,
-    body_length=cython.int, topic_length=cython.int, properties_length=cython.int)
+    born_bytes=cython.int, body_length=cython.int, topic_length=cython.int,
+    properties_length=cython.int)
 cdef object _read(
     unsigned char* memory, object view, Py_ssize_t start, Py_ssize_t limit, RecordFacts facts)
 

@@ -121,10 +121,12 @@ def _read(memory: Any, view: memoryview, start: int, limit: int, facts: RecordFa
         return _other_problem(total, magic, limit - start)
     if total < _LEAST_BYTES or start + total > limit:
         return f"a record of {total} bytes"
-    at = start + 48 + (20 if sys_flag & _BORN_V6 else 8)
-    facts.store_ms = raw.get_i64(memory, at)
-    at += 8 + (20 if sys_flag & _STORE_V6 else 8) + 12
     end = start + total
+    born_bytes = 20 if sys_flag & _BORN_V6 else 8
+    at = start + 68 + born_bytes + (20 if sys_flag & _STORE_V6 else 8)
+    if at + 4 > end:
+        return f"a record of {total} bytes with long hosts"
+    facts.store_ms = raw.get_i64(memory, start + 48 + born_bytes)
     body_length = raw.get_i32(memory, at)
     at += 4
     if body_length < 0 or at + body_length + 3 > end:

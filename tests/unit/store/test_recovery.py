@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -161,6 +162,21 @@ def test_garbage_after_the_last_record_is_cut_and_zeroed(
     assert bodies(again) == made
     assert again.written_to == end
     assert not any(log_file(tmp_path).read_bytes()[end:])
+
+
+def test_garbage_that_looks_longer_than_its_file_is_no_record(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """Its hosts of 20 bytes put its other fields behind the end of the file."""
+    store = open_store()
+    made = fill(store, 3)
+    store.close()
+    place = LOG_FILE_BYTES - 91
+    head = struct.pack(">iIiiiqqi", 91, 0xDAA320A7, 0, 0, 0, 0, place, 0x30)
+    overwrite(log_file(tmp_path), place, head)
+    again = open_store()
+    assert bodies(again) == made
+    assert again.record_at(place) is None
 
 
 def test_an_empty_file_made_ahead_is_no_part_of_the_log(open_store: Open, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ Source: ProduceAccumulator, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from dataclasses import dataclass, field
 
 from cometmq.client.config import ProducerSettings
@@ -146,11 +145,16 @@ def split_receipt(receipt: SendReceipt, count: int) -> list[SendReceipt]:
     if len(offset_ids) != count:
         offset_ids = [receipt.offset_message_id] * count
     return [
-        dataclasses.replace(
-            receipt,
+        SendReceipt(
+            status=receipt.status,
             message_id=message_ids[number],
             offset_message_id=offset_ids[number],
+            queue=receipt.queue,
             queue_offset=QueueOffset(receipt.queue_offset + number),
+            transaction_id=receipt.transaction_id,
+            region_id=receipt.region_id,
+            traced=receipt.traced,
+            recall_handle=receipt.recall_handle,
         )
         for number in range(count)
     ]

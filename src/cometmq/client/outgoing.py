@@ -182,7 +182,7 @@ def prepare_item(
     Raises:
         InvalidMessageError, InvalidNameError: it breaks a limit.
     """
-    topic = namespace.wrap_topic(message.topic)
+    topic = namespace.wrap_topic(message.topic) if namespace else message.topic
     check_message(message, topic, settings.body_bytes_max)
     properties = message.all_properties()
     if namespace:

@@ -14,7 +14,10 @@ from cometmq.client import (
     ClientInstance,
     ClientSettings,
     Message,
+    MessageQueue,
     Producer,
+    PullConsumer,
+    PullSettings,
     TopicNotFoundError,
 )
 from cometmq.client.routes import Route
@@ -302,3 +305,44 @@ async def test_what_fails_again_and_again_is_told_once_and_so_is_its_end(
         ("INFO", "route refreshed again topic"),
         ("WARNING", "heartbeat failed address"),
     ]
+
+
+async def test_heartbeats_keep_a_connection_that_nothing_else_uses() -> None:
+    settings = ClientSettings(idle_s=1, heartbeat_ms=300, route_refresh_ms=60_000)
+    async with (
+        ScriptedCluster([broker := ScriptedBroker("a")]) as cluster,
+        ClientInstance(cluster.address, settings=settings) as client,
+    ):
+        await client.routes.find("t")
+        client.join(SilentProducer("p"))
+        connected: list[str] = []
+        client.on_broker.append(connected.append)
+
+        await broker.wait_until(lambda: len(broker.heartbeats) > 6)
+
+        assert connected == [broker.address]
+
+
+async def test_a_held_pull_keeps_its_connection_however_long_it_is_held(
+    name_servers: str, queues: list[MessageQueue], group: str
+) -> None:
+    settings = ClientSettings(idle_s=1, heartbeat_ms=60_000, route_refresh_ms=60_000)
+    connected: list[str] = []
+    async with ClientInstance(name_servers, settings=settings) as client:
+        client.on_broker.append(connected.append)
+        async with PullConsumer(instance=client, group=group, hold_ms=5_000) as consumer:
+            await consumer.assign(queues[:1])
+            assert await consumer.poll(timeout=3.0) == []
+
+            async with Producer(instance=client, group=group) as producer:
+                await producer.send(Message(topic=queues[0].topic, body=b"x"), queue=queues[0])
+            assert [message.body for message in await consumer.poll(timeout=5.0)] == [b"x"]
+
+    assert len(connected) == 1
+
+
+def test_by_default_connections_outlast_heartbeats_and_held_pulls() -> None:
+    settings, pulls = ClientSettings(), PullSettings()
+
+    assert settings.idle_s * 1_000 >= 2 * settings.heartbeat_ms
+    assert settings.idle_s * 1_000 > pulls.hold_ms + pulls.answer_margin_ms

@@ -17,12 +17,14 @@ from cometmq.remoting import (
     OutgoingCall,
     RemotingClient,
     RemotingServer,
+    RemotingSettings,
     Request,
     Response,
 )
 from support.cancelling import cancel_at_every_await
 
 ECHO, HOLD, LEAVE, NEVER = 9001, 9002, 9003, 9004
+SOON_IDLE = RemotingSettings(idle_s=1)
 LONG_ENOUGH_S = 1.1
 
 BOTH_LOOPS = True
@@ -62,10 +64,18 @@ class Peer:
 
 @pytest.fixture
 async def peer() -> AsyncIterator[Peer]:
+    async with running() as made:
+        yield made
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Peer]:
     made = Peer()
     await made.server.start("127.0.0.1", 0)
-    yield made
-    await made.server.stop(0.0)
+    try:
+        yield made
+    finally:
+        await made.server.stop(0.0)
 
 
 @asynccontextmanager
@@ -214,3 +224,41 @@ async def test_a_request_that_is_repeated_can_be_cancelled_wherever_it_waits(pee
             assert (await client.call(peer.address, ECHO, body=b"x", timeout=3)).body == b"x"
 
         assert await cancel_at_every_await(repeated, works) > 4
+
+
+async def test_a_connection_on_which_nothing_moves_is_closed(peer: Peer) -> None:
+    """The next call opens a new one."""
+    async with client_with(settings=SOON_IDLE) as client:
+        await client.call(peer.address, ECHO, timeout=3)
+        idle = await client.connection(peer.address)
+
+        await asyncio.wait_for(idle.wait_closed(), 5)
+
+        assert (await client.call(peer.address, ECHO, body=b"x", timeout=3)).body == b"x"
+        assert await client.connection(peer.address) is not idle
+
+
+async def test_a_connection_that_is_used_or_waited_on_is_not_idle(peer: Peer) -> None:
+    async with running() as used, running() as idle, client_with(settings=SOON_IDLE) as client:
+        waiting = asyncio.create_task(client.call(peer.address, HOLD, timeout=30))
+        await begun(waiting, peer)
+        kept = [await client.connection(each.address) for each in (peer, used)]
+        closing = asyncio.create_task((await client.connection(idle.address)).wait_closed())
+
+        async with asyncio.timeout(5):
+            while not closing.done():
+                await client.call(used.address, ECHO, timeout=3)
+                await asyncio.wait([closing], timeout=0.1)
+
+        assert [await client.connection(each.address) for each in (peer, used)] == kept
+        peer.held[0].reply(Response(body=b"at last"))
+        assert (await waiting).body == b"at last"
+
+
+async def test_the_connection_of_a_leaving_peer_is_closed_once_it_is_idle(peer: Peer) -> None:
+    async with client_with(settings=SOON_IDLE, retry_leaving=True) as client:
+        leaving = await client.connection(peer.address)
+        await client.call(peer.address, LEAVE, timeout=3)
+        assert not leaving.closed
+
+        await asyncio.wait_for(leaving.wait_closed(), 5)

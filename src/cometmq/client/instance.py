@@ -42,7 +42,7 @@ from cometmq.model.errors import CometError
 from cometmq.protocol.bodies import HeartbeatData
 from cometmq.protocol.codes import LanguageCode
 from cometmq.protocol.message_id import UniqueIds
-from cometmq.remoting import Connection, Processor, RemotingClient, RpcHook
+from cometmq.remoting import Connection, Processor, RemotingClient, RemotingSettings, RpcHook
 from cometmq.remoting.socks import SocksProxies
 from cometmq.remoting.tasks import Supervisor
 
@@ -90,6 +90,7 @@ class ClientInstance(Lifetime):
         self.requests = BrokerRequests(self.processors, namespace=self.namespace)
         """What its members answer when a broker asks for their group."""
         self.remoting = RemotingClient(
+            RemotingSettings(idle_s=self.settings.idle_s),
             processors=self.processors,
             tls=tls or encryption.context_of(self.settings),
             hooks=_all_hooks(self.settings, hooks),

@@ -29,10 +29,16 @@ CONNECT_S = 3.0
 CLOSE_S = 1.0
 SILENT_S = 1.0
 """A call that waited less does not say that its peer is silent."""
+LOOKS_PER_IDLE_TIME = 4
+LOOK_S_MIN = 0.25
+"""How often idle connections are looked for, and the shortest time between two looks."""
 
 
 class RemotingClient:
     """Calls peers by ``host:port``; one connection for each address.
+
+    A connection over which nothing moved for ``settings.idle_s`` seconds is closed, unless a call
+    waits for its answer; the next call opens a new one.
 
     Args:
         settings: limits of every connection.
@@ -80,6 +86,7 @@ class RemotingClient:
         self._supervisor = Supervisor(name)
         self._closed = False
         self._abandoned: list[Connection] = []
+        self._idle: asyncio.Task[None] | None = None
 
     async def call(
         self,
@@ -266,6 +273,7 @@ class RemotingClient:
             connection.abort()
             raise ConnectError(f"cannot connect to {address}: this client is closed")
         self._connections[address] = connection
+        self._watch_idle()
         if self.on_connect is not None:
             self.on_connect(address, connection)
         return connection
@@ -296,6 +304,23 @@ class RemotingClient:
         for address, known in list(self._connections.items()):
             if known is connection:
                 del self._connections[address]
+
+    def _watch_idle(self) -> None:
+        """Look for idle connections from time to time, from the first one that is opened on."""
+        if self._idle is None:
+            look_s = max(self._settings.idle_s / LOOKS_PER_IDLE_TIME, LOOK_S_MIN)
+            self._idle = self._supervisor.every(look_s, self._close_idle, "idle")
+
+    def _close_idle(self) -> None:
+        oldest = asyncio.get_running_loop().time() - self._settings.idle_s
+        for connection in [*self._connections.values(), *self._leaving]:
+            if connection.last_active_s >= oldest or connection.busy:
+                continue
+            if connection.closed:  # since the last look, and the peer does not take the rest
+                connection.abort()
+                continue
+            log.info("closed an idle connection peer=%s", connection.peer_text)
+            connection.close()
 
     def disconnect(self, address: str) -> None:
         """Close the connection to ``address``, if there is one."""

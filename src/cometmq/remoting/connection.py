@@ -127,6 +127,11 @@ class Connection(asyncio.BufferedProtocol):
         """Whether nothing can be sent any more."""
         return self._closing or self._transport is None or self._transport.is_closing()
 
+    @property
+    def busy(self) -> bool:
+        """Whether one side works for the other: a call waits, or a request is worked on."""
+        return len(self._inflight) > 0 or self._working > 0
+
     def close(self) -> None:
         """Close once what was written has left; requests not handled by now never are."""
         if self._transport is not None:

@@ -113,6 +113,11 @@ class ClientSettings(Checked):
     call_timeout_ms: int = setting(3_000, key="mqClientApiTimeout", unit="ms", low=1)
     """Time for one background call: routes, heartbeats, offsets."""
 
+    idle_s: int = setting(
+        120, key="com.rocketmq.remoting.client.channel.maxIdleTimeSeconds", unit="s", low=1
+    )
+    """A connection is closed when nothing moved on it for so long and no answer is waited for."""
+
     close_after_timeout: bool = setting(
         True, key="com.rocketmq.remoting.client.closeSocketIfTimeout"
     )

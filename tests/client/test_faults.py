@@ -24,6 +24,15 @@ PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2})
 
 
+JUNK = (
+    b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    b"\x7f\xff\xff\xff\x00\x00\x00\x10" + bytes(64),
+    b"\x00\x00\x00\x04\x00\xff\xff\xff",
+    b"\x00\x00\x00\x0a\x00\x00\x00\x06{oops}",
+    b"\x00\x00\x00\x09\x09\x00\x00\x05abcde",
+)
+"""Another protocol; a frame too large; a header beyond its frame; no JSON; no known encoding."""
+
 on_links = pytest.mark.soak_elsewhere
 
 
@@ -66,6 +75,30 @@ async def test_the_stream_goes_on_when_answers_come_late(links: Proxied, group: 
         await running.goes_on(3)
         links.broker.delay(0)
         await running.goes_on()
+
+
+@on_links
+async def test_the_stream_goes_on_when_answers_come_later_than_anybody_waits(
+    links: Proxied, group: str
+) -> None:
+    async with all_kinds(links.address, group) as running:
+        await running.goes_on()
+        links.broker.delay(2.2)
+        await running.meets_errors(1)
+        links.broker.delay(0)
+        await running.goes_on()
+
+
+@on_links
+async def test_the_stream_goes_on_when_a_broker_answers_with_junk(
+    links: Proxied, group: str
+) -> None:
+    async with all_kinds(links.address, group) as running:
+        await running.goes_on()
+        for junk in JUNK:
+            links.broker.spoil(junk)
+            await links.broker.wait_until(lambda: links.broker.junk is None)
+            await running.goes_on(3)
 
 
 @on_links

@@ -55,6 +55,7 @@ class FaultProxy:
         self.drops: Drops | None = None
         self.cut_after: int | None = None
         self.cut_answers = True
+        self.junk: bytes | None = None
         self.hang_up_on_connect = False
         """Whether connections are taken and closed at once."""
         self.flowing = asyncio.Event()
@@ -111,6 +112,10 @@ class FaultProxy:
             answers: which direction counts.
         """
         self.cut_after, self.cut_answers = after_bytes, answers
+
+    def spoil(self, junk: bytes) -> None:
+        """Replace the next answer by these bytes."""
+        self.junk = junk
 
     def delay(self, seconds: float) -> None:
         """Keep back each answer, from now on, for so long; 0 for none."""
@@ -231,6 +236,10 @@ class _Link:
             self._proxy.dropped += 1
             self._proxy.moved.set()
             return None
+        if answers and self._proxy.junk is not None:
+            frame, self._proxy.junk = self._proxy.junk, None
+            self._proxy.moved.set()
+            return frame
         return self._with_body(frame, command) if answers else frame
 
     def _with_body(self, frame: bytes, command: Command) -> bytes:

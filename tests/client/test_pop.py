@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime
 
 import pytest
 from servers import Cluster, Settings
@@ -12,6 +13,7 @@ from servers import Cluster, Settings
 from cometmq.client import (
     ClientClosedError,
     ClientInstance,
+    ConfigError,
     ConsumeContext,
     Consumed,
     Message,
@@ -323,3 +325,13 @@ async def test_nothing_is_popped_while_suspended(
         assert len(seen.messages) == 4
         consumer.resume()
         await seen.count(12)
+
+
+def test_a_pop_consumer_cannot_begin_at_a_time(group: str) -> None:
+    with pytest.raises(ConfigError, match="first or the last"):
+        PopConsumer(
+            "127.0.0.1:1",
+            group=group,
+            handler=Seen(),
+            start_from=datetime.now(UTC),  # type: ignore[arg-type]
+        )

@@ -107,6 +107,8 @@ class PopConsumer(Lifetime):
         check_group_name(group)
         if (handler is None) == (batch_handler is None):
             raise ConfigError(f"consumer {group}: give either a handler or a batch_handler")
+        if not isinstance(start_from, StartFrom):
+            raise ConfigError(f"consumer {group}: pops begin at the first or the last message")
         tables = read_tables(config) if config else None
         own, conn = shared_out(options, PopSettings, ClientSettings)
         self._settings = layered(PopSettings, keywords=own, given=settings, tables=tables)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -365,7 +365,7 @@ class Engine:
                 message.topic = self._instance.namespace.unwrap(message.topic)
 
 
-async def _bounded(step: Any, seconds: float, what: str) -> None:
+async def _bounded(step: Awaitable[None], seconds: float, what: str) -> None:
     """Do one step of a stop; whatever comes of it, the next one follows."""
     try:
         async with asyncio.timeout(seconds):

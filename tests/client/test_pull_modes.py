@@ -16,6 +16,7 @@ from cometmq.client import (
     AdminClient,
     ClientClosedError,
     ClientInstance,
+    ClientSettings,
     Message,
     MessageQueue,
     NotAssignedError,
@@ -25,7 +26,12 @@ from cometmq.client import (
     StoredMessage,
     WrongModeError,
 )
+from cometmq.client.registry import lease
 from cometmq.model.topic import retry_topic
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command
+from cometmq.remoting import OutgoingCall
+from support.recorded import frames
 
 FOUND_S = 20.0
 """Time for what takes a moment: queues that are filled, members that are noticed."""
@@ -460,3 +466,89 @@ async def test_every_member_of_a_broadcast_reads_all_and_keeps_its_own_place(
         committed = await admin.committed(group, queues[0].topic)
         # A broker of 4.9 says 0 where it knows nothing.
         assert set(committed.values()) == {0 if target == "4.9.7" else None}
+
+
+# --- requests of a stream ------------------------------------------------------------------------
+
+
+class Noting:
+    """Notes what each request is and the fields it travels with."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[int, dict[str, str]]] = []
+
+    def before_request(self, address: str, call: OutgoingCall) -> None:
+        self.noted.append((call.code, dict(call.fields)))
+
+    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+        """Nothing to note."""
+
+
+def noting(name_servers: str, settings: ClientSettings) -> Noting:
+    """Note the requests of the client that the consumer with these settings shares."""
+    remoting = lease(name_servers, settings=settings).instance.remoting
+    remoting.hooks = (*remoting.hooks, noted := Noting())
+    return noted
+
+
+@pytest.mark.parametrize("subscribed", [False, True])
+async def test_all_requests_say_that_they_are_of_a_stream_as_recorded_ones_do(
+    name_servers: str, queues: list[MessageQueue], group: str, subscribed: bool
+) -> None:
+    """Route requests, too: the recorded ones without the field are another client's."""
+    mine = ClientSettings(client_ip="10.0.0.1", instance_name=group)
+    consumer = PullConsumer(name_servers, group=group, client=mine, start_from=StartFrom.FIRST)
+    requests = noting(
+        name_servers, ClientSettings(client_ip="10.0.0.1", instance_name=group, stream=True)
+    )
+    async with ClientInstance(name_servers) as other:
+        await send(other, queues[:1], 1)
+    async with consumer:
+        await (consumer.subscribe(queues[0].topic) if subscribed else consumer.assign(queues))
+        assert await take(consumer, 1) == ["0"]
+        await consumer.commit()
+
+    assert consumer.client_id == f"10.0.0.1@{group}@STREAM"
+    recorded = {
+        name for name, sent in frames("4.9.7", "lite_pull") if sent.fields.get("ReqT") == "0"
+    }
+    sent = {RequestCode(code).name for code, _ in requests.noted}
+    only_there = {"SEARCH_OFFSET_BY_TIMESTAMP"}
+    if not subscribed:
+        only_there.add("GET_CONSUMER_LIST_BY_GROUP")
+    assert recorded - only_there <= sent
+    assert {fields.get("ReqT") for _, fields in requests.noted} == {"0"}
+
+
+async def test_brokers_list_a_subscribed_consumer_as_a_stream(
+    name_servers: str, topic: str, group: str
+) -> None:
+    async with (
+        ClientInstance(name_servers) as other,
+        PullConsumer(name_servers, group=group, subscriptions={topic: "*"}) as consumer,
+    ):
+
+        async def listed() -> bool:
+            return await other.members(group, topic) == [consumer.client_id]
+
+        await until(listed)
+    assert consumer.client_id.endswith("@STREAM")
+
+
+def test_a_consumer_is_no_stream_where_somebody_says_so(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = ClientSettings(stream=False)
+    by_keyword = PullConsumer("127.0.0.1:1", group=group, stream=False)
+    by_settings = PullConsumer("127.0.0.1:1", group=group, client=plain)
+    monkeypatch.setenv("COMETMQ_CLIENT_STREAM", "false")
+    by_environment = PullConsumer("127.0.0.1:1", group=group)
+
+    found = [by_keyword.client_id, by_settings.client_id, by_environment.client_id]
+    assert not [name for name in found if name.endswith("@STREAM")]
+
+
+async def test_a_consumer_that_borrows_an_instance_is_what_that_one_is(
+    instance: ClientInstance, group: str
+) -> None:
+    assert PullConsumer(instance=instance, group=group).client_id == instance.client_id

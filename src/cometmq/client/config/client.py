@@ -57,7 +57,7 @@ class ClientSettings(Checked):
     """Whether sends go to the broker's second port, which lies two below its first."""
 
     stream: bool = setting(False, key="enableStreamRequestType")
-    """Whether requests say that they are of a stream; the client id says so then, too."""
+    """Whether requests and the client id name a stream; pull consumers do so unless told not to."""
 
     language: str = setting("PYTHON", choices=tuple(LanguageCode.__members__))
     """The language that each request says its client is written in."""

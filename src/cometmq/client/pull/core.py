@@ -69,7 +69,9 @@ class PullCore(Lifetime):
         tables = read_tables(config) if config else None
         self._settings = layered(PullSettings, keywords=own, given=settings, tables=tables)
         used = layered(ClientSettings, keywords=connection, given=client, tables=tables)
-        self._lease = lease(name_servers, settings=used, instance=instance, keep_name=broadcast)
+        self._lease = lease(
+            name_servers, settings=_as_stream(used), instance=instance, keep_name=broadcast
+        )
         self._instance = self._lease.instance
         self._names = self._instance.namespace
         self._plain_group = group
@@ -220,3 +222,10 @@ class PullCore(Lifetime):
         result = self._shown(await self._pull(request, timeout))
         kept = self._deliveries.keep(queue, result.messages)
         return result if kept is result.messages else replace(result, messages=kept)
+
+
+def _as_stream(settings: ClientSettings) -> ClientSettings:
+    """Say that requests are a stream's, as pull consumers do unless they are told otherwise."""
+    if "stream" in settings.given:
+        return settings
+    return layered(ClientSettings, keywords={"stream": True}, given=settings)

@@ -30,6 +30,7 @@ from cometmq.client import (
     Producer,
     PullConsumer,
     PushConsumer,
+    SendStatus,
     StartFrom,
     StoredMessage,
     TransactionProducer,
@@ -426,7 +427,27 @@ async def test_a_client_whose_life_is_cut_anywhere_leaves_nothing_behind(
                 await asyncio.sleep(0.01)
         assert await left_behind(tasks, sockets) == []
 
-    assert await cancel_at_every_await(lives, nothing_is_left) > 3
+    assert await cancel_at_every_await(lives, nothing_is_left) > 1
+
+
+async def test_begun_sends_end_well_when_the_closing_is_cancelled(
+    links: Proxied, stocked: str, group: str
+) -> None:
+    """Nobody waits for the closing any more, but it goes on to its end."""
+    links.broker.delay(0.2)
+    producer = Producer(links.address, group=group)
+    await producer.start()
+    await producer.ready(stocked)
+    sends = [producer.send_soon(Message(topic=stocked, body=b"x")) for _ in range(3)]
+    closing = asyncio.create_task(producer.close())
+    await asyncio.sleep(0.05)
+    closing.cancel()
+
+    receipts = await asyncio.gather(*sends)
+    await producer.close()
+
+    assert closing.cancelled()
+    assert {receipt.status for receipt in receipts} == {SendStatus.SEND_OK}
 
 
 async def test_messages_are_handed_out_in_order_and_none_is_lost_by_cancelling(

@@ -25,7 +25,7 @@ from cometmq.client.detector import Detector
 from cometmq.client.errors import ReplyTimeoutError, SendFailedError
 from cometmq.client.hooks import ForbiddenHook, SendHook
 from cometmq.client.instance import ClientInstance, Membership
-from cometmq.client.lifetime import Lifetime
+from cometmq.client.lifetime import Ending, Lifetime
 from cometmq.client.queue_choice import QueueSelector, by_key
 from cometmq.client.recall import recall
 from cometmq.client.receipt import SendReceipt
@@ -110,6 +110,7 @@ class Producer(Lifetime):
             else None
         )
         self._traces: TraceDispatcher | None = None
+        self._ending = Ending(self._close, f"producer {group}.close")
 
     @property
     def group(self) -> str:
@@ -159,7 +160,11 @@ class Producer(Lifetime):
         """Wait for the sends that were begun, tell the brokers goodbye and close the connections.
 
         The waiting is bounded by the time that each send has; sends that other tasks await fail.
+        Cancelling stops the waiting, not the closing.
         """
+        await self._ending.reached()
+
+    async def _close(self) -> None:
         timeout = self._settings.timeout_ms / 1000
         try:
             if self._detector is not None:

@@ -133,15 +133,15 @@ class TransactionProducer(Producer):
             await self.close()
             raise
 
-    async def close(self) -> None:
-        """Answer no more questions, then close as every producer does."""
+    async def _close(self) -> None:
+        # Answers no more questions, then closes as every producer does.
         self._instance.requests.forget(self._wire_group, RequestCode.CHECK_TRANSACTION_STATE)
         try:
             await self._workers.cancel()
         finally:
             self._local.close()
             self._checking.close()
-            await super().close()
+            await super()._close()
 
     async def send_in_transaction(
         self, message: Message, argument: object = None, *, timeout: float | None = None

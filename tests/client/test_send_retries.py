@@ -273,7 +273,7 @@ async def test_a_begun_send_has_its_own_number_of_retries(retries: int) -> None:
 async def test_a_begun_send_fails_in_time_and_is_perhaps_stored() -> None:
     async with both(*[Act.STAY_SILENT] * 3) as cluster, producer(cluster) as sending:
         with pytest.raises(SendTimeoutError) as failure:
-            await sending.send_soon(MESSAGE, timeout=0.1)
+            await sending.send_soon(MESSAGE, timeout=0.5)
 
     assert failure.value.maybe_stored
     assert len(cluster.sends) == 1

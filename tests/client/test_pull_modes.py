@@ -493,9 +493,10 @@ def noting(name_servers: str, settings: ClientSettings) -> Noting:
 
 @pytest.mark.parametrize("subscribed", [False, True])
 async def test_all_requests_say_that_they_are_of_a_stream_as_recorded_ones_do(
-    name_servers: str, queues: list[MessageQueue], group: str, subscribed: bool
+    name_servers: str, queues: list[MessageQueue], group: str, target: str, subscribed: bool
 ) -> None:
     """Route requests, too: the recorded ones without the field are another client's."""
+    version = "4.9.7" if target == "4.9.7" else "5.3.3"
     mine = ClientSettings(client_ip="10.0.0.1", instance_name=group)
     consumer = PullConsumer(name_servers, group=group, client=mine, start_from=StartFrom.FIRST)
     requests = noting(
@@ -510,7 +511,7 @@ async def test_all_requests_say_that_they_are_of_a_stream_as_recorded_ones_do(
 
     assert consumer.client_id == f"10.0.0.1@{group}@STREAM"
     recorded = {
-        name for name, sent in frames("4.9.7", "lite_pull") if sent.fields.get("ReqT") == "0"
+        name for name, sent in frames(version, "lite_pull") if sent.fields.get("ReqT") == "0"
     }
     sent = {RequestCode(code).name for code, _ in requests.noted}
     only_there = {"SEARCH_OFFSET_BY_TIMESTAMP"}

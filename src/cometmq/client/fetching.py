@@ -60,6 +60,13 @@ class Batch:
         """Bytes of the records of its messages, as the broker stores them."""
         return sum(message.size_bytes for message in self.messages)
 
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """The first and the last offset of its messages; nothing for an empty one."""
+        if not self.messages:
+            return []
+        return [(self.messages[0].queue_offset, self.messages[-1].queue_offset)]
+
 
 class _Stream:
     """One queue being fetched."""
@@ -71,8 +78,14 @@ class _Stream:
         self.paused = False
         self.count = 0
         self.size_bytes = 0
+        self.bounds: deque[tuple[int, int]] = deque()
         self.aside: deque[Batch] = deque()
         self.pulled_ms = 0
+
+    @property
+    def span(self) -> int:
+        """From the first to the last offset of what waits."""
+        return self.bounds[-1][1] - self.bounds[0][0] if self.bounds else 0
 
     def stop(self) -> None:
         if self.task is not None:
@@ -116,6 +129,7 @@ class Fetcher:
         fetched_max: messages of all queues together, beyond which none is pulled.
         queue_messages_max: messages of one queue, beyond which it is not pulled.
         queue_bytes_max: the same by the size of their records.
+        span_max: how far the first and the last of them may lie apart, in offsets.
         retry_s: pause of a queue after a pull of it failed.
         name: of the tasks.
     """
@@ -128,6 +142,7 @@ class Fetcher:
         fetched_max: int,
         queue_messages_max: int = UNLIMITED,
         queue_bytes_max: int = UNLIMITED,
+        span_max: int = UNLIMITED,
         retry_s: float,
         name: str,
     ) -> None:
@@ -136,6 +151,7 @@ class Fetcher:
         self._fetched_max = fetched_max
         self._queue_messages_max = queue_messages_max
         self._queue_bytes_max = queue_bytes_max
+        self._span_max = span_max
         self._retry_s = retry_s
         self._streams: dict[MessageQueue, _Stream] = {}
         self._ready: deque[tuple[_Stream, Batch]] = deque()
@@ -199,6 +215,7 @@ class Fetcher:
             stream.paused = False
             aside, stream.aside = stream.aside, deque()
             stream.count = stream.size_bytes = 0
+            stream.bounds.clear()
             self._enter(stream, aside)
             self._room.set()
 
@@ -221,6 +238,7 @@ class Fetcher:
             return
         stream.count += batch.count
         stream.size_bytes += batch.size_bytes
+        stream.bounds.extendleft(batch.bounds)
         if stream.paused:
             stream.aside.appendleft(batch)
         else:
@@ -273,12 +291,14 @@ class Fetcher:
             and self._held < self._fetched_max
             and stream.count < self._queue_messages_max
             and stream.size_bytes < self._queue_bytes_max
+            and stream.span <= self._span_max
         )
 
     def _enter(self, stream: _Stream, batches: Iterable[Batch]) -> None:
         for batch in batches:
             stream.count += batch.count
             stream.size_bytes += batch.size_bytes
+            stream.bounds.extend(batch.bounds)
             if stream.paused:
                 stream.aside.append(batch)
             else:
@@ -291,6 +311,8 @@ class Fetcher:
         self._held -= batch.count
         stream.count -= batch.count
         stream.size_bytes -= batch.size_bytes
+        if batch.messages:
+            stream.bounds.popleft()
 
     def _set_aside(self, stream: _Stream) -> None:
         """Take a stream's batches out of those that are ready; they still are the stream's."""

@@ -21,6 +21,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import PullMessageRequest, PullMessageResponse
 from cometmq.protocol.lazy_record import decode_lazily
+from cometmq.protocol.version import LITE_PULL_VERSION_MIN
 
 
 class PullStatus(Enum):
@@ -78,7 +79,7 @@ class Pull:
     send_filter: bool = True
     """Whether the filter travels along; else the broker has it from the last heartbeat."""
     lite: bool = False
-    """Whether a pull consumer asks that manages its queues itself; only statistics differ."""
+    """Whether a pull consumer asks that manages its queues itself; brokers serve it apart."""
 
     def header(self) -> PullMessageRequest:
         """Say it as the wire does."""
@@ -105,17 +106,31 @@ class Pull:
 
 
 async def pull_once(
-    brokers: BrokerCalls, address: str, pull: Pull, *, timeout: float
+    brokers: BrokerCalls, address: str, pull: Pull, *, timeout: float, broker_version: int = 0
 ) -> PullResult:
     """Send one pull to a broker and read its answer.
+
+    Args:
+        brokers: reaches them.
+        address: of the broker.
+        pull: what to ask for.
+        timeout: for the answer, in seconds; more than the broker may hold the pull.
+        broker_version: what the broker said it is, 0 if unknown; decides on the request's code.
 
     Raises:
         ResponseError: the broker refused.
         RemotingError: no answer.
     """
-    code = RequestCode.PULL_MESSAGE
+    code = _code(pull, broker_version)
     answer = await brokers.call_raw(address, code, pull.header(), timeout=timeout)
     return result_from(answer, pull)
+
+
+def _code(pull: Pull, broker_version: int) -> RequestCode:
+    """Give the code of a pull: those of lite pull consumers have their own since 5.0."""
+    if pull.lite and broker_version >= LITE_PULL_VERSION_MIN:
+        return RequestCode.LITE_PULL_MESSAGE
+    return RequestCode.PULL_MESSAGE
 
 
 def result_from(answer: Command, pull: Pull) -> PullResult:

@@ -18,6 +18,8 @@ REGISTER_BODY_VERSION_MIN: Final = 37
 """Brokers from here on (3.0.11) register with a RegisterBrokerBody."""
 MAPPING_VERSION_MIN: Final = 413
 """Brokers from here on (5.0.0) append queue mappings to a compressed registration."""
+LITE_PULL_VERSION_MIN: Final = 413
+"""Brokers from here on (5.0.0) serve the pulls of lite pull consumers by a code of their own."""
 MAX_RECONSUME_VERSION_MIN: Final = 121
 """Clients from here on (3.4.9) may send their own limit of retries."""
 RUNNING_INFO_VERSION_MIN: Final = 62

@@ -184,6 +184,39 @@ async def test_a_queue_is_not_pulled_beyond_its_own_share(queues: Queues) -> Non
     await fetcher.stop()
 
 
+class Filtered(Queues):
+    """Queues in which one message of ten is wanted."""
+
+    async def pull(self, queue: MessageQueue, offset: QueueOffset) -> PullResult:
+        result = await super().pull(queue, offset)
+        end = QueueOffset(offset + 10)
+        return PullResult(PullStatus.FOUND, result.messages, end, QueueOffset(0), end)
+
+
+async def test_a_queue_is_not_pulled_while_its_messages_lie_too_far_apart() -> None:
+    queues = Filtered(batch=1)
+    fetcher = Fetcher(
+        queues.pull, queues.start, fetched_max=100, span_max=25, retry_s=1, name="test"
+    )
+    fetcher.begin(ONE)
+    asked = [(ONE, 100), (ONE, 110), (ONE, 120), (ONE, 130)]
+    await until(lambda: queues.asked == asked)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert queues.asked == asked
+
+    first = await taken(fetcher)
+    await until(lambda: len(queues.asked) == 5)
+    fetcher.put_back(first)
+    fetcher.pause(ONE)
+    fetcher.resume(ONE)
+    for _ in range(4):
+        assert len(queues.asked) == 5
+        await taken(fetcher)
+    await until(lambda: len(queues.asked) > 5)
+    await fetcher.stop()
+
+
 async def test_a_batch_put_back_comes_next(fetcher: Fetcher) -> None:
     fetcher.begin(ONE)
     first = await taken(fetcher)

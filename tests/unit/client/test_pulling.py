@@ -10,19 +10,21 @@ from typing import Any
 import pytest
 
 from cometmq.client import Filter
-from cometmq.client.pulling import Pull, PullStatus, result_from
+from cometmq.client.broker_calls import BrokerCalls
+from cometmq.client.pulling import Pull, PullStatus, pull_once, result_from
 from cometmq.model import property_names as names
 from cometmq.model.errors import ProtocolError, ResponseError
 from cometmq.model.flags import PullSysFlag, SysFlag
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.batch import BatchItem, encode_batch
-from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import PullMessageRequest
 from cometmq.protocol.headers.base import encode_fields
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import encode_host, encode_record
+from cometmq.protocol.version import version_number
 from support.recorded import VERSIONS, frames
 
 QUEUE = MessageQueue("t", "a", 3)
@@ -235,3 +237,30 @@ def test_a_pull_is_what_a_java_client_sends(version: str, scenario: str) -> None
         if not commits:
             told.commit_offset = ours.commit_offset
         assert encode_fields(ours) == encode_fields(told)
+
+
+class Codes(BrokerCalls):
+    """Notes the code of each request, and answers as a broker with nothing new."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def call_raw(self, address: str, code: int, *header: Any, **more: Any) -> Command:
+        self.asked.append(code)
+        return answer(code=ResponseCode.PULL_NOT_FOUND)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_lite_pull_has_the_code_that_its_broker_serves(version: str) -> None:
+    """As Java clients of the broker's own release send it; theirs of 5.x get nothing from a 4.x."""
+    [code] = {
+        sent.code
+        for name, sent in frames(version, "lite_pull")
+        if name in ("PULL_MESSAGE", "LITE_PULL_MESSAGE")
+    }
+    number = version_number(*map(int, version.split(".")))
+    brokers = Codes()
+    for lite, known in ((True, number), (True, 0), (False, number)):
+        await pull_once(brokers, "a:1", pull(lite=lite), timeout=1, broker_version=known)
+
+    assert brokers.asked == [code, RequestCode.PULL_MESSAGE, RequestCode.PULL_MESSAGE]

@@ -36,6 +36,9 @@ class PullSettings(Checked):
     queue_mib_max: int = setting(100, key="pullThresholdSizeForQueue", unit="MiB", low=1, high=1024)
     """The same, by the size of their records."""
 
+    span_max: int = setting(2_000, key="consumeMaxSpan", low=1, high=65_535)
+    """From the first to the last offset of a queue's messages that are not handed out."""
+
     retry_ms: int = setting(1_000, key="pullTimeDelayMillsWhenException", unit="ms", low=1)
     """Pause of a queue after a pull of it failed."""
 

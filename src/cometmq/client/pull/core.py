@@ -101,6 +101,7 @@ class PullCore(Lifetime):
             fetched_max=self._settings.fetched_max,
             queue_messages_max=self._settings.queue_messages_max,
             queue_bytes_max=self._settings.queue_mib_max * MIB,
+            span_max=self._settings.span_max,
             retry_s=self._settings.retry_ms / 1000,
             name=f"pull consumer {group}",
         )
@@ -153,7 +154,13 @@ class PullCore(Lifetime):
     async def _pull(self, request: Pull, timeout: float) -> PullResult:
         queue = request.queue
         address = await self._offsets.address(queue, self._replicas.of(queue))
-        result = await pull_once(self._instance.brokers, address, request, timeout=timeout)
+        result = await pull_once(
+            self._instance.brokers,
+            address,
+            request,
+            timeout=timeout,
+            broker_version=self._instance.broker_version(address),
+        )
         self._replicas.advise(queue, result.suggested_broker_id)
         return result
 

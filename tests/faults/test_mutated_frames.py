@@ -19,6 +19,9 @@ import pytest
 from codes import Answer, Request
 from wire import Connection, decode, encode
 
+from cometmq.model.errors import ProtocolError
+from cometmq.protocol.command import command_at
+from cometmq.protocol.frame import FRAME_BYTES_MAX
 from support.rounds import rounds
 from support.server import Address, Standalone, standalone
 
@@ -128,9 +131,11 @@ def mutated(chance: random.Random, frames: list[bytes]) -> bytes:
 def is_readable(content: bytearray) -> bool:
     if len(content) < 4 or content[0] > 1 or 4 + int.from_bytes(content[1:4]) > len(content):
         return False
+    frame = struct.pack(">I", len(content)) + content
     try:
+        command_at(frame, 0, len(frame), FRAME_BYTES_MAX)  # the kit may not end at lengths below 0
         header = decode(bytes(content))
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error):
+    except (ProtocolError, AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error):
         return False
     numbers = (header.code, header.opaque, header.flag, header.version)
     return all(isinstance(number, int) and -(2**31) <= number < 2**31 for number in numbers)

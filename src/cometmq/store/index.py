@@ -52,7 +52,6 @@ class IndexFile:
         self.segment = segment
         self.path: Path = segment.file.path
         segment.file.advise_random()  # or the first touch of a page brings in megabytes
-        segment.file.advise_large()  # keys are all over it
         self._attach(segment)
         self._slots = slots
         self._entries = entries
@@ -210,6 +209,8 @@ class Index:
                 raise StoreCorruptError(path, 0, met, f"{size} bytes")
             file = self._files.open_mapped(path, size, read_only=self._read_only, keep_open=False)
             self._adopt(IndexFile(Segment(file, 0), self._slots, self._entries))
+        if self.newest is not None and not self._read_only:
+            self.newest.segment.file.advise_large(True)
 
     def keep_whole(self, synced_ms: int) -> int:
         """Delete what may have holes after the machine stopped.
@@ -354,6 +355,7 @@ class Index:
         full = self.newest
         path = self._unused_path()
         file = self._files.open_mapped(path, self._size_bytes(), create=True, keep_open=False)
+        file.advise_large(True)  # new keys are all over it
         try:
             file.reserve(0, _HEADER_BYTES + self._slots * 4)
             item = IndexFile(Segment(file, 0), self._slots, self._entries)
@@ -364,6 +366,7 @@ class Index:
             raise
         if full is not None:
             full.write_header()
+            full.segment.file.advise_large(False)  # or a look-up reads megabytes for each entry
             item.begin_after(full.end_log, full.end_ms)
             self.filled.append(full)
         self._adopt(item)

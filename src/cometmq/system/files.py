@@ -94,7 +94,7 @@ class MappedFile(Protocol):
     def advise_random(self) -> None:
         """Tell the kernel not to work in larger units than pages; a hint."""
 
-    def advise_large(self) -> None:
+    def advise_large(self, wanted: bool) -> None:
         """Tell the kernel to map units of `LARGE_PAGE_BYTES`, for files used all over; a hint.
 
         Writing one byte may then take room on the disk for such a unit.
@@ -349,10 +349,10 @@ class SystemMappedFile:
         """Tell the kernel not to work in larger units than pages; a hint."""
         self.map.madvise(mmap.MADV_RANDOM)
 
-    def advise_large(self) -> None:
+    def advise_large(self, wanted: bool) -> None:
         """Tell the kernel to map units of `LARGE_PAGE_BYTES`, for files used all over; a hint."""
         with contextlib.suppress(OSError, AttributeError):  # no such kernel or system
-            self.map.madvise(mmap.MADV_HUGEPAGE)
+            self.map.madvise(mmap.MADV_HUGEPAGE if wanted else mmap.MADV_NOHUGEPAGE)
 
     def write(self, start: int, data: bytes | memoryview) -> None:
         """Write bytes from ``start`` on, for which there is room."""

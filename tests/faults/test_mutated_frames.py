@@ -135,7 +135,15 @@ def is_readable(content: bytearray) -> bool:
     try:
         command_at(frame, 0, len(frame), FRAME_BYTES_MAX)  # the kit may not end at lengths below 0
         header = decode(bytes(content))
-    except (ProtocolError, AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error):
+    except (
+        ProtocolError,
+        AttributeError,
+        IndexError,
+        KeyError,
+        TypeError,
+        ValueError,
+        struct.error,
+    ):
         return False
     numbers = (header.code, header.opaque, header.flag, header.version)
     return all(isinstance(number, int) and -(2**31) <= number < 2**31 for number in numbers)

@@ -204,6 +204,11 @@ class Index:
             if entry.is_dir or not (entry.name.isascii() and entry.name.isdigit()):
                 continue
             path = self._directory / entry.name
+            if entry.size_bytes == 0:
+                # A crash may come between making a file and giving it its size.
+                if not self._read_only:
+                    self._files.remove(path)
+                continue
             if entry.size_bytes != size:
                 met = f"a file of {entry.size_bytes} bytes"
                 raise StoreCorruptError(path, 0, met, f"{size} bytes")

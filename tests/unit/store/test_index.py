@@ -194,3 +194,18 @@ def test_only_the_file_that_is_written_is_mapped_in_large_pages(
     large.clear()
     index_in(tmp_path, clock)
     assert large == {index.newest.path.name: True}
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_that_never_got_its_size_is_none(
+    tmp_path: Path, clock: ManualClock, read_only: bool
+) -> None:
+    put(index_in(tmp_path, clock), (9, 100, NOW_MS))
+    empty = tmp_path / "index" / "29991231235959999"
+    empty.touch()
+    index = Index(
+        SystemFiles(), tmp_path / "index", SLOTS, ENTRIES, clock.now_ms, read_only=read_only
+    )
+    index.load()
+    assert list(index.newest.chain(9)) == [(100, NOW_MS)]
+    assert empty.exists() == read_only

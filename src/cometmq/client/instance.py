@@ -31,7 +31,7 @@ from cometmq.client.errors import (
     TopicNotFoundError,
 )
 from cometmq.client.heartbeats import Heartbeats, Member, Membership, whole
-from cometmq.client.identity import client_id
+from cometmq.client.identity import client_id, outward_address
 from cometmq.client.lifetime import Ending, Lifetime
 from cometmq.client.name_servers import NameServers, parse_addresses
 from cometmq.client.namespaces import Namespace, NamespaceHook, namespace_of_endpoint
@@ -229,11 +229,15 @@ class ClientInstance(Lifetime):
             self._undiscovered.worked(discovery.endpoint(self.settings))
 
     def unique_ids(self) -> UniqueIds:
-        """Give a source of message ids that carry this client's address."""
+        """Give a source of message ids that carry this client's address.
+
+        Where the client id begins with a name, it is this machine's address instead.
+        """
         try:
-            return UniqueIds(ip_address(self.client_id.partition("@")[0].strip("[]")).packed)
+            own = ip_address(self.client_id.partition("@")[0].strip("[]"))
         except ValueError:
-            return UniqueIds()
+            own = ip_address(outward_address(self.name_servers.addresses).strip("[]"))
+        return UniqueIds(own.packed)
 
     def shared(self, kind: type[T], make: Callable[[], T]) -> T:
         """Give the one object of a kind that all members of this instance share, made when asked.

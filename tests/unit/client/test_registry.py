@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from ipaddress import ip_address
 
 import pytest
 
@@ -15,6 +16,7 @@ from cometmq.client import (
     Producer,
 )
 from cometmq.client.config import ClientSettings
+from cometmq.client.identity import outward_address
 from cometmq.client.registry import lease
 from cometmq.client.signing import Credentials, Signer, signature
 from cometmq.model.errors import ConfigError
@@ -179,3 +181,15 @@ async def test_sends_go_to_the_second_port_when_that_is_switched_on() -> None:
 
     assert switched_on.send_address("10.0.0.1:10911") == "10.0.0.1:10909"
     assert ClientInstance(NOBODY).send_address("10.0.0.1:10911") == "10.0.0.1:10911"
+
+
+@pytest.mark.parametrize("own", ["10.1.2.3", "my-machine.example"])
+async def test_message_ids_carry_the_address_of_the_client_or_where_it_has_a_name_the_machines(
+    own: str,
+) -> None:
+    address = "10.1.2.3" if own == "10.1.2.3" else outward_address([NOBODY]).strip("[]")
+
+    async with ClientInstance(NOBODY, settings=ClientSettings(client_ip=own)) as instance:
+        unique_id = instance.unique_ids().next()
+
+    assert bytes.fromhex(unique_id).startswith(ip_address(address).packed)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.client.signing import Credentials, Signer, signature
+from cometmq.client.config import ClientSettings
+from cometmq.client.signing import Credentials, Signer, credentials_of, signature
 from cometmq.model.errors import ConfigError
 from cometmq.remoting import OutgoingCall
 
@@ -91,3 +92,15 @@ def test_a_credentials_file_without_a_secret_is_refused_without_telling_its_cont
 def test_a_credentials_file_that_is_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the file"):
         Credentials.from_file(tmp_path / "nowhere")
+
+
+def test_the_file_that_java_reads_by_default_is_read_when_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a file of that name, whoever put it there, would decide who an application is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "key").write_text("accessKey=who\nsecretKey=hush\n")
+
+    assert credentials_of(ClientSettings()) is None
+    named = credentials_of(ClientSettings(key_file=Path("~/key")))
+    assert named == Credentials("who", "hush")

@@ -18,15 +18,17 @@ from cometmq.client import (
     Producer,
     PullConsumer,
     PullSettings,
+    SendTimeoutError,
     TopicNotFoundError,
 )
 from cometmq.client.routes import Route
-from cometmq.model.errors import CometError
+from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.bodies import ConsumerConnection
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import GetConsumerConnectionListRequest
+from cometmq.remoting import Connection, Request, Response
 from support.members import SilentConsumer, SilentProducer
-from support.scripted import ScriptedBroker, ScriptedCluster, route
+from support.scripted import Act, ScriptedBroker, ScriptedCluster, route
 
 IN_TIME_S = 20.0
 OFTEN = ClientSettings(route_refresh_ms=50, heartbeat_ms=50)
@@ -275,6 +277,68 @@ async def test_a_restarted_broker_learns_of_the_client_over_the_first_new_connec
 
     assert members == [client.client_id]
     assert told.is_set()
+
+
+class Connections(ScriptedBroker):
+    """A broker that notes over which connections it is spoken to."""
+
+    def __init__(self, *script: int | Act) -> None:
+        self.used: list[Connection] = []
+        super().__init__("a", *script)
+
+    def _send(self, request: Request) -> Response | None:
+        self.used.append(request.connection)
+        return super()._send(request)
+
+    def _heartbeat(self, request: Request) -> Response:
+        self.used.append(request.connection)
+        return super()._heartbeat(request)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_new_connection_begins_with_a_heartbeat_unless_told_otherwise(
+    at_once: bool,
+) -> None:
+    broker = Connections()
+    settings = ClientSettings(heartbeat_on_connect=at_once, heartbeat_ms=60_000)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientInstance(cluster.address, settings=settings) as client,
+    ):
+        client.join(SilentConsumer("g", {"t": "*"}))
+        await client.routes.find("t")
+        await client.ensure_heartbeat(broker.address)
+        before = len(broker.heartbeats)
+        lost = await client.remoting.connection(broker.address, timeout=IN_TIME_S)
+        lost.close()
+        for _ in range(2):  # the second answer comes after that to a heartbeat
+            with pytest.raises(ResponseError):
+                await client.brokers.members(broker.address, "g")
+
+        assert len(broker.heartbeats) == before + at_once
+    assert (len(set(broker.used)) == 2) == at_once
+
+
+@pytest.mark.parametrize("gives_up", [True, False])
+async def test_a_connection_to_a_silent_broker_is_given_up_unless_told_otherwise(
+    gives_up: bool,
+) -> None:
+    broker = Connections(Act.STAY_SILENT)
+    settings = ClientSettings(close_after_timeout=gives_up, heartbeat_ms=60_000)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientInstance(cluster.address, settings=settings) as client,
+        Producer(instance=client, group="p", retries=0) as producer,
+    ):
+        await producer.ready("t")
+        await broker.wait_until(lambda: len(broker.heartbeats) == 1)
+        await client.ensure_heartbeat(broker.address)
+        with pytest.raises(SendTimeoutError):
+            await producer.send(Message("t", b"x"), timeout=1.3)
+        silent, before = broker.used[-1], len(broker.used)
+        await producer.send(Message("t", b"x"))
+
+    assert (silent not in broker.used[before:]) == gives_up
 
 
 async def test_what_fails_again_and_again_is_told_once_and_so_is_its_end(

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from cometmq.client import Message, Producer
 from cometmq.model.errors import ConfigError
 from cometmq.remoting import (
     ConnectError,
@@ -21,6 +22,7 @@ from cometmq.remoting import (
 from cometmq.remoting.socks import SocksProxies
 from cometmq.remoting.tls import client_context
 from support.cancelling import cancel_at_every_await
+from support.scripted import ScriptedBroker, ScriptedCluster
 
 ECHO = 9001
 HOST = "127.0.0.1"
@@ -126,6 +128,19 @@ async def test_a_peer_is_called_through_the_proxy(
 
     assert answer.body == b"x" * 100_000
     assert proxy.asked == [(host, peer.port)]
+
+
+async def test_a_client_reaches_name_servers_and_brokers_through_the_proxy_of_its_settings() -> (
+    None
+):
+    broker = ScriptedBroker("a")
+    async with running(Proxy()) as proxy, ScriptedCluster([broker]) as cluster:
+        proxies = json.dumps({"127.0.0.0/8": {"addr": proxy.address}})
+        async with Producer(cluster.address, group="g", socks_proxies=proxies) as producer:
+            await producer.send(Message("t", b"x"))
+
+    wanted = [address.rpartition(":") for address in (cluster.address, broker.address)]
+    assert proxy.asked == [(host, int(port)) for host, _, port in wanted]
 
 
 async def test_a_proxy_serves_its_network_alone(peer: RemotingServer) -> None:

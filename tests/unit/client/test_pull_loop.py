@@ -154,6 +154,27 @@ async def test_a_pull_says_what_a_push_consumer_says(consumer: Consumer) -> None
     assert pull.commit_offset == 0
 
 
+async def test_a_pull_asks_for_as_much_as_is_set(consumer: Consumer) -> None:
+    consumer.begin(pull_batch=7, pull_bytes=1000, hold_ms=2_000)
+    await consumer.until_pulls(1)
+
+    [pull] = consumer.broker.pulls
+    assert (pull.max_msg_nums, pull.max_msg_bytes) == (7, 1000)
+    assert pull.suspend_timeout_millis == 2_000
+
+
+async def test_pulls_keep_the_interval_that_is_set_after_messages_came(consumer: Consumer) -> None:
+    clock = asyncio.get_running_loop().time
+    script(consumer, pulled(NO_MATCH, 5), found(5), found(6))
+    began = clock()
+
+    consumer.begin(pull_interval_ms=300)
+    await consumer.until_pulls(4)
+
+    assert clock() - began >= 0.58
+    assert consumer.asked == [0, 5, 6, 7]
+
+
 async def test_a_pull_carries_the_filter_if_it_is_to(consumer: Consumer) -> None:
     consumer.wanted = Filter.tags("x||y")
     consumer.begin(send_filter=True)

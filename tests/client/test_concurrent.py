@@ -21,6 +21,14 @@ from cometmq.client import (
 )
 from cometmq.client.handlers import ConsumeContext
 from cometmq.client.push import PushConsumer
+from cometmq.client.rebalance import (
+    AllocationStrategy,
+    Averagely,
+    AveragelyByCircle,
+    ByConfiguration,
+    ConsistentHash,
+    MachineRoomNearby,
+)
 from support.seen import Seen, until
 
 WAIT_S = 20.0
@@ -139,6 +147,55 @@ async def test_two_members_share_the_queues_and_one_takes_all_when_the_other_lea
         await seen.count(80)
 
     assert len(seen.messages) == 80
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        Averagely(),
+        AveragelyByCircle(),
+        ConsistentHash(),
+        MachineRoomNearby(AveragelyByCircle(), lambda queue: "r", lambda client: "r"),
+    ],
+    ids=lambda strategy: strategy.name,
+)
+async def test_members_own_what_their_strategy_gives_them(
+    name_servers: str, queues: list[MessageQueue], group: str, strategy: AllocationStrategy
+) -> None:
+    options = {
+        "group": group,
+        "handler": Seen(),
+        "subscriptions": {queues[0].topic: "*"},
+        "strategy": strategy,
+    }
+    async with (
+        PushConsumer(name_servers, client_ip="10.0.0.1", **options) as one,
+        PushConsumer(name_servers, client_ip="10.0.0.2", **options) as two,
+    ):
+        ids = sorted([one.client_id, two.client_id])
+        for member in (one, two):
+            mine = strategy.allocate(group, member.client_id, queues, ids)
+            await until(lambda member=member, mine=mine: sorted(member.queues()) == sorted(mine))
+
+
+async def test_a_member_owns_the_queues_of_its_configuration_alone(
+    name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
+) -> None:
+    seen = Seen()
+    for number, queue in enumerate(queues):
+        await producer.send(Message(topic=queue.topic, body=b"%d" % number), queue=queue)
+    async with PushConsumer(
+        name_servers,
+        group=group,
+        handler=seen,
+        subscriptions={queues[0].topic: "*"},
+        start_from=StartFrom.FIRST,
+        strategy=ByConfiguration([queues[3], queues[1]]),
+    ) as consumer:
+        await seen.count(2)
+        assert sorted(consumer.queues()) == [queues[1], queues[3]]
+
+    assert sorted(seen.bodies) == [b"1", b"3"]
 
 
 async def test_a_batch_handler_gets_messages_of_one_queue_together(

@@ -24,6 +24,8 @@ from docs import pages
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+UNITS = {"ms": "ms", "s": "s", "bytes": "bytes", "mib": "MiB", "minutes": "min"}
+"""What a word of a setting's name says of its unit."""
 SETTINGS = (BrokerSettings, StoreSettings, NameServerSettings, RemotingSettings, TlsSettings)
 
 
@@ -109,10 +111,16 @@ def test_every_setting_of_clients_is_documented_with_unit_and_default() -> None:
         table = text.partition(f"## {kind.__name__}\n")[2].partition("\n## ")[0].splitlines()
         rows = {line.split("|")[1].strip(" `"): line for line in table if line.startswith("| `")}
         for setting in describe(kind):
-            assert setting.expectation in rows[setting.name]
+            row, default = rows[setting.name], setting.default()
+            assert setting.expectation in row
             assert field_texts(kind)[setting.name]
-            if setting.name.endswith(("_ms", "_bytes")):
-                assert setting.unit in ("ms", "bytes"), setting.name
+            shown = row.split("|")[2].strip(" `")
+            if not setting.depends_on_machine:
+                assert setting.parse(shown) == default if shown else not default, setting.name
+            for word, unit in UNITS.items():
+                if word in setting.name.split("_"):
+                    assert setting.unit == unit, setting.name
+                    assert f"({unit})" in row
 
 
 def test_sample_file_of_clients_says_the_defaults() -> None:

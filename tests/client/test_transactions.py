@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from cometmq.client import (
+    ClientInstance,
     ClientSettings,
     EndContext,
     EndTransactionHook,
     InvalidMessageError,
     LocalState,
     Message,
+    Producer,
     PullConsumer,
     ResponseError,
     SendFailedError,
@@ -303,16 +305,50 @@ async def test_only_so_many_checks_wait_and_the_others_come_again() -> None:
     assert [message.body for message in listener.asked] == [b"first", b"second"]
 
 
-async def test_a_producer_that_is_closed_answers_no_more() -> None:
-    """The check finds no member, or no connection: the broker will ask somebody else."""
-    broker, listener = TransactionBroker(), Listener(LocalState.UNKNOWN)
-    async with ScriptedCluster([broker]) as cluster:
-        async with producer(cluster, listener) as sending:
-            await sending.send_in_transaction(MESSAGE)
-            await broker.until_ended(1)
-        broker.ask()
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_no_more_checks_are_answered_at_a_time_than_allowed(concurrency: int) -> None:
+    go_on = asyncio.Event()
 
-    assert listener.asked == []
+    class Slow(Listener):
+        async def check(self, message: StoredMessage) -> LocalState:
+            self.asked.append(message)
+            await go_on.wait()
+            return LocalState.COMMIT
+
+    broker, listener = TransactionBroker(), Slow(LocalState.UNKNOWN)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        producer(cluster, listener, check_concurrency=concurrency) as sending,
+    ):
+        await sending.send_in_transaction(MESSAGE)
+        for number in range(3):
+            broker.ask(body=b"%d" % number)
+        await sending.send_in_transaction(Message(topic="t", body=b"the checks have arrived"))
+        assert len(listener.asked) == concurrency
+        go_on.set()
+        await broker.until_ended(5)
+
+    assert sorted(message.body for message in listener.asked) == [b"0", b"1", b"2"]
+
+
+async def test_a_producer_that_is_closed_answers_no_more() -> None:
+    """The connection lives on with another producer; the broker will ask somebody else."""
+    broker, listener = TransactionBroker(), Listener(LocalState.UNKNOWN)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientInstance(cluster.address) as client,
+        Producer(instance=client, group="other") as other,
+    ):
+        async with TransactionProducer(instance=client, group="shop", listener=listener) as sending:
+            await sending.send_in_transaction(MESSAGE)
+            broker.ask(body=b"asked in time")
+            await broker.until_ended(2)
+        broker.ask(body=b"asked too late")
+        await other.send(Message(topic="t", body=b"the check has arrived"))
+        await asyncio.sleep(0)
+
+    assert [message.body for message in listener.asked] == [b"asked in time"]
+    assert len(broker.ends) == 2
 
 
 # --- a whole cluster ----------------------------------------------------------------------------

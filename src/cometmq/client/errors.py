@@ -37,7 +37,11 @@ class ClientError(CometError):
 
 
 class ClientClosedError(ClientError):
-    """The client is not running: it was never started, or it was closed."""
+    """The client is not running: it was never started, or it was closed.
+
+    Nothing was sent, but for sends that had begun when a producer was closed: their text says that
+    the message is perhaps stored.
+    """
 
 
 class TopicNotFoundError(ClientError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -17,7 +18,9 @@ START_S = 60
 
 
 def programs() -> Path | None:
-    """The folder of PostgreSQL's programs, the newest one; None where there is none."""
+    """The folder of PostgreSQL's programs, the newest one; None where they cannot be run."""
+    if _is_root() and ACCOUNT not in {entry.pw_name for entry in pwd.getpwall()}:
+        return None
     found = shutil.which("initdb")
     folders = [Path(found)] if found else sorted(PACKAGED.glob("*/bin/initdb"))
     return folders[-1].parent if folders else None
@@ -29,7 +32,7 @@ def postgres(folder: Path) -> Iterator[str]:
 
     It refuses to run as root, and runs as the system's own account for it then.
     """
-    account = {"user": ACCOUNT, "group": ACCOUNT} if os.geteuid() == 0 else {}
+    account = {"user": ACCOUNT, "group": ACCOUNT} if _is_root() else {}
     root = Path(tempfile.mkdtemp(prefix="cometmq-postgres-"))
     try:
         if account:
@@ -48,6 +51,10 @@ def postgres(folder: Path) -> Iterator[str]:
             subprocess.run(stop, cwd=root, check=True, **quiet, **account)
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
 
 
 def _free_port() -> int:

@@ -20,6 +20,10 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
         print(f"served {message.body.decode()}")
         done.release()
 
+    async with Producer(name_server, group="door") as producer:
+        for number in range(4):
+            await producer.send(Message(topic=TOPIC, body=b"ticket %d" % number))
+
     async with PopConsumer(
         name_server,
         group="counter",
@@ -28,9 +32,6 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
         start_from=StartFrom.FIRST,
         invisible_ms=30_000,
     ):
-        async with Producer(name_server, group="door") as producer:
-            for number in range(4):
-                await producer.send(Message(topic=TOPIC, body=b"ticket %d" % number))
         for _ in range(4):
             await done.acquire()
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.instance import ClientInstance
 from cometmq.client.subscription import Filter
+from cometmq.client.troubles import Troubles
 from cometmq.model.errors import CometError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import (
@@ -43,6 +44,9 @@ class GroupCalls:
 
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
+        self._locking = Troubles(
+            log, fails="queues not locked", works="queues are locked again", name="address"
+        )
 
     async def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue]
@@ -64,12 +68,15 @@ class GroupCalls:
     ) -> list[MessageQueue]:
         body = LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=queues)
         code, brokers = RequestCode.LOCK_BATCH_MQ, self._instance.brokers
+        where = f"{address} group={group}"
         try:
             answer = await brokers.call(address, code, body=body.encode(), timeout=LOCK_S)
-            return LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
+            locked = LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
         except CometError as error:
-            log.warning("queues not locked address=%s group=%s error=%s", address, group, error)
+            self._locking.failed(where, error)
             return []
+        self._locking.worked(where)
+        return locked
 
     async def unlock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], *, oneway: bool = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import AsyncIterator
 
 import pytest
@@ -57,10 +58,19 @@ async def test_a_queue_that_another_member_has_is_not_locked(asked: Asked) -> No
     assert await asked.calls.lock("g", "me", [A0, A1]) == {A0}
 
 
-async def test_queues_of_other_brokers_are_locked_when_one_is_no_help(asked: Asked) -> None:
+async def test_queues_of_other_brokers_are_locked_when_one_is_no_help(
+    asked: Asked, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often that is tried, the log says it once."""
     asked.a.refuse[RequestCode.LOCK_BATCH_MQ] = Response(ResponseCode.SYSTEM_ERROR, "no")
 
-    assert await asked.calls.lock("g", "me", [A0, B0, NOBODY, UNKNOWN]) == {B0}
+    for _ in range(3):
+        assert await asked.calls.lock("g", "me", [A0, B0, NOBODY, UNKNOWN]) == {B0}
+    told = [line.message for line in caplog.records if line.levelno >= logging.WARNING]
+
+    assert [line for line in told if "queues not locked" in line] == [
+        f"queues not locked address={asked.a.address} group=g error=response code 1: no"
+    ]
 
 
 @pytest.mark.parametrize("oneway", [True, False])

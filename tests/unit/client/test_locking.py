@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+import pytest
+
+from cometmq.client.push import locking
 from cometmq.client.push.locking import Locks
 from cometmq.client.queues.process_queue import ProcessQueue
 from cometmq.model.queue import MessageQueue
@@ -99,6 +102,31 @@ async def test_locks_are_renewed_on_and_on() -> None:
     await rig.locks.stop()
 
     assert rig.one.locked
+
+
+async def test_a_lost_lock_is_asked_for_again_long_before_the_next_renewal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(locking, "FIRST_S", 0.0)
+    monkeypatch.setattr(locking, "AGAIN_S", 0.01)
+    rig = Rig()
+    rig.broker.refuses.add(rig.one.queue)
+    rig.locks.start(1000.0)
+    async with asyncio.timeout(5):
+        while len(rig.broker.locked) < 3:
+            await asyncio.sleep(0.005)
+        rig.broker.refuses.clear()
+        while not rig.one.locked:
+            await asyncio.sleep(0.005)
+    asked = len(rig.broker.locked)
+    await asyncio.sleep(0.1)
+
+    assert len(rig.broker.locked) == asked, "none is lost, and the time has not come"
+    rig.now += 1000
+    async with asyncio.timeout(5):
+        while len(rig.broker.locked) == asked:
+            await asyncio.sleep(0.005)
+    await rig.locks.stop()
 
 
 async def test_a_queue_is_unlocked_at_once_when_it_is_released_without_delay() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Collection
 
 from cometmq.client.group_calls import GroupCalls
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 FIRST_S = 1.0
 """Until the locks are renewed for the first time."""
+AGAIN_S = 3.0
+"""From one try to the next to get a lock back that was lost."""
 UNLOCK_ALL_S = 2.0
 
 
@@ -56,10 +59,20 @@ class Locks:
         self._on_locked = on_locked
         self._later: dict[MessageQueue, asyncio.TimerHandle] = {}
         self._tasks = Supervisor(f"locks {group}")
+        self._renewed_at = -math.inf
 
     def start(self, interval_s: float) -> None:
-        """Renew all locks every ``interval_s`` seconds."""
-        self._tasks.every(interval_s, self.renew, "renew", first_s=min(FIRST_S, interval_s))
+        """Renew all locks every ``interval_s`` seconds, and sooner while one of them is lost."""
+        turn_s = min(AGAIN_S, interval_s)
+
+        async def look() -> None:
+            if self._is_lost() or self._now() - self._renewed_at + turn_s >= interval_s:
+                await self.renew()
+
+        self._tasks.every(turn_s, look, "renew", first_s=min(FIRST_S, interval_s))
+
+    def _is_lost(self) -> bool:
+        return any(not queue.locked and not queue.dropped for queue in self._queues())
 
     async def stop(self) -> None:
         """Renew no longer, and give all locks back to the brokers at once."""
@@ -92,6 +105,7 @@ class Locks:
     async def renew(self) -> None:
         """Lock all owned queues again; those that no broker confirms are not locked any more."""
         owned = [queue for queue in self._queues() if not queue.dropped]
+        self._renewed_at = self._now()
         if not owned:
             return
         locked = await self._lock([queue.queue for queue in owned])

@@ -12,7 +12,8 @@ from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.remoting import Response
+from cometmq.protocol.command import Command
+from cometmq.remoting import OutgoingCall, Response
 from support.group_broker import GroupBroker
 from support.scripted import ScriptedCluster
 
@@ -119,3 +120,37 @@ async def test_a_frozen_offset_is_what_the_broker_gets(kept: Kept) -> None:
     await kept.store.persist([ONE])
 
     assert kept.commits == [(0, 5)]
+
+
+class Order:
+    """Notes which commits were asked for and answered, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def before_request(self, address: str, call: OutgoingCall) -> None:
+        if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            self.events.append(f"ask {call.fields['queueId']}")
+
+    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+        if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            self.events.append(f"told {call.fields['queueId']}")
+
+
+async def test_the_first_offset_of_a_topic_is_told_before_all_others() -> None:
+    """Real brokers lose one of two that come together while they know none of the group."""
+    order, queues = Order(), [MessageQueue("t", "a", number) for number in range(3)]
+    async with (
+        ScriptedCluster([GroupBroker()]) as cluster,
+        ClientInstance(cluster.address, hooks=[order]) as instance,
+    ):
+        store = RemoteOffsetStore(instance, "g")
+        for turn in (1, 2):
+            for queue in queues:
+                store.update(queue, QueueOffset(turn))
+            await store.persist(queues)
+
+    first, second = order.events[:6], order.events[6:]
+    assert first[:2] == [first[0], first[0].replace("ask", "told")]
+    assert [event.split()[0] for event in first[2:4]] == ["ask", "ask"]
+    assert [event.split()[0] for event in second[:3]] == ["ask", "ask", "ask"]

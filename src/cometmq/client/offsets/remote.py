@@ -36,6 +36,8 @@ class RemoteOffsetStore:
         self._table = OffsetTable()
         self._written: dict[MessageQueue, tuple[QueueOffset, int]] = {}
         self._failing: set[str] = set()
+        self._opened: set[tuple[str, str]] = set()
+        """Topics and brokers that have taken some offset."""
 
     async def load(self) -> None:
         """Do nothing: each queue is asked for when it is begun."""
@@ -73,9 +75,16 @@ class RemoteOffsetStore:
 
         What a broker has already is told again only now and then. One that is no help is logged;
         its queues are told again next time.
+
+        The first offset of a topic goes to a broker alone: RocketMQ's make a group's table of a
+        topic when they get it, and of two that come together they may keep but one.
         """
         due = [queue for queue in queues if self._is_due(queue)]
-        answers = await asyncio.gather(*(self._persist(queue) for queue in due))
+        firsts = {_place(queue): queue for queue in due if _place(queue) not in self._opened}
+        alone = set(firsts.values())
+        due.sort(key=lambda queue: queue not in alone)
+        answers = await asyncio.gather(*(self._persist(queue) for queue in due[: len(alone)]))
+        answers += await asyncio.gather(*(self._persist(queue) for queue in due[len(alone) :]))
         failing = {queue.broker_name for queue, ok in zip(due, answers, strict=True) if not ok}
         self._failing -= {queue.broker_name for queue in due} - failing
 
@@ -100,6 +109,7 @@ class RemoteOffsetStore:
             log.log(level, "offset not kept queue=%s offset=%d error=%s", queue, offset, error)
             return False
         self._written[queue] = (offset, 0)
+        self._opened.add(_place(queue))
         return True
 
     def forget(self, queue: MessageQueue) -> None:
@@ -110,3 +120,7 @@ class RemoteOffsetStore:
     def table(self) -> Mapping[MessageQueue, QueueOffset]:
         """Give a copy of what is in memory."""
         return self._table.copy()
+
+
+def _place(queue: MessageQueue) -> tuple[str, str]:
+    return queue.topic, queue.broker_name

@@ -3,7 +3,8 @@
 Every test here runs on each cluster that ``COMETMQ_CLUSTERS`` names: ``comet`` (the default),
 ``4.9.7``, ``5.3.3``, with commas between, or ``all``. What only some of them can do is marked:
 ``@pytest.mark.only_on("4.9.7", "5.3.3")`` skips ours, ``@pytest.mark.soak_elsewhere`` skips the
-real ones except on long runs. A test of what our broker refuses for now
+real ones except on long runs, and ``@pytest.mark.soak_on("5.3.3")`` those whose broker takes too
+long to come up for every run. A test of what our broker refuses for now
 asserts the refusal where ``target`` is ``comet``.
 """
 
@@ -45,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marks of this folder."""
     config.addinivalue_line("markers", "only_on(*targets): runs on these clusters only")
     config.addinivalue_line("markers", "soak_elsewhere: real clusters are for long runs")
+    config.addinivalue_line("markers", "soak_on(*targets): those clusters are for long runs")
     config.addinivalue_line("markers", "leaves(why): the test leaves tasks or sockets, and may")
 
 
@@ -68,9 +70,10 @@ def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(autouse=True)
 async def _leaves_nothing(
-    session_cluster: Cluster, request: pytest.FixtureRequest
+    session_cluster: Cluster, target: str, request: pytest.FixtureRequest
 ) -> AsyncIterator[None]:
     """Fail a test after which a task still runs in its loop, or a socket is still open."""
+    _skip_elsewhere(request, target)
     tasks, sockets = other_tasks(), open_sockets()
     yield
     if request.node.get_closest_marker("leaves") is None:
@@ -79,9 +82,8 @@ async def _leaves_nothing(
 
 
 @pytest.fixture
-def cluster(session_cluster: Cluster, target: str, request: pytest.FixtureRequest) -> Cluster:
+def cluster(session_cluster: Cluster) -> Cluster:
     """The shared cluster, for tests that leave it as it is."""
-    _skip_elsewhere(request, target)
     return session_cluster
 
 
@@ -93,17 +95,17 @@ def _skip_elsewhere(request: pytest.FixtureRequest, target: str) -> None:
     long_run = os.environ.get("COMETMQ_ROUNDS", "ci") != "ci"
     if request.node.get_closest_marker("soak_elsewhere") and target != COMET and not long_run:
         pytest.skip("real clusters are for long runs (COMETMQ_ROUNDS=soak)")
+    slow = request.node.get_closest_marker("soak_on")
+    if slow is not None and target in slow.args and not long_run:
+        pytest.skip(f"{target} is for long runs (COMETMQ_ROUNDS=soak)")
 
 
 MakeCluster = Callable[..., Cluster]
 
 
 @pytest.fixture
-def make_cluster(
-    target: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[MakeCluster]:
+def make_cluster(target: str, tmp_path: Path) -> Iterator[MakeCluster]:
     """Start clusters for one test alone, with settings of the broker by RocketMQ's names."""
-    _skip_elsewhere(request, target)
     started: list[Cluster] = []
 
     def make(settings: Settings | None = None) -> Cluster:

@@ -12,6 +12,7 @@ from support.examples import EXPECTED, NEEDS_ROCKETMQ, every_example, run
 
 
 @pytest.mark.only_on("4.9.7", "5.3.3")
+@pytest.mark.soak_on("4.9.7")
 @pytest.mark.parametrize("path", every_example(), ids=lambda path: path.stem)
 def test_example_runs_on_rocketmq_and_prints_what_it_says(
     cluster: Cluster, target: str, path: Path

@@ -24,7 +24,11 @@ from cometmq.client import (
 from cometmq.client.queue_offsets import QueueOffsets
 from cometmq.model.errors import CometError
 
-pytestmark = [pytest.mark.only_on(*VERSIONS), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.only_on(*VERSIONS),
+    pytest.mark.soak_on("5.3.3"),
+    pytest.mark.slow,
+]
 
 WAIT_S = 60.0
 MESSAGES = 6

@@ -251,6 +251,7 @@ async def test_a_broker_that_does_not_answer_is_not_waited_for_without_end() -> 
             assert client.broker_version("127.0.0.1:1") == 0
 
 
+@pytest.mark.soak_on("5.3.3")
 async def test_a_restarted_broker_learns_of_the_client_over_the_first_new_connection(
     own_cluster: Cluster, group: str
 ) -> None:

@@ -1,0 +1,145 @@
+"""What a pop consumer asks, against what RocketMQ's own client asked in the same place."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from cometmq.client import PopConsumer, StartFrom, StoredMessage
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command
+from cometmq.remoting import Request, Response
+from support.recorded import answers, frames
+from support.scripted import ScriptedBroker, ScriptedCluster, route
+
+TOPIC, GROUP = "TopicPop", "CG_pop"
+MINE = {"client_ip": "10.0.0.1", "instance_name": "pop1"}
+TIMES = ("bornTime",)
+
+
+class Replaying(ScriptedBroker):
+    """Answers pops as the real broker did, and notes what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__("broker-a")
+        self.asked: list[tuple[str, dict[str, str], bytes]] = []
+        self.pops = deque(answers("5.3.3", "pop", "POP_MESSAGE"))
+        [self.assigned] = {
+            answer.body
+            for answer in answers("5.3.3", "pop", "QUERY_ASSIGNMENT")
+            if b"%RETRY%" not in answer.body
+        }
+        for code in (
+            RequestCode.QUERY_ASSIGNMENT,
+            RequestCode.POP_MESSAGE,
+            RequestCode.ACK_MESSAGE,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        ):
+            self.processors[code] = self._replay
+
+    def _replay(self, request: Request) -> Response | None:
+        command = request.command
+        name = RequestCode(command.code).name
+        self.asked.append((name, dict(command.fields), bytes(command.body)))
+        self.moved.set()
+        if name == "QUERY_ASSIGNMENT":
+            return Response(body=self.assigned)
+        if name != "POP_MESSAGE":
+            return Response()
+        if not self.pops:
+            return None
+        answer: Command = self.pops.popleft()
+        return Response(body=answer.body, fields=dict(answer.fields))
+
+    def of(self, name: str) -> list[dict[str, str]]:
+        """The fields of the requests of one kind, without the times."""
+        return [untimed(fields) for found, fields, _ in self.asked if found == name]
+
+
+def untimed(fields: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in fields.items() if name not in TIMES}
+
+
+def recorded(name: str) -> list[dict[str, str]]:
+    """What RocketMQ's client sent with requests of one kind."""
+    return [untimed(sent.fields) for found, sent in frames("5.3.3", "pop") if found == name]
+
+
+def in_order(rows: list[dict[str, str]]) -> list[list[tuple[str, str]]]:
+    return sorted(sorted(row.items()) for row in rows)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[tuple[Replaying, str]]:
+    made = Replaying()
+    async with ScriptedCluster([made]) as cluster:
+        cluster.name_server.routes[TOPIC] = route({"broker-a": made.address})
+        yield made, cluster.address
+
+
+def popping(address: str, handler: Any, **options: Any) -> PopConsumer:
+    return PopConsumer(
+        address,
+        group=GROUP,
+        handler=handler,
+        subscriptions={TOPIC: "*"},
+        start_from=StartFrom.FIRST,
+        **MINE,
+        **options,
+    )
+
+
+async def test_pops_and_acknowledgements_are_those_of_rocketmq_s_client(
+    broker: tuple[Replaying, str],
+) -> None:
+    """One of the six messages fails, as it did there."""
+    peer, address = broker
+    [failed] = recorded("CHANGE_MESSAGE_INVISIBLETIME")
+
+    async def handle(message: StoredMessage) -> None:
+        if (str(message.queue_id), str(message.queue_offset)) == (
+            failed["queueId"],
+            failed["offset"],
+        ):
+            raise ValueError("fails once")
+
+    def acknowledged() -> list[dict[str, str]]:
+        """But for the one that came again at the end, which the recording does not show."""
+        return [fields for fields in peer.of("ACK_MESSAGE") if fields["topic"] == TOPIC]
+
+    async with popping(address, handle, invisible_ms=10_000):
+        await peer.wait_until(
+            lambda: len(acknowledged()) == 5 and bool(peer.of("CHANGE_MESSAGE_INVISIBLETIME"))
+        )
+
+    asked = recorded("POP_MESSAGE")[0]
+    assert all(fields == asked for fields in peer.of("POP_MESSAGE"))
+    assert in_order(acknowledged()) == in_order(recorded("ACK_MESSAGE"))
+    assert peer.of("CHANGE_MESSAGE_INVISIBLETIME") == [failed]
+    bodies = [sent.body for name, sent in frames("5.3.3", "pop") if name == "QUERY_ASSIGNMENT"]
+    assert {body for name, _, body in peer.asked if name == "QUERY_ASSIGNMENT"} <= set(bodies)
+
+
+async def test_a_pop_asks_for_as_much_and_waits_as_long_as_is_set(
+    broker: tuple[Replaying, str],
+) -> None:
+    peer, address = broker
+    peer.pops.clear()
+
+    async def handle(message: StoredMessage) -> None:
+        raise AssertionError("there is no message")
+
+    options = {"pop_batch": 7, "invisible_ms": 20_000, "hold_ms": 300, "assignment_ms": 100}
+    async with popping(address, handle, **options):
+        await peer.wait_until(lambda: len(peer.of("QUERY_ASSIGNMENT")) >= 3)
+        await peer.wait_until(lambda: bool(peer.of("POP_MESSAGE")))
+
+    fields = peer.of("POP_MESSAGE")[0]
+    assert (fields["maxMsgNums"], fields["invisibleTime"], fields["pollTime"]) == (
+        "7",
+        "20000",
+        "300",
+    )

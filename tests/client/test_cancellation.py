@@ -63,6 +63,8 @@ class World:
     queues: list[MessageQueue]
     group: str
     stored: list[StoredMessage]
+    handled: asyncio.Event
+    """Set when the push consumer's handler is called."""
 
     @property
     def topic(self) -> str:
@@ -85,6 +87,18 @@ class World:
         await self.puller.bounds(self.queues[1])
         await self.admin.topics()
         assert self.links.broker.accepted == 1
+
+    async def consumes(self) -> None:
+        """The push consumer still is handed new messages, of whatever it is told to subscribe."""
+        await self.works()
+        await self.pusher.subscribe(self.topic)
+        self.handled.clear()
+        async with asyncio.timeout(20):
+            while not self.handled.is_set():
+                await self.producer.send(self.message(), timeout=5.0)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.5):
+                        await self.handled.wait()
 
 
 class Commits:
@@ -109,6 +123,11 @@ async def links(cluster: Cluster) -> AsyncIterator[Proxied]:
 
 @pytest.fixture
 async def world(links: Proxied, queues: list[MessageQueue], group: str) -> AsyncIterator[World]:
+    handled = asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        handled.set()
+
     async with (
         ClientInstance(links.address) as instance,
         Producer(instance=instance, group=group) as producer,
@@ -119,7 +138,7 @@ async def world(links: Proxied, queues: list[MessageQueue], group: str) -> Async
         PushConsumer(
             instance=instance,
             group=f"{group}-push",
-            handler=takes,
+            handler=handle,
             subscriptions={queues[0].topic: "*"},
         ) as pusher,
         AdminClient(instance=instance) as admin,
@@ -143,6 +162,7 @@ async def world(links: Proxied, queues: list[MessageQueue], group: str) -> Async
             queues=queues,
             group=group,
             stored=found.messages,
+            handled=handled,
         )
 
 
@@ -275,11 +295,12 @@ def required(call: Callable[..., object]) -> list[str]:
 @pytest.mark.parametrize("kind", [kind.__name__ for kind in KINDS])
 async def test_calls_can_be_cancelled_wherever_they_wait(world: World, kind: str) -> None:
     """Each public coroutine of a class, one after the other, on one client."""
+    check = world.consumes if kind == PushConsumer.__name__ else world.works
     for name in sorted({*public_coroutines(), *CALLS}):
         if name.partition(".")[0] != kind:
             continue
         try:
-            await cancel_at_every_await(lambda name=name: called(world, name), world.works)
+            await cancel_at_every_await(lambda name=name: called(world, name), check)
         except Exception as error:
             error.add_note(f"calling {name}")
             raise

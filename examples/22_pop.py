@@ -1,6 +1,6 @@
 """Let the brokers hand out messages one by one, so that members need no queues of their own.
 
-Needs brokers of RocketMQ 5.0 or later; ours refuse it for now.
+Needs brokers of RocketMQ 5.0 or later with their timer wheel; ours refuse it for now.
 """
 
 import asyncio

@@ -26,6 +26,7 @@ from cometmq.client import (
     StoredMessage,
     WrongModeError,
 )
+from cometmq.client.rebalance import AveragelyByCircle
 from cometmq.client.registry import lease
 from cometmq.model.topic import retry_topic
 from cometmq.protocol.codes import RequestCode
@@ -141,6 +142,26 @@ async def test_two_members_divide_the_queues_and_one_inherits_those_of_the_other
 
         assert set(await take(stays, 20)) <= set(bodies)
         assert sorted(stays.assignment()) == sorted(queues)
+
+
+async def test_subscribed_queues_are_divided_as_the_strategy_says(
+    name_servers: str, queues: list[MessageQueue], group: str
+) -> None:
+    """Every second queue each, where the usual strategy gives the first two and the last two."""
+    options = {
+        "group": group,
+        "subscriptions": {queues[0].topic: "*"},
+        "strategy": AveragelyByCircle(),
+    }
+    async with (
+        PullConsumer(name_servers, client_ip="10.0.0.1", **options) as one,
+        PullConsumer(name_servers, client_ip="10.0.0.2", **options) as two,
+    ):
+
+        async def divided() -> bool:
+            return [sorted(each.assignment()) for each in (one, two)] == [queues[::2], queues[1::2]]
+
+        await until(divided)
 
 
 async def test_a_subscription_ends_and_what_was_finished_is_committed(

@@ -116,7 +116,7 @@ class PopConsumer(Lifetime):
         self._group = group
         self._lease = lease(name_servers, settings=connecting, instance=instance)
         self._instance = self._lease.instance
-        self._traces = TraceDispatcher.of(self._instance) if self._settings.trace else None
+        self._traces = TraceDispatcher.of(self._instance, tables) if self._settings.trace else None
         wish = PopWish(
             group=group,
             handler=handler,

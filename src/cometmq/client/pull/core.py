@@ -85,7 +85,7 @@ class PullCore(Lifetime):
         self._offsets = QueueOffsets(self._instance.routes, self._instance.brokers)
         store = offset_store or self._own_store(broadcast=broadcast)
         self._places = Places(self._group, self._offsets, store, start_from)
-        self._traces = TraceDispatcher.of(self._instance) if self._settings.trace else None
+        self._traces = TraceDispatcher.of(self._instance, tables) if self._settings.trace else None
         self._traced = False
         if self._traces is not None:
             hooks = [*hooks, ConsumeTrace(self._traces, self._settings.trace_topic)]

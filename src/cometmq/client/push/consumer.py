@@ -119,7 +119,7 @@ class PushConsumer(Lifetime):
             name_servers, settings=connecting, instance=instance, keep_name=broadcast
         )
         self._instance = self._lease.instance
-        self._traces = TraceDispatcher.of(self._instance) if self._settings.trace else None
+        self._traces = TraceDispatcher.of(self._instance, tables) if self._settings.trace else None
         wish = Wish(
             group=group,
             handler=handler,

@@ -22,7 +22,7 @@ from cometmq.store import raw
 from cometmq.store.errors import StoreCorruptError
 from cometmq.store.paths import index_name
 from cometmq.store.segments import Segment
-from cometmq.system.files import LARGE_PAGE_BYTES, Files
+from cometmq.system.files import Files
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -90,9 +90,7 @@ class IndexFile:
         position = self._position(self.next_entry + entries)
         if position > self._reserved:
             start = max(self._reserved, 0)
-            stop = position + _RESERVE_BYTES  # up to where the kernel may take pages from
-            stop += -stop % LARGE_PAGE_BYTES
-            stop = min(stop, self.segment.size_bytes)
+            stop = min(position + _RESERVE_BYTES, self.segment.size_bytes)
             self.segment.file.reserve(start, stop)
             self._reserved = stop
 
@@ -214,8 +212,6 @@ class Index:
                 raise StoreCorruptError(path, 0, met, f"{size} bytes")
             file = self._files.open_mapped(path, size, read_only=self._read_only, keep_open=False)
             self._adopt(IndexFile(Segment(file, 0), self._slots, self._entries))
-        if self.newest is not None and not self._read_only:
-            self.newest.segment.file.advise_large(True)
 
     def keep_whole(self, synced_ms: int) -> int:
         """Delete what may have holes after the machine stopped.
@@ -360,7 +356,6 @@ class Index:
         full = self.newest
         path = self._unused_path()
         file = self._files.open_mapped(path, self._size_bytes(), create=True, keep_open=False)
-        file.advise_large(True)  # new keys are all over it
         try:
             file.reserve(0, _HEADER_BYTES + self._slots * 4)
             item = IndexFile(Segment(file, 0), self._slots, self._entries)
@@ -371,7 +366,6 @@ class Index:
             raise
         if full is not None:
             full.write_header()
-            full.segment.file.advise_large(False)  # or a look-up reads megabytes for each entry
             item.begin_after(full.end_log, full.end_ms)
             self.filled.append(full)
         self._adopt(item)

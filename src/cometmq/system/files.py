@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-LARGE_PAGE_BYTES = 2 * 1024 * 1024
 _MS_SYNC = 4
 _CREATE = os.O_CREAT | os.O_TRUNC
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -93,12 +92,6 @@ class MappedFile(Protocol):
 
     def advise_random(self) -> None:
         """Tell the kernel not to work in larger units than pages; a hint."""
-
-    def advise_large(self, wanted: bool) -> None:
-        """Tell the kernel to map units of `LARGE_PAGE_BYTES`, for files used all over; a hint.
-
-        Writing one byte may then take room on the disk for such a unit.
-        """
 
     def write(self, start: int, data: bytes | memoryview) -> None:
         """Write bytes from ``start`` on, for which there is room; whoever reads ``map`` sees them.
@@ -348,11 +341,6 @@ class SystemMappedFile:
     def advise_random(self) -> None:
         """Tell the kernel not to work in larger units than pages; a hint."""
         self.map.madvise(mmap.MADV_RANDOM)
-
-    def advise_large(self, wanted: bool) -> None:
-        """Tell the kernel to map units of `LARGE_PAGE_BYTES`, for files used all over; a hint."""
-        with contextlib.suppress(OSError, AttributeError):  # no such kernel or system
-            self.map.madvise(mmap.MADV_HUGEPAGE if wanted else mmap.MADV_NOHUGEPAGE)
 
     def write(self, start: int, data: bytes | memoryview) -> None:
         """Write bytes from ``start`` on, for which there is room."""

@@ -10,7 +10,7 @@ import pytest
 from cometmq.store import StoreCorruptError
 from cometmq.store.index import Index
 from cometmq.system.clock import ManualClock
-from cometmq.system.files import SystemFiles, SystemMappedFile
+from cometmq.system.files import SystemFiles
 
 SLOTS, ENTRIES = 4, 6
 FILE_BYTES = 40 + SLOTS * 4 + ENTRIES * 20
@@ -178,22 +178,6 @@ def test_a_header_that_counts_more_entries_than_there_are_leads_nowhere(
     assert index.newest.is_full()
     put(index, (9, 200, NOW_MS + 1))
     assert list(index.newest.chain(9)) == [(200, NOW_MS + 1)]
-
-
-def test_only_the_file_that_is_written_is_mapped_in_large_pages(
-    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Looking a key up in another one would read megabytes for each entry."""
-    large: dict[str, bool] = {}
-    monkeypatch.setattr(
-        SystemMappedFile, "advise_large", lambda file, on: large.update({file.path.name: on})
-    )
-    index = index_in(tmp_path, clock)
-    put(index, *[(number, number * 10, NOW_MS + number) for number in range(11)])
-    assert list(large.values()) == [False, False, True]
-    large.clear()
-    index_in(tmp_path, clock)
-    assert large == {index.newest.path.name: True}
 
 
 @pytest.mark.parametrize("read_only", [False, True])

@@ -70,8 +70,6 @@ def test_a_mapped_file_is_sparse_until_room_is_reserved(
     file.map[5:8] = b"abc"
     file.sync()
     file.advise_random()
-    file.advise_large(True)
-    file.advise_large(False)
     file.close()
     file.sync()
     assert (tmp_path / "m").read_bytes()[:9] == b"\0\0\0\0\0abc\0"

@@ -539,6 +539,8 @@ async def test_all_requests_say_that_they_are_of_a_stream_as_recorded_ones_do(
     if not subscribed:
         only_there.add("GET_CONSUMER_LIST_BY_GROUP")
     assert recorded - only_there <= sent
+    pulls = {"PULL_MESSAGE", "LITE_PULL_MESSAGE"}
+    assert sent & pulls == recorded & pulls, "the one code that the broker serves them by"
     assert {fields.get("ReqT") for _, fields in requests.noted} == {"0"}
 
 

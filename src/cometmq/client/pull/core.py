@@ -154,6 +154,8 @@ class PullCore(Lifetime):
     async def _pull(self, request: Pull, timeout: float) -> PullResult:
         queue = request.queue
         address = await self._offsets.address(queue, self._replicas.of(queue))
+        if request.lite and not self._instance.broker_version(address):
+            await self._instance.ensure_heartbeat(address)  # its answer tells the version
         result = await pull_once(
             self._instance.brokers,
             address,

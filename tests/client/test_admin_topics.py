@@ -141,6 +141,26 @@ async def test_a_broker_tells_its_figures(admin: AdminClient, broker: str) -> No
     assert "bootTimestamp" in figures
 
 
+async def test_a_broker_tells_how_its_replicas_follow_it(
+    admin: AdminClient,
+    instance: ClientInstance,
+    queues: list[MessageQueue],
+    broker: str,
+    target: str,
+) -> None:
+    async with Producer(instance=instance, group="p") as producer:
+        await producer.send(Message(queues[0].topic, b"x"), queue=queues[0])
+    if target == "4.9.7":
+        with pytest.raises(ResponseError, match="not supported"):
+            await admin.replication(broker)
+        return
+    told = await admin.replication(broker)
+
+    assert told.master
+    assert told.master_commit_log_max_offset > 0
+    assert told.ha_connection_info == []
+
+
 async def test_settings_of_a_broker_are_shown_and_changed(admin: AdminClient, broker: str) -> None:
     before = (await admin.broker_config(broker))["maxMessageSize"]
     await admin.set_broker_config(broker, {"maxMessageSize": "1000000"})

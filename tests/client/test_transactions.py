@@ -72,7 +72,7 @@ class PlainListener(Listener):
 
 
 def _said(what: Any) -> Any:
-    if isinstance(what, Exception):
+    if isinstance(what, BaseException):
         raise what
     return what
 
@@ -303,6 +303,23 @@ async def test_only_so_many_checks_wait_and_the_others_come_again() -> None:
         await broker.until_ended(4)
 
     assert [message.body for message in listener.asked] == [b"first", b"second"]
+
+
+async def test_a_listener_that_cancels_itself_has_failed_and_is_asked_again() -> None:
+    """As one does that awaits a task which somebody cancelled."""
+    broker = TransactionBroker()
+    listener = Listener(asyncio.CancelledError(), asyncio.CancelledError())
+    async with ScriptedCluster([broker]) as cluster, producer(cluster, listener) as sending:
+        sent = await sending.send_in_transaction(MESSAGE)
+        broker.ask(body=b"first")
+        await broker.until_ended(2)
+        listener.checked = LocalState.COMMIT
+        broker.ask(body=b"second")
+        end = await broker.until_ended(3)
+
+    assert (sent.state, type(sent.error)) == (LocalState.UNKNOWN, asyncio.CancelledError)
+    assert [end_of(told) for told in broker.ends] == [(0, False), (0, True), (8, True)]
+    assert end is broker.ends[-1]
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])

@@ -186,11 +186,18 @@ class TransactionProducer(Producer):
 
     async def _ask(
         self, caller: Caller, question: Callable[..., Any], *arguments: Any
-    ) -> tuple[LocalState, Exception | None]:
-        """Call the listener; whatever goes wrong, the answer is a state."""
+    ) -> tuple[LocalState, BaseException | None]:
+        """Call the listener; whatever goes wrong, the answer is a state.
+
+        A `CancelledError` that the listener raises of its own is its failure; one that is meant for
+        the calling task goes through.
+        """
         try:
             state = await caller.call(question, *arguments)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
             log.warning(
                 "a transaction listener failed group=%s error=%s", self.group, type(error).__name__
             )
@@ -203,7 +210,7 @@ class TransactionProducer(Producer):
         receipt: SendReceipt,
         transaction_id: str,
         state: LocalState,
-        error: Exception | None,
+        error: BaseException | None,
     ) -> None:
         """Tell the broker; one that cannot be told asks later."""
         topic = self._instance.namespace.wrap_topic(message.topic)
@@ -233,7 +240,7 @@ class TransactionProducer(Producer):
         self._show_end(message, receipt.message_id, transaction_id, address, state, checked=False)
 
     async def _tell(
-        self, address: str, header: EndTransactionRequest, error: Exception | None
+        self, address: str, header: EndTransactionRequest, error: BaseException | None
     ) -> None:
         remark = f"the listener failed: {type(error).__name__}: {error}" if error else None
         await self._instance.remoting.oneway(
@@ -271,6 +278,8 @@ class TransactionProducer(Producer):
                     check.message.message_id,
                     error,
                 )
+            except Exception:
+                log.exception("a transaction check is not answered id=%s", check.message.message_id)
 
     async def _answer(self, check: _Check) -> None:
         asked, message = check.header, check.message

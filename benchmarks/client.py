@@ -304,7 +304,7 @@ def _markdown(
     lines += [
         f"- {version_line()}",
         f"- one broker, ours, on core {BROKER_CORE}; each client alone on core {CLIENT_CORE}",
-        f"- {options.rounds} rounds of {options.seconds:g} s per figure; median, and how far the"
+        f"- {_rounds(values)} rounds of {options.seconds:g} s per figure; median, and how far the"
         " rounds lie apart in % of it",
         "",
         "| load | client | figure | CPU s per million | goal |",
@@ -315,6 +315,11 @@ def _markdown(
             if rounds := values.get(name, {}).get(client.name):
                 lines.append(_table_line(row, client, rounds, options.window))
     return "\n".join(lines) + "\n"
+
+
+def _rounds(values: Mapping[str, Mapping[str, list[dict[str, float]]]]) -> int:
+    """How many rounds were finished; a run that is stopped early has some."""
+    return min((len(rounds) for of in values.values() for rounds in of.values()), default=0)
 
 
 def _table_line(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from cometmq.client import (
     Message,
     MessageQueue,
     Producer,
+    PullConsumer,
     StartFrom,
     StoredMessage,
 )
@@ -196,6 +198,27 @@ async def test_a_member_owns_the_queues_of_its_configuration_alone(
         assert sorted(consumer.queues()) == [queues[1], queues[3]]
 
     assert sorted(seen.bodies) == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("kind", [PushConsumer, PullConsumer], ids=lambda kind: kind.__name__)
+async def test_a_listener_that_cancels_itself_does_not_end_the_dividing(
+    name_servers: str, queues: list[MessageQueue], group: str, kind: Callable[..., Any]
+) -> None:
+    """As one does that awaits a task which somebody cancelled."""
+    owned: list[int] = []
+
+    async def listen(topic: str, every: object, mine: Sequence[MessageQueue]) -> None:
+        owned.append(len(mine))
+        raise asyncio.CancelledError
+
+    options: dict[str, Any] = {"group": group, "subscriptions": {queues[0].topic: "*"}}
+    if kind is PushConsumer:
+        options["handler"] = Seen()
+    async with kind(name_servers, on_queues=listen, **options):
+        await until(lambda: owned[-1:] == [4])
+        async with kind(name_servers, **options):
+            await until(lambda: owned[-1] == 2)
+        await until(lambda: owned[-1] == 4)
 
 
 async def test_a_batch_handler_gets_messages_of_one_queue_together(

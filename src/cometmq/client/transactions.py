@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cometmq.client.calling import Caller
+from cometmq.client.calling import Caller, is_own_failure
 from cometmq.client.config import ClientSettings, ProducerSettings
 from cometmq.client.handlers import LocalState, TransactionListener
 from cometmq.client.hooks import EndContext, EndTransactionHook, ForbiddenHook, SendHook
@@ -194,9 +194,8 @@ class TransactionProducer(Producer):
         """
         try:
             state = await caller.call(question, *arguments)
-        except (Exception, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        except BaseException as error:
+            if not is_own_failure(error):
                 raise
             log.warning(
                 "a transaction listener failed group=%s error=%s", self.group, type(error).__name__

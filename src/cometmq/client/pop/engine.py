@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cometmq.client.calling import Caller
+from cometmq.client.calling import Caller, is_own_failure
 from cometmq.client.config.pop import PopSettings
 from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
@@ -174,7 +174,9 @@ class PopEngine:
         name = self._instance.namespace.unwrap(topic)
         try:
             await self._listening.call(listener, name, everything, own)
-        except Exception:
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
             log.exception("a listener of queues failed topic=%s group=%s", topic, self.group)
 
     def _keep(self, queue: MessageQueue, messages: list[StoredMessage]) -> list[StoredMessage]:

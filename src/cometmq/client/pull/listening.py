@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from cometmq.client.calling import Caller
+from cometmq.client.calling import Caller, is_own_failure
 from cometmq.client.handlers import QueueListener
 from cometmq.client.instance import ClientInstance
 from cometmq.client.routes import Route
@@ -95,7 +95,9 @@ class Listening:
         every, own = map(self._plain, queues), map(self._plain, mine)
         try:
             await self._caller.call(self._listener, name, list(every), list(own))
-        except Exception:
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
             log.exception("a listener failed group=%s topic=%s", self._group, topic)
 
     def _route_changed(self, route: Route) -> None:

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cometmq.client.calling import Caller
+from cometmq.client.calling import Caller, is_own_failure
 from cometmq.client.config import PushSettings
 from cometmq.client.group_calls import GroupCalls
 from cometmq.client.handlers import QueueListener
@@ -340,7 +340,9 @@ class Engine:
         told = [shown(queue) for queue in queues], [shown(queue) for queue in mine]
         try:
             await self._listening.call(listener, self._instance.namespace.unwrap(topic), *told)
-        except Exception:
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
             log.exception("a listener of queues failed topic=%s group=%s", topic, self.group)
 
     async def _announce(self) -> None:

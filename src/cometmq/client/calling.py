@@ -13,6 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+LISTENER_S_MAX = 30.0
+"""How long whoever calls a listener waits for it, in seconds."""
+
 
 class Caller:
     """Runs coroutine functions in the loop and plain functions in a pool of its own.
@@ -39,6 +42,16 @@ class Caller:
         else:
             result = function(*arguments)
         return await result if inspect.isawaitable(result) else result
+
+    async def tell(self, listener: Callable[..., Any], *arguments: Any) -> None:
+        """Call a listener, and go on without it if it does not end.
+
+        Raises:
+            TimeoutError: it has not ended after `LISTENER_S_MAX`; an ``async def`` one is cancelled
+                then, a plain one runs on in its thread.
+        """
+        async with asyncio.timeout(LISTENER_S_MAX):
+            await self.call(listener, *arguments)
 
     def resize(self, threads: int) -> None:
         """Let this many plain calls run at a time from now on; running ones go on."""

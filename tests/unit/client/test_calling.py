@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.client import calling
 from cometmq.client.calling import Caller
 
 LABEL: contextvars.ContextVar[str] = contextvars.ContextVar("label", default="")
@@ -81,3 +82,23 @@ async def test_more_threads_let_more_calls_run_while_old_ones_go_on() -> None:
     held.set()
     assert await first is True
     caller.close()
+
+
+async def test_a_listener_that_never_ends_is_waited_for_no_longer_than_said(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calling, "LISTENER_S_MAX", 0.02)
+    held, cancelled = threading.Event(), []
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(True)
+
+    for listener in (forever, held.wait):
+        with pytest.raises(TimeoutError):
+            await caller.tell(listener)
+    assert cancelled == [True]
+    held.set()
+    await caller.tell(lambda: None)

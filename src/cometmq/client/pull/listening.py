@@ -94,7 +94,7 @@ class Listening:
         name = self._instance.namespace.unwrap(topic)
         every, own = map(self._plain, queues), map(self._plain, mine)
         try:
-            await self._caller.call(self._listener, name, list(every), list(own))
+            await self._caller.tell(self._listener, name, list(every), list(own))
         except BaseException as error:
             if not is_own_failure(error):
                 raise

@@ -339,7 +339,7 @@ class Engine:
         shown = self.handling.shown
         told = [shown(queue) for queue in queues], [shown(queue) for queue in mine]
         try:
-            await self._listening.call(listener, self._instance.namespace.unwrap(topic), *told)
+            await self._listening.tell(listener, self._instance.namespace.unwrap(topic), *told)
         except BaseException as error:
             if not is_own_failure(error):
                 raise

@@ -1,5 +1,10 @@
 cimport cython
 
+
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void* address, int for_writing) noexcept
+
+
 cdef unsigned char* address_of(const unsigned char[::1] mapping)
 cdef void expect(const unsigned char* memory, Py_ssize_t position) noexcept
 cdef short get_i16(const unsigned char* memory, Py_ssize_t position) noexcept

@@ -23,7 +23,6 @@ except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.cometmq.store.native import prefetch  # type: ignore
     from cython.cimports.libc.string import memcpy  # type: ignore
 
 _RECORD_V4 = Struct(">iiiiiqqiq8sq8siqi")
@@ -46,7 +45,8 @@ def address_of(mapping: Any) -> Any:
 def expect(memory: Any, position: int) -> None:
     """Tell the processor that what is at ``position`` will be written soon."""
     if cython.compiled:
-        prefetch(memory + position, 1)
+        # The compiler's own, declared beside this file.
+        prefetch(memory + position, 1)  # type: ignore[name-defined]  # noqa: F821
 
 
 def get_i16(memory: Any, position: int) -> int:

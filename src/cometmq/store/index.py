@@ -265,11 +265,7 @@ class Index:
         interpreted, that is not worth while, and `settle` only writes the header.
         """
         if not cython.compiled:
-            newest = self.newest
-            if newest is None or newest.next_entry >= self._entries:
-                newest = self._roll()
-            newest.put(hashed, log_offset, store_ms)
-            self._unregistered = True
+            self._add(hashed, log_offset, store_ms)
             return
         if self._noted == _NOTES_MAX:
             self._add_noted()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
@@ -21,8 +22,10 @@ from cometmq.client import (
 )
 from cometmq.protocol.bodies import ConsumeResult, ConsumeType
 from cometmq.protocol.codes import ResponseCode
+from support.seen import until_answered
 
 FOUND_S = 20.0
+until = partial(until_answered, timeout=FOUND_S)
 
 
 @pytest.fixture
@@ -30,13 +33,6 @@ async def admin(instance: ClientInstance) -> AsyncIterator[AdminClient]:
     """A client to administer with."""
     async with AdminClient(instance=instance) as running:
         yield running
-
-
-async def until(reached: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again and again until it is so."""
-    async with asyncio.timeout(FOUND_S):
-        while not await reached():
-            await asyncio.sleep(0.05)
 
 
 async def test_members_of_a_group_are_shown_while_they_are_online(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
@@ -19,8 +20,10 @@ from cometmq.client import (
     StartFrom,
 )
 from cometmq.model.group import SubscriptionGroupConfig
+from support.seen import until_answered
 
 FOUND_S = 15.0
+until = partial(until_answered, timeout=FOUND_S)
 
 
 @pytest.fixture
@@ -57,13 +60,6 @@ async def read(instance: ClientInstance, queues: list[MessageQueue], group: str)
                 await anext(reader)
         await reader.commit()
     return queue
-
-
-async def until(reached: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again and again until it is so."""
-    async with asyncio.timeout(FOUND_S):
-        while not await reached():
-            await asyncio.sleep(0.05)
 
 
 async def test_a_group_is_made_shown_changed_and_deleted(

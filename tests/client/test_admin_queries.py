@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
@@ -21,8 +22,10 @@ from cometmq.client import (
     TrackKind,
 )
 from cometmq.client.trace.records import ConsumeAfter, Publish
+from support.seen import until_answered
 
 FOUND_S = 20.0
+until = partial(until_answered, timeout=FOUND_S)
 
 
 @pytest.fixture
@@ -50,13 +53,6 @@ async def message(
 
     await until(stored)
     return await admin.message_at(receipt.offset_message_id)
-
-
-async def until(reached: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again and again until it is so."""
-    async with asyncio.timeout(FOUND_S):
-        while not await reached():
-            await asyncio.sleep(0.05)
 
 
 # --- the four kinds of queries ------------------------------------------------------------------

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -21,8 +21,10 @@ from cometmq.client import (
     TopicNotFoundError,
 )
 from cometmq.model.topic import Perm
+from support.seen import until_answered
 
 FOUND_S = 15.0
+until = partial(until_answered, timeout=FOUND_S)
 
 
 @pytest.fixture
@@ -37,13 +39,6 @@ async def broker(admin: AdminClient) -> str:
     """The address of the only broker."""
     ((_, broker),) = (await admin.cluster_info()).broker_addr_table.items()
     return broker.broker_addrs[0]
-
-
-async def until(reached: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again and again until it is so."""
-    async with asyncio.timeout(FOUND_S):
-        while not await reached():
-            await asyncio.sleep(0.05)
 
 
 async def test_a_topic_is_made_shown_changed_and_deleted(admin: AdminClient, target: str) -> None:

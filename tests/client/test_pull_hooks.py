@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
@@ -26,8 +26,10 @@ from cometmq.client import (
 )
 from cometmq.client.hooks import ConsumeEnd
 from cometmq.client.trace.records import ConsumeAfter
+from support.seen import until_answered
 
 FOUND_S = 20.0
+until = partial(until_answered, timeout=FOUND_S)
 
 
 async def send(instance: ClientInstance, queue: MessageQueue, count: int) -> None:
@@ -41,13 +43,6 @@ async def take(consumer: PullConsumer, count: int) -> list[StoredMessage]:
     """The next messages, one at a time."""
     async with asyncio.timeout(FOUND_S):
         return [await anext(consumer) for _ in range(count)]
-
-
-async def until(reached: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again and again until it is so."""
-    async with asyncio.timeout(FOUND_S):
-        while not await reached():
-            await asyncio.sleep(0.05)
 
 
 async def test_a_filter_that_no_broker_serves_is_refused_before_anything_is_read(

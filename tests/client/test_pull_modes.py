@@ -6,8 +6,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,12 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import OutgoingCall
 from support.recorded import frames
+from support.seen import until_answered
 
 FOUND_S = 20.0
 """Time for what takes a moment: queues that are filled, members that are noticed."""
+
+until = partial(until_answered, timeout=FOUND_S)
 
 
 async def send(
@@ -57,13 +61,6 @@ async def take(consumer: PullConsumer, count: int) -> list[str]:
         while len(found) < count:
             found.append((await anext(consumer)).body.decode())
     return found
-
-
-async def until(reached: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again and again until it is so."""
-    async with asyncio.timeout(FOUND_S):
-        while not await reached():
-            await asyncio.sleep(0.02)
 
 
 def reader(instance: ClientInstance, group: str, **named: object) -> PullConsumer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from cometmq.model.message import StoredMessage
 
@@ -51,3 +51,10 @@ async def until(holds: Callable[[], bool], *, timeout: float = WAIT_S) -> None:
     async with asyncio.timeout(timeout):
         while not holds():
             await asyncio.sleep(0.01)
+
+
+async def until_answered(reached: Callable[[], Awaitable[bool]], *, timeout: float) -> None:
+    """Ask again and again until the answer is yes."""
+    async with asyncio.timeout(timeout):
+        while not await reached():
+            await asyncio.sleep(0.02)

@@ -40,7 +40,50 @@ from cometmq.protocol.bodies import ConsumerRunningInfo
 T = TypeVar("T")
 
 
-class PushConsumer(Blocking):
+class _Handling(Blocking):
+    """What consumers that call handlers have in common."""
+
+    _inner: asynchronous.PushConsumer | asynchronous.PopConsumer
+
+    def abort(self) -> None:
+        """Stop at once: cancel handlers, and leave what is not finished to others."""
+        if self._portal is not None:
+            self._run(self._inner.abort())
+        self.close()
+
+    @property
+    def group(self) -> str:
+        """The consumer's group."""
+        return self._inner.group
+
+    @property
+    def client_id(self) -> str:
+        """The id by which brokers know this member."""
+        return self._inner.client_id
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and is not being closed."""
+        return self._inner.running
+
+    def until_failed(self) -> None:
+        """Wait until the consumer breaks for good, and raise what broke it; never return."""
+        self._run(self._inner.until_failed())
+
+    def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
+        """Consume a topic too, or filter it differently from now on."""
+        self._run(self._inner.subscribe(topic, wanted))
+
+    def disagreements(self) -> list[Difference]:
+        """Give what other members of the group subscribe differently, as last seen."""
+        return self._call(self._inner.disagreements)
+
+    def set_concurrency(self, count: int) -> None:
+        """Run this many handler calls at a time from now on; running ones go on."""
+        self._call(self._inner.set_concurrency, count)
+
+
+class PushConsumer(_Handling):
     """Calls a handler with each message; as `cometmq.client.PushConsumer`.
 
     Handlers are plain functions, which run in threads and may use blocking objects; ``async def``
@@ -99,47 +142,14 @@ class PushConsumer(Blocking):
             ),
         )
 
-    def abort(self) -> None:
-        """Stop at once: cancel handlers, and leave what is not finished to others."""
-        if self._portal is not None:
-            self._run(self._inner.abort())
-        self.close()
-
-    @property
-    def group(self) -> str:
-        """The consumer's group."""
-        return self._inner.group
-
-    @property
-    def client_id(self) -> str:
-        """The id by which brokers know this member."""
-        return self._inner.client_id
-
     @property
     def settings(self) -> PushSettings:
         """The settings in force, from wherever they came."""
         return self._inner.settings
 
-    @property
-    def running(self) -> bool:
-        """Whether it was started and is not being closed."""
-        return self._inner.running
-
-    def until_failed(self) -> None:
-        """Wait until the consumer breaks for good, and raise what broke it; never return."""
-        self._run(self._inner.until_failed())
-
-    def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
-        """Consume a topic too, or filter it differently from now on."""
-        self._run(self._inner.subscribe(topic, wanted))
-
     def unsubscribe(self, topic: str) -> None:
         """Consume a topic no longer; offsets of what was consumed are kept."""
         self._run(self._inner.unsubscribe(topic))
-
-    def disagreements(self) -> list[Difference]:
-        """Give what other members of the group subscribe differently, as last seen."""
-        return self._call(self._inner.disagreements)
 
     @property
     def suspended(self) -> bool:
@@ -153,10 +163,6 @@ class PushConsumer(Blocking):
     def resume(self) -> None:
         """Pull again."""
         self._call(self._inner.resume)
-
-    def set_concurrency(self, count: int) -> None:
-        """Run this many handler calls at a time from now on; running ones go on."""
-        self._call(self._inner.set_concurrency, count)
 
     def skip_backlog(self, topic: str | None = None) -> None:
         """Go on at the end of the queues that are this consumer's, without what is in between."""
@@ -175,7 +181,7 @@ class PushConsumer(Blocking):
         return self._call(self._inner.running_info)
 
 
-class PopConsumer(Blocking):
+class PopConsumer(_Handling):
     """Calls a handler with each message that brokers hand out; as `cometmq.client.PopConsumer`.
 
     Handlers are plain functions, which run in threads and may use blocking objects.
@@ -219,47 +225,14 @@ class PopConsumer(Blocking):
             ),
         )
 
-    def abort(self) -> None:
-        """Stop at once: cancel handlers, and leave what is not finished to others."""
-        if self._portal is not None:
-            self._run(self._inner.abort())
-        self.close()
-
-    @property
-    def group(self) -> str:
-        """The consumer's group."""
-        return self._inner.group
-
-    @property
-    def client_id(self) -> str:
-        """The id by which brokers know this member."""
-        return self._inner.client_id
-
     @property
     def settings(self) -> PopSettings:
         """The settings in force, from wherever they came."""
         return self._inner.settings
 
-    @property
-    def running(self) -> bool:
-        """Whether it was started and is not being closed."""
-        return self._inner.running
-
-    def until_failed(self) -> None:
-        """Wait until the consumer breaks for good, and raise what broke it; never return."""
-        self._run(self._inner.until_failed())
-
-    def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
-        """Consume a topic too, or filter it differently from now on."""
-        self._run(self._inner.subscribe(topic, wanted))
-
     def unsubscribe(self, topic: str) -> None:
         """Consume a topic no longer."""
         self._run(self._inner.unsubscribe(topic))
-
-    def disagreements(self) -> list[Difference]:
-        """Give what other members of the group subscribe differently, as last seen."""
-        return self._call(self._inner.disagreements)
 
     @property
     def suspended(self) -> bool:
@@ -273,10 +246,6 @@ class PopConsumer(Blocking):
     def resume(self) -> None:
         """Ask again."""
         self._call(self._inner.resume)
-
-    def set_concurrency(self, count: int) -> None:
-        """Run this many handler calls at a time from now on; running ones go on."""
-        self._call(self._inner.set_concurrency, count)
 
     def queues(self) -> list[MessageQueue]:
         """Give the queues that brokers assign to this member; -1 stands for all of a broker's."""

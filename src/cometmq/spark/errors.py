@@ -1,0 +1,57 @@
+"""The errors of the Spark formats; each text names the topic, the queue and the range it is about.
+
+SourceError               a format cannot do what was asked
+├── OptionError           an option is unknown, missing, of the wrong kind or at odds with another
+├── DataLossError         rows that were asked for are not there any more
+│   └── GoneError         the queue, its topic or the right to read it is gone for good
+├── UnreachableError      a name server or a broker did not answer, however often it was asked
+├── RangeError            a range of a queue or a file came out shorter than it was planned
+├── BadRecordError        bytes that should be a record are not one
+├── RowError              a row cannot become a message
+└── PlaceError            a file or directory is not what a store's should be
+
+Spark shows the text of an error only, and carries errors between processes: so each one is made
+of one text and nothing else.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+from cometmq.model.errors import CometError
+
+
+class SourceError(CometError):
+    """A format cannot do what was asked."""
+
+
+class OptionError(SourceError):
+    """An option is unknown, missing, of the wrong kind or at odds with another."""
+
+
+class DataLossError(SourceError):
+    """Rows that were asked for are not there any more."""
+
+
+class GoneError(DataLossError):
+    """A queue, its topic or the right to read it is gone for good."""
+
+
+class UnreachableError(SourceError):
+    """A name server or a broker did not answer, however often it was asked."""
+
+
+class RangeError(SourceError):
+    """A range of a queue or a file came out shorter than it was planned."""
+
+
+class BadRecordError(SourceError):
+    """Bytes that should be a record are not one."""
+
+
+class RowError(SourceError):
+    """A row cannot become a message."""
+
+
+class PlaceError(SourceError):
+    """A file or directory is not what a store's should be."""

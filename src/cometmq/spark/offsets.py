@@ -1,0 +1,148 @@
+"""Where a query stands: the documents that Spark keeps in a checkpoint, and what they stand for.
+
+    topics     {"orders": {"broker-a": {"0": 17, "1": 4}}}    the next offset of every queue
+    logs       {"broker-a": {"phy": 1073741824}}              the next byte of every log
+    start      {"$start": "latest"}                           not a place yet: where to begin
+
+A next offset is the first one not read, as in Kafka. Spark compares documents as texts, and keeps
+them for years: keys are sorted, queues are texts in the order of their numbers, and all numbers
+are whole.
+
+Source: ours; the shape follows the offsets of Spark's Kafka source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from cometmq.spark.errors import SourceError
+
+TopicOffsets: TypeAlias = dict[str, dict[str, dict[int, int]]]
+"""Topic, broker, queue → the queue's next offset."""
+LogOffsets: TypeAlias = dict[str, int]
+"""Broker → the next byte of its log."""
+
+
+class QueueKey(NamedTuple):
+    """Which queue: sorts by topic, broker and number."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"topic {self.topic}, queue {self.queue_id} of {self.broker}"
+
+
+class QueueRange(NamedTuple):
+    """Offsets of one queue, from ``start`` up to and without ``end``."""
+
+    key: QueueKey
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.key}, offsets {self.start} to {self.end}"
+
+    @property
+    def count(self) -> int:
+        """How many offsets the range has."""
+        return max(self.end - self.start, 0)
+
+
+class Bounds(NamedTuple):
+    """What a queue holds: the offset of its oldest message, and the one its next will have."""
+
+    min: int
+    max: int
+
+
+Positions: TypeAlias = dict[QueueKey, int]
+"""The same as `TopicOffsets`, flat."""
+
+
+def nested(positions: Mapping[QueueKey, int]) -> TopicOffsets:
+    """Return positions by topic, broker and queue, sorted."""
+    found: TopicOffsets = {}
+    for (topic, broker, queue_id), offset in sorted(positions.items()):
+        found.setdefault(topic, {}).setdefault(broker, {})[queue_id] = offset
+    return found
+
+
+def flat(offsets: TopicOffsets) -> Positions:
+    """Return nested offsets by queue."""
+    return {
+        QueueKey(topic, broker, queue_id): offset
+        for topic, brokers in offsets.items()
+        for broker, queues in brokers.items()
+        for queue_id, offset in queues.items()
+    }
+
+
+def to_json(positions: Mapping[QueueKey, int]) -> dict[str, Any]:
+    """Return the document of these positions; equal positions give equal texts."""
+    return {
+        topic: {
+            broker: {str(queue_id): int(offset) for queue_id, offset in queues.items()}
+            for broker, queues in brokers.items()
+        }
+        for topic, brokers in nested(positions).items()
+    }
+
+
+def from_json(document: Any, what: str = "an offset document") -> Positions:
+    """Return the positions in a document.
+
+    Args:
+        document: what ``json.loads`` made of it.
+        what: its name in an error.
+
+    Raises:
+        SourceError: it does not have the shape topic, broker, queue, whole number.
+    """
+    found: Positions = {}
+    for topic, brokers in _members(document, what):
+        for broker, queues in _members(brokers, f"{what}, {topic}"):
+            for queue, offset in _members(queues, f"{what}, {topic}, {broker}"):
+                where = f"{what}, {topic}, {broker}, {queue}"
+                found[QueueKey(topic, broker, _queue_id(queue, where))] = _whole(offset, where)
+    return found
+
+
+def log_to_json(offsets: Mapping[str, int]) -> dict[str, Any]:
+    """Return the document of these places in logs."""
+    return {broker: {"phy": int(offset)} for broker, offset in sorted(offsets.items())}
+
+
+def log_from_json(document: Any, what: str = "an offset document") -> LogOffsets:
+    """Return the places in logs that a document names.
+
+    Raises:
+        SourceError: it does not have the shape broker, "phy", whole number.
+    """
+    found: LogOffsets = {}
+    for broker, place in _members(document, what):
+        members = dict(_members(place, f"{what}, {broker}"))
+        if set(members) != {"phy"}:
+            raise SourceError(f"{what}, {broker}: expected phy alone, met {sorted(members)}")
+        found[broker] = _whole(members["phy"], f"{what}, {broker}, phy")
+    return found
+
+
+def _members(value: Any, what: str) -> Iterable[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        raise SourceError(f"{what}: expected an object, met {value!r}")
+    return value.items()
+
+
+def _queue_id(text: str, what: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise SourceError(f"{what}: expected the number of a queue")
+    return int(text)
+
+
+def _whole(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SourceError(f"{what}: expected a whole number, met {value!r}")
+    return value

@@ -1,0 +1,5 @@
+"""The options of the formats: one dataclass per format, and how texts become one."""
+
+from cometmq.spark.options.parsing import Option, option, options_of, parse_options
+
+__all__ = ["Option", "option", "options_of", "parse_options"]

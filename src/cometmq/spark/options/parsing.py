@@ -1,0 +1,156 @@
+"""Options: what a user gives to ``.option(name, value)``, declared once and parsed once.
+
+A format declares its options as one frozen dataclass. Every field is made by `option` and has a
+docstring on the lines below it. Spark hands options over as texts under lower-case names; the
+kinds of values are those of `cometmq.system.settings`:
+
+    bool               ``true`` or ``false``, in any case
+    int, float         a number in its range
+    str                as it stands, without blanks around it
+    tuple[str, ...]    parts between semicolons
+    X | None           no text at all means None
+
+Unknown names are refused with the nearest known one, for a misspelt option that is silently
+ignored reads the wrong rows. A dataclass checks what its options are together in a method
+``check``, which `parse_options` calls.
+
+Source: ours; the names are those of Spark's Kafka source where it has the same option.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from cometmq.model.errors import ConfigError
+from cometmq.spark.errors import OptionError
+from cometmq.system.settings import Setting, describe
+
+T = TypeVar("T")
+
+ADDED_BY_SPARK = ("owner", "provider")
+"""What Spark adds to the options of a table; ``option.NAME`` besides, which repeats an option."""
+
+
+def option(
+    default: Any,
+    key: str,
+    *,
+    aliases: tuple[str, ...] = (),
+    required: bool = False,
+    unit: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> Any:
+    """Declare a field of a dataclass of options.
+
+    Args:
+        default: the value when the option is not given; an immutable value.
+        key: the option's name, as documents spell it.
+        aliases: other names that mean the same.
+        required: whether there is nothing to do without it.
+        unit: of the value, for help texts: ``ms``, ``bytes``, ``offsets``.
+        low, high: the inclusive range of a number.
+        choices: the allowed texts.
+    """
+    facts = {
+        "key": key,
+        "unit": unit,
+        "low": low,
+        "high": high,
+        "choices": choices,
+        "environment": None,
+        "remote": False,
+        "secret": False,
+        "aliases": aliases,
+        "required": required,
+    }
+    return dataclasses.field(default=default, metadata=facts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Option:
+    """What is known of one option: its names, and how its text becomes a value."""
+
+    setting: Setting
+    aliases: tuple[str, ...]
+    required: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of the option, the documented one first."""
+        return (self.setting.key, *self.aliases)
+
+
+def options_of(kind: type) -> tuple[Option, ...]:
+    """Return what is known of every option of a dataclass, in the order of declaration."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    return tuple(
+        Option(
+            setting,
+            aliases=fields[setting.name].metadata["aliases"],
+            required=fields[setting.name].metadata["required"],
+        )
+        for setting in describe(kind)
+    )
+
+
+def parse_options(kind: type[T], given: Mapping[str, str]) -> T:
+    """Return the options that ``given`` stands for.
+
+    Args:
+        kind: the dataclass of options.
+        given: texts by name, in any case; what Spark adds to a table's options is passed over.
+
+    Raises:
+        OptionError: a name is unknown or given twice, a value is of the wrong kind or out of its
+            range, a required option is missing, or options contradict each other.
+    """
+    known = options_of(kind)
+    values: dict[str, Any] = {}
+    for entry, name, text in _matched(known, given):
+        if entry.setting.name in values:
+            names = " and ".join(entry.names)
+            raise OptionError(f"option {name} is given twice: {names} mean the same")
+        values[entry.setting.name] = _parsed(entry, text)
+    _check_required(known, values)
+    parsed = kind(**values)
+    check = getattr(parsed, "check", None)
+    if check is not None:
+        check()
+    return parsed
+
+
+def _matched(
+    known: tuple[Option, ...], given: Mapping[str, str]
+) -> Iterator[tuple[Option, str, str]]:
+    by_name = {name.lower(): entry for entry in known for name in entry.names}
+    for name, text in given.items():
+        lower = name.lower()
+        if lower in by_name:
+            yield by_name[lower], name, text
+        elif lower not in ADDED_BY_SPARK and not lower.startswith("option."):
+            raise OptionError(_unknown(name, known))
+
+
+def _unknown(name: str, known: tuple[Option, ...]) -> str:
+    spelt = {each.lower(): each for entry in known for each in entry.names}
+    near = difflib.get_close_matches(name.lower(), spelt, n=1, cutoff=0.5)
+    advice = f"did you mean {spelt[near[0]]}?" if near else f"known: {', '.join(spelt.values())}"
+    return f"option {name} is unknown; {advice}"
+
+
+def _parsed(entry: Option, text: str) -> Any:
+    try:
+        return entry.setting.parse(text)
+    except ConfigError as error:
+        raise OptionError(f"option {error}") from None
+
+
+def _check_required(known: tuple[Option, ...], values: Mapping[str, Any]) -> None:
+    for entry in known:
+        if entry.required and not values.get(entry.setting.name):
+            raise OptionError(f"option {' or '.join(entry.names)} is required")

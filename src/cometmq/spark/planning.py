@@ -1,0 +1,68 @@
+"""Ranges of queues: how many offsets a batch takes of each, and how they become partitions.
+
+Source: ours; the rules are those of Spark's Kafka source (KafkaOffsetRangeCalculator,
+KafkaMicroBatchStream.rateLimit).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from cometmq.spark.offsets import QueueRange
+
+
+def limit(ranges: Iterable[QueueRange], max_offsets: int) -> list[QueueRange]:
+    """Shorten ranges to ``max_offsets`` in all, each in proportion to what it has.
+
+    A range that is not empty keeps at least one offset, so that no queue waits for ever; so the
+    sum may be larger than asked by one per range.
+    """
+    ranges = list(ranges)
+    total = sum(each.count for each in ranges)
+    if total <= max_offsets:
+        return ranges
+    return [
+        each._replace(end=each.start + max(1, each.count * max_offsets // total))
+        if each.count
+        else each
+        for each in ranges
+    ]
+
+
+def split(
+    ranges: Iterable[QueueRange], *, min_partitions: int | None, max_records: int | None
+) -> list[QueueRange]:
+    """Turn ranges into the ones that tasks read, the largest first; empty ones are left out.
+
+    Args:
+        ranges: one per queue.
+        min_partitions: how many there have to be at least, as long as there are offsets enough;
+            large ranges are cut in proportion, small ones stay whole.
+        max_records: how many offsets one may have at most.
+    """
+    parts = [each for each in ranges if each.count]
+    if max_records is not None:
+        parts = [part for each in parts for part in _cut(each, -(-each.count // max_records))]
+    if min_partitions is not None and len(parts) < min_partitions:
+        parts = _cut_to(parts, min_partitions)
+    return sorted(parts, key=lambda part: (-part.count, part))
+
+
+def _cut_to(ranges: list[QueueRange], wanted: int) -> list[QueueRange]:
+    """Cut large ranges until there are ``wanted``; a range that has less than its share stays."""
+    total, free = sum(each.count for each in ranges), wanted
+    small = [each for each in ranges if each.count * wanted < total]
+    large = [each for each in ranges if each.count * wanted >= total]
+    total -= sum(each.count for each in small)
+    free -= len(small)
+    return small + [
+        part for each in large for part in _cut(each, max(1, round(each.count * free / total)))
+    ]
+
+
+def _cut(each: QueueRange, parts: int) -> list[QueueRange]:
+    """Cut a range into ``parts`` of nearly one size."""
+    parts = min(parts, each.count)
+    places = [each.start + each.count * i // parts for i in range(parts + 1)]
+    return [each._replace(start=low, end=high) for low, high in itertools.pairwise(places)]

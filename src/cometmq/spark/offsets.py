@@ -46,7 +46,7 @@ class QueueRange(NamedTuple):
         return f"{self.key}, offsets {self.start} to {self.end}"
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """How many offsets the range has."""
         return max(self.end - self.start, 0)
 

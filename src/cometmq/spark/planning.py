@@ -19,12 +19,12 @@ def limit(ranges: Iterable[QueueRange], max_offsets: int) -> list[QueueRange]:
     sum may be larger than asked by one per range.
     """
     ranges = list(ranges)
-    total = sum(each.count for each in ranges)
+    total = sum(each.size for each in ranges)
     if total <= max_offsets:
         return ranges
     return [
-        each._replace(end=each.start + max(1, each.count * max_offsets // total))
-        if each.count
+        each._replace(end=each.start + max(1, each.size * max_offsets // total))
+        if each.size
         else each
         for each in ranges
     ]
@@ -41,28 +41,28 @@ def split(
             large ranges are cut in proportion, small ones stay whole.
         max_records: how many offsets one may have at most.
     """
-    parts = [each for each in ranges if each.count]
+    parts = [each for each in ranges if each.size]
     if max_records is not None:
-        parts = [part for each in parts for part in _cut(each, -(-each.count // max_records))]
+        parts = [part for each in parts for part in _cut(each, -(-each.size // max_records))]
     if min_partitions is not None and len(parts) < min_partitions:
         parts = _cut_to(parts, min_partitions)
-    return sorted(parts, key=lambda part: (-part.count, part))
+    return sorted(parts, key=lambda part: (-part.size, part))
 
 
 def _cut_to(ranges: list[QueueRange], wanted: int) -> list[QueueRange]:
     """Cut large ranges until there are ``wanted``; a range that has less than its share stays."""
-    total, free = sum(each.count for each in ranges), wanted
-    small = [each for each in ranges if each.count * wanted < total]
-    large = [each for each in ranges if each.count * wanted >= total]
-    total -= sum(each.count for each in small)
+    total, free = sum(each.size for each in ranges), wanted
+    small = [each for each in ranges if each.size * wanted < total]
+    large = [each for each in ranges if each.size * wanted >= total]
+    total -= sum(each.size for each in small)
     free -= len(small)
     return small + [
-        part for each in large for part in _cut(each, max(1, round(each.count * free / total)))
+        part for each in large for part in _cut(each, max(1, round(each.size * free / total)))
     ]
 
 
 def _cut(each: QueueRange, parts: int) -> list[QueueRange]:
     """Cut a range into ``parts`` of nearly one size."""
-    parts = min(parts, each.count)
-    places = [each.start + each.count * i // parts for i in range(parts + 1)]
+    parts = min(parts, each.size)
+    places = [each.start + each.size * i // parts for i in range(parts + 1)]
     return [each._replace(start=low, end=high) for low, high in itertools.pairwise(places)]

@@ -1,0 +1,34 @@
+"""RocketMQ's messages in Spark: data sources for PySpark, and pipelines over them.
+
+Install ``cometmq[spark]``; nothing else is needed, no jar. Sources are known to a session after
+`register`, and without it in a session whose driver can import ``pyspark_cometmq``.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession, *, push_filters: bool = False) -> None:
+    """Make the formats ``rocketmq``, ``rocketmq-log`` and their kin known to a session.
+
+    Args:
+        spark: the session; registering twice does no harm.
+        push_filters: also let Spark push filters into Python sources, in the whole session; the
+            option ``pushDownFilters=true`` of a reader needs it.
+
+    Raises:
+        MissingExtraError: PySpark is not installed, or it is too old.
+
+    Example: ``register(spark); spark.read.format("rocketmq").option("subscribe", "orders")``
+    """
+    from cometmq.spark.registration import register_all
+
+    register_all(spark, push_filters=push_filters)

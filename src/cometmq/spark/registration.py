@@ -1,0 +1,56 @@
+"""Which formats there are, and how a Spark session learns of them.
+
+Each format is one data source class. A session knows them after `register_all`; besides, Spark
+finds the class ``DefaultSource`` of every top-level module named ``pyspark_*`` by itself, and
+there is one such module per format. Spark allows one class per module.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
+
+PUSH_FILTERS = "spark.sql.python.filterPushdown.enabled"
+PYSPARK_OLDEST = (4, 2)
+
+FORMATS: dict[str, tuple[str, str]] = {
+    "rocketmq": ("cometmq.spark.sources.topics", "TopicSource"),
+    "rocketmq-log": ("cometmq.spark.sources.log", "LogSource"),
+    "rocketmq-consumequeue": ("cometmq.spark.sources.consume_queue", "ConsumeQueueSource"),
+    "rocketmq-index": ("cometmq.spark.sources.index", "IndexSource"),
+    "rocketmq-meta": ("cometmq.spark.sources.meta", "MetaSource"),
+}
+"""Module and class of each format."""
+
+
+def register_all(spark: SparkSession, *, push_filters: bool = False) -> None:
+    """Register every format; see `cometmq.spark.register`."""
+    for source in sources():
+        spark.dataSource.register(source)
+    if push_filters:
+        spark.conf.set(PUSH_FILTERS, "true")
+
+
+def sources() -> Iterator[type[DataSource]]:
+    """Give the class of every format."""
+    for name, (module, _) in FORMATS.items():
+        if importlib.util.find_spec(module):
+            yield source_class(name)
+
+
+def source_class(name: str) -> type[DataSource]:
+    """Give the class of one format.
+
+    Raises:
+        KeyError: there is no such format.
+    """
+    module, kind = FORMATS[name]
+    found: type[DataSource] = getattr(importlib.import_module(module), kind)
+    return found

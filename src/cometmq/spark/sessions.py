@@ -1,0 +1,227 @@
+"""Spark sessions with the settings our sources need: on this machine, or on a small cluster of it.
+
+A cluster is a standalone master and one worker, run from the ``pyspark`` package alone, without
+its missing ``start-master.sh``. Source: ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from cometmq.model.errors import CometError
+from cometmq.spark.registration import register_all
+
+T = TypeVar("T")
+
+LOOPBACK = "127.0.0.1"
+START_SECONDS_MAX = 90.0
+STOP_SECONDS_MAX = 10.0
+POLL_SECONDS = 0.1
+_MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
+_WEB_PAGE = re.compile(r"Bound MasterWebUI to \S+, and started at (http://\S+)")
+
+
+class SparkStartError(CometError):
+    """Java is missing, or Spark's daemons ended or kept silent before they were ready."""
+
+
+def session_settings(cores: int = 2, memory: str = "2g") -> dict[str, str]:
+    """The settings of our sessions: loopback only, no web page, times in UTC, few shuffle parts."""
+    return {
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.driver.memory": memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(cores),
+    }
+
+
+def local_session(
+    cores: int = 2, memory: str = "2g", *, master: str | None = None, **conf: object
+) -> SparkSession:
+    """Give a session that knows our formats; the running one if there is one.
+
+    Args:
+        cores: of this machine, and how many parts a shuffle has.
+        memory: of the JVM; the Python workers come on top.
+        master: another master than this process, as ``spark://host:port``.
+        conf: further settings, with ``_`` for ``.`` in their names; or pass ``**{"spark.x": 1}``.
+
+    Raises:
+        SparkStartError: there is no Java.
+    """
+    find_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("cometmq").master(master or f"local[{cores}]")
+    for name, value in {**session_settings(cores, memory), **_named(conf)}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register_all(spark)
+    return spark
+
+
+def _named(conf: Mapping[str, object]) -> dict[str, str]:
+    """Settings by Spark's names; a name without a point has ``_`` instead of each."""
+    named = {name if "." in name else name.replace("_", "."): value for name, value in conf.items()}
+    return {name: _text(value) for name, value in named.items()}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def find_java() -> str:
+    """Give the path of the Java that Spark will run on.
+
+    Raises:
+        SparkStartError: there is none; says what to install.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin" if home else None)
+    if found is None:
+        where = f"below JAVA_HOME={home}" if home else "on the PATH, and JAVA_HOME is not set"
+        raise SparkStartError(f"no java {where}: Spark needs Java 17 or newer (a JRE is enough)")
+    return found
+
+
+class StandaloneCluster:
+    """A standalone master and one worker on this machine, running within ``with``.
+
+    Args:
+        cores: of the worker.
+        memory: of the worker, for all its executors.
+        folder: for logs and the worker's files; a temporary one by default.
+        launcher: a command before each daemon's own, for instance one that ends it with its parent.
+
+    Example: ``with StandaloneCluster() as cluster: spark = cluster.session()``
+    """
+
+    def __init__(
+        self,
+        cores: int = 2,
+        memory: str = "2g",
+        *,
+        folder: Path | None = None,
+        launcher: tuple[str, ...] = (),
+    ) -> None:
+        self._cores, self._memory = cores, memory
+        self._launcher = launcher
+        self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="cometmq-spark-")
+        self.folder = folder or Path(self._temporary.name if self._temporary else "")
+        self._daemons: list[subprocess.Popen[bytes]] = []
+        self.master = ""
+        """The address of the master, ``spark://host:port``, once started."""
+
+    def start(self) -> None:
+        """Start both and wait until the master counts the worker as alive.
+
+        Raises:
+            SparkStartError: no Java, or a daemon did not come up in time; quotes its log.
+        """
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
+        master_log = self._launch("master", "--port", "0", "--webui-port", "0")
+        self.master = self._await(master_log, lambda: _found(_MASTER, master_log))
+        page = self._await(master_log, lambda: _found(_WEB_PAGE, master_log))
+        worker_log = self._launch(
+            "worker", "--cores", str(self._cores), "--memory", self._memory,
+            "--work-dir", str(self.folder / "work"), "--webui-port", "0", self.master,
+        )  # fmt: skip
+        self._await(worker_log, lambda: _alive_workers(page))
+
+    def session(self, memory: str = "1g", **conf: object) -> SparkSession:
+        """Give a session whose executors are this cluster's; arguments as for `local_session`."""
+        return local_session(self._cores, memory, master=self.master, **conf)
+
+    def stop(self) -> None:
+        """End both daemons, the worker and with it its executors first."""
+        for daemon in reversed(self._daemons):
+            _end(daemon)
+        self._daemons.clear()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def _launch(self, role: str, *arguments: str) -> Path:
+        find_java()
+        log = self.folder / f"{role}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        home = Path(pyspark.__file__).parent
+        name = f"org.apache.spark.deploy.{role}.{role.capitalize()}"
+        command = [*self._launcher, str(home / "bin" / "spark-class"), name, "--host", LOOPBACK]
+        with log.open("wb") as sink:
+            daemon = subprocess.Popen(
+                [*command, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                cwd=self.folder,
+                env=os.environ | {"SPARK_HOME": str(home)},
+            )
+        self._daemons.append(daemon)
+        return log
+
+    def _await(self, log: Path, ready: Callable[[], T | None]) -> T:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not (found := ready()):
+            if self._daemons[-1].poll() is not None or time.monotonic() > deadline:
+                tail = log.read_text(errors="replace")[-2000:]
+                raise SparkStartError(f"the {log.stem} did not come up:\n{tail}")
+            time.sleep(POLL_SECONDS)
+        return found
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _found(pattern: re.Pattern[str], log: Path) -> str | None:
+    match = pattern.search(log.read_text(errors="replace"))
+    return match and match[1]
+
+
+def _alive_workers(page: str) -> int:
+    try:
+        with urllib.request.urlopen(f"{page.rstrip('/')}/json/", timeout=5) as answer:
+            state: dict[str, Any] = json.load(answer)
+    except OSError:
+        return 0
+    return sum(worker["state"] == "ALIVE" for worker in state["workers"])
+
+
+def _end(daemon: subprocess.Popen[bytes]) -> None:
+    daemon.terminate()
+    try:
+        daemon.wait(STOP_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        daemon.wait()

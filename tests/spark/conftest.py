@@ -1,0 +1,196 @@
+"""A Spark session, and clusters of both worlds, for the tests of this folder.
+
+``COMETMQ_SPARK`` says where Spark runs: ``local`` (the default) in this process on two cores, or
+``standalone`` on a master and a worker that are started from the wheel. ``COMETMQ_CLUSTERS`` names
+the clusters a test that asks for one runs on, as in ``tests/client``: ``comet`` (the default),
+``4.9.7``, ``5.3.3``, with commas between, or ``all``. There is one session per run.
+
+``@pytest.mark.only_on("comet")`` skips other clusters, ``@pytest.mark.soak_elsewhere`` skips real
+clusters except on long runs, and ``@pytest.mark.local_only`` skips a test on standalone Spark: one
+that brings its own driver, or that asks the same of Spark wherever it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent.parent
+for folder in (TESTS / "interop", TESTS / "conformance"):
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+import toolchain  # noqa: E402
+from processes import LAUNCHER  # noqa: E402
+from servers import VERSIONS, Cluster, Settings, connect, new_group, new_topic  # noqa: E402
+from wire import Connection  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COMET = "comet"
+TARGETS = (COMET, *VERSIONS)
+LOCAL, STANDALONE = "local", "standalone"
+CORES = 2
+PASSED_ON = ("COMETMQ_BUILD", "COMETMQ_EXPECT_BUILD")
+"""Variables that executors on a cluster get from here: which build is under test."""
+
+
+def chosen_targets() -> list[str]:
+    """The clusters to run on."""
+    said = os.environ.get("COMETMQ_CLUSTERS", COMET)
+    names = TARGETS if said == "all" else tuple(name.strip() for name in said.split(","))
+    if unknown := [name for name in names if name not in TARGETS]:
+        raise pytest.UsageError(f"COMETMQ_CLUSTERS={said}: {unknown} is none of {TARGETS}")
+    return list(names)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marks of this folder, and refuse an unknown place for Spark."""
+    config.addinivalue_line("markers", "only_on(*targets): runs on these clusters only")
+    config.addinivalue_line("markers", "soak_elsewhere: real clusters are for long runs")
+    config.addinivalue_line("markers", "local_only: not on standalone Spark")
+    if spark_place() not in (LOCAL, STANDALONE):
+        raise pytest.UsageError(f"COMETMQ_SPARK={spark_place()}: neither {LOCAL} nor {STANDALONE}")
+
+
+def spark_place() -> str:
+    """Where Spark runs: ``local`` or ``standalone``."""
+    return os.environ.get("COMETMQ_SPARK", LOCAL)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one session of the run, on two cores; it knows our formats."""
+    toolchain.command("java")
+    from cometmq.spark.sessions import StandaloneCluster, local_session
+
+    folder = tmp_path_factory.mktemp("spark")
+    conf = {
+        "spark.sql.warehouse.dir": folder / "warehouse",
+        "spark.local.dir": folder / "local",
+        "spark.log.level": "ERROR",
+        "spark.sql.streaming.metricsEnabled": False,
+    }
+    if spark_place() == LOCAL:
+        session = local_session(CORES, **conf)
+        yield session
+        session.stop()
+        return
+    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    conf |= {f"spark.executorEnv.{name}": value for name, value in passed_on.items()}
+    launcher = (sys.executable, "-S", str(LAUNCHER))
+    with StandaloneCluster(CORES, folder=folder / "cluster", launcher=launcher) as cluster:
+        session = cluster.session(**conf)
+        yield session
+        session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _skip_elsewhere(request: pytest.FixtureRequest) -> None:
+    """Skip what is not for this cluster, not for this Spark, or not for every run."""
+    if request.node.get_closest_marker("local_only") and spark_place() != LOCAL:
+        pytest.skip("is only for local Spark")
+    if "target" not in request.fixturenames:
+        return
+    target = request.getfixturevalue("target")
+    mark = request.node.get_closest_marker("only_on")
+    if mark is not None and target not in mark.args:
+        pytest.skip(f"is only for {' and '.join(mark.args)}")
+    long_run = os.environ.get("COMETMQ_ROUNDS", "ci") != "ci"
+    if request.node.get_closest_marker("soak_elsewhere") and target != COMET and not long_run:
+        pytest.skip("real clusters are for long runs (COMETMQ_ROUNDS=soak)")
+
+
+@pytest.fixture(scope="session", params=chosen_targets())
+def target(request: pytest.FixtureRequest) -> str:
+    """Whose cluster this is: ``comet`` or a version of RocketMQ."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="session")
+def cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A name server and a broker that all tests of a run share: leave them as they are."""
+    running = Cluster(target, tmp_path_factory.mktemp("cluster"))
+    try:
+        running.start()
+        yield running
+    finally:
+        running.kill()
+
+
+MakeCluster = Callable[..., Cluster]
+
+
+@pytest.fixture
+def make_cluster(target: str, tmp_path: Path) -> Iterator[MakeCluster]:
+    """Start clusters for one test alone, with settings of the broker by RocketMQ's names."""
+    started: list[Cluster] = []
+
+    def make(settings: Settings | None = None) -> Cluster:
+        started.append(Cluster(target, tmp_path / f"own-{len(started)}", settings))
+        started[-1].start()
+        return started[-1]
+
+    yield make
+    for running in started:
+        running.kill()
+
+
+@pytest.fixture
+def own_cluster(make_cluster: MakeCluster) -> Cluster:
+    """A cluster for a test that stops, kills or restarts it."""
+    return make_cluster()
+
+
+@pytest.fixture
+def name_servers(cluster: Cluster) -> str:
+    """The address of the shared cluster's name server."""
+    return cluster.namesrv
+
+
+@pytest.fixture(scope="session")
+def broker(cluster: Cluster) -> Iterator[Connection]:
+    """A raw connection to the shared cluster's broker."""
+    connection = connect(cluster.broker)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def make_topic(cluster: Cluster, broker: Connection) -> Callable[..., str]:
+    """Create topics (``queues=4``) that clients can find at once."""
+
+    def make(*, queues: int = 4) -> str:
+        return new_topic(cluster, broker, queues=queues)
+
+    return make
+
+
+@pytest.fixture
+def topic(make_topic: Callable[..., str]) -> str:
+    """A new topic of four queues."""
+    return make_topic()
+
+
+@pytest.fixture
+def make_group(cluster: Cluster, broker: Connection) -> Callable[[], str]:
+    """Name groups whose retry topic clients can find at once."""
+
+    def make() -> str:
+        return new_group(cluster, broker)
+
+    return make
+
+
+@pytest.fixture
+def group() -> str:
+    """The name of a group that nobody else uses."""
+    return f"g-{uuid.uuid4().hex}"

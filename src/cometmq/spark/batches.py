@@ -1,0 +1,167 @@
+"""Columns to Arrow record batches of an asked schema, bounded by rows and by bytes.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from cometmq.spark.columns import Ending, RecordColumns
+from cometmq.spark.errors import BadRecordError
+from cometmq.spark.schema import Column, arrow_schema
+
+ROWS_MAX = 10_000
+BYTES_MAX = 16 << 20
+
+Buffers = tuple[Any, ...]
+
+
+class Decoded(NamedTuple):
+    """What one call of `RecordDecoder.batch` made."""
+
+    batch: pa.RecordBatch
+    """Perhaps without rows."""
+    position: int
+    """Where to go on; at the end, where that is which ended it."""
+    ending: Ending
+    problem: str | None
+    """What is wrong, if the ending is BAD."""
+
+
+class RecordDecoder:
+    """Turns records that stand back to back into Arrow batches.
+
+    Args:
+        columns: the columns of the batches, in their order.
+        broker_name: what stands in ``broker_name``; None for null.
+        decompress: give bodies as their senders had them.
+        crc: check the checksum of every body.
+        permissive: keep damaged rows, marked by ``record_valid``, where the damage leaves one.
+        max_rows: rows of a batch at most.
+        max_bytes: bytes of a batch's columns at most; a single row may have more.
+
+    Example: ``RecordDecoder(CORE, broker_name="broker-a").batches(answer, 0, len(answer))``
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        *,
+        broker_name: str | None,
+        decompress: bool = True,
+        crc: bool = False,
+        permissive: bool = False,
+        max_rows: int = ROWS_MAX,
+        max_bytes: int = BYTES_MAX,
+    ) -> None:
+        self.schema = arrow_schema(columns)
+        self._columns = tuple(columns)
+        self._broker_name = broker_name
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._records = RecordColumns(
+            [column.name for column in columns],
+            decompress=decompress,
+            crc=crc,
+            permissive=permissive,
+        )
+
+    def batch(
+        self,
+        data: Any,
+        position: int,
+        stop: int,
+        *,
+        topics: frozenset[bytes] | None = None,
+        first_offset: int = -1,
+        end_offset: int = -1,
+        log_base: int = -1,
+    ) -> Decoded:
+        """Decode one batch.
+
+        Args:
+            data: any buffer; a record may reach behind ``stop``, but not behind the data.
+            position: where the first record begins.
+            stop: records that begin here or later are not taken.
+            topics: only take these, as UTF-8.
+            first_offset: only take records with this queue offset or a higher one.
+            end_offset: only take records with a lower queue offset; below 0 for all.
+            log_base: the log offset of the data's first byte, if every record is to be where it
+                says it is; below 0 otherwise.
+        """
+        records = self._records
+        rows, position, ending = records.take(
+            data,
+            position,
+            stop,
+            self._max_rows,
+            self._max_bytes,
+            topics,
+            first_offset,
+            end_offset,
+            log_base,
+        )
+        arrays = [self._array(column, rows, records.buffers) for column in self._columns]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return Decoded(batch, position, ending, records.problem)
+
+    def batches(
+        self,
+        data: Any,
+        position: int,
+        stop: int,
+        *,
+        topics: frozenset[bytes] | None = None,
+        first_offset: int = -1,
+        end_offset: int = -1,
+        log_base: int = -1,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the batches up to the end, those without rows left out.
+
+        It also ends, without an error, at a blank, at zeros and at a record that is cut short.
+
+        Raises:
+            BadRecordError: what stands somewhere is no record; all rows before it were yielded.
+        """
+        ending = Ending.FULL
+        while ending is Ending.FULL:
+            batch, position, ending, problem = self.batch(
+                data,
+                position,
+                stop,
+                topics=topics,
+                first_offset=first_offset,
+                end_offset=end_offset,
+                log_base=log_base,
+            )
+            if batch.num_rows:
+                yield batch
+            if ending is Ending.BAD:
+                raise BadRecordError(f"at byte {position}: {problem}")
+
+    def _array(self, column: Column, rows: int, buffers: dict[str, Buffers]) -> pa.Array:
+        if column.name == "broker_name":
+            return pa.repeat(pa.scalar(self._broker_name, column.type), rows)
+        make: Callable[..., pa.Array] = _map if column.name == "properties" else _plain
+        return make(column.type, rows, buffers[column.name])
+
+
+def _plain(kind: pa.DataType, rows: int, buffers: Buffers) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [_buffer(part) for part in buffers])
+
+
+def _map(kind: pa.MapType, rows: int, buffers: Buffers) -> pa.Array:
+    _, offsets, *texts = buffers
+    entries = len(texts[0]) // 4 - 1
+    names = _plain(kind.key_type, entries, (None, *texts[:2]))
+    values = _plain(kind.item_type, entries, (None, *texts[2:]))
+    pairs = pa.StructArray.from_arrays([names, values], fields=[kind.key_field, kind.item_field])
+    return pa.Array.from_buffers(kind, rows, [None, _buffer(offsets)], children=[pairs])
+
+
+def _buffer(part: bytearray | None) -> pa.Buffer | None:
+    return None if part is None else pa.py_buffer(part)

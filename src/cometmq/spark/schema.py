@@ -1,0 +1,110 @@
+"""Every column of the message formats, once: name, types, and where it exists.
+
+    topic formats := core [properties]
+    log format    := core [properties] born_host store_host [record_valid]
+
+A user's own schema chooses some of them, in any order; that is how columns are pruned.
+Source: ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from cometmq.spark.errors import OptionError
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+TEXT_MAP = pa.map_(pa.string(), pa.string())
+
+
+class Column(NamedTuple):
+    """One column."""
+
+    name: str
+    type: pa.DataType
+    nullable: bool
+    ddl: str
+    """Spark's name of the type."""
+    doc: str
+
+
+CORE: tuple[Column, ...] = (
+    Column("topic", pa.string(), False, "STRING", "the topic"),
+    Column("broker_name", pa.string(), True, "STRING", "who served it; null if nobody said"),
+    Column("queue_id", pa.int32(), False, "INT", "the queue within topic and broker"),
+    Column("queue_offset", pa.int64(), False, "BIGINT", "the place in the queue"),
+    Column("msg_id", pa.string(), True, "STRING", "the sender's id, else `offset_msg_id`"),
+    Column("offset_msg_id", pa.string(), True, "STRING", "the id made of broker and log offset"),
+    Column("tags", pa.string(), True, "STRING", "the tag; null if there is none"),
+    Column("keys", pa.string(), True, "STRING", "the keys, separated by blanks; null if none"),
+    Column("body", pa.binary(), True, "BINARY", "the body, decompressed unless told otherwise"),
+    Column("born_timestamp", TIMESTAMP, True, "TIMESTAMP", "when the sender made it"),
+    Column("store_timestamp", TIMESTAMP, False, "TIMESTAMP", "when the broker took it"),
+    Column("reconsume_times", pa.int32(), True, "INT", "how often it was delivered again"),
+    Column("sys_flag", pa.int32(), True, "INT", "bits of RocketMQ's; 1 is still compressed"),
+    Column("flag", pa.int32(), True, "INT", "the application's own number"),
+    Column("body_crc", pa.int32(), True, "INT", "checksum of the body as it is stored"),
+    Column("phy_offset", pa.int64(), True, "BIGINT", "where the record is in the commit log"),
+    Column("store_size", pa.int32(), True, "INT", "bytes of the whole record"),
+    Column("prepared_offset", pa.int64(), True, "BIGINT", "where its half message is in the log"),
+)
+"""What every message has."""
+
+PROPERTIES = Column(
+    "properties", TEXT_MAP, True, "MAP<STRING, STRING>", "all properties, RocketMQ's own included"
+)
+
+HOSTS: tuple[Column, ...] = (
+    Column("born_host", pa.string(), True, "STRING", "address and port of the sender"),
+    Column("store_host", pa.string(), True, "STRING", "address and port of the broker"),
+)
+
+RECORD_VALID = Column(
+    "record_valid", pa.bool_(), True, "BOOLEAN", "whether lengths and checksum are right"
+)
+
+LOG_ONLY: tuple[Column, ...] = (*HOSTS, RECORD_VALID)
+"""What only the log format has."""
+
+
+def topic_columns(*, properties: bool) -> tuple[Column, ...]:
+    """Return the columns of messages that come from brokers."""
+    return (*CORE, PROPERTIES) if properties else CORE
+
+
+def log_columns(*, properties: bool, validate: bool) -> tuple[Column, ...]:
+    """Return the columns of messages that come from log files."""
+    columns = (*topic_columns(properties=properties), *HOSTS)
+    return (*columns, RECORD_VALID) if validate else columns
+
+
+def ddl(columns: Iterable[Column]) -> str:
+    """Return the columns in Spark's words: ``topic STRING NOT NULL, ...``."""
+    return ", ".join(
+        f"{column.name} {column.ddl}{'' if column.nullable else ' NOT NULL'}" for column in columns
+    )
+
+
+def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
+    """Return the Arrow schema that Spark expects of batches with these columns."""
+    return pa.schema(
+        pa.field(column.name, column.type, nullable=column.nullable) for column in columns
+    )
+
+
+def chosen(columns: Sequence[Column], names: Sequence[str]) -> tuple[Column, ...]:
+    """Return the columns that a user's schema names, in its order.
+
+    Raises:
+        OptionError: a name is none of the columns, or is there twice.
+    """
+    known = {column.name: column for column in columns}
+    for name in names:
+        if name not in known:
+            raise OptionError(f"met the column {name!r}, expected some of {', '.join(known)}")
+    if len(set(names)) < len(names):
+        raise OptionError(f"met a column twice in {', '.join(names)}")
+    return tuple(known[name] for name in names)

@@ -108,3 +108,30 @@ def chosen(columns: Sequence[Column], names: Sequence[str]) -> tuple[Column, ...
     if len(set(names)) < len(names):
         raise OptionError(f"met a column twice in {', '.join(names)}")
     return tuple(known[name] for name in names)
+
+
+def declared(
+    columns: Sequence[Column], fields: Iterable[tuple[str, str, bool]]
+) -> tuple[Column, ...]:
+    """Return the columns of a user's schema, nullable where the user said so.
+
+    Spark wants batches to be exactly as declared, so this is what readers ask for.
+
+    Args:
+        columns: those that there are.
+        fields: of each field its name, its type as Spark writes it shortest (``bigint``,
+            ``map<string,string>``), and whether it may be null.
+
+    Raises:
+        OptionError: a name is none of the columns, is there twice, or has another type.
+    """
+    wanted = list(fields)
+    found = chosen(columns, [name for name, _, _ in wanted])
+    for column, (_, kind, _) in zip(found, wanted, strict=True):
+        expected = column.ddl.lower().replace(" ", "")
+        if kind != expected:
+            raise OptionError(f"met the type {kind} of column {column.name}, expected {expected}")
+    return tuple(
+        column._replace(nullable=nullable)
+        for column, (_, _, nullable) in zip(found, wanted, strict=True)
+    )

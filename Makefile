@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile check test bench docs demo soak clean
+.PHONY: help setup compile check test bench bench-spark docs demo pipeline-demo soak clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
 
 setup: compile ## create .venv with everything the other targets need, and compile
 
@@ -31,17 +31,23 @@ check: $(READY) ## formatting, lint, types and layers
 test: compile ## every test, on the compiled and the interpreted build
 	@$(BIN)/python tests/run.py
 
-soak: compile ## the long rounds: 50 kills, 200,000 mutated frames, minutes of churning consumers
-	@COMETMQ_ROUNDS=soak $(BIN)/python tests/run.py faults client
+soak: compile ## the long rounds: kills, mutated frames, churning consumers, killed Spark drivers
+	@COMETMQ_ROUNDS=soak $(BIN)/python tests/run.py faults client spark
 
 bench: compile ## compare with Java brokers side by side: BENCH='--quick' for three minutes
 	@$(BIN)/python benchmarks/run.py $(BENCH)
+
+bench-spark: compile ## the data sources beside Spark's own Parquet source: BENCH='--quick' for less
+	@$(BIN)/python benchmarks/spark.py $(BENCH)
 
 docs: compile ## check links, run the examples and the snippets of the documentation
 	@$(BIN)/python -m pytest -q tests/unit/docs tests/integration/test_docs.py
 
 demo: compile ## start a name server and a broker, send and receive, show what happens
 	@$(BIN)/cometmq demo
+
+pipeline-demo: compile ## orders in a topic, read, archived and audited by local Spark (needs Java 17)
+	@$(BIN)/cometmq pipeline-demo
 
 clean: ## remove what the other targets made, but not .venv
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

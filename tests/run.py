@@ -34,6 +34,8 @@ class Stage:
     build: str = "compiled"
     cluster: str = ""
     """Which cluster it runs on, where there are several; those of one kind run side by side."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """What else the tests are told through the environment."""
 
     @property
     def title(self) -> str:
@@ -51,6 +53,7 @@ class Stage:
             environment["COMETMQ_BUILD"] = "interpreted"
         if self.cluster:
             environment["COMETMQ_CLUSTERS"] = self.cluster
+        environment.update(self.variables)
         return environment
 
     def command(self) -> list[str]:
@@ -90,6 +93,12 @@ def _clusters() -> list[str]:
     return said.split(",") if said != "all" else ["comet", "4.9.7", "5.3.3"]
 
 
+def _spark(name: str, place: str, clusters: list[str]) -> Stage:
+    """The tests in Spark: one session for all clusters, for a session is slow to start."""
+    variables = (("COMETMQ_SPARK", place), ("COMETMQ_CLUSTERS", ",".join(clusters)))
+    return Stage(name, ("tests/spark",), variables=variables)
+
+
 STAGES = (
     Stage("unit", ("tests/unit", "tests/golden"), on_every_build=True),
     Stage("integration", ("tests/integration",)),
@@ -97,6 +106,8 @@ STAGES = (
     Stage("faults", ("tests/faults",)),
     Stage("conformance", ("tests/conformance",), on_every_build=True, runner=CONFORMANCE),
     Stage("interop", ("tests/interop",)),
+    _spark("spark", "local", _clusters()),
+    _spark("spark-standalone", "standalone", _clusters()[:1]),
 )
 
 

@@ -15,6 +15,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -60,6 +61,25 @@ def command(name: str) -> str:
     if found is None:
         pytest.skip(f"needs {name} (package {PACKAGES[name]}), which is not installed")
     return found
+
+
+JAVA_OLDEST = 17
+"""What Spark 4 needs; RocketMQ's jars run on it too."""
+
+
+@functools.cache
+def java_home() -> Path:
+    """The home of a Java that Spark runs on; installs it on CI, skips the test elsewhere."""
+    asked = os.environ.get("JAVA_HOME")
+    java = Path(asked, "bin", "java") if asked else Path(command("java"))
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+    version = int(re.findall(r'version "(?:1\.)?(\d+)', said)[0])
+    if version < JAVA_OLDEST and ON_CI:
+        _apt_install(PACKAGES["java"])
+        return Path(sorted(Path("/usr/lib/jvm").glob(f"java-{JAVA_OLDEST}-*"))[0])
+    if version < JAVA_OLDEST:
+        pytest.skip(f"needs Java {JAVA_OLDEST} or newer; {java} is of version {version}")
+    return java.resolve().parent.parent
 
 
 def rocketmq_jars(profile: str, version: str) -> str:

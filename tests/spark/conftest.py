@@ -68,7 +68,7 @@ def spark_place() -> str:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one session of the run, on two cores; it knows our formats."""
-    toolchain.command("java")
+    os.environ["JAVA_HOME"] = str(toolchain.java_home())
     from cometmq.spark.sessions import StandaloneCluster, local_session
 
     folder = tmp_path_factory.mktemp("spark")

@@ -25,7 +25,7 @@ def register(spark: SparkSession, *, push_filters: bool = False) -> None:
             option ``pushDownFilters=true`` of a reader needs it.
 
     Raises:
-        MissingExtraError: PySpark is not installed, or it is too old.
+        SourceError: this PySpark is too old.
 
     Example: ``register(spark); spark.read.format("rocketmq").option("subscribe", "orders")``
     """

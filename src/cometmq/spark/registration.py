@@ -13,6 +13,8 @@ import importlib.util
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from cometmq.spark.errors import SourceError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
@@ -31,11 +33,28 @@ FORMATS: dict[str, tuple[str, str]] = {
 
 
 def register_all(spark: SparkSession, *, push_filters: bool = False) -> None:
-    """Register every format; see `cometmq.spark.register`."""
+    """Register every format; see `cometmq.spark.register`.
+
+    Raises:
+        SourceError: this PySpark is older than Python sources with stream limits.
+    """
+    check_version(spark.version)
     for source in sources():
         spark.dataSource.register(source)
     if push_filters:
         spark.conf.set(PUSH_FILTERS, "true")
+
+
+def check_version(version: str) -> None:
+    """Refuse a PySpark that is too old for our sources, with the way out.
+
+    Raises:
+        SourceError: it is too old.
+    """
+    found = tuple(int(part) for part in version.split(".")[:2])
+    if found < PYSPARK_OLDEST:
+        oldest = ".".join(map(str, PYSPARK_OLDEST))
+        raise SourceError(f"PySpark {version} is too old: cometmq's formats need {oldest} or newer")
 
 
 def sources() -> Iterator[type[DataSource]]:

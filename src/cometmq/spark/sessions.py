@@ -129,6 +129,11 @@ class StandaloneCluster:
         self.master = ""
         """The address of the master, ``spark://host:port``, once started."""
 
+    @property
+    def daemons(self) -> tuple[subprocess.Popen[bytes], ...]:
+        """The processes of the master and the worker; none before the start and after the end."""
+        return tuple(self._daemons)
+
     def start(self) -> None:
         """Start both and wait until the master counts the worker as alive.
 

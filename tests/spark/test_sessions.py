@@ -1,0 +1,89 @@
+"""The session of the tests runs where they say, on the build they say, and knows our formats."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import LAUNCHER
+from pyspark.errors import AnalysisException
+
+from cometmq.spark.registration import FORMATS
+from cometmq.spark.sessions import StandaloneCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AUTOMATIC = """
+import sys
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+for name in sys.argv[1:]:
+    try:
+        spark.read.format(name).option("no such option", "1").load()
+    except AnalysisException as error:
+        print("found" if "OptionError" in str(error) else error)
+spark.stop()
+"""
+"""Says for each format whether Spark finds it without being told."""
+
+
+def test_tasks_run_where_the_run_says(spark: SparkSession) -> None:
+    place = os.environ.get("COMETMQ_SPARK", "local")
+    executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
+
+    assert spark.sparkContext.master.startswith("local" if place == "local" else "spark://")
+    assert executors == (0 if place == "local" else 1)
+
+
+def test_tasks_use_the_build_under_test(spark: SparkSession) -> None:
+    from cometmq.protocol import record
+
+    tasks = spark.sparkContext.parallelize([0], 1).map(
+        lambda _: __import__("cometmq.protocol.record", fromlist=["record"]).__file__
+    )
+
+    assert tasks.collect() == [record.__file__]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_registered_format_refuses_an_unknown_option_by_name(
+    spark: SparkSession, name: str
+) -> None:
+    with pytest.raises(AnalysisException, match=r"OptionError.*nosuchoption"):
+        spark.read.format(name).option("noSuchOption", "1").load()
+
+
+@pytest.mark.local_only
+def test_formats_are_found_without_being_registered(tmp_path: Path) -> None:
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, "-c", AUTOMATIC, *FORMATS],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.stdout.splitlines() == ["found"] * len(FORMATS), done.stdout + done.stderr
+
+
+@pytest.mark.local_only
+def test_a_standalone_cluster_leaves_no_process(tmp_path: Path) -> None:
+    launcher = (sys.executable, "-S", str(LAUNCHER))
+    with StandaloneCluster(1, "512m", folder=tmp_path, launcher=launcher) as cluster:
+        assert cluster.master.startswith("spark://127.0.0.1:")
+        master, worker = cluster.daemons
+        assert master.poll() is worker.poll() is None
+
+    assert cluster.daemons == ()
+    assert master.poll() is not None
+    assert worker.poll() is not None

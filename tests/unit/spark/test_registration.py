@@ -1,0 +1,45 @@
+"""Formats, the modules by which Spark finds them, and what an installation brings."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cometmq.spark.errors import SourceError
+from cometmq.spark.registration import FORMATS, check_version, source_class
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def module_of(name: str) -> str:
+    _, dash, rest = name.partition("-")
+    return f"pyspark_cometmq{dash and '_'}{rest}"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_spark_finds_each_format_in_a_module_of_its_own(name: str) -> None:
+    module = importlib.import_module(module_of(name))
+
+    assert module.DefaultSource is source_class(name)
+    assert module.DefaultSource.name() == name
+
+
+def test_every_module_that_spark_finds_is_installed_and_holds_a_format() -> None:
+    written = {path.stem for path in (ROOT / "src").glob("pyspark_*.py")}
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+
+    assert set(settings["py-modules"]) == written == {module_of(name) for name in FORMATS}
+
+
+@pytest.mark.parametrize("version", ["3.5.8", "4.0.1", "4.1.0"])
+def test_an_old_pyspark_is_refused_with_what_is_needed(version: str) -> None:
+    with pytest.raises(SourceError, match=rf"PySpark {version} is too old.* 4\.2 or newer"):
+        check_version(version)
+
+
+@pytest.mark.parametrize("version", ["4.2.0", "4.3.0", "4.10.1.dev0", "5.0.0"])
+def test_a_new_enough_pyspark_is_taken(version: str) -> None:
+    check_version(version)

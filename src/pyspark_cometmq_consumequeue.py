@@ -1,5 +1,8 @@
 """Lets Spark find ``rocketmq-consumequeue`` by itself; see `cometmq.spark.registration`."""
 
-from cometmq.spark.sources.consume_queue import ConsumeQueueSource as DefaultSource
+from contextlib import suppress
+
+with suppress(ImportError):  # a module that cannot be imported would hide everybody's sources
+    from cometmq.spark.sources.consume_queue import ConsumeQueueSource as DefaultSource
 
 __all__ = ["DefaultSource"]

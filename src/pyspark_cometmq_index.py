@@ -1,5 +1,8 @@
-"""Lets Spark find the format ``rocketmq-index`` by itself; see `cometmq.spark.registration`."""
+"""Lets Spark find ``rocketmq-index`` by itself; see `cometmq.spark.registration`."""
 
-from cometmq.spark.sources.index import IndexSource as DefaultSource
+from contextlib import suppress
+
+with suppress(ImportError):  # a module that cannot be imported would hide everybody's sources
+    from cometmq.spark.sources.index import IndexSource as DefaultSource
 
 __all__ = ["DefaultSource"]

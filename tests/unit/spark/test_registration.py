@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import tomllib
 from pathlib import Path
 
@@ -43,3 +44,12 @@ def test_an_old_pyspark_is_refused_with_what_is_needed(version: str) -> None:
 @pytest.mark.parametrize("version", ["4.2.0", "4.3.0", "4.10.1.dev0", "5.0.0"])
 def test_a_new_enough_pyspark_is_taken(version: str) -> None:
     check_version(version)
+
+
+def test_a_format_that_cannot_be_imported_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark imports all such modules to find one, and stops at the first that fails."""
+    monkeypatch.setitem(sys.modules, FORMATS["rocketmq"][0], None)
+    monkeypatch.delitem(sys.modules, "pyspark_cometmq", raising=False)
+
+    assert not hasattr(importlib.import_module("pyspark_cometmq"), "DefaultSource")
+    monkeypatch.delitem(sys.modules, "pyspark_cometmq")

@@ -1,0 +1,189 @@
+"""Makes the reference of the Spark formats and pipelines from what the code declares.
+
+Columns come from `cometmq.spark.schema` and the sources beside it, options from the dataclasses of
+`cometmq.spark.options`, pipelines from their registry. Only this page's order is written here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+PARTS = Path(__file__).resolve().parent / "reference" / "parts"
+
+FORMATS: dict[str, tuple[tuple[str, str], ...]] = {
+    "rocketmq": (
+        ("Options of reading", "cometmq.spark.options.topics.TopicReadOptions"),
+        ("Options of writing", "cometmq.spark.options.writing.TopicWriteOptions"),
+    ),
+    "rocketmq-log": (("Options", "cometmq.spark.options.logs.LogOptions"),),
+    "rocketmq-consumequeue": (("Options", "cometmq.spark.options.logs.QueueFileOptions"),),
+    "rocketmq-index": (("Options", "cometmq.spark.options.logs.IndexOptions"),),
+    "rocketmq-meta": (("Options", "cometmq.spark.options.meta.MetaOptions"),),
+}
+"""The options of each format that are its own."""
+
+CONNECTION = "cometmq.spark.options.connection.ConnectionOptions"
+
+
+def formats_page() -> str:
+    """All formats: their columns, their options, their errors."""
+    lines = [_part("spark-formats")]
+    for name, kinds in FORMATS.items():
+        lines += ["", f"## {name}", "", *_source_text(name)]
+        lines += [line for title, rows in _columns(name) for line in _table(title, rows)]
+        for title, kind in kinds:
+            lines += ["", f"### {_titled(title, name)}", "", *_first_sentence(_found(kind)), ""]
+            lines += _options(_found(kind))
+    lines += ["", "## Options of connections", "", *_first_sentence(_found(CONNECTION)), ""]
+    lines += _options(_found(CONNECTION))
+    lines += ["", "## Errors", "", *_errors()]
+    return "\n".join(lines) + "\n"
+
+
+def pipelines_page() -> str:
+    """All pipelines with their settings."""
+    from cometmq.spark.pipelines import PIPELINES
+
+    lines = [_part("spark-pipelines")]
+    for name, pipeline in PIPELINES.items():
+        function = f"{pipeline.function.__module__}.{pipeline.function.__name__}"
+        lines += ["", f"## {name}", "", pipeline.summary.rstrip(".") + ".", ""]
+        lines += [f"In a program: `{function}` with `{pipeline.settings.__name__}`.", ""]
+        lines += ["| Option | Default | Expected | Meaning |", "|---|---|---|---|"]
+        lines += _settings(pipeline.settings)
+    return "\n".join(lines) + "\n"
+
+
+def _part(name: str) -> str:
+    return (PARTS / f"{name}.md").read_text().rstrip()
+
+
+def _titled(title: str, name: str) -> str:
+    """A heading that is unlike all others, for links."""
+    return f"{title} of {name}" if title == "Options" else f"{title} {name}"
+
+
+def _found(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def _source_text(name: str) -> Iterator[str]:
+    """What the format's own class says of it."""
+    from cometmq.spark.registration import source_class
+
+    first, _, rest = (inspect.getdoc(source_class(name)) or "").partition("\n\n")
+    yield _sentence(first)
+    if rest.strip():
+        yield from ("", "```text", *rest.strip("\n").rstrip().splitlines(), "```")
+
+
+def _columns(name: str) -> Iterator[tuple[str, list[str]]]:
+    """The columns of a format, below the title of their table."""
+    from cometmq.spark import schema
+
+    if name == "rocketmq":
+        yield "Columns that are read", list(_column_rows(schema.CORE))
+        rows = _column_rows([schema.PROPERTIES])
+        yield "Column with `includeProperties=true`", list(rows)
+        yield "Columns that are written", list(_written_rows())
+    elif name == "rocketmq-log":
+        yield "Columns besides those of `rocketmq`", list(_column_rows(schema.HOSTS))
+        yield "Column with `validate=true`", list(_column_rows([schema.RECORD_VALID]))
+    else:
+        yield "Columns", list(_column_rows(_own_columns(name)))
+
+
+def _own_columns(name: str) -> Any:
+    """The columns that a format with a schema of its own declares beside its source."""
+    from cometmq.spark.registration import source_class
+
+    return import_module(source_class(name).__module__).COLUMNS
+
+
+def _column_rows(columns: Iterable[Any]) -> Iterator[str]:
+    for column in columns:
+        null = "" if column.nullable else "never null; "
+        yield _row(f"`{column.name}`", column.ddl, null + column.doc)
+
+
+def _written_rows() -> Iterator[str]:
+    """The columns of the writer, with the texts of its module's table."""
+    from cometmq.spark.writing import rows
+
+    texts = {}
+    for line in (inspect.getdoc(rows) or "").splitlines():
+        cells = re.split(r"\s{2,}", line.strip(), maxsplit=2)
+        if cells[0] in rows.COLUMNS and len(cells) == 3:
+            texts[cells[0]] = cells[2]
+    for name, (kind, _) in rows.COLUMNS.items():
+        yield _row(f"`{name}`", kind, texts[name])
+
+
+def _table(title: str, rows: list[str]) -> Iterator[str]:
+    yield from ("", f"{title}:", "", "| Column | Type | Meaning |", "|---|---|---|", *rows)
+
+
+def _options(kind: type) -> Iterator[str]:
+    """The options of a dataclass that are not those of every connection."""
+    from cometmq.spark.options import options_of
+
+    shared = {entry.setting.name for entry in options_of(_found(CONNECTION))}
+    texts = _texts(kind)
+    yield from ("| Option | Default | Expected | Meaning |", "|---|---|---|---|")
+    for entry in options_of(kind):
+        if kind is not _found(CONNECTION) and entry.setting.name in shared:
+            continue
+        names = " or ".join(f"`{name}`" for name in entry.names)
+        shown = entry.setting.render(entry.setting.default())
+        default = "needed" if entry.required else f"`{shown}`" if shown else ""
+        yield _row(names, default, entry.setting.expectation, texts[entry.setting.name])
+
+
+def _settings(kind: type) -> Iterator[str]:
+    from cometmq.spark.pipelines.command import option_name, texts_of
+    from cometmq.system.settings import describe
+
+    texts = texts_of(kind)
+    for setting in describe(kind):
+        shown = setting.render(setting.default())
+        default = f"`{shown}`" if shown and not setting.depends_on_machine else ""
+        text = texts[setting.name]
+        yield _row(f"`{option_name(setting)}`", default, setting.expectation, _sentence(text))
+
+
+def _texts(kind: type) -> dict[str, str]:
+    """What each field means, those of base classes included."""
+    from cometmq.system.settings_sample import field_texts
+
+    texts: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        texts |= field_texts(base)
+    return texts
+
+
+def _errors() -> Iterator[str]:
+    """The tree of errors as its module draws it."""
+    from cometmq.spark import errors
+
+    text = inspect.getdoc(errors) or ""
+    tree = [line for line in text.splitlines() if line.startswith(("SourceError", "├", "│", "└"))]
+    yield from ("```text", *tree, "```")
+
+
+def _first_sentence(thing: Any) -> Iterator[str]:
+    yield _sentence((inspect.getdoc(thing) or "").partition("\n\n")[0])
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.split()).replace("``", "`")
+
+
+def _row(*cells: str) -> str:
+    cleaned = (" ".join(cell.split()).replace("``", "`").replace("|", "\\|") for cell in cells)
+    return "| " + " | ".join(cleaned) + " |"

@@ -1,0 +1,197 @@
+"""Where files are: a local disk, or whatever pyarrow can reach by URL.
+
+A `Storage` lists directories and opens files for reading at any position; it can be pickled, and a
+file it opened cannot. Source: ours.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, Protocol, cast
+from urllib.parse import urlsplit
+
+from cometmq.spark.errors import OptionError
+
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+
+
+class Entry(NamedTuple):
+    """One thing in a directory."""
+
+    path: str
+    name: str
+    size_bytes: int
+    is_dir: bool
+
+
+class OpenFile(Protocol):
+    """A file open for reading; by one thread at a time."""
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill a buffer with what stands at a position.
+
+        Returns:
+            How many bytes were read; fewer than asked only at the file's end.
+        """
+
+    def close(self) -> None:
+        """Let go of the file."""
+
+
+class Storage(Protocol):
+    """A way to files."""
+
+    remote: bool
+    """Whether a small read costs as much as a large one."""
+
+    def entries(self, directory: str) -> list[Entry]:
+        """Return what is in a directory, by name; nothing where there is no such directory."""
+
+    def entry(self, path: str) -> Entry | None:
+        """Return what a path names, None for nothing."""
+
+    def open(self, path: str) -> OpenFile:
+        """Open a file.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+
+
+class LocalStorage:
+    """The disks of this machine."""
+
+    remote = False
+
+    def entries(self, directory: str) -> list[Entry]:
+        """Return what is in a directory, by name; nothing where there is no such directory."""
+        try:
+            paths = sorted(Path(directory).iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        found = (self.entry(str(path)) for path in paths)
+        return [entry for entry in found if entry is not None]
+
+    def entry(self, path: str) -> Entry | None:
+        """Return what a path names, None for nothing."""
+        try:
+            facts = Path(path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Entry(path, Path(path).name, facts.st_size, stat.S_ISDIR(facts.st_mode))
+
+    def open(self, path: str) -> OpenFile:
+        """Open a file."""
+        return _LocalFile(path)
+
+
+class _LocalFile:
+    def __init__(self, path: str) -> None:
+        self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._number, [buffer[done:]], position + done)
+            if count == 0:
+                break
+            done += count
+        return done
+
+    def close(self) -> None:
+        if self._number >= 0:
+            os.close(self._number)
+            self._number = -1
+
+
+class ArrowStorage:
+    """A file system of pyarrow: object storage, a network file system, memory.
+
+    Args:
+        filesystem: a `pyarrow.fs.FileSystem`.
+    """
+
+    remote = True
+
+    def __init__(self, filesystem: Any) -> None:
+        self._filesystem = filesystem
+
+    def entries(self, directory: str) -> list[Entry]:
+        """Return what is in a directory, by name; nothing where there is no such directory."""
+        from pyarrow import fs
+
+        found = self._filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
+        return sorted(_entry_of(info) for info in found)
+
+    def entry(self, path: str) -> Entry | None:
+        """Return what a path names, None for nothing."""
+        from pyarrow import fs
+
+        info = self._filesystem.get_file_info(path)
+        return None if info.type == fs.FileType.NotFound else _entry_of(info)
+
+    def open(self, path: str) -> OpenFile:
+        """Open a file."""
+        return _ArrowFile(self._filesystem.open_input_file(path))
+
+
+def _entry_of(info: Any) -> Entry:
+    from pyarrow import fs
+
+    is_dir = info.type == fs.FileType.Directory
+    return Entry(info.path, info.base_name, 0 if is_dir else info.size, is_dir)
+
+
+class _ArrowFile:
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        data = self._file.read_at(len(buffer), position)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def storage_of(path_or_url: str) -> tuple[Storage, str]:
+    """Return the storage that a path or URL means, and the path in it.
+
+    Args:
+        path_or_url: a local path, ``file:///…``, or any URL that pyarrow knows (``s3://…``,
+            ``gs://…``, ``hdfs://…``; credentials come from the environment).
+
+    Raises:
+        OptionError: no file system of that scheme; the text shows no password of the URL.
+    """
+    if not _SCHEME.match(path_or_url):
+        return LocalStorage(), path_or_url
+    if path_or_url.lower().startswith("file://"):
+        return LocalStorage(), urlsplit(path_or_url).path
+    from pyarrow import ArrowException, fs
+
+    try:
+        filesystem, path = fs.FileSystem.from_uri(path_or_url)
+    except (ArrowException, OSError, ValueError) as problem:
+        text = f"met {shown(path_or_url)}, expected a path or a URL of a file system: "
+        raise OptionError(text + type(problem).__name__) from None
+    return ArrowStorage(filesystem), cast(str, path)
+
+
+def shown(path_or_url: str) -> str:
+    """Return a path or URL without what it may carry of passwords and keys."""
+    if not _SCHEME.match(path_or_url):
+        return path_or_url
+    scheme, rest = path_or_url.split("://", 1)
+    place = rest.split("?", 1)[0]
+    host, slash, path = place.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+def parent(path: str) -> str:
+    """Return the directory that a path is in."""
+    return str(PurePosixPath(path).parent)

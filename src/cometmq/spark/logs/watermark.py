@@ -1,0 +1,174 @@
+"""How far a log may be read: up to the end of the last record that is there for good.
+
+A log may grow while it is read. Where the store's consume queues are known, it is read as far as
+they lead: the broker writes a unit only behind the record. Where they are not, the log is walked
+from its newest file that begins with a record; it ends where no whole record begins, none with the
+right checksum, and none follows that is newer. Such a tail is not damage: it is not there yet.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cometmq.spark.batches import Decoded, RecordDecoder
+from cometmq.spark.columns import Ending
+from cometmq.spark.logs.places import LogFile, LogPlace
+from cometmq.spark.logs.queue_files import DispatchedEnd
+from cometmq.spark.logs.resync import blank_size, next_record, record_size
+from cometmq.spark.logs.windows import LOCAL_WINDOW_BYTES, REMOTE_WINDOW_BYTES, Window
+from cometmq.spark.schema import CORE, chosen
+
+_STORE_TIME = chosen(CORE, ["store_timestamp"])
+_LOOK_AHEAD_BYTES = 4 * 1024 * 1024
+_NO_TOPIC: frozenset[bytes] = frozenset()
+
+
+def watermark(place: LogPlace) -> int:
+    """Return the log offset up to which a log may be read now.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    return Follower(place).now(place)
+
+
+class _Known(NamedTuple):
+    """A place where a record began or was to begin."""
+
+    base_offset: int
+    position: int
+
+
+class Follower:
+    """Asks for the watermark of one log again and again, and starts from the last answer."""
+
+    def __init__(self, place: LogPlace) -> None:
+        self._dispatched = DispatchedEnd(*place.store) if place.store is not None else None
+        self._known: _Known | None = None
+
+    def now(self, place: LogPlace) -> int:
+        """Return the watermark of the log as ``place`` has it."""
+        if self._dispatched is not None:
+            end = self._dispatched.now()
+            if end is not None:
+                return max(min(end, place.end_offset), place.min_offset)
+        return self._walked(place)
+
+    def _walked(self, place: LogPlace) -> int:
+        for file in reversed(place.files):
+            with _Walk(place, file) as walk:
+                known = self._known
+                start = known.position if known and known.base_offset == file.base_offset else 0
+                end = walk.end_from(start)
+                if end is not None:
+                    self._known = _Known(file.base_offset, end)
+                    return file.base_offset + end
+        return place.min_offset
+
+
+class _Walk:
+    """The records of one file, walked over without being decoded."""
+
+    def __init__(self, place: LogPlace, file: LogFile) -> None:
+        self._file = file
+        self._opened = place.open(file)
+        size = REMOTE_WINDOW_BYTES if place.remote else LOCAL_WINDOW_BYTES
+        self._window = Window(self._opened, file.size, size)
+        self._hopper = RecordDecoder((), broker_name=None)
+        self._checker = RecordDecoder(_STORE_TIME, broker_name=None, crc=True, decompress=False)
+
+    def __enter__(self) -> _Walk:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def end_from(self, start: int) -> int | None:
+        """Return where the records of the file end; None if it has none.
+
+        Args:
+            start: where a record begins, or will.
+        """
+        position = start
+        while True:
+            before, position = self._hop(position)
+            if position >= self._file.size:
+                return self._file.size
+            end, last_us = self._without_bad_tail(before, position)
+            following = self._following(position, last_us)
+            if following is None:
+                return end if end > 0 else None
+            position = following
+
+    def _hop(self, position: int) -> tuple[int, int]:
+        """Walk to where no record begins; also return where one began not far before."""
+        window = self._window
+        earlier = before = position
+        while position < self._file.size:
+            window.move(position)
+            earlier, before = before, position
+            decoded = self._decode(self._hopper, position, self._file.size)
+            position = window.start + decoded.position
+            if decoded.ending is Ending.BLANK and self._is_last_blank(position):
+                return earlier, self._file.size
+            if decoded.ending not in (Ending.END, Ending.TORN):
+                break
+            if position == before and not self._take_long(position):
+                break
+        return earlier, position
+
+    def _is_last_blank(self, position: int) -> bool:
+        return blank_size(self._window, position) == self._file.size - position
+
+    def _take_long(self, position: int) -> bool:
+        """Load a record that is longer than the window; False if the file does not hold it."""
+        size = record_size(self._window, position)
+        if size <= len(self._window.data) or position + size > self._file.size:
+            return False
+        self._window.lengthen(size)
+        return True
+
+    def _decode(self, decoder: RecordDecoder, position: int, stop: int) -> Decoded:
+        window = self._window
+        return decoder.batch(
+            window.data,
+            position - window.start,
+            stop - window.start,
+            topics=_NO_TOPIC if decoder is self._hopper else None,
+            log_base=self._file.base_offset + window.start,
+        )
+
+    def _without_bad_tail(self, position: int, stop: int) -> tuple[int, int]:
+        """Check the checksums of the last records.
+
+        Returns:
+            Where those begin that are all wrong up to ``stop``, and when the last right one was
+            stored, in microseconds.
+        """
+        bad, last_us = stop, 0
+        while position < stop:
+            self._window.move(position)
+            decoded = self._decode(self._checker, position, stop)
+            moved = self._window.start + decoded.position
+            if decoded.batch.num_rows:
+                bad, last_us = stop, decoded.batch.column(0)[-1].value
+            if decoded.ending is Ending.BAD:
+                bad = min(bad, moved)
+                moved += max(record_size(self._window, moved), 1)
+            elif moved == position:
+                break
+            position = moved
+        return bad, last_us
+
+    def _following(self, position: int, last_us: int) -> int | None:
+        """Return where a newer record begins not far behind the end; left-overs are older."""
+        stop = min(position + _LOOK_AHEAD_BYTES, self._file.size)
+        at = next_record(self._window, self._file.base_offset, self._file.size, position + 1, stop)
+        if at >= stop or self._is_last_blank(at):
+            return None
+        decoded = self._decode(self._checker, at, at + 1)
+        if not decoded.batch.num_rows or decoded.batch.column(0)[0].value < last_us:
+            return None
+        return at

@@ -1,0 +1,196 @@
+"""The options of the formats that read a store's files: log, consume queues and index.
+
+Source: ours; ``maxBytesPerTrigger``, ``startingOffsets`` and their kin mean what they mean in
+Spark's Kafka source, with places in a log instead of offsets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cometmq.spark.errors import OptionError
+from cometmq.spark.options.parsing import option
+
+_MIB = 1024 * 1024
+PERMISSIVE = "permissive"
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """Where the files are; the part that all formats of files share."""
+
+    path: str | None = option(None, "path")
+    """A store's directory, its ``commitlog`` (``consumequeue``, ``index``) or one of its files;
+    may have wildcards in its last part, and may be a URL (``file://``, ``s3://``, ``gs://``, …).
+    """
+    paths: str | None = option(None, "paths")
+    """Several of them as a JSON array, which together are one broker's; what Spark makes of
+    ``load([…])``."""
+    brokers: str | None = option(None, "brokers")
+    """A JSON object from the names of brokers to their paths, instead of ``path``."""
+    broker_name: str | None = option(None, "brokerName")
+    """The name of the one broker whose files these are; no name is known without it."""
+    batch_rows: int = option(10_000, "batch.rows", unit="rows", low=1, high=10_000_000)
+    """The most rows that are handed to Spark at once."""
+    batch_bytes: int = option(16 * _MIB, "batch.bytes", unit="bytes", low=1024, high=1 << 30)
+    """The most bytes of log that become rows at once; one large record may be more."""
+
+    def check(self) -> None:
+        """Raise OptionError unless exactly one of the options says where."""
+        given = [each for each in (self.path, self.paths, self.brokers) if each]
+        if len(given) != 1:
+            raise OptionError(f"expected exactly one of path, paths and brokers, met {len(given)}")
+        if self.brokers and self.broker_name:
+            raise OptionError("brokerName is for one broker, and brokers names each: leave it out")
+        self.places()
+
+    def places(self) -> dict[str | None, tuple[str, ...]]:
+        """Return the paths by the names of their brokers; None for a broker without a name."""
+        if self.brokers:
+            return _broker_paths(self.brokers)
+        paths = _path_list(self.paths) if self.paths else (self.path or "",)
+        return {self.broker_name: paths}
+
+
+def _broker_paths(text: str) -> dict[str | None, tuple[str, ...]]:
+    document = _json(text, "brokers")
+    if not isinstance(document, dict) or not document:
+        raise OptionError(f"brokers: expected an object of paths by broker, met {text}")
+    return {name: _paths_of(value, f"brokers, {name}") for name, value in sorted(document.items())}
+
+
+def _path_list(text: str) -> tuple[str, ...]:
+    return _paths_of(_json(text, "paths"), "paths")
+
+
+def _paths_of(value: Any, what: str) -> tuple[str, ...]:
+    paths = [value] if isinstance(value, str) else value
+    if not isinstance(paths, list) or not paths or not all(isinstance(p, str) and p for p in paths):
+        raise OptionError(f"{what}: expected a path or an array of paths, met {value!r}")
+    return tuple(paths)
+
+
+def _json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"{name}: expected JSON, met {text!r}: {error}") from None
+
+
+@dataclass(frozen=True)
+class LogOptions(PlaceOptions):
+    """Options of the format ``rocketmq-log``."""
+
+    subscribe: str | None = option(None, "subscribe")
+    """Topics to read, between commas; all without it."""
+    filter_tags: str | None = option(None, "filter.tags")
+    """Tags to read, for example ``paid || sent``; all without it."""
+    filter_keys: str | None = option(None, "filter.keys")
+    """Keys to read, between blanks: messages that have at least one of them."""
+    starting_offsets: str | None = option(None, "startingOffsets")
+    """Where to begin: ``earliest`` (the default of a batch), ``latest`` (the default of a stream)
+    or ``{"broker-a": 1073741824}``, bytes of the log; -2 is earliest and -1 latest."""
+    starting_timestamp: int | None = option(None, "startingTimestamp", unit="ms", low=0)
+    """Begin with the first record stored at this time or later; wins over ``startingOffsets``."""
+    ending_offsets: str | None = option(None, "endingOffsets")
+    """Where a batch ends: ``latest`` or bytes of the log as above; this byte is not read."""
+    ending_timestamp: int | None = option(None, "endingTimestamp", unit="ms", low=0)
+    """End a batch before the first record stored at this time or later."""
+    snapshot: str = option("load", "snapshot", choices=("load", "action"))
+    """When a batch looks for the log's end: once, or at each action."""
+    max_bytes_per_trigger: int | None = option(None, "maxBytesPerTrigger", unit="bytes", low=1)
+    """The most bytes of log a micro-batch takes, of all brokers together."""
+    max_partition_bytes: int = option(
+        128 * _MIB, "maxPartitionBytes", unit="bytes", low=1, high=1 << 40
+    )
+    """The most bytes of log that one task reads."""
+    min_partitions: int | None = option(None, "minPartitions", low=1, high=1_000_000)
+    """How many tasks there should be at least, as long as there are bytes enough."""
+    fail_on_data_loss: bool = option(True, "failOnDataLoss")
+    """Whether to fail when records that are due were deleted, or to go on with what is left."""
+    bad_records: str = option("fail", "badRecords", choices=("fail", PERMISSIVE))
+    """What to do about bytes that should be a record and are none: fail, or a row whose
+    ``record_valid`` is false, and on with the next record."""
+    validate: bool = option(False, "validate")
+    """Whether there is a column ``record_valid``."""
+    check_crc: bool = option(True, "checkCrc")
+    """Whether the checksum of every body is compared."""
+    decompress: bool = option(True, "decompress")
+    """Whether compressed bodies are decompressed."""
+    include_properties: bool = option(False, "includeProperties")
+    """Whether there is a column ``properties``; it costs a third of the time."""
+    push_down_filters: bool = option(False, "pushDownFilters")
+    """Whether Spark may push filters; it needs
+    ``spark.sql.python.filterPushdown.enabled=true``."""
+    read_through: str = option("auto", "readThrough", choices=("auto", "log", "queues"))
+    """How topics are found: by a walk over the whole log, or by their consume queues, where the
+    store's directory has them; by what reads less unless told otherwise."""
+
+    def check(self) -> None:
+        """Raise OptionError where options contradict each other."""
+        super().check()
+        if self.bad_records == PERMISSIVE and not self.validate:
+            raise OptionError("badRecords=permissive needs validate=true, which shows bad rows")
+        if self.validate and not self.check_crc:
+            raise OptionError("validate=true compares checksums: leave checkCrc out")
+        if self.read_through == "queues" and not self.topics():
+            raise OptionError("readThrough=queues needs subscribe, the topics to look up")
+        position_document(self.starting_offsets, "startingOffsets")
+        if position_document(self.ending_offsets, "endingOffsets") == "earliest":
+            raise OptionError("endingOffsets: met earliest, expected latest or places in logs")
+
+    def topics(self) -> frozenset[str]:
+        """Return the topics to read, none for all."""
+        return frozenset(each.strip() for each in (self.subscribe or "").split(",") if each.strip())
+
+
+def position_document(text: str | None, name: str) -> str | dict[str, int] | None:
+    """Return what a text says of places in logs: ``earliest``, ``latest``, or one per broker.
+
+    Raises:
+        OptionError: it says neither.
+    """
+    if text is None:
+        return None
+    word = text.strip().lower()
+    if word in ("earliest", "latest"):
+        return word
+    document = _json(text, name)
+    if not isinstance(document, dict):
+        raise OptionError(f"{name}: expected earliest, latest or an object, met {text}")
+    return {broker: _place(value, f"{name}, {broker}") for broker, value in document.items()}
+
+
+def _place(value: Any, what: str) -> int:
+    if isinstance(value, Mapping) and set(value) == {"phy"}:
+        value = value["phy"]
+    if isinstance(value, bool) or not isinstance(value, int) or value < -2:
+        raise OptionError(f"{what}: expected a place in the log, -1 or -2, met {value!r}")
+    return value
+
+
+@dataclass(frozen=True)
+class QueueFileOptions(PlaceOptions):
+    """Options of the format ``rocketmq-consumequeue``."""
+
+    subscribe: str | None = option(None, "subscribe")
+    """Topics to read, between commas; all without it."""
+    resolve: bool = option(True, "resolveExtension")
+    """Whether a ``tags_code`` that leads to a unit of ``consumequeue_ext`` is replaced by the code
+    kept there, where the store's directory has it."""
+
+    def topics(self) -> frozenset[str]:
+        """Return the topics to read, none for all."""
+        return frozenset(each.strip() for each in (self.subscribe or "").split(",") if each.strip())
+
+
+@dataclass(frozen=True)
+class IndexOptions(PlaceOptions):
+    """Options of the format ``rocketmq-index``."""
+
+    slots: int | None = option(None, "index.slots", low=1, high=1 << 31)
+    """How many hash slots a file has; without it, a fourth of its entries, as in RocketMQ's
+    defaults."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import os
 import threading
@@ -125,6 +126,16 @@ class Portal:
         except RuntimeError:
             raise ClientClosedError(ENDED) from None
         return result
+
+    def soon(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a plain function in the loop's thread, without waiting for it.
+
+        Once the portal has ended nothing is left to act on, so nothing is done.
+        """
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(function, *arguments)
 
     @property
     def thread_name(self) -> str:

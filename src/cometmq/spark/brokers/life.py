@@ -1,0 +1,119 @@
+"""The client behind a session: opened when it is used, closed when it was idle for a while.
+
+It runs in the loop of the process's portal. A forked child and whoever comes after an idle time
+find no client, and open one anew; so a session can be kept as long as its process lives.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Final
+
+from cometmq.client import ClientInstance
+from cometmq.client.blocking.portal import Portal, hold, let_go
+from cometmq.client.config import ClientSettings
+
+IDLE_S: Final = 120.0
+"""A client that nobody used for so long is closed."""
+CLOSE_S: Final = 5.0
+"""How long closing one may take."""
+
+
+class Life:
+    """Gives a client to whoever needs one.
+
+    Args:
+        settings: asked for each client that is opened.
+        idle_s: when a client that nobody uses is closed.
+    """
+
+    def __init__(self, settings: Callable[[], ClientSettings], *, idle_s: float = IDLE_S) -> None:
+        self._settings = settings
+        self._idle_s = idle_s
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._portal: Portal | None = None
+        self._instance: ClientInstance | None = None
+        self._users = 0
+        self._used_s = monotonic()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a client now."""
+        return self._process == os.getpid() and self._instance is not None
+
+    @contextmanager
+    def use(self) -> Iterator[tuple[Portal, ClientInstance]]:
+        """Give the portal and a running client, which stays open within ``with``.
+
+        Raises:
+            OptionError: a secret cannot be looked up here.
+        """
+        if self._process != os.getpid():
+            self._begin()
+        with self._lock:
+            opened = self._open()
+            self._users += 1
+        try:
+            yield opened
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._used_s = monotonic()
+
+    def close(self) -> None:
+        """Close the client and let the portal go; the next use opens both again."""
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            portal, self._portal = self._portal, None
+            instance, self._instance = self._instance, None
+        if portal is None:
+            return
+        try:
+            if instance is not None:
+                portal.run(instance.close(), CLOSE_S)
+        finally:
+            let_go(portal)
+
+    def _open(self) -> tuple[Portal, ClientInstance]:
+        if self._portal is None:
+            self._portal = hold()
+        if self._instance is None:
+            self._instance = self._portal.run(self._started(self._settings()))
+            self._used_s = monotonic()
+        return self._portal, self._instance
+
+    async def _started(self, settings: ClientSettings) -> ClientInstance:
+        instance = ClientInstance(settings=settings)
+        await instance.start()
+        self._look_after(self._idle_s)
+        return instance
+
+    def _look_after(self, delay_s: float) -> None:
+        asyncio.get_running_loop().call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        """Close the client if nobody has used it; runs in the loop."""
+        with self._lock:
+            left_s = self._used_s + self._idle_s - monotonic()
+            if self._instance is None:
+                return
+            if self._users or left_s > 0:
+                self._look_after(max(left_s, self._idle_s / 4))
+                return
+            instance, self._instance = self._instance, None
+        task = asyncio.get_running_loop().create_task(instance.close(), name="close idle client")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -1,0 +1,197 @@
+"""Questions about queues: which there are, what they hold, where a time and a group are in them.
+
+Each question goes to all brokers at once, and to each broker in one round. Where a topic's
+statistics answer it, one request per topic and broker is enough.
+
+Source: ours; the requests are those of MQAdminImpl and DefaultMQAdminExtImpl, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, TypeVar
+
+from cometmq.client import ClientInstance
+from cometmq.client.pulling import Pull, pull_once
+from cometmq.client.subscription import Filter
+from cometmq.model.errors import ResponseError
+from cometmq.model.offsets import QueueOffset
+from cometmq.protocol.bodies import (
+    ConsumerOffsetSerializeWrapper,
+    TopicList,
+    TopicOffset,
+    TopicStatsTable,
+)
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import GetTopicStatsInfoRequest
+from cometmq.remoting import check
+from cometmq.spark.brokers.placing import Placed, Places, ask_one_of, keys_of, queue_of
+from cometmq.spark.brokers.times import PULL_S, first_at_or_after
+from cometmq.spark.offsets import Bounds, QueueKey
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+AT_ONCE: Final = 64
+"""Requests of one question that wait for answers at a time."""
+
+
+class Metadata:
+    """Asks once; `Patience` asks again.
+
+    Every method raises `RemotingError` when a server did not answer and `ResponseError` when one
+    refused.
+
+    Args:
+        instance: of the client.
+    """
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._instance = instance
+        self._brokers = instance.brokers
+        self.places = Places(instance)
+
+    async def topics(self) -> list[str]:
+        """Give the names of all topics, sorted."""
+        timeout = self._instance.settings.call_timeout_ms / 1000
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        answer = check(await self._instance.name_servers.call(code, timeout=timeout))
+        return sorted(TopicList.decode(answer.body).topic_list)
+
+    async def queues(self, topics: Iterable[str]) -> dict[str, list[QueueKey] | None]:
+        """Give the readable queues of each topic, None for a topic that does not exist."""
+        routes = await self.places.routes(topics)
+        return {topic: keys_of(route) if route else None for topic, route in routes.items()}
+
+    async def bounds(self, placed: Placed) -> dict[QueueKey, Bounds]:
+        """Give what each queue holds."""
+        stats = await self.stats(placed)
+        rest = [key for key in placed.addresses if key not in stats]
+        found = {key: Bounds(each.min_offset, each.max_offset) for key, each in stats.items()}
+        found.update(await self._each(rest, lambda key: self._bounds_of(placed, key)))
+        return found
+
+    async def stats(self, placed: Placed) -> dict[QueueKey, TopicOffset]:
+        """Give what topics' statistics say of queues; some brokers do not tell of all of them."""
+        groups: dict[tuple[str, tuple[str, ...]], list[QueueKey]] = {}
+        for key, addresses in placed.addresses.items():
+            groups.setdefault((key.topic, addresses), []).append(key)
+        tables = await self._each(list(groups), lambda group: self._table(*group))
+        return {
+            key: tables[group][key]
+            for group, keys in groups.items()
+            for key in keys
+            if key in tables[group]
+        }
+
+    async def at_time(self, placed: Placed, times: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
+        """Give the first offset stored at or after a time in ms, the end where there is none."""
+        return await self._each(
+            list(placed.addresses), lambda key: self._at_time(placed, key, times[key])
+        )
+
+    async def committed(self, placed: Placed, group: str) -> dict[QueueKey, int]:
+        """Give what a group has committed; queues of which it has committed nothing are left out.
+
+        The table of all offsets is asked for, since old brokers answer 0 to a question about a
+        group that they do not know.
+        """
+        tables = await self._each(
+            list(dict.fromkeys(placed.addresses.values())), lambda each: self._offset_table(each)
+        )
+        found: dict[QueueKey, int] = {}
+        for key, addresses in placed.addresses.items():
+            known = tables[addresses].get((key.topic, group), {})
+            if key.queue_id in known:
+                found[key] = known[key.queue_id]
+        return found
+
+    async def commit(self, placed: Placed, group: str, offsets: Mapping[QueueKey, int]) -> None:
+        """Store a group's offsets."""
+
+        async def store(key: QueueKey) -> None:
+            address, offset = placed.addresses[key][0], QueueOffset(offsets[key])
+            try:
+                await self._brokers.commit(address, group, queue_of(key), offset)
+            except ResponseError as error:
+                if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    raise
+                await self._introduce(address, group, key)
+                await self._brokers.commit(address, group, queue_of(key), offset)
+
+        await self._each(list(placed.addresses), store)
+
+    async def _introduce(self, address: str, group: str, key: QueueKey) -> None:
+        """Let a broker that makes groups by itself make this one: it does when they pull."""
+        pull = Pull(group, queue_of(key), QueueOffset(0), Filter(), max_messages=1)
+        await pull_once(self._brokers, address, pull, timeout=PULL_S)
+
+    async def offset_tables(self, address: str) -> dict[tuple[str, str], dict[int, int]]:
+        """Give every offset that a broker keeps: topic and group, queue, offset."""
+        answer = await self._brokers.call(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        table = ConsumerOffsetSerializeWrapper.decode(answer.body).offset_table
+        found = {}
+        for name, queues in table.items():
+            topic, at, group = name.partition("@")
+            if at and "@" not in group:
+                found[topic, group] = queues
+        return found
+
+    async def _offset_table(
+        self, addresses: tuple[str, ...]
+    ) -> dict[tuple[str, str], dict[int, int]]:
+        return await ask_one_of(addresses, self.offset_tables)
+
+    async def _table(self, topic: str, addresses: tuple[str, ...]) -> dict[QueueKey, TopicOffset]:
+        async def ask(address: str) -> dict[QueueKey, TopicOffset]:
+            header = GetTopicStatsInfoRequest(topic=topic)
+            code = RequestCode.GET_TOPIC_STATS_INFO
+            try:
+                answer = await self._brokers.call(address, code, header)
+            except ResponseError as error:
+                if error.code in _SAYS_LITTLE:
+                    return {}
+                raise
+            table = TopicStatsTable.decode(answer.body).offset_table
+            return {QueueKey(topic, q.broker_name, q.queue_id): each for q, each in table.items()}
+
+        return await ask_one_of(addresses, ask)
+
+    async def _bounds_of(self, placed: Placed, key: QueueKey) -> Bounds:
+        async def ask(address: str) -> Bounds:
+            lowest = await self._brokers.min_offset(address, queue_of(key))
+            return Bounds(lowest, await self._brokers.max_offset(address, queue_of(key)))
+
+        return await ask_one_of(placed.addresses[key], ask)
+
+    async def _at_time(self, placed: Placed, key: QueueKey, time_ms: int) -> int:
+        return await ask_one_of(
+            placed.addresses[key],
+            lambda address: first_at_or_after(self._brokers, address, queue_of(key), time_ms),
+        )
+
+    async def _each(self, keys: Iterable[K], ask: Callable[[K], Awaitable[V]]) -> dict[K, V]:
+        """Ask for each key at once, but for no more than `AT_ONCE` at a time."""
+        turns = asyncio.Semaphore(AT_ONCE)
+
+        async def one(key: K) -> V:
+            async with turns:
+                return await ask(key)
+
+        keys = list(keys)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(key)) for key in keys]
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return {key: task.result() for key, task in zip(keys, tasks, strict=True)}
+
+
+_SAYS_LITTLE: Final = frozenset(
+    {
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        ResponseCode.NO_PERMISSION,
+    }
+)
+"""Answers of brokers that give statistics to nobody, or not to this account."""

@@ -1,0 +1,161 @@
+"""Which broker has a queue now, and what it means when none has.
+
+A name server forgets a broker that does not answer, with all its queues. So a queue that no route
+names is gone for good only while its broker is registered; otherwise the broker is away, and may
+come back with all it has.
+
+Source: ours; how name servers forget: RouteInfoManager, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cometmq.client import ClientInstance
+from cometmq.client.errors import TopicNotFoundError
+from cometmq.client.routes import LOGICAL_PREFIX, MASTER_ID, Route
+from cometmq.model.errors import RemotingError
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.bodies import ClusterInfo
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import check
+from cometmq.spark.brokers.patience import AwayError
+from cometmq.spark.offsets import QueueKey
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where queues are."""
+
+    addresses: dict[QueueKey, tuple[str, ...]]
+    """Of each queue's broker: the master first, then whoever has a copy."""
+    gone: dict[QueueKey, str]
+    """Queues that are gone for good, and why."""
+
+
+class Places:
+    """Finds the brokers of queues; asks the name server each time, for routes change.
+
+    Args:
+        instance: of the client.
+    """
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._instance = instance
+
+    async def route(self, topic: str) -> Route | None:
+        """Give the topic's route as the name server tells it now, None if there is no such topic.
+
+        Raises:
+            RemotingError: no name server answered.
+        """
+        routes = self._instance.routes
+        routes.forget(topic)
+        try:
+            return await routes.find(topic)
+        except TopicNotFoundError:
+            return None
+
+    async def routes(self, topics: Iterable[str]) -> dict[str, Route | None]:
+        """Give the routes of several topics.
+
+        Raises:
+            RemotingError: no name server answered.
+        """
+        names = sorted(set(topics))
+        found = await asyncio.gather(*(self.route(topic) for topic in names))
+        return dict(zip(names, found, strict=True))
+
+    async def place(self, keys: Iterable[QueueKey]) -> Placed:
+        """Say where each queue is.
+
+        Raises:
+            AwayError: the broker of one is not registered now.
+            RemotingError: no name server answered.
+        """
+        keys = list(keys)
+        routes = await self.routes(key.topic for key in keys)
+        addresses: dict[QueueKey, tuple[str, ...]] = {}
+        missing: list[QueueKey] = []
+        readable = {topic: _readable(route) for topic, route in routes.items()}
+        for key in keys:
+            route = routes[key.topic]
+            found = replicas(route, key) if route and key in readable[key.topic] else ()
+            if found:
+                addresses[key] = found
+            else:
+                missing.append(key)
+        gone = await self._why_gone(missing, routes) if missing else {}
+        return Placed(addresses, gone)
+
+    async def cluster(self) -> ClusterInfo:
+        """Give all brokers that are registered.
+
+        Raises:
+            RemotingError: no name server answered.
+        """
+        timeout = self._instance.settings.call_timeout_ms / 1000
+        names = self._instance.name_servers
+        answer = await names.call(RequestCode.GET_BROKER_CLUSTER_INFO, timeout=timeout)
+        return ClusterInfo.decode(check(answer).body)
+
+    async def _why_gone(
+        self, missing: list[QueueKey], routes: dict[str, Route | None]
+    ) -> dict[QueueKey, str]:
+        registered = (await self.cluster()).broker_addr_table
+        gone: dict[QueueKey, str] = {}
+        for key in missing:
+            logical = key.broker.startswith(LOGICAL_PREFIX) and registered
+            if key.broker not in registered and not logical:
+                raise AwayError(f"{key}: {key.broker} is not registered with the name server now")
+            gone[key] = _why(key, routes[key.topic])
+        return gone
+
+
+def keys_of(route: Route) -> list[QueueKey]:
+    """Give the queues of a topic that can be read."""
+    return [QueueKey(route.topic, queue.broker_name, queue.queue_id) for queue in route.read_queues]
+
+
+def queue_of(key: QueueKey) -> MessageQueue:
+    """Give a queue as the client calls it."""
+    return MessageQueue(key.topic, key.broker, key.queue_id)
+
+
+def replicas(route: Route, key: QueueKey) -> tuple[str, ...]:
+    """Give the addresses of a queue's broker: the master first, then those with a copy."""
+    known = route.brokers.get(route.physical(queue_of(key)), {})
+    return tuple(known[broker_id] for broker_id in sorted(known, key=lambda i: (i != MASTER_ID, i)))
+
+
+async def ask_one_of(addresses: tuple[str, ...], ask: Callable[[str], Awaitable[T]]) -> T:
+    """Give the first answer of a broker or of whoever has a copy.
+
+    Raises:
+        RemotingError: none of them answered.
+        ResponseError: the one that answered refused.
+    """
+    last: RemotingError | None = None
+    for address in addresses:
+        try:
+            return await ask(address)
+        except RemotingError as error:
+            last = error
+    raise last or AwayError("the broker has no address")
+
+
+def _readable(route: Route | None) -> frozenset[QueueKey]:
+    return frozenset(keys_of(route)) if route else frozenset()
+
+
+def _why(key: QueueKey, route: Route | None) -> str:
+    if route is None:
+        return "the topic does not exist"
+    if key.broker not in {queue.broker_name for queue in route.read_queues}:
+        return f"the topic cannot be read on {key.broker}, which is registered"
+    return f"{key.broker} has no such queue that can be read"

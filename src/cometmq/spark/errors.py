@@ -8,6 +8,7 @@ SourceError               a format cannot do what was asked
 ├── RangeError            a range of a queue or a file came out shorter than it was planned
 ├── BadRecordError        bytes that should be a record are not one
 ├── RowError              a row cannot become a message
+├── DeliveryError         messages were not acknowledged in time, or were refused
 └── PlaceError            a file or directory is not what a store's should be
 
 Spark shows the text of an error only, and carries errors between processes: so each one is made
@@ -51,6 +52,10 @@ class BadRecordError(SourceError):
 
 class RowError(SourceError):
     """A row cannot become a message."""
+
+
+class DeliveryError(SourceError):
+    """Messages were not acknowledged in time, or were refused; the text says if any is stored."""
 
 
 class PlaceError(SourceError):

@@ -1,0 +1,182 @@
+"""The columns that can be written, and the rows of one record batch as the writer sees them.
+
+    column              type                    meaning
+    body                BINARY or STRING        the bytes of the message; never null or empty
+    topic               STRING                  needed unless the option ``topic`` is given
+    tags                STRING                  the one tag
+    keys                STRING, ARRAY<STRING>   keys to look the message up by; a text as it stands
+    properties          MAP<STRING, STRING>     further properties; null values are left out
+    sharding_key        STRING                  rows of one key go to one queue, in their order
+    queue_id            INT                     goes to just this queue
+    broker_name         STRING                  which broker's; needed if the topic is on several
+    delay_level         INT                     delivered after a delay of the broker; 0 for none
+    deliver_timestamp   TIMESTAMP               delivered then, by a timer of the broker
+    flag                INT                     a number of the application's own
+    msg_id              STRING                  the unique key; null for one that is made
+
+Only ``body`` is needed. Source: ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cometmq.spark.errors import OptionError, RowError
+from cometmq.spark.writing.identity import Origin
+
+BINARY = pa.binary()
+Numbers: TypeAlias = npt.NDArray[Any]
+Test: TypeAlias = Callable[[pa.DataType], bool]
+
+_TEXT: tuple[Test, ...] = (pa.types.is_string, pa.types.is_large_string)
+_BYTES: tuple[Test, ...] = (pa.types.is_binary, pa.types.is_large_binary, *_TEXT)
+_NUMBER: tuple[Test, ...] = (pa.types.is_int32, pa.types.is_int16, pa.types.is_int8)
+
+
+def _passes(kind: pa.DataType, tests: Iterable[Test]) -> bool:
+    return any(test(kind) for test in tests)
+
+
+def _is_texts(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) and _passes(kind.value_type, _TEXT)
+
+
+def _is_text_map(kind: pa.DataType) -> bool:
+    return (
+        pa.types.is_map(kind) and _passes(kind.key_type, _TEXT) and _passes(kind.item_type, _TEXT)
+    )
+
+
+COLUMNS: dict[str, tuple[str, tuple[Test, ...]]] = {
+    "body": ("BINARY or STRING", _BYTES),
+    "topic": ("STRING", _TEXT),
+    "tags": ("STRING", _TEXT),
+    "keys": ("STRING or ARRAY<STRING>", (*_TEXT, _is_texts)),
+    "properties": ("MAP<STRING, STRING>", (_is_text_map,)),
+    "sharding_key": ("STRING", _TEXT),
+    "queue_id": ("INT", _NUMBER),
+    "broker_name": ("STRING", _TEXT),
+    "delay_level": ("INT", _NUMBER),
+    "deliver_timestamp": ("TIMESTAMP", (pa.types.is_timestamp,)),
+    "flag": ("INT", _NUMBER),
+    "msg_id": ("STRING", _TEXT),
+}
+"""What may be written: each column with its type in words and its tests."""
+
+
+def check_columns(schema: pa.Schema, topic: str) -> None:
+    """Refuse columns that cannot be written, ahead of the first row.
+
+    Args:
+        schema: the columns at hand.
+        topic: the option ``topic``, empty if it is not given.
+
+    Raises:
+        OptionError: a column is unknown, missing or of another type.
+    """
+    for field in schema:
+        if field.name not in COLUMNS:
+            known = ", ".join(COLUMNS)
+            raise OptionError(f"column {field.name} cannot be written: some of {known} can")
+        words, tests = COLUMNS[field.name]
+        if not _passes(field.type, tests):
+            raise OptionError(f"column {field.name} is {field.type}: {words} is expected")
+    if len(set(schema.names)) < len(schema.names):
+        raise OptionError(f"a column is there twice: {', '.join(schema.names)}")
+    if "body" not in schema.names:
+        raise OptionError(f"there is no column body among {', '.join(schema.names)}")
+    if not topic and "topic" not in schema.names:
+        raise OptionError("neither the option topic nor a column topic says where rows go")
+    if "broker_name" in schema.names and "queue_id" not in schema.names:
+        raise OptionError("a column broker_name without a column queue_id: both name a queue")
+
+
+class Rows:
+    """The rows of one record batch.
+
+    Args:
+        batch: their columns, which `check_columns` has passed.
+        origin: where they come from.
+        first: the place of the first of them in its partition.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, origin: Origin, first: int) -> None:
+        self._batch = batch
+        self._names = set(batch.schema.names)
+        self.origin = origin
+        self.first = first
+
+    def __len__(self) -> int:
+        return int(self._batch.num_rows)
+
+    def column(self, name: str) -> pa.Array | None:
+        """Give a column, None if there is no such one or all of it is null."""
+        if name not in self._names:
+            return None
+        found = self._batch.column(name)
+        return None if found.null_count == len(found) and name != "body" else found
+
+    def octets(self, name: str) -> pa.Array | None:
+        """Give a column of texts or bytes as bytes."""
+        found = self.column(name)
+        return None if found is None else found.cast(BINARY)
+
+    def text(self, name: str) -> pa.Array | None:
+        """Give a column of texts, as bytes, which must not hold what separates properties."""
+        found = self.octets(name)
+        if found is not None:
+            self.refuse(separated(found), f"{name} holds one of the characters 0x01 and 0x02")
+        return found
+
+    def refuse(self, wrong: Numbers, why: str) -> None:
+        """Refuse the first row that is wrong, if there is one.
+
+        Args:
+            wrong: whether each row is.
+            why: what is wrong with it.
+
+        Raises:
+            RowError: there is one.
+        """
+        if wrong.any():
+            raise RowError(f"{self.position(int(wrong.argmax()))}: {why}")
+
+    def position(self, number: int) -> str:
+        """Name a row of this batch in an error's text."""
+        return self.origin.position(self.first + number)
+
+
+def true(values: pa.Array) -> Numbers:
+    """Give which values are true; null is not."""
+    return np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def lengths(values: pa.Array) -> Numbers:
+    """Give the bytes of each value; those of null are 0."""
+    return np.asarray(pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False))
+
+
+def separated(values: pa.Array) -> Numbers:
+    """Give which values hold a character that separates properties."""
+    if not any(byte in _data(values) for byte in (b"\x01", b"\x02")):
+        return np.zeros(len(values), bool)
+    return np.logical_or(
+        true(pc.match_substring(values, b"\x01")), true(pc.match_substring(values, b"\x02"))
+    )
+
+
+def blank(values: pa.Array) -> Numbers:
+    """Give which values are there and hold nothing but blanks."""
+    return true(pc.equal(pc.binary_length(pc.utf8_trim_whitespace(values.cast(pa.string()))), 0))
+
+
+def _data(values: pa.Array) -> bytes:
+    """Give the bytes of all values, and perhaps some more."""
+    buffer = values.buffers()[2]
+    return b"" if buffer is None else buffer.to_pybytes()

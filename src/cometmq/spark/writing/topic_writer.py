@@ -1,0 +1,186 @@
+"""Writes record batches to topics and awaits that brokers have stored every row.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from cometmq.client import ClientInstance, MessageQueue, ProducerSettings
+from cometmq.client.blocking.portal import Portal
+from cometmq.client.sender import Sender
+from cometmq.spark.options.writing import TopicWriteOptions
+from cometmq.spark.writing.delivery import check_delivery
+from cometmq.spark.writing.destinations import grouped
+from cometmq.spark.writing.encoding import RowEncoder
+from cometmq.spark.writing.identity import Origin, unique_key
+from cometmq.spark.writing.lanes import Lanes, Limits
+from cometmq.spark.writing.parcels import Parcel, parcels_of, together
+from cometmq.spark.writing.rows import Rows, check_columns
+
+
+class Connections(Protocol):
+    """Who has connections to brokers: a `cometmq.spark.brokers.BrokerSession`."""
+
+    def use(self) -> AbstractContextManager[tuple[Portal, ClientInstance]]:
+        """Give the portal and a running client, which stays open within ``with``."""
+
+
+class Sent(NamedTuple):
+    """What one task has written."""
+
+    rows: int
+    bytes: int
+    """Of bodies and properties."""
+    requests: int
+    repeated: int
+    """Tries that failed and were made again."""
+    first_key: str
+    """The unique key made for the first row; empty without rows."""
+    last_key: str
+
+
+class TopicWriter:
+    """Writes the rows of one partition.
+
+    Args:
+        connections: to the brokers.
+        options: of the write.
+        origin: of the rows; equal rows of an equal origin have equal unique keys.
+    """
+
+    def __init__(
+        self, connections: Connections, options: TopicWriteOptions, origin: Origin
+    ) -> None:
+        check_delivery(options.delivery)
+        self._connections = connections
+        self._options = options
+        self._origin = origin
+        self._encoder = RowEncoder(
+            origin,
+            body_bytes_max=options.body_bytes_max,
+            drop_reserved=options.reserved_properties == "drop",
+        )
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Sent:
+        """Write all rows; return once every one of them was acknowledged.
+
+        Raises:
+            OptionError: a column cannot be written.
+            RowError: a row cannot become a message; those of earlier batches may be stored.
+            DeliveryError: rows were not acknowledged in time, or refused; others may be stored.
+        """
+        with self._connections.use() as (portal, instance):
+            writing = _Writing(portal, instance, self._options, self._origin, self._encoder)
+            try:
+                for batch in batches:
+                    writing.take(batch)
+                return writing.finish()
+            finally:
+                writing.end()
+
+
+class _Writing:
+    """One call of `TopicWriter.write`."""
+
+    def __init__(
+        self,
+        portal: Portal,
+        instance: ClientInstance,
+        options: TopicWriteOptions,
+        origin: Origin,
+        encoder: RowEncoder,
+    ) -> None:
+        self._portal = portal
+        self._options = options
+        self._origin = origin
+        self._encoder = encoder
+        settings = ProducerSettings(retries=1, body_bytes_max=options.body_bytes_max)
+        self._sender = Sender(instance, options.producer_group, settings)
+        self._lanes = Lanes(self._sender, _limits(options), origin)
+        self._queues: dict[str, Sequence[MessageQueue]] = {}
+        self._gathered: dict[object, list[Parcel]] = {}
+        self._gathered_bytes = 0
+        self._rows = self._bytes = 0
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Take the rows of a batch on their way."""
+        check_columns(batch.schema, self._options.topic)
+        rows = Rows(batch, self._origin, self._rows)
+        encoded = self._encoder.encode(rows)
+        ready: list[Parcel] = []
+        for group in grouped(rows, encoded.delayed, self._options.topic, self._queues_of):
+            for parcel in parcels_of(group, encoded.items, self._rows, self._options.batch_bytes):
+                ready += self._gather(parcel)
+        if self._gathered_bytes > self._options.pending_bytes:
+            ready += self._all_gathered()
+        self._rows += len(rows)
+        if ready:
+            self._portal.run(self._lanes.put(ready))
+
+    def finish(self) -> Sent:
+        """Return once everything was acknowledged."""
+        self._portal.run(self._last())
+        job, batch, partition = self._origin
+        keys = [unique_key(job, batch, partition, row) for row in (0, self._rows - 1)]
+        return Sent(
+            self._rows,
+            self._bytes,
+            self._lanes.requests,
+            self._lanes.repeated,
+            *(keys if self._rows else ("", "")),
+        )
+
+    def end(self) -> None:
+        """Give up what is still on its way."""
+        self._portal.run(self._lanes.cancel())
+
+    async def _last(self) -> None:
+        await self._lanes.put(self._all_gathered())
+        await self._lanes.finish()
+
+    def _gather(self, parcel: Parcel) -> list[Parcel]:
+        """Keep a parcel back for others on its way; give those that are large enough to go."""
+        self._bytes += len(parcel.data)
+        way = (parcel.topic, parcel.queue)
+        waiting = self._gathered.setdefault(way, [])
+        waiting_bytes = sum(len(other.data) for other in waiting)
+        if not parcel.alone and waiting_bytes + len(parcel.data) <= self._options.batch_bytes:
+            waiting.append(parcel)
+            self._gathered_bytes += len(parcel.data)
+            return []
+        self._gathered_bytes -= waiting_bytes
+        self._gathered[way] = []
+        ready = [together(waiting)] if waiting else []
+        if parcel.alone or len(parcel.data) >= self._options.batch_bytes // 2:
+            return [*ready, parcel]
+        self._gathered[way] = [parcel]
+        self._gathered_bytes += len(parcel.data)
+        return ready
+
+    def _all_gathered(self) -> list[Parcel]:
+        ready = [together(parcels) for parcels in self._gathered.values() if parcels]
+        self._gathered.clear()
+        self._gathered_bytes = 0
+        return ready
+
+    def _queues_of(self, topic: str) -> Sequence[MessageQueue]:
+        """Give a topic's queues, which stay the same for the whole task."""
+        if topic not in self._queues:
+            self._queues[topic] = self._portal.run(self._lanes.queues(topic))
+        return self._queues[topic]
+
+
+def _limits(options: TopicWriteOptions) -> Limits:
+    return Limits(
+        requests=options.pending_max,
+        bytes=options.pending_bytes,
+        try_s=options.try_timeout_ms / 1000,
+        all_tries_s=options.delivery_timeout_ms / 1000,
+        safe=options.acknowledge == "safe",
+    )

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Final, NoReturn, TypeVar
 
 from cometmq.client import ClientInstance
+from cometmq.client.blocking.portal import Portal
 from cometmq.client.subscription import Filter
 from cometmq.protocol.bodies import TopicOffset
 from cometmq.spark.brokers.life import IDLE_S, Life
@@ -70,6 +72,14 @@ class BrokerSession:
         """
         with self._life.use() as (portal, _):
             return portal.run(work, timeout)
+
+    def use(self) -> AbstractContextManager[tuple[Portal, ClientInstance]]:
+        """Give the loop and the client, which stays open within ``with``, for work in many calls.
+
+        Raises:
+            OptionError: a secret cannot be looked up here.
+        """
+        return self._life.use()
 
     def close(self) -> None:
         """Close the connections; the next call opens them again."""

@@ -26,7 +26,15 @@ from cometmq.protocol.bodies import (
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetTopicStatsInfoRequest
 from cometmq.remoting import check
-from cometmq.spark.brokers.placing import Placed, Places, ask_one_of, keys_of, queue_of
+from cometmq.spark.brokers.patience import AwayError
+from cometmq.spark.brokers.placing import (
+    Placed,
+    Places,
+    ask_one_of,
+    keys_of,
+    masters_first,
+    queue_of,
+)
 from cometmq.spark.brokers.times import PULL_S, first_at_or_after
 from cometmq.spark.offsets import Bounds, QueueKey
 
@@ -126,6 +134,13 @@ class Metadata:
         """Let a broker that makes groups by itself make this one: it does when they pull."""
         pull = Pull(group, queue_of(key), QueueOffset(0), Filter(), max_messages=1)
         await pull_once(self._brokers, address, pull, timeout=PULL_S)
+
+    async def group_offsets(self, broker: str) -> dict[tuple[str, str], dict[int, int]]:
+        """Give every offset that a broker keeps: topic and group, queue, offset."""
+        data = (await self.places.cluster()).broker_addr_table.get(broker)
+        if data is None:
+            raise AwayError(f"{broker} is not registered with the name server now")
+        return await self._offset_table(masters_first(data.broker_addrs))
 
     async def offset_tables(self, address: str) -> dict[tuple[str, str], dict[int, int]]:
         """Give every offset that a broker keeps: topic and group, queue, offset."""

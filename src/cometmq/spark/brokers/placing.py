@@ -10,7 +10,7 @@ Source: ours; how name servers forget: RouteInfoManager, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -129,8 +129,12 @@ def queue_of(key: QueueKey) -> MessageQueue:
 
 def replicas(route: Route, key: QueueKey) -> tuple[str, ...]:
     """Give the addresses of a queue's broker: the master first, then those with a copy."""
-    known = route.brokers.get(route.physical(queue_of(key)), {})
-    return tuple(known[broker_id] for broker_id in sorted(known, key=lambda i: (i != MASTER_ID, i)))
+    return masters_first(route.brokers.get(route.physical(queue_of(key)), {}))
+
+
+def masters_first(addresses: Mapping[int, str]) -> tuple[str, ...]:
+    """Give the addresses of a broker's replicas, by their ids: the master's first."""
+    return tuple(addresses[i] for i in sorted(addresses, key=lambda i: (i != MASTER_ID, i)))
 
 
 async def ask_one_of(addresses: tuple[str, ...], ask: Callable[[str], Awaitable[T]]) -> T:

@@ -161,6 +161,7 @@ class _Pump:
             self._pieces.put(SourceError(f"{self._wanted}: the session was closed under a reader"))
             raise
         except Exception as error:
+            self._hand_over()  # what came before it is as good as ever
             self._pieces.put(error)
         finally:
             self._drop_window()

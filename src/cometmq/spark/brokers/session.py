@@ -96,17 +96,29 @@ class BrokerSession:
         matches = re.compile(pattern).fullmatch
         return [topic for topic in self.topics() if matches(topic)]
 
-    def queues(self, topics: Iterable[str]) -> list[QueueKey]:
+    def brokers(self) -> dict[str, str]:
+        """Give the brokers that are registered now: name and cluster."""
+        found = self._ask("brokers", lambda metadata: metadata.places.cluster())
+        return {name: data.cluster or "" for name, data in found.broker_addr_table.items()}
+
+    def queues(self, topics: Iterable[str], *, gone: set[str] | None = None) -> list[QueueKey]:
         """Give the queues of topics that can be read now, sorted.
 
         The queues of a broker that is away may be missing: `bounds` tells whether a queue is gone.
 
+        Args:
+            topics: the topics.
+            gone: gets the topics that do not exist, which have no queues then.
+
         Raises:
-            GoneError: a topic does not exist.
+            GoneError: a topic does not exist, and ``gone`` is None.
         """
         names = sorted(set(topics))
         found = self._ask(f"routes of {_list(names)}", lambda metadata: metadata.queues(names))
-        if missing := [topic for topic, keys in found.items() if keys is None]:
+        missing = [topic for topic, keys in found.items() if keys is None]
+        if gone is not None:
+            gone.update(missing)
+        elif missing:
             raise GoneError(f"topic {_list(missing)}: there is no such topic")
         return sorted(key for keys in found.values() for key in keys or ())
 

@@ -321,15 +321,16 @@ class Cluster:
 
     def __init__(self, target: str, folder: Path, settings: Settings | None = None) -> None:
         self.target = target
+        self.store = folder / "store"
         extra = settings or {}
         self._servers: list[Server]
         if target == "comet":
-            ours = CometStandalone(folder / "standalone", store=folder / "store", settings=extra)
+            ours = CometStandalone(folder / "standalone", store=self.store, settings=extra)
             self._servers, self.namesrv = [ours], ours.namesrv
         elif target in VERSIONS:
             namesrv = RealNameServer(target, folder / "namesrv")
             broker = RealBroker(
-                target, folder / "broker", namesrv.address, store=folder / "store", settings=extra
+                target, folder / "broker", namesrv.address, store=self.store, settings=extra
             )
             self._servers, self.namesrv = [namesrv, broker], namesrv.address
         else:

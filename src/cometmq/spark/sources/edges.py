@@ -1,0 +1,198 @@
+"""Where a query begins and where a batch ends: options, and the offsets they stand for.
+
+    earliest | latest | group                     the same for every queue
+    {"orders": {"broker-a": {"0": 23, "1": -2}}}  offsets; -2 is the earliest, -1 the latest
+    times                                         one for all queues, or one per queue
+
+A stream's start stays symbolic in its checkpoint until the first batch, for Spark asks for it
+again when that batch fails. A start that would then be another one is made certain by a first
+batch without rows: `Edge.repeatable` tells which is which.
+
+Source: ours; the options are those of Spark's Kafka source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cometmq.spark.brokers import BrokerSession
+from cometmq.spark.errors import DataLossError, OptionError, SourceError
+from cometmq.spark.offsets import Bounds, Positions, QueueKey, from_json, to_json
+from cometmq.spark.options.topics import ERROR, SYMBOLIC, TopicReadOptions
+
+EARLIEST, LATEST, GROUP = SYMBOLIC
+OFFSETS, TIMES = "offsets", "times"
+EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
+START = "$start"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One side of what is read, of all queues."""
+
+    option: str
+    """Which option said so, for errors."""
+    kind: str
+    """EARLIEST, LATEST, GROUP, OFFSETS or TIMES."""
+    default: str
+    """EARLIEST or LATEST: of queues that are not named, or where the group has no offset."""
+    named: Positions = field(default_factory=dict)
+    """Offsets, or times in ms, of the queues that were named."""
+    time_ms: int | None = None
+    """The time for all queues."""
+    group: str | None = None
+    strict: bool = True
+    """Whether a time that no message is as young as is an error; else it means the end."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether asking later gives the same offsets, as long as nothing expires."""
+        if self.kind == EARLIEST:
+            return True
+        if self.kind == TIMES:
+            return self.strict and (self.time_ms is not None or self.default == EARLIEST)
+        if self.kind == OFFSETS:
+            latest = any(offset == LATEST_OFFSET for offset in self.named.values())
+            return not latest and self.default == EARLIEST
+        return False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document that stands for this start in a checkpoint."""
+        if self.kind == TIMES:
+            times = self.time_ms if self.time_ms is not None else to_json(self.named)
+            return {START: {"ts": times}}
+        return {START: to_json(self.named) if self.kind == OFFSETS else self.kind}
+
+    def resolve(self, session: BrokerSession, bounds: Mapping[QueueKey, Bounds]) -> Positions:
+        """Return the offset of every queue that ``bounds`` names.
+
+        Raises:
+            OptionError: a queue is named that is not among them.
+            DataLossError: a queue has no message as young as asked, and that is an error.
+        """
+        strange = sorted(set(self.named) - set(bounds))
+        if strange:
+            raise OptionError(f"option {self.option} names {strange[0]}, which is not read")
+        if self.kind == TIMES:
+            return self._at_times(session, bounds)
+        if self.kind == GROUP:
+            return self._committed(session, bounds)
+        default = self.kind if self.kind in (EARLIEST, LATEST) else self.default
+        return {
+            key: _offset(self.named.get(key), default, limits) for key, limits in bounds.items()
+        }
+
+    def _committed(self, session: BrokerSession, bounds: Mapping[QueueKey, Bounds]) -> Positions:
+        found = session.committed(self.group or "", list(bounds))
+        return {
+            key: _offset(found.get(key), self.default, limits) for key, limits in bounds.items()
+        }
+
+    def _at_times(self, session: BrokerSession, bounds: Mapping[QueueKey, Bounds]) -> Positions:
+        if self.time_ms is not None:
+            times = dict.fromkeys(bounds, self.time_ms)
+        else:
+            times = dict(self.named)
+        found = session.at_time(times) if times else {}
+        for key, offset in found.items():
+            if self.strict and offset >= bounds[key].max:
+                raise DataLossError(
+                    f"{key}: no message was stored at or after {times[key]} ms ({self.option}); "
+                    "startingOffsetsByTimestampStrategy=latest would begin at its end"
+                )
+        return {
+            key: _offset(found.get(key), self.default, limits) for key, limits in bounds.items()
+        }
+
+
+def _offset(wanted: int | None, default: str, limits: Bounds) -> int:
+    if wanted is None:
+        wanted = EARLIEST_OFFSET if default == EARLIEST else LATEST_OFFSET
+    if wanted == EARLIEST_OFFSET:
+        return limits.min
+    return limits.max if wanted == LATEST_OFFSET else wanted
+
+
+def is_start(document: Any) -> bool:
+    """Whether a document stands for a start, and not yet for offsets."""
+    return isinstance(document, dict) and START in document
+
+
+def start_of(options: TopicReadOptions, usual: str) -> Edge:
+    """Read the options about where to begin.
+
+    Args:
+        options: of the query.
+        usual: where it begins if nobody says: EARLIEST for a batch, LATEST for a stream.
+
+    Raises:
+        OptionError: one of them has another shape.
+    """
+    default = options.starting_offsets_default or usual
+    strict = options.starting_offsets_by_timestamp_strategy == ERROR
+    if options.starting_timestamp is not None:
+        time_ms = options.starting_timestamp
+        return Edge("startingTimestamp", TIMES, default, time_ms=time_ms, strict=strict)
+    if options.starting_offsets_by_timestamp is not None:
+        name = "startingOffsetsByTimestamp"
+        times = _times(name, options.starting_offsets_by_timestamp)
+        return Edge(name, TIMES, default, named=times, strict=strict)
+    text = options.starting_offsets
+    if text is None:
+        return Edge("startingOffsets", usual, default)
+    if text.lower() in SYMBOLIC:
+        return Edge("startingOffsets", text.lower(), default, group=options.group)
+    named = _offsets("startingOffsets", text, f"{', '.join(SYMBOLIC)} or offsets")
+    return Edge("startingOffsets", OFFSETS, default, named=named)
+
+
+def end_of(options: TopicReadOptions) -> Edge:
+    """Read the options about where a batch ends.
+
+    Raises:
+        OptionError: one of them has another shape, or asks for the earliest.
+    """
+    if options.ending_timestamp is not None:
+        time_ms = options.ending_timestamp
+        return Edge("endingTimestamp", TIMES, LATEST, time_ms=time_ms, strict=False)
+    if options.ending_offsets_by_timestamp is not None:
+        name = "endingOffsetsByTimestamp"
+        times = _times(name, options.ending_offsets_by_timestamp)
+        return Edge(name, TIMES, LATEST, named=times, strict=False)
+    text = options.ending_offsets
+    if text is None or text.lower() == LATEST:
+        return Edge("endingOffsets", LATEST, LATEST)
+    named = _offsets("endingOffsets", text, "latest or offsets")
+    if EARLIEST_OFFSET in named.values():
+        raise OptionError(f"option endingOffsets={text}: a batch cannot end at the earliest (-2)")
+    return Edge("endingOffsets", OFFSETS, LATEST, named=named)
+
+
+def _offsets(name: str, text: str, words: str) -> Positions:
+    named = _document(name, text, words)
+    if any(offset < EARLIEST_OFFSET for offset in named.values()):
+        raise OptionError(f"option {name}={text}: an offset is 0 or more, -1 or -2")
+    return named
+
+
+def _times(name: str, text: str) -> Positions:
+    named = _document(name, text, "times in ms")
+    if any(time_ms < 0 for time_ms in named.values()):
+        raise OptionError(f"option {name}={text}: a time is 0 or more")
+    return named
+
+
+def _document(name: str, text: str, words: str) -> Positions:
+    shape = f'expected {words}: {{"topic": {{"broker": {{"0": 23}}}}}}'
+    try:
+        named = from_json(json.loads(text), f"option {name}")
+    except ValueError:
+        raise OptionError(f"option {name}={text}: {shape}") from None
+    except SourceError as error:
+        raise OptionError(f"{error}; {shape}") from None
+    if not named:
+        raise OptionError(f"option {name}={text}: it names no queue")
+    return named

@@ -1,0 +1,90 @@
+"""What to do with offsets that a queue does not have any more, or never had.
+
+    what is asked             usually          with failOnDataLoss=false
+    start < min, expired      DataLossError    begin at min
+    start > max, made anew    DataLossError    begin at min
+    end > max, cut off        DataLossError    end at max
+
+Each loss that is gone over is one warning in the log, with queue and offsets.
+
+Source: ours; the rule is that of Spark's Kafka source (reportDataLoss).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from cometmq.spark.errors import DataLossError
+from cometmq.spark.offsets import Bounds, QueueKey, QueueRange
+
+logger = logging.getLogger(__name__)
+
+_ADVICE = "failOnDataLoss=false would go on with what is left"
+
+
+class Losses:
+    """Fails at a loss, or goes over it.
+
+    Args:
+        fail: whether to fail.
+        silent: whether to go over losses without a word, since they were reported before.
+    """
+
+    def __init__(self, *, fail: bool, silent: bool = False) -> None:
+        self.fail = fail
+        self._silent = silent
+        self.met = 0
+        """How many were gone over."""
+
+    def report(self, text: str) -> None:
+        """Fail, or say it in the log.
+
+        Raises:
+            DataLossError: this fails at losses.
+        """
+        if self.fail:
+            raise DataLossError(f"{text}; {_ADVICE}")
+        if self._silent:
+            return
+        self.met += 1
+        logger.warning("messages are lost losses=%d %s", self.met, text)
+
+    def begin(self, key: QueueKey, start: int, limits: Bounds) -> int:
+        """Return where a queue can be read from, for one that should be read from ``start``.
+
+        Raises:
+            DataLossError: it cannot be read from there, and that is an error.
+        """
+        if limits.min <= start <= limits.max:
+            return start
+        what = "have expired" if start < limits.min else "are not there: the topic was made anew"
+        self.report(
+            f"{key}: offsets from {start} {what}, the queue has {limits.min} to {limits.max}"
+        )
+        return limits.min
+
+    def within(self, each: QueueRange, limits: Bounds) -> QueueRange:
+        """Return the part of a range that a queue has.
+
+        A range that ends before it begins was planned when the queue had been made anew, after
+        the loss was reported: it begins with the queue.
+
+        Raises:
+            DataLossError: it is not all of the range, and that is an error.
+        """
+        if each.end < each.start:
+            self.report(f"{each.key}: it was made anew, offsets from {each.start} are not there")
+            each = each._replace(start=limits.min)
+        start = self.begin(each.key, each.start, limits)
+        end = each.end
+        if end > limits.max:
+            self.report(f"{each}: the queue ends at {limits.max}, its end was cut off")
+            end = limits.max
+        return each._replace(start=start, end=max(start, end))
+
+    def all_within(
+        self, ranges: Iterable[QueueRange], bounds: Mapping[QueueKey, Bounds]
+    ) -> list[QueueRange]:
+        """Return the parts of ranges that their queues have; see `within`."""
+        return [self.within(each, bounds[each.key]) for each in ranges]

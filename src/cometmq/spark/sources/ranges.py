@@ -1,0 +1,172 @@
+"""Rows of one range of a queue: what a task of the format ``rocketmq`` does.
+
+Answers of brokers are short, so several are decoded together. A broker compares hashes of tags
+only; the tags themselves are compared here, and keys are looked for here.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cometmq.client.subscription import Filter
+from cometmq.model.errors import ConfigError
+from cometmq.spark.batches import RecordDecoder
+from cometmq.spark.brokers import BrokerSession
+from cometmq.spark.brokers.times import READ_GROUP
+from cometmq.spark.errors import BadRecordError, DataLossError, OptionError
+from cometmq.spark.offsets import QueueRange
+from cometmq.spark.options.connection import ConnectionOptions
+from cometmq.spark.options.topics import TopicReadOptions
+from cometmq.spark.schema import CORE, Column
+from cometmq.spark.sources.losses import Losses
+
+Connect = Callable[[ConnectionOptions], BrokerSession]
+
+DECODED_TOGETHER_BYTES = 1 << 20
+_BY_NAME = {column.name: column for column in CORE}
+
+
+class RangeReader:
+    """Reads ranges of queues into batches of the asked columns.
+
+    Args:
+        options: of the query.
+        columns: of the batches, in their order.
+        connect: gives the session with the brokers.
+        tags: the tags whose messages are wanted, where the query's own conditions say so.
+    """
+
+    def __init__(
+        self,
+        options: TopicReadOptions,
+        columns: Sequence[Column],
+        connect: Connect,
+        tags: frozenset[str] | None = None,
+    ) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._connect = connect
+        self._filter = wanted_of(options, tags)
+        self._keys = _keys_pattern(options.filter_keys)
+
+    def read(self, each: QueueRange) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range; the same rows in the same order at every call.
+
+        Raises:
+            RangeError: the messages did not come in time.
+            DataLossError: they are not there any more, and that is an error.
+            BadRecordError: a broker sent what is no record.
+            UnreachableError: nobody served the queue.
+        """
+        decoder = RecordDecoder(
+            self._decoded_columns(),
+            broker_name=each.key.broker,
+            decompress=self._options.decompress,
+            max_rows=self._options.batch_rows,
+            max_bytes=self._options.batch_bytes,
+        )
+        most = min(DECODED_TOGETHER_BYTES, self._options.batch_bytes)
+        for data in _joined(self._answers(each), most):
+            yield from self._rows(decoder, data, each)
+
+    def _rows(
+        self, decoder: RecordDecoder, data: bytes, each: QueueRange
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in decoder.batches(
+                data, 0, len(data), first_offset=each.start, end_offset=each.end
+            ):
+                kept = self._kept(batch)
+                if kept.num_rows:
+                    yield kept
+        except BadRecordError as error:
+            raise BadRecordError(f"{each}: in what the broker sent, {error}") from error
+
+    def _answers(self, each: QueueRange) -> Iterator[bytes]:
+        """Yield what brokers answer; go on behind what expires meanwhile, if that is allowed."""
+        losses = Losses(fail=self._options.fail_on_data_loss)
+        session = self._connect(self._options)
+        while each.size:
+            try:
+                yield from self._asked(session, each)
+            except DataLossError as error:
+                losses.report(str(error))
+                limits = session.bounds([each.key])[each.key]
+                if not each.start < limits.min:
+                    return
+                each = each._replace(start=min(limits.min, each.end))
+            else:
+                return
+
+    def _asked(self, session: BrokerSession, each: QueueRange) -> Iterator[bytes]:
+        options = self._options
+        return session.read(
+            each,
+            filter=self._filter,
+            batch_size=options.pull_batch_size,
+            timeout_ms=options.pull_timeout_ms,
+            group=options.reading_group or READ_GROUP,
+        )
+
+    def _decoded_columns(self) -> tuple[Column, ...]:
+        """Give the asked columns, and behind them those that decide which rows are kept."""
+        needed = {"tags": bool(self._filter.wanted_tags), "keys": self._keys is not None}
+        asked = {column.name for column in self._columns}
+        added = [_BY_NAME[name] for name, used in needed.items() if used and name not in asked]
+        return (*self._columns, *added)
+
+    def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._filter.wanted_tags:
+            tags = pa.array(sorted(self._filter.wanted_tags), pa.string())
+            batch = batch.filter(pc.is_in(batch.column("tags"), value_set=tags))
+        if self._keys is not None:
+            batch = batch.filter(pc.match_substring_regex(batch.column("keys"), self._keys))
+        if batch.num_columns > len(self._columns):
+            batch = batch.select(range(len(self._columns)))
+        return batch
+
+
+def wanted_of(options: TopicReadOptions, tags: frozenset[str] | None = None) -> Filter:
+    """Return what brokers are told about which messages are wanted.
+
+    Raises:
+        OptionError: an expression is none.
+    """
+    try:
+        if options.filter_sql is not None:
+            return Filter.sql(options.filter_sql)
+        if options.filter_tags is not None:
+            return Filter.tags(options.filter_tags)
+    except ConfigError as error:
+        raise OptionError(f"option filter.tags or filter.sql: {error}") from None
+    return Filter.tags(" || ".join(sorted(tags))) if tags else Filter.tags()
+
+
+def _keys_pattern(text: str | None) -> str | None:
+    """Return what the column ``keys`` of a message with one of these keys matches."""
+    if text is None:
+        return None
+    keys = [part.strip() for part in text.split(",") if part.strip()]
+    if not keys:
+        raise OptionError(f"option filter.keys={text}: expected keys with commas between")
+    return rf"(^| )({'|'.join(re.escape(key) for key in keys)})( |$)"
+
+
+def _joined(answers: Iterator[bytes], most: int) -> Iterator[bytes]:
+    """Put short answers together until they have ``most`` bytes."""
+    parts: list[bytes] = []
+    size = 0
+    for part in answers:
+        parts.append(part)
+        size += len(part)
+        if size >= most:
+            yield b"".join(parts)
+            parts, size = [], 0
+    if parts:
+        yield b"".join(parts)

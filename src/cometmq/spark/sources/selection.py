@@ -1,0 +1,104 @@
+"""Which queues a query reads: by topics, by a pattern of topics, or by naming each.
+
+Source: ours; as ``subscribe``, ``subscribePattern`` and ``assign`` of Spark's Kafka source.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from cometmq.spark.brokers import BrokerSession
+from cometmq.spark.errors import GoneError, OptionError
+from cometmq.spark.offsets import QueueKey
+from cometmq.spark.options.topics import TopicReadOptions
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was chosen; exactly one of the three is not None."""
+
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    assigned: tuple[QueueKey, ...] | None = None
+
+    @classmethod
+    def of(cls, options: TopicReadOptions) -> Selection:
+        """Read the options that choose.
+
+        Raises:
+            OptionError: no topic is named, the pattern is none, or `assign` has another shape.
+        """
+        if options.subscribe is not None:
+            return cls(topics=_topics(options.subscribe))
+        if options.subscribe_pattern is not None:
+            return cls(pattern=_pattern(options.subscribe_pattern))
+        return cls(assigned=_assigned(options.assign or ""))
+
+    def queues(self, session: BrokerSession) -> list[QueueKey]:
+        """Ask which queues these are now.
+
+        Raises:
+            GoneError: a topic that was named does not exist.
+            UnreachableError: no name server answered.
+        """
+        if self.assigned is not None:
+            return list(self.assigned)
+        topics = self._topics_now(session)
+        return session.queues(topics) if topics else []
+
+    def queues_there(self, session: BrokerSession) -> list[QueueKey]:
+        """Ask the same, and pass over topics that do not exist."""
+        if self.assigned is not None:
+            return list(self.assigned)
+        found: list[QueueKey] = []
+        for topic in self._topics_now(session):
+            with contextlib.suppress(GoneError):
+                found += session.queues((topic,))
+        return found
+
+    def _topics_now(self, session: BrokerSession) -> tuple[str, ...]:
+        if self.topics is not None:
+            return self.topics
+        return tuple(session.topics_matching(self.pattern or ""))
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not topics:
+        raise OptionError(f"option subscribe={text}: expected topics with commas between")
+    return topics
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise OptionError(f"option subscribePattern={text}: {error}") from None
+    return text
+
+
+def _assigned(text: str) -> tuple[QueueKey, ...]:
+    shape = 'expected {"topic": {"broker": [0, 1]}}'
+    try:
+        document = json.loads(text)
+        keys = [
+            QueueKey(topic, broker, _queue_id(queue_id))
+            for topic, brokers in document.items()
+            for broker, queue_ids in brokers.items()
+            for queue_id in queue_ids
+        ]
+    except (ValueError, AttributeError, TypeError):
+        raise OptionError(f"option assign={text}: {shape}") from None
+    if not keys:
+        raise OptionError(f"option assign={text}: it names no queue, {shape}")
+    return tuple(sorted(set(keys)))
+
+
+def _queue_id(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(value)
+    return value

@@ -1,0 +1,264 @@
+"""Streams of topics: what each micro-batch takes, and how it goes on after anything.
+
+    first batch     $start  → offsets    without rows where the start is not repeatable (see edges)
+    any other       offsets → offsets    never less than before, but for a queue that was made anew
+    no news         the same text again, for Spark compares texts
+
+One reader lives on the driver as long as a query runs, and remembers bounds, the target of
+AvailableNow and when a batch was last due; the readers of tasks are other objects. What Spark must
+be able to repeat after a failure depends on the two documents alone.
+
+Source: ours; the rules are those of Spark's Kafka source (KafkaMicroBatchStream).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from cometmq.spark.brokers import BrokerSession
+from cometmq.spark.errors import GoneError, SourceError
+from cometmq.spark.offsets import Bounds, Positions, QueueKey, QueueRange, from_json, to_json
+from cometmq.spark.options.topics import TopicReadOptions
+from cometmq.spark.planning import limit as limited
+from cometmq.spark.planning import split
+from cometmq.spark.schema import Column
+from cometmq.spark.sources.edges import LATEST, is_start, start_of
+from cometmq.spark.sources.losses import Losses
+from cometmq.spark.sources.ranges import Connect, RangeReader, wanted_of
+from cometmq.spark.sources.selection import Selection
+from cometmq.spark.sources.topic_batch import read_partition
+from cometmq.system.clock import Clock, SystemClock
+
+logger = logging.getLogger(__name__)
+
+Limits = Mapping[QueueKey, Bounds]
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches on the driver, and reads their parts in workers.
+
+    Args:
+        options: of the query.
+        columns: of the rows, in their order.
+        connect: gives the session with the brokers.
+        clock: tells when a batch is due.
+    """
+
+    def __init__(
+        self,
+        options: TopicReadOptions,
+        columns: Sequence[Column],
+        connect: Connect,
+        clock: Clock | None = None,
+    ) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._connect = connect
+        self._clock = clock or SystemClock()
+        self._selection = Selection.of(options)
+        self._start = start_of(options, LATEST)
+        self._losses = Losses(fail=options.fail_on_data_loss)
+        self._bounded = False
+        self._target: Positions | None = None
+        self._newest: Positions | None = None
+        self._planned: tuple[Positions, Limits] | None = None
+        self._last_batch_s: float | None = None
+        wanted_of(options)  # so that a wrong expression is an error of planning
+
+    # --- Spark asks, on the driver --------------------------------------------------------------
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Remember where queues end now: this run goes no further."""
+        self._bounded = True
+        with contextlib.suppress(GoneError):
+            # Where a topic's only broker is away, a checkpoint may know the queues.
+            keys = self._selection.queues(self._session)
+            self._target = _maxima(self._session.bounds(keys))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return what `maxOffsetsPerTrigger` says."""
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the start as the user gave it; what that means is found out later."""
+        return self._start.to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the next batch ends, which is ``start`` if there is nothing for it.
+
+        Raises:
+            DataLossError: messages behind ``start`` are not there any more, and that is an error.
+            UnreachableError: servers did not answer for long.
+        """
+        first = is_start(start)
+        bounds = self._first_bounds() if first else self._bounds(_known(start))
+        self._look(bounds)
+        known = self._start.resolve(self._session, bounds) if first else _known(start)
+        if first and not self._start.repeatable:
+            return self._ends_at(known, bounds)
+        ranges = self._news(known, bounds)
+        if self._holds_back(ranges):
+            return start if first else to_json(known)
+        return self._ends_at({each.key: each.end for each in _cut(ranges, limit)}, bounds)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Return where queues ended when last looked at, for the progress of the query."""
+        return None if self._newest is None else to_json(self._newest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the parts of a batch, the largest first.
+
+        Raises:
+            DataLossError: messages of the batch are not there any more, and that is an error.
+            UnreachableError: servers did not answer for long.
+        """
+        ranges = self._ranges(start, _known(end))
+        parts = split(
+            ranges,
+            min_partitions=self._options.min_partitions,
+            max_records=self._options.max_records_per_partition,
+        )
+        return [InputPartition(part) for part in parts]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Commit what is finished to the group, if one is to show it; trouble is only logged."""
+        if not self._options.commit_to_group or is_start(end):
+            return
+        try:
+            self._session.commit(self._options.group or "", from_json(end))
+        except SourceError as error:
+            logger.warning("a group shows an old place group=%s %s", self._options.group, error)
+
+    def stop(self) -> None:
+        """Do nothing: sessions are shared, and Spark may not call this at all."""
+
+    # --- Spark asks, in workers -----------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one part."""
+        reader = RangeReader(self._options, self._columns, self._connect)
+        return read_partition(reader, partition)
+
+    # --- how ------------------------------------------------------------------------------------
+
+    @property
+    def _session(self) -> BrokerSession:
+        return self._connect(self._options)
+
+    def _first_bounds(self) -> Limits:
+        """Ask for the bounds of the chosen queues, all of which have to be there."""
+        bounds: Limits = self._session.bounds(self._selection.queues(self._session))
+        return bounds
+
+    def _bounds(self, known: Positions) -> Limits:
+        """Ask for the bounds of the queues that a query has, and of those that are new.
+
+        Queues that are gone for good are reported and left out.
+        """
+        gone: set[QueueKey] = set()
+        keys = set(known) | set(self._chosen_now())
+        bounds: Limits = self._session.bounds(keys, gone=gone) if keys else {}
+        for key in sorted(gone & set(known)):
+            self._losses.report(f"{key}: gone for good, read up to offset {known[key]}")
+        return bounds
+
+    def _chosen_now(self) -> list[QueueKey]:
+        """Ask which queues are chosen now, whether or not all of the topics are there.
+
+        Whether a topic is gone for good, or its only broker is away, their bounds will tell.
+        """
+        try:
+            return self._selection.queues(self._session)
+        except GoneError:
+            return self._selection.queues_there(self._session)
+
+    def _look(self, bounds: Limits) -> None:
+        """Remember where queues end, for reports and as the target if there is none yet."""
+        self._newest = _maxima(bounds)
+        if self._bounded and self._target is None:
+            self._target = self._newest
+
+    def _news(self, known: Positions, bounds: Limits) -> list[QueueRange]:
+        """Return what there is behind the known offsets; a queue that is new begins at its min.
+
+        Raises:
+            DataLossError: a queue does not have what is behind its offset.
+        """
+        return [
+            self._news_of(key, known.get(key), limits)
+            for key, limits in sorted(bounds.items())
+            if self._target is None or key in self._target or key in known
+        ]
+
+    def _news_of(self, key: QueueKey, known: int | None, limits: Bounds) -> QueueRange:
+        start = limits.min if known is None else self._losses.begin(key, known, limits)
+        end = limits.max
+        if self._target is not None:
+            end = min(end, self._target.get(key, start))
+        return QueueRange(key, start, max(start, end))
+
+    def _holds_back(self, ranges: Sequence[QueueRange]) -> bool:
+        """Whether to wait for more messages, and not for too long."""
+        now_s, last_s = self._clock.monotonic(), self._last_batch_s
+        size = sum(each.size for each in ranges)
+        least = self._options.min_offsets_per_trigger
+        waited = last_s is None or now_s - last_s >= self._options.max_trigger_delay_s
+        if least is not None and size < least and not waited and not self._bounded:
+            return True
+        self._last_batch_s = now_s
+        return False
+
+    def _ends_at(self, ends: Positions, bounds: Limits) -> dict[str, Any]:
+        self._planned = ends, bounds
+        return to_json(ends)
+
+    def _ranges(self, start: dict[str, Any], ends: Positions) -> list[QueueRange]:
+        if is_start(start) and not self._start.repeatable:
+            return []
+        if not is_start(start) and _known(start) == ends:
+            return []
+        bounds, losses = self._bounds_at(ends)
+        begins = self._start.resolve(self._session, bounds) if is_start(start) else _known(start)
+        return [
+            losses.within(QueueRange(key, begins.get(key, limits.min), ends[key]), limits)
+            for key, limits in sorted(bounds.items())
+        ]
+
+    def _bounds_at(self, ends: Positions) -> tuple[Limits, Losses]:
+        """Return the bounds of a batch's queues: those it was planned by, or what they are now.
+
+        What is lost was reported when it was planned.
+        """
+        if self._planned is not None and self._planned[0] == ends:
+            bounds = {key: self._planned[1][key] for key in ends}
+            return bounds, Losses(fail=False, silent=True)
+        gone: set[QueueKey] = set()
+        asked: Limits = self._session.bounds(list(ends), gone=gone)
+        for key in sorted(gone):
+            self._losses.report(f"{key}: gone for good, a batch should end at offset {ends[key]}")
+        return asked, self._losses
+
+
+def _known(document: dict[str, Any]) -> Positions:
+    return from_json(document, "an offset of this stream")
+
+
+def _maxima(bounds: Limits) -> Positions:
+    return {key: limits.max for key, limits in bounds.items()}
+
+
+def _cut(ranges: list[QueueRange], limit: ReadLimit) -> list[QueueRange]:
+    return limited(ranges, limit.max_rows) if isinstance(limit, ReadMaxRows) else ranges

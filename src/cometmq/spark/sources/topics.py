@@ -1,0 +1,65 @@
+"""The format ``rocketmq``: topics of RocketMQ, read and written through brokers.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from cometmq.spark.brokers import connect
+from cometmq.spark.offsets import Positions
+from cometmq.spark.options.parsing import parse_options
+from cometmq.spark.options.topics import LOAD, TopicReadOptions
+from cometmq.spark.schema import Column, ddl, declared, topic_columns
+from cometmq.spark.sources.topic_batch import PushingBatchReader, TopicBatchReader, latest_ends
+from cometmq.spark.sources.topic_stream import TopicStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class TopicSource(DataSource):
+    """Messages of topics as rows, read in batches and streams; rows as messages, written.
+
+    Reading takes the options of `cometmq.spark.options.topics.TopicReadOptions`, writing those of
+    `cometmq.spark.options.writing.TopicWriteOptions`. A schema of the user's own chooses columns.
+
+    Example:
+        ``spark.read.format("rocketmq").option("nameServer", "localhost:9876")``
+        ``.option("subscribe", "orders").load().groupBy("tags").count().show()``
+    """
+
+    _ends: Positions | None = None
+    """Where queues ended when the query was made; travels with this object to its reader."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "rocketmq"
+
+    def schema(self) -> str:
+        """Return all columns, and remember where queues end if that is to stay as it is."""
+        options = parse_options(TopicReadOptions, self.options)
+        if options.push_down_filters and options.snapshot == LOAD:
+            self._ends = latest_ends(options, connect)
+        return ddl(topic_columns(properties=options.include_properties))
+
+    def reader(self, schema: StructType) -> TopicBatchReader:
+        """Return what reads a batch."""
+        options = parse_options(TopicReadOptions, self.options)
+        kind = PushingBatchReader if options.push_down_filters else TopicBatchReader
+        return kind(options, _columns(schema), connect, self._ends)
+
+    def streamReader(self, schema: StructType) -> TopicStreamReader:  # noqa: N802 - Spark's name
+        """Return what reads a stream."""
+        options = parse_options(TopicReadOptions, self.options)
+        return TopicStreamReader(options, _columns(schema), connect)
+
+
+def _columns(schema: StructType) -> tuple[Column, ...]:
+    """Return the columns of the query's schema; to name ``properties`` there is to ask for it."""
+    fields = [(each.name, each.dataType.simpleString(), each.nullable) for each in schema.fields]
+    return declared(topic_columns(properties=True), fields)

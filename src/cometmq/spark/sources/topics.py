@@ -16,6 +16,7 @@ from cometmq.spark.options.topics import LOAD, TopicReadOptions
 from cometmq.spark.schema import Column, ddl, declared, topic_columns
 from cometmq.spark.sources.topic_batch import PushingBatchReader, TopicBatchReader, latest_ends
 from cometmq.spark.sources.topic_stream import TopicStreamReader
+from cometmq.spark.sources.topic_write import TopicBatchWriter, TopicStreamWriter
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -57,6 +58,16 @@ class TopicSource(DataSource):
         """Return what reads a stream."""
         options = parse_options(TopicReadOptions, self.options)
         return TopicStreamReader(options, _columns(schema), connect)
+
+    def writer(self, schema: StructType, overwrite: bool) -> TopicBatchWriter:
+        """Return what writes a DataFrame."""
+        return TopicBatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> TopicStreamWriter:
+        """Return what writes a stream."""
+        return TopicStreamWriter(self.options, schema, overwrite)
 
 
 def _columns(schema: StructType) -> tuple[Column, ...]:

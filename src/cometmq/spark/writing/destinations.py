@@ -19,11 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cometmq.model.errors import InvalidNameError
 from cometmq.model.queue import MessageQueue
-from cometmq.model.topic import RETRY_PREFIX, SEND_FORBIDDEN_TOPICS, check_topic_name
+from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol.hashing import java_hash
-from cometmq.spark.writing.rows import Numbers, Rows, blank, true
+from cometmq.spark.writing.rows import Numbers, Rows, blank, true, wrong_topic
 
 QueuesOf = Callable[[str], Sequence[MessageQueue]]
 """Gives the queues of a topic that can be written to, always in the same order."""
@@ -71,7 +70,6 @@ def grouped(rows: Rows, delayed: Numbers, topic: str, queues_of: QueuesOf) -> It
 
 def _by_topic(rows: Rows, topic: str) -> Iterator[tuple[str, Numbers]]:
     if topic:
-        _check_topic(rows, np.zeros(len(rows), bool), topic)
         if len(rows):
             yield topic, np.arange(len(rows))
         return
@@ -89,13 +87,8 @@ def _by_topic(rows: Rows, topic: str) -> Iterator[tuple[str, Numbers]]:
 
 
 def _check_topic(rows: Rows, own: Numbers, name: str) -> None:
-    if name in SEND_FORBIDDEN_TOPICS:
-        rows.refuse(own, f"topic {name} belongs to the broker: nobody writes to it")
-    try:
-        check_topic_name(name)
-    except InvalidNameError as error:
-        rows.refuse(own, str(error))
-        raise
+    if why := wrong_topic(name):
+        rows.refuse(own, f"topic is {name!r}: {why}")
 
 
 def _places(rows: Rows, which: Numbers, queues: Sequence[MessageQueue], topic: str) -> Numbers:

@@ -27,6 +27,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cometmq.model.errors import InvalidNameError
+from cometmq.model.topic import SEND_FORBIDDEN_TOPICS, check_topic_name
 from cometmq.spark.errors import OptionError, RowError
 from cometmq.spark.writing.identity import Origin
 
@@ -78,7 +80,8 @@ def check_columns(schema: pa.Schema, topic: str) -> None:
         topic: the option ``topic``, empty if it is not given.
 
     Raises:
-        OptionError: a column is unknown, missing or of another type.
+        OptionError: a column is unknown, missing or of another type, or the topic has no valid
+            name.
     """
     for field in schema:
         if field.name not in COLUMNS:
@@ -91,10 +94,23 @@ def check_columns(schema: pa.Schema, topic: str) -> None:
         raise OptionError(f"a column is there twice: {', '.join(schema.names)}")
     if "body" not in schema.names:
         raise OptionError(f"there is no column body among {', '.join(schema.names)}")
+    if topic and (why := wrong_topic(topic)):
+        raise OptionError(f"option topic is {topic!r}: {why}")
     if not topic and "topic" not in schema.names:
         raise OptionError("neither the option topic nor a column topic says where rows go")
     if "broker_name" in schema.names and "queue_id" not in schema.names:
         raise OptionError("a column broker_name without a column queue_id: both name a queue")
+
+
+def wrong_topic(name: str) -> str:
+    """Say why nobody can write to a topic of this name; empty if somebody can."""
+    if name in SEND_FORBIDDEN_TOPICS:
+        return "it belongs to the broker: nobody writes to it"
+    try:
+        check_topic_name(name)
+    except InvalidNameError as error:
+        return str(error)
+    return ""
 
 
 class Rows:

@@ -183,6 +183,28 @@ def demo(
     raise typer.Exit(run_demo(seconds=seconds, rate=rate))
 
 
+@app.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+def pipeline(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Name of the pipeline and its options, or --list; NAME --help shows them.",
+            metavar="NAME [OPTIONS]",
+        ),
+    ] = None,
+    script: Annotated[
+        bool, typer.Option("--script", help="Show the file to hand to spark-submit.")
+    ] = False,
+) -> None:
+    """Run a data pipeline on Spark: archive, replay, verify, audit and others."""
+    from cometmq.cli import pipeline as pipelines
+
+    if script:
+        typer.echo(pipelines.script())
+        raise typer.Exit
+    raise typer.Exit(pipelines.run(words or ()))
+
+
 StorePath = Annotated[Path, typer.Argument(help="Directory of the store.", metavar="DIR")]
 
 

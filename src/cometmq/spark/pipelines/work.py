@@ -1,0 +1,87 @@
+"""Work for Spark: one function, many tasks, answers that come in waves.
+
+A wave is a Spark job of a few tasks per core. Between waves the driver notes what is done, so a run
+that is killed loses one wave. Source: ours.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from cometmq.spark.errors import SourceError
+
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
+
+TASKS_PER_CORE = 4
+
+
+def waves(
+    spark: Any,
+    work: Callable[[Task], Answer],
+    tasks: Sequence[Task],
+    *,
+    tasks_per_core: int = TASKS_PER_CORE,
+) -> Iterator[list[Answer]]:
+    """Yield the answers of ``work`` to the tasks, in order, one wave after the other.
+
+    Args:
+        spark: the session.
+        work: a function that executors can import, or a `functools.partial` of one.
+        tasks: what it is called with, each in a Spark task of its own.
+        tasks_per_core: how long waves are.
+    """
+    size = max(1, cores_of(spark) * tasks_per_core)
+    for start in range(0, len(tasks), size):
+        yield run(spark, work, tasks[start : start + size])
+
+
+def run(spark: Any, work: Callable[[Task], Answer], tasks: Sequence[Task]) -> list[Answer]:
+    """Return the answers of ``work`` to the tasks, in order, from one Spark job.
+
+    Without a session (None) this process does the work itself, one task after the other.
+    """
+    if spark is None:
+        return [work(task) for task in tasks]
+    if not tasks:
+        return []
+    try:
+        context = spark.sparkContext
+    except Exception as problem:  # a session of Spark Connect has none, and says so in many ways
+        return _run_connected(spark, work, tasks, problem)
+    answers = context.parallelize(list(tasks), len(tasks)).map(work).collect()
+    return list(answers)
+
+
+def cores_of(spark: Any) -> int:
+    """Return how many tasks run at once."""
+    if spark is None:
+        return 1
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # as above
+        return int(spark.conf.get("spark.default.parallelism", "8"))
+
+
+def _run_connected(
+    spark: Any, work: Callable[[Task], Answer], tasks: Sequence[Task], cause: Exception
+) -> list[Answer]:
+    """The same through a data frame, which needs pandas."""
+    given = list(tasks)
+
+    def answer(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for number in itertools.chain.from_iterable(b.column(0).to_pylist() for b in batches):
+            made = pickle.dumps(work(given[number]))
+            yield pa.record_batch([pa.array([number]), pa.array([made])], names=["n", "made"])
+
+    try:
+        frame = spark.range(0, len(given), 1, len(given)).mapInArrow(answer, "n long, made binary")
+    except ImportError:
+        raise SourceError("this session has no SparkContext; then pandas is needed") from cause
+    rows = sorted(frame.collect(), key=lambda row: row["n"])
+    return [pickle.loads(row["made"]) for row in rows]

@@ -184,10 +184,22 @@ class BrokerSession:
     def stats(
         self, keys: Iterable[QueueKey], *, gone: set[QueueKey] | None = None
     ) -> dict[QueueKey, TopicOffset]:
-        """Give bounds and the time of the newest message of each queue that brokers tell of."""
+        """Give bounds and the time of the newest message of each queue that brokers tell of.
+
+        Raises:
+            GoneError: a queue is gone for good, and ``gone`` is None.
+        """
         return self._ask_of(
             keys, "statistics", gone, lambda metadata, placed: metadata.stats(placed)
         )
+
+    def group_offsets(self, broker: str) -> dict[tuple[str, str], dict[int, int]]:
+        """Give all offsets that groups have committed on a broker: by topic and group, by queue."""
+
+        async def ask(metadata: Metadata) -> dict[tuple[str, str], dict[int, int]]:
+            return await metadata.group_offsets(broker)
+
+        return self._ask(f"offsets of groups on {broker}", ask)
 
     # --- messages -----------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ COMPILED: dict[str, str] = {
     "cometmq.broker.processors.pull": "every pull",
     "cometmq.broker.processors.send": "every send",
     "cometmq.broker.processors.plain_send": "nearly every send, without objects in between",
+    "cometmq.spark.record_rows": "every record that Spark reads, taken apart",
+    "cometmq.spark.columns": "every record that Spark reads, into columns",
 }
 """Modules worth compiling, and why each one is: it runs once or more for every message."""
 

@@ -23,10 +23,10 @@ cpdef list decode_lazily(object data, str broker_name=*, object added=*)
     size=cython.Py_ssize_t, magic=cython.int, wide=cython.int, body_at=cython.Py_ssize_t,
     topic_at=cython.Py_ssize_t, topic_bytes=cython.Py_ssize_t, properties_at=cython.Py_ssize_t,
     properties_bytes=cython.Py_ssize_t)
-cdef Py_ssize_t _whole_size(const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept
+cdef Py_ssize_t whole_size(const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept
 
 @cython.locals(at=cython.Py_ssize_t)
-cdef Py_ssize_t _body_at(int sys_flag) noexcept
+cdef Py_ssize_t head_bytes(int sys_flag) noexcept
 
 @cython.locals(at=cython.Py_ssize_t)
 cdef bytes _stored_body(bytes record, int sys_flag)

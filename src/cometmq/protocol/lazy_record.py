@@ -141,7 +141,7 @@ def decode_lazily(
     messages = []
     position = 0
     while position < end:
-        size = _whole_size(content, position, end)
+        size = whole_size(content, position, end)
         if not size:
             raise _reason(content, position)
         record = content if size == end else octets.copy_of(content, position, position + size)
@@ -166,7 +166,7 @@ def _reason(data: bytes, position: int) -> RecordError:
     return RecordError(f"no whole record at {position}")
 
 
-def _whole_size(memory: Any, at: int, end: int) -> int:
+def whole_size(memory: Any, at: int, end: int) -> int:
     """Return the size of the record that begins at ``at``; 0 if it is not all there."""
     if end - at < _SIZE_MIN:
         return 0
@@ -175,7 +175,7 @@ def _whole_size(memory: Any, at: int, end: int) -> int:
     if (magic != _V1 and magic != _V2) or size < _SIZE_MIN or size > end - at:
         return 0
     wide = 2 if magic == _V2 else 1
-    body_at = _body_at(octets.i32_in(memory, at + _SYS_FLAG_AT))
+    body_at = head_bytes(octets.i32_in(memory, at + _SYS_FLAG_AT))
     if size < body_at:
         return 0
     topic_at = body_at + octets.i32_in(memory, at + body_at - 4)
@@ -191,7 +191,7 @@ def _whole_size(memory: Any, at: int, end: int) -> int:
     return size
 
 
-def _body_at(sys_flag: int) -> int:
+def head_bytes(sys_flag: int) -> int:
     """Where the body begins, behind its length: addresses of 16 bytes make the head longer."""
     at = _HEAD_BYTES
     if sys_flag & _BORN_V6:
@@ -217,7 +217,7 @@ def _store_host(record: bytes) -> bytes:
 
 def _topic_at(record: bytes) -> int:
     """Where the length of the topic is, behind the body."""
-    at = _body_at(_flag_of(record))
+    at = head_bytes(_flag_of(record))
     return at + octets.i32_in(record, at - 4)
 
 
@@ -255,7 +255,7 @@ def _read_properties(message: LazyMessage) -> dict[str, str]:
 
 
 def _stored_body(record: bytes, sys_flag: int) -> bytes:
-    at = _body_at(sys_flag)
+    at = head_bytes(sys_flag)
     return octets.copy_of(record, at, at + octets.i32_in(record, at - 4))
 
 
@@ -297,7 +297,7 @@ def _number_behind(behind: int) -> Callable[[LazyMessage], int]:
     def read(message: LazyMessage) -> int:
         record = message._record
         of = _i64 if behind == 8 else _i32
-        return int(of(record, _body_at(_flag_of(record)) - 4 - behind)[0])
+        return int(of(record, head_bytes(_flag_of(record)) - 4 - behind)[0])
 
     return read
 

@@ -6,64 +6,62 @@
     buffers of a map   := nothing offsets:i32[rows + 1] text-of-names text-of-values
 
 Times are microseconds. Broken UTF-8 becomes replacement characters, an empty property counts as
-not there, of equal names the last one wins: as in `cometmq.protocol`. The compiled build first
-walks over the records and adds up sizes, then fills buffers of exactly these sizes.
+not there, of equal names the last one wins: as in `cometmq.protocol`. Compiled, a first walk over
+the records notes where everything is, then buffers of exactly the right sizes are filled;
+interpreted, `cometmq.spark.plain_columns` does the work.
 
 Source: ours; the formats are those of `cometmq.protocol.record` and of Arrow's columnar layout.
 """
 
+# Names and pointers of the `.pxd` file, which only the compiler knows.
+# ruff: noqa: F821
+# mypy: disable-error-code="name-defined, no-any-return"
+
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Sequence
-from enum import IntEnum
-from itertools import accumulate, chain
-from operator import attrgetter
-from struct import Struct
+from collections.abc import Iterable
 from typing import Any
 
-from cometmq.model.flags import SysFlag
-from cometmq.protocol.compression import CompressionError, decompress_body
-from cometmq.protocol.message_id import encode_offset_id
-from cometmq.protocol.properties import decode_properties
-from cometmq.protocol.record import (
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    RECORD_BYTES_MIN,
-    RecordError,
-    RecordParts,
-    body_crc,
-    host_text,
-    split_record,
-)
+from cometmq.protocol.record import LOG_OFFSET_AT, QUEUE_OFFSET_AT
+from cometmq.spark import record_rows
+from cometmq.spark.plain_columns import TIME_MS_MAX, Buffers, Ending, PlainColumns
+from cometmq.spark.record_rows import KEYS, TAGS, TEXTS, RecordRows
 
-BATCH_BYTES_MAX = 1 << 30
-"""No batch holds more than this and one row, lest the offsets of a text overflow."""
-TIME_MS_MAX = (2**63 - 1) // 1000
-"""Times further away, which only damage brings about, count as this one."""
+try:
+    import cython  # type: ignore[import-untyped]
+except ImportError:  # interpreted, without Cython at hand
+    from cometmq.system.uncompiled import cython
 
-Buffers = tuple[bytearray | None, ...]
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import (  # type: ignore
+        PyByteArray_AS_STRING,
+        PyByteArray_FromStringAndSize,
+    )
+    from cython.cimports.libc.string import memcpy, memset  # type: ignore
 
-_START = Struct(">ii")
-_COMPRESSED = int(SysFlag.COMPRESSED)
+__all__ = ["Buffers", "Ending", "RecordColumns"]
 
+_RECORD, _STORE_TIME, _BODY = range(3)
+_I32S = {
+    "queue_id": (_RECORD, 12),
+    "flag": (_RECORD, 16),
+    "body_crc": (_RECORD, 8),
+    "store_size": (_RECORD, 0),
+    "reconsume_times": (_BODY, -16),
+}
+"""Where the number of a column is: so far behind the record's start, its store time, its body."""
+_I64S = {
+    "queue_offset": (_RECORD, QUEUE_OFFSET_AT),
+    "phy_offset": (_RECORD, LOG_OFFSET_AT),
+    "prepared_offset": (_BODY, -12),
+}
+_TIMES = {"born_timestamp": (_RECORD, 40), "store_timestamp": (_STORE_TIME, 0)}
+_HEX = bytes(range(256)).hex().upper().encode()
 
-class Ending(IntEnum):
-    """Why no further record was taken."""
-
-    END = 0
-    """The stop was reached."""
-    FULL = 1
-    """The batch has as many rows or bytes as it may have."""
-    BLANK = 2
-    """The filler stands here that closes a file of the log."""
-    ZERO = 3
-    """Nothing was written here yet."""
-    TORN = 4
-    """A record begins here and goes on behind the end of the data."""
-    BAD = 5
-    """What stands here is no record, or a damaged one; ``problem`` says more."""
+# C numbers once compiled.
+_AT_STORE_TIME, _AT_BODY = _STORE_TIME, _BODY
+_LOG_OFFSET_AT, _TIME_MS_MAX = LOG_OFFSET_AT, TIME_MS_MAX
+_TAGS, _KEYS = TAGS, KEYS
 
 
 class RecordColumns:
@@ -85,12 +83,19 @@ class RecordColumns:
         crc: bool = False,
         permissive: bool = False,
     ) -> None:
-        self.wanted = frozenset(wanted)
+        self.wanted: frozenset[str] = frozenset(wanted)
         self.buffers: dict[str, Buffers] = {}
         self.problem: str | None = None
-        self._decompress = decompress
-        self._crc = crc
-        self._permissive = permissive
+        self._plain: PlainColumns | None = None
+        self._found: Any = None
+        if cython.compiled:
+            self._found = RecordRows(
+                self.wanted, decompress=decompress, crc=crc, permissive=permissive
+            )
+        else:
+            self._plain = PlainColumns(
+                self.wanted, decompress=decompress, crc=crc, permissive=permissive
+            )
 
     def take(
         self,
@@ -119,218 +124,168 @@ class RecordColumns:
                 says it is; below 0 otherwise.
 
         Returns:
-            How many rows there are, where to go on, and why it ended.
+            How many rows there are, where to go on, and why it ended: at BAD, ``problem`` says
+            what is wrong there.
         """
-        self.problem = None
-        stop = min(stop, len(data))
-        max_bytes = min(max_bytes, BATCH_BYTES_MAX)
-        plain = _PlainRows(self.wanted)
-        ending = Ending.END
-        while position < stop:
-            try:
-                parts = split_record(data, position)
-                self._check_place(parts, position, log_base)
-                if not _is_chosen(parts, topics, first_offset, end_offset):
-                    position += parts.size_bytes
-                    continue
-                if plain.rows == max_rows:
-                    ending = Ending.FULL
-                    break
-                if not plain.add(*self._opened(parts), max_bytes):
-                    ending = Ending.FULL
-                    break
-            except RecordError as error:
-                ending, self.problem = _ending_at(data, position, error)
-                break
-            position += parts.size_bytes
-        self.buffers = plain.buffers()
-        return plain.rows, position, ending
-
-    def _check_place(self, parts: RecordParts, position: int, log_base: int) -> None:
-        if log_base >= 0 and parts.log_offset != log_base + position:
-            raise RecordError(
-                f"a record at {position} says its log offset is {parts.log_offset}, "
-                f"expected {log_base + position}"
-            )
-
-    def _opened(self, parts: RecordParts) -> tuple[RecordParts, bool]:
-        """Return the record with its body as it is wanted, and whether it is valid."""
-        if self._crc and body_crc(parts.body) != parts.body_crc:
-            if not self._permissive:
-                raise RecordError(_crc_text(body_crc(parts.body), parts.body_crc))
-            return parts, False
-        if not self._decompress or not parts.sys_flag & _COMPRESSED:
-            return parts, True
-        try:
-            body = parts.body
-            if "body" in self.wanted:
-                body = decompress_body(body, parts.sys_flag)
-        except CompressionError as error:
-            if not self._permissive:
-                raise RecordError(str(error)) from None
-            return parts, False
-        return parts._replace(body=body, sys_flag=parts.sys_flag & ~_COMPRESSED), True
-
-
-def _is_chosen(
-    parts: RecordParts, topics: frozenset[bytes] | None, first_offset: int, end_offset: int
-) -> bool:
-    if parts.queue_offset < first_offset or 0 <= end_offset <= parts.queue_offset:
-        return False
-    return topics is None or parts.topic.encode() in topics
-
-
-def _crc_text(met: int, stored: int) -> str:
-    return f"a body with checksum {met:#x}, expected {stored & 0xFFFFFFFF:#x}"
-
-
-def _ending_at(data: Any, position: int, error: RecordError) -> tuple[Ending, str | None]:
-    """Say what stands where no record could be taken."""
-    left = len(data) - position
-    if left < _START.size:
-        return Ending.TORN, None
-    size, magic = _START.unpack_from(data, position)
-    if magic == MAGIC_BLANK:
-        return Ending.BLANK, None
-    if magic == 0 and size == 0:
-        return Ending.ZERO, None
-    if magic in (MAGIC_V1, MAGIC_V2) and size >= RECORD_BYTES_MIN and size > left:
-        return Ending.TORN, None
-    return Ending.BAD, str(error)
-
-
-NUMBERS: dict[str, tuple[str, str]] = {
-    "queue_id": ("i", "queue_id"),
-    "queue_offset": ("q", "queue_offset"),
-    "reconsume_times": ("i", "reconsume_times"),
-    "sys_flag": ("i", "sys_flag"),
-    "flag": ("i", "flag"),
-    "body_crc": ("i", "body_crc"),
-    "phy_offset": ("q", "log_offset"),
-    "store_size": ("i", "size_bytes"),
-    "prepared_offset": ("q", "prepared_offset"),
-}
-"""Columns that are a number of the record: their type, and what the record calls them."""
-TIMES = {"born_timestamp": "born_time_ms", "store_timestamp": "store_time_ms"}
-OF_PROPERTIES = frozenset({"msg_id", "tags", "keys", "properties"})
-
-
-class _PlainRows:
-    """The rows of a batch as Python objects, which become buffers in the end."""
-
-    def __init__(self, wanted: frozenset[str]) -> None:
-        self.rows = 0
-        self._wanted = wanted
-        self._parts: list[RecordParts] = []
-        self._valid: list[bool] = []
-        self._texts: dict[str, list[bytes | None]] = {name: [] for name in _TEXTS if name in wanted}
-        self._makers = [(values, _TEXTS[name]) for name, values in self._texts.items()]
-        self._maps: list[dict[str, str]] = []
-        self._bytes = 0
-        self._fixed_bytes = row_bytes(wanted)
-
-    def add(self, parts: RecordParts, is_valid: bool, max_bytes: int) -> bool:
-        """Add a row, unless there are some and it makes them too large."""
-        properties = (
-            decode_properties(parts.properties)
-            if not OF_PROPERTIES.isdisjoint(self._wanted)
-            else {}
+        if position < 0 or max_rows < 1:
+            raise ValueError(f"met position {position} and {max_rows} rows, expected 0 and 1 or up")
+        if cython.compiled:
+            found = self._found
+            taken = found.walk(
+                data, data, position, stop, max_rows, max_bytes, topics, first_offset, end_offset,
+                log_base,
+            )  # fmt: skip
+            self.problem, self.buffers = found.problem, self._filled(taken[0])
+            found.forget()
+            return taken
+        plain = self._plain
+        assert plain is not None
+        taken = plain.take(
+            data, position, stop, max_rows, max_bytes, topics, first_offset, end_offset, log_base
         )
-        texts = [make(parts, properties) for _, make in self._makers]
-        size = self._fixed_bytes + sum(map(len, filter(None, texts)))
-        if "properties" in self._wanted:
-            size += sum(len(text.encode()) for text in chain(*properties.items()))
-        if self.rows and self._bytes + size > max_bytes:
-            return False
-        for (values, _), text in zip(self._makers, texts, strict=True):
-            values.append(text)
-        self._parts.append(parts)
-        self._valid.append(is_valid)
-        self._maps.append(properties)
-        self._bytes += size
-        self.rows += 1
-        return True
+        self.buffers, self.problem = plain.buffers, plain.problem
+        return taken
 
-    def buffers(self) -> dict[str, Buffers]:
-        """Return the buffers of every wanted column."""
+    # From here on, everything runs compiled only.
+
+    def _filled(self, rows: int) -> dict[str, Buffers]:
+        """Return the buffers of the first so many rows."""
         found: dict[str, Buffers] = {}
-        for name, (kind, field) in NUMBERS.items():
-            if name in self._wanted:
-                found[name] = (None, _packed(kind, map(attrgetter(field), self._parts)))
-        for name, field in TIMES.items():
-            if name in self._wanted:
-                found[name] = (
-                    None,
-                    _packed("q", map(_micros, map(attrgetter(field), self._parts))),
-                )
-        for name, values in self._texts.items():
-            found[name] = text_buffers(values, nullable=name in NULLABLE)
-        if "record_valid" in self._wanted:
-            found["record_valid"] = (None, _bits(self._valid))
-        if "properties" in self._wanted:
-            found["properties"] = _map_buffers(self._maps)
+        for name in self.wanted:
+            if name in _I32S:
+                found[name] = (None, self._i32s(rows, _I32S[name]))
+            elif name in _I64S:
+                found[name] = (None, self._i64s(rows, _I64S[name]))
+            elif name in _TIMES:
+                found[name] = (None, self._times(rows, _TIMES[name]))
+            elif name in TEXTS:
+                found[name] = self._texts(rows, TEXTS[name])
+        if "sys_flag" in self.wanted:
+            found["sys_flag"] = (None, self._sys_flags(rows))
+        if "record_valid" in self.wanted:
+            found["record_valid"] = (None, self._valid_bits(rows))
+        if "offset_msg_id" in self.wanted:
+            found["offset_msg_id"] = self._offset_ids(rows)
+        if "properties" in self.wanted:
+            found["properties"] = self._maps(rows)
         return found
 
+    def _i32s(self, rows: int, place: tuple[int, int]) -> bytearray:
+        base, delta = place
+        made = PyByteArray_FromStringAndSize(cython.NULL, rows * 4)
+        out = cython.cast(cython.p_int, PyByteArray_AS_STRING(made))
+        for number in range(rows):
+            out[number] = i32_at(_place(cython.address(self._found.rows[number]), base) + delta)
+        return made
 
-NULLABLE = frozenset({"tags", "keys"})
-_TEXTS: dict[str, Any] = {
-    "topic": lambda parts, properties: parts.topic.encode(),
-    "msg_id": lambda parts, properties: (properties.get("UNIQ_KEY") or _offset_id(parts)).encode(),
-    "offset_msg_id": lambda parts, properties: _offset_id(parts).encode(),
-    "tags": lambda parts, properties: _encoded(properties.get("TAGS")),
-    "keys": lambda parts, properties: _encoded(properties.get("KEYS")),
-    "body": lambda parts, properties: parts.body,
-    "born_host": lambda parts, properties: host_text(parts.born_host).encode(),
-    "store_host": lambda parts, properties: host_text(parts.store_host).encode(),
-}
+    def _i64s(self, rows: int, place: tuple[int, int]) -> bytearray:
+        base, delta = place
+        made = PyByteArray_FromStringAndSize(cython.NULL, rows * 8)
+        out = cython.cast(cython.p_longlong, PyByteArray_AS_STRING(made))
+        for number in range(rows):
+            out[number] = i64_at(_place(cython.address(self._found.rows[number]), base) + delta)
+        return made
+
+    def _times(self, rows: int, place: tuple[int, int]) -> bytearray:
+        made = self._i64s(rows, place)
+        out = cython.cast(cython.p_longlong, PyByteArray_AS_STRING(made))
+        for number in range(rows):
+            out[number] = min(max(out[number], -_TIME_MS_MAX), _TIME_MS_MAX) * 1000
+        return made
+
+    def _sys_flags(self, rows: int) -> bytearray:
+        made = PyByteArray_FromStringAndSize(cython.NULL, rows * 4)
+        out = cython.cast(cython.p_int, PyByteArray_AS_STRING(made))
+        for number in range(rows):
+            out[number] = self._found.rows[number].sys_flag
+        return made
+
+    def _valid_bits(self, rows: int) -> bytearray:
+        made = _no_bits(rows)
+        out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(made))
+        for number in range(rows):
+            out[number >> 3] |= self._found.rows[number].valid << (number & 7)
+        return made
+
+    def _texts(self, rows: int, kind: int) -> Buffers:
+        offsets = PyByteArray_FromStringAndSize(cython.NULL, (rows + 1) * 4)
+        ends = cython.cast(cython.p_int, PyByteArray_AS_STRING(offsets))
+        ends[0] = 0
+        for number in range(rows):
+            ends[number + 1] = ends[number] + max(self._found.rows[number].text_bytes[kind], 0)
+        text = PyByteArray_FromStringAndSize(cython.NULL, ends[rows])
+        out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(text))
+        for number in range(rows):
+            length = ends[number + 1] - ends[number]
+            memcpy(out + ends[number], self._found.rows[number].texts[kind], length)
+        validity = self._text_bits(rows, kind) if kind in (_TAGS, _KEYS) else None
+        return validity, offsets, text
+
+    def _text_bits(self, rows: int, kind: int) -> bytearray:
+        made = _no_bits(rows)
+        out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(made))
+        for number in range(rows):
+            if self._found.rows[number].text_bytes[kind] >= 0:
+                out[number >> 3] |= 1 << (number & 7)
+        return made
+
+    def _offset_ids(self, rows: int) -> Buffers:
+        offsets = PyByteArray_FromStringAndSize(cython.NULL, (rows + 1) * 4)
+        ends = cython.cast(cython.p_int, PyByteArray_AS_STRING(offsets))
+        ends[0] = 0
+        for number in range(rows):
+            host_bytes = record_rows.store_host_bytes(cython.address(self._found.rows[number]))
+            ends[number + 1] = ends[number] + 2 * (host_bytes + 8)
+        text = PyByteArray_FromStringAndSize(cython.NULL, ends[rows])
+        out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(text))
+        for number in range(rows):
+            row = cython.address(self._found.rows[number])
+            host_bytes = record_rows.store_host_bytes(row)
+            host = row.record + row.store_at + 8
+            _put_hex(out + ends[number], host, host_bytes)
+            _put_hex(out + ends[number] + 2 * host_bytes, row.record + _LOG_OFFSET_AT, 8)
+        return None, offsets, text
+
+    def _maps(self, rows: int) -> Buffers:
+        offsets = PyByteArray_FromStringAndSize(cython.NULL, (rows + 1) * 4)
+        ends = cython.cast(cython.p_int, PyByteArray_AS_STRING(offsets))
+        ends[0] = 0
+        for number in range(rows):
+            ends[number + 1] = ends[number] + self._found.rows[number].entries
+        return None, offsets, *self._entry_texts(False), *self._entry_texts(True)
+
+    def _entry_texts(self, values: bool) -> tuple[bytearray, bytearray]:
+        count = self._found.entry_count
+        offsets = PyByteArray_FromStringAndSize(cython.NULL, (count + 1) * 4)
+        ends = cython.cast(cython.p_int, PyByteArray_AS_STRING(offsets))
+        ends[0] = 0
+        for number in range(count):
+            entry = cython.address(self._found.entries[number])
+            ends[number + 1] = ends[number] + (entry.value_bytes if values else entry.name_bytes)
+        text = PyByteArray_FromStringAndSize(cython.NULL, ends[count])
+        out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(text))
+        for number in range(count):
+            entry = cython.address(self._found.entries[number])
+            source = entry.value if values else entry.name
+            memcpy(out + ends[number], source, ends[number + 1] - ends[number])
+        return offsets, text
 
 
-def row_bytes(wanted: frozenset[str]) -> int:
-    """Return what a row takes besides the bytes of its texts."""
-    wide = wanted & (TIMES.keys() | {name for name, (kind, _) in NUMBERS.items() if kind == "q"})
-    return (
-        4 * len(wanted & (NUMBERS.keys() | _TEXTS.keys() | {"properties"}))
-        + 4 * len(wide & NUMBERS.keys())
-        + 8 * len(wide & TIMES.keys())
-    )
+def _place(row: Any, base: int) -> Any:
+    """Return the address of one of the places from which numbers are found."""
+    if base == _AT_STORE_TIME:
+        return row.record + row.store_at
+    return row.record + row.head if base == _AT_BODY else row.record
 
 
-def _offset_id(parts: RecordParts) -> str:
-    return encode_offset_id(parts.store_host, parts.log_offset)
+def _no_bits(rows: int) -> bytearray:
+    made = PyByteArray_FromStringAndSize(cython.NULL, (rows + 7) >> 3)
+    memset(PyByteArray_AS_STRING(made), 0, (rows + 7) >> 3)
+    return made
 
 
-def _encoded(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
-
-
-def _micros(time_ms: int) -> int:
-    return min(max(time_ms, -TIME_MS_MAX), TIME_MS_MAX) * 1000
-
-
-def _packed(kind: str, numbers: Iterable[int]) -> bytearray:
-    return bytearray(array(kind, numbers).tobytes())
-
-
-def _bits(values: Sequence[bool]) -> bytearray:
-    """Pack truth values into bits, the lowest bit of a byte first."""
-    digits = "".join("1" if value else "0" for value in reversed(values))
-    return bytearray(int(digits or "0", 2).to_bytes((len(values) + 7) // 8, "little"))
-
-
-def text_buffers(values: Sequence[bytes | None], *, nullable: bool) -> Buffers:
-    """Return the buffers of a text column."""
-    texts = [value or b"" for value in values]
-    validity = _bits([value is not None for value in values]) if nullable else None
-    return validity, _offsets(map(len, texts)), bytearray(b"".join(texts))
-
-
-def _offsets(lengths: Iterable[int]) -> bytearray:
-    return _packed("i", accumulate(lengths, initial=0))
-
-
-def _map_buffers(maps: Sequence[dict[str, str]]) -> Buffers:
-    names = text_buffers([name.encode() for name in chain(*maps)], nullable=False)
-    values = text_buffers(
-        [value.encode() for value in chain.from_iterable(map(dict.values, maps))], nullable=False
-    )
-    return None, _offsets(map(len, maps)), *names[1:], *values[1:]
+def _put_hex(out: Any, memory: Any, length: int) -> None:
+    digits = cython.cast(cython.p_uchar, _HEX)
+    for at in range(length):
+        out[2 * at] = digits[2 * memory[at]]
+        out[2 * at + 1] = digits[2 * memory[at] + 1]

@@ -1,0 +1,317 @@
+"""Records to columns by way of Python objects: what the interpreted build does.
+
+It says what `cometmq.spark.columns` has to make of records; both give the very same bytes.
+Source: ours.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from itertools import accumulate, chain
+from operator import attrgetter
+from struct import Struct
+from typing import Any
+
+from cometmq.model.flags import SysFlag
+from cometmq.protocol.compression import CompressionError, decompress_body
+from cometmq.protocol.message_id import encode_offset_id
+from cometmq.protocol.properties import decode_properties
+from cometmq.protocol.record import (
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    RecordError,
+    RecordParts,
+    body_crc,
+    host_text,
+    split_record,
+)
+
+BATCH_BYTES_MAX = 1 << 30
+"""No batch holds more than this and one row, lest the offsets of a text overflow."""
+TIME_MS_MAX = (2**63 - 1) // 1000
+"""Times further away, which only damage brings about, count as this one."""
+
+Buffers = tuple[bytearray | None, ...]
+
+_START = Struct(">ii")
+_COMPRESSED = int(SysFlag.COMPRESSED)
+
+
+class Ending(IntEnum):
+    """Why no further record was taken."""
+
+    END = 0
+    """The stop was reached."""
+    FULL = 1
+    """The batch has as many rows or bytes as it may have."""
+    BLANK = 2
+    """The filler stands here that closes a file of the log."""
+    ZERO = 3
+    """Nothing was written here yet."""
+    TORN = 4
+    """A record begins here and goes on behind the end of the data."""
+    BAD = 5
+    """What stands here is no record, or a damaged one; ``problem`` says more."""
+
+
+class PlainColumns:
+    """Takes records out of bytes and keeps the wanted columns of them.
+
+    The arguments are those of `cometmq.spark.columns.RecordColumns`.
+    """
+
+    def __init__(
+        self,
+        wanted: Iterable[str],
+        *,
+        decompress: bool = True,
+        crc: bool = False,
+        permissive: bool = False,
+    ) -> None:
+        self.wanted = frozenset(wanted)
+        self.buffers: dict[str, Buffers] = {}
+        self.problem: str | None = None
+        self._decompress = decompress
+        self._crc = crc
+        self._permissive = permissive
+
+    def take(
+        self,
+        data: Any,
+        position: int,
+        stop: int,
+        max_rows: int,
+        max_bytes: int,
+        topics: frozenset[bytes] | None = None,
+        first_offset: int = -1,
+        end_offset: int = -1,
+        log_base: int = -1,
+    ) -> tuple[int, int, Ending]:
+        """Decode what fits into one batch, as `cometmq.spark.columns.RecordColumns.take` does."""
+        self.problem = None
+        stop = min(stop, len(data))
+        max_bytes = min(max_bytes, BATCH_BYTES_MAX)
+        plain = _Rows(self.wanted)
+        ending = Ending.END
+        while position < stop:
+            try:
+                parts = split_record(data, position)
+                if log_base >= 0 and parts.log_offset != log_base + position:
+                    raise RecordError(place_problem(position, parts.log_offset, log_base))
+                if not _is_chosen(parts, topics, first_offset, end_offset):
+                    position += parts.size_bytes
+                    continue
+                if plain.rows == max_rows:
+                    ending = Ending.FULL
+                    break
+                if not plain.add(*self._opened(parts), max_bytes):
+                    ending = Ending.FULL
+                    break
+            except RecordError as error:
+                ending, self.problem = _ending_at(data, position, error)
+                break
+            position += parts.size_bytes
+        self.buffers = plain.buffers()
+        return plain.rows, position, ending
+
+    def _opened(self, parts: RecordParts) -> tuple[RecordParts, bool]:
+        """Return the record with its body as it is wanted, and whether it is valid."""
+        if self._crc and body_crc(parts.body) != parts.body_crc:
+            if not self._permissive:
+                raise RecordError(crc_problem(body_crc(parts.body), parts.body_crc))
+            return parts, False
+        if not self._decompress or not parts.sys_flag & _COMPRESSED:
+            return parts, True
+        try:
+            body = parts.body
+            if "body" in self.wanted:
+                body = decompress_body(body, parts.sys_flag)
+        except CompressionError as error:
+            if not self._permissive:
+                raise RecordError(str(error)) from None
+            return parts, False
+        return parts._replace(body=body, sys_flag=parts.sys_flag & ~_COMPRESSED), True
+
+
+def _is_chosen(
+    parts: RecordParts, topics: frozenset[bytes] | None, first_offset: int, end_offset: int
+) -> bool:
+    if parts.queue_offset < first_offset or 0 <= end_offset <= parts.queue_offset:
+        return False
+    return topics is None or parts.topic.encode() in topics
+
+
+def crc_problem(met: int, stored: int) -> str:
+    """Say that a body is not what its checksum was made of."""
+    return f"a body with checksum {met:#x}, expected {stored & 0xFFFFFFFF:#x}"
+
+
+def place_problem(position: int, log_offset: int, log_base: int) -> str:
+    """Say that a record is not where it says it is."""
+    expected = log_base + position
+    return f"a record at {position} with log offset {log_offset}, expected {expected}"
+
+
+def explain(data: Any, position: int) -> tuple[Ending, str | None]:
+    """Say what stands where no record could be taken."""
+    try:
+        split_record(data, position)
+    except RecordError as error:
+        return _ending_at(data, position, error)
+    return Ending.BAD, f"no whole record at {position}"
+
+
+def _ending_at(data: Any, position: int, error: RecordError) -> tuple[Ending, str | None]:
+    """Say what stands where no record could be taken."""
+    left = len(data) - position
+    if left < _START.size:
+        return Ending.TORN, None
+    size, magic = _START.unpack_from(data, position)
+    if magic == MAGIC_BLANK:
+        return Ending.BLANK, None
+    if magic == 0 and size == 0:
+        return Ending.ZERO, None
+    if magic in (MAGIC_V1, MAGIC_V2) and size >= RECORD_BYTES_MIN and size > left:
+        return Ending.TORN, None
+    return Ending.BAD, str(error)
+
+
+NUMBERS: dict[str, tuple[str, str]] = {
+    "queue_id": ("i", "queue_id"),
+    "queue_offset": ("q", "queue_offset"),
+    "reconsume_times": ("i", "reconsume_times"),
+    "sys_flag": ("i", "sys_flag"),
+    "flag": ("i", "flag"),
+    "body_crc": ("i", "body_crc"),
+    "phy_offset": ("q", "log_offset"),
+    "store_size": ("i", "size_bytes"),
+    "prepared_offset": ("q", "prepared_offset"),
+}
+"""Columns that are a number of the record: their type, and what the record calls them."""
+TIMES = {"born_timestamp": "born_time_ms", "store_timestamp": "store_time_ms"}
+OF_PROPERTIES = frozenset({"msg_id", "tags", "keys", "properties"})
+
+
+class _Rows:
+    """The rows of a batch as Python objects, which become buffers in the end."""
+
+    def __init__(self, wanted: frozenset[str]) -> None:
+        self.rows = 0
+        self._wanted = wanted
+        self._parts: list[RecordParts] = []
+        self._valid: list[bool] = []
+        self._texts: dict[str, list[bytes | None]] = {name: [] for name in _TEXTS if name in wanted}
+        self._makers = [(values, _TEXTS[name]) for name, values in self._texts.items()]
+        self._maps: list[dict[str, str]] = []
+        self._bytes = 0
+        self._fixed_bytes = row_bytes(wanted)
+
+    def add(self, parts: RecordParts, is_valid: bool, max_bytes: int) -> bool:
+        """Add a row, unless there are some and it makes them too large."""
+        properties = (
+            decode_properties(parts.properties)
+            if not OF_PROPERTIES.isdisjoint(self._wanted)
+            else {}
+        )
+        texts = [make(parts, properties) for _, make in self._makers]
+        size = self._fixed_bytes + sum(map(len, filter(None, texts)))
+        if "properties" in self._wanted:
+            size += sum(len(text.encode()) for text in chain(*properties.items()))
+        if self.rows and self._bytes + size > max_bytes:
+            return False
+        for (values, _), text in zip(self._makers, texts, strict=True):
+            values.append(text)
+        self._parts.append(parts)
+        self._valid.append(is_valid)
+        self._maps.append(properties)
+        self._bytes += size
+        self.rows += 1
+        return True
+
+    def buffers(self) -> dict[str, Buffers]:
+        """Return the buffers of every wanted column."""
+        found: dict[str, Buffers] = {}
+        for name, (kind, field) in NUMBERS.items():
+            if name in self._wanted:
+                found[name] = (None, _packed(kind, map(attrgetter(field), self._parts)))
+        for name, field in TIMES.items():
+            if name in self._wanted:
+                found[name] = (
+                    None,
+                    _packed("q", map(_micros, map(attrgetter(field), self._parts))),
+                )
+        for name, values in self._texts.items():
+            found[name] = text_buffers(values, nullable=name in NULLABLE)
+        if "record_valid" in self._wanted:
+            found["record_valid"] = (None, _bits(self._valid))
+        if "properties" in self._wanted:
+            found["properties"] = _map_buffers(self._maps)
+        return found
+
+
+NULLABLE = frozenset({"tags", "keys"})
+_TEXTS: dict[str, Any] = {
+    "topic": lambda parts, properties: parts.topic.encode(),
+    "msg_id": lambda parts, properties: (properties.get("UNIQ_KEY") or _offset_id(parts)).encode(),
+    "offset_msg_id": lambda parts, properties: _offset_id(parts).encode(),
+    "tags": lambda parts, properties: _encoded(properties.get("TAGS")),
+    "keys": lambda parts, properties: _encoded(properties.get("KEYS")),
+    "body": lambda parts, properties: parts.body,
+    "born_host": lambda parts, properties: host_text(parts.born_host).encode(),
+    "store_host": lambda parts, properties: host_text(parts.store_host).encode(),
+}
+
+
+def row_bytes(wanted: frozenset[str]) -> int:
+    """Return what a row takes besides the bytes of its texts."""
+    wide = wanted & (TIMES.keys() | {name for name, (kind, _) in NUMBERS.items() if kind == "q"})
+    return (
+        4 * len(wanted & (NUMBERS.keys() | _TEXTS.keys() | {"properties"}))
+        + 4 * len(wide & NUMBERS.keys())
+        + 8 * len(wide & TIMES.keys())
+    )
+
+
+def _offset_id(parts: RecordParts) -> str:
+    return encode_offset_id(parts.store_host, parts.log_offset)
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def _micros(time_ms: int) -> int:
+    return min(max(time_ms, -TIME_MS_MAX), TIME_MS_MAX) * 1000
+
+
+def _packed(kind: str, numbers: Iterable[int]) -> bytearray:
+    return bytearray(array(kind, numbers).tobytes())
+
+
+def _bits(values: Sequence[bool]) -> bytearray:
+    """Pack truth values into bits, the lowest bit of a byte first."""
+    digits = "".join("1" if value else "0" for value in reversed(values))
+    return bytearray(int(digits or "0", 2).to_bytes((len(values) + 7) // 8, "little"))
+
+
+def text_buffers(values: Sequence[bytes | None], *, nullable: bool) -> Buffers:
+    """Return the buffers of a text column."""
+    texts = [value or b"" for value in values]
+    validity = _bits([value is not None for value in values]) if nullable else None
+    return validity, _offsets(map(len, texts)), bytearray(b"".join(texts))
+
+
+def _offsets(lengths: Iterable[int]) -> bytearray:
+    return _packed("i", accumulate(lengths, initial=0))
+
+
+def _map_buffers(maps: Sequence[dict[str, str]]) -> Buffers:
+    names = text_buffers([name.encode() for name in chain(*maps)], nullable=False)
+    values = text_buffers(
+        [value.encode() for value in chain.from_iterable(map(dict.values, maps))], nullable=False
+    )
+    return None, _offsets(map(len, maps)), *names[1:], *values[1:]

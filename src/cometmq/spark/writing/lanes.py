@@ -93,7 +93,8 @@ class Lanes:
         self._tasks = Supervisor("spark write")
         self._slots = asyncio.Semaphore(limits.requests)
         self._changed = asyncio.Event()
-        self._bytes = 0
+        self.waiting_bytes = 0
+        """Bytes that were taken and not acknowledged."""
         self._failure: BaseException | None = None
         self.acknowledged = 0
         """Messages that brokers have acknowledged."""
@@ -131,7 +132,7 @@ class Lanes:
             await self._until(partial(self._has_room, len(parcel.data)))
             lane = self._lane_of(parcel)
             lane.waiting.append(parcel)
-            self._bytes += len(parcel.data)
+            self.waiting_bytes += len(parcel.data)
             if not lane.is_moving:
                 lane.is_moving = True
                 self._tasks.spawn(self._move(lane), "lane")
@@ -142,7 +143,7 @@ class Lanes:
         Raises:
             DeliveryError: something was not.
         """
-        await self._until(lambda: not self._bytes)
+        await self._until(lambda: not self.waiting_bytes)
 
     async def cancel(self) -> None:
         """Give up what was not acknowledged yet; it may be stored all the same."""
@@ -156,7 +157,7 @@ class Lanes:
             raise self._failure
 
     def _has_room(self, size: int) -> bool:
-        return not self._bytes or self._bytes + size <= self._limits.bytes
+        return not self.waiting_bytes or self.waiting_bytes + size <= self._limits.bytes
 
     def _lane_of(self, parcel: Parcel) -> _Lane:
         name: object = parcel.queue
@@ -171,7 +172,7 @@ class Lanes:
                 parcel = lane.waiting[0]
                 await self._deliver(parcel)
                 lane.waiting.popleft()
-                self._bytes -= len(parcel.data)
+                self.waiting_bytes -= len(parcel.data)
                 self.acknowledged += parcel.messages
                 self.requests += 1
                 self._changed.set()

@@ -1,0 +1,29 @@
+"""See how far every group is behind, from the brokers' own figures.
+
+Run: ``python examples/spark/06_lag.py [name server] [topic]``.
+"""
+
+import sys
+
+from pyspark.sql import functions as f
+
+from cometmq.spark.sessions import local_session
+
+
+def main(name_server: str = "127.0.0.1:9876", topic: str = "orders") -> None:
+    spark = local_session()
+    queues = (
+        spark.read.format("rocketmq-meta")
+        .option("nameServer", name_server)
+        .option("subscribe", topic)
+        .load()
+    )
+    behind = (
+        queues.where("group IS NOT NULL").groupBy("topic", "group").agg(f.sum("lag").alias("lag"))
+    )
+    for row in behind.orderBy(f.desc("lag"), "group").collect():
+        print(f"{row.group} is {row.lag} messages of {row.topic} behind")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

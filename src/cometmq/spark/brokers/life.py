@@ -98,22 +98,27 @@ class Life:
     async def _started(self, settings: ClientSettings) -> ClientInstance:
         instance = ClientInstance(settings=settings)
         await instance.start()
-        self._look_after(self._idle_s)
+        self._look_after(instance, self._idle_s)
         return instance
 
-    def _look_after(self, delay_s: float) -> None:
-        asyncio.get_running_loop().call_later(delay_s, self._look)
+    def _look_after(self, instance: ClientInstance, delay_s: float) -> None:
+        asyncio.get_running_loop().call_later(delay_s, self._look, instance)
 
-    def _look(self) -> None:
-        """Close the client if nobody has used it; runs in the loop."""
-        with self._lock:
+    def _look(self, instance: ClientInstance) -> None:
+        """Close the client if nobody has used it; runs in the loop, which must not wait."""
+        if not self._lock.acquire(blocking=False):
+            self._look_after(instance, self._idle_s / 4)
+            return
+        try:
+            if self._instance is not instance:
+                return
             left_s = self._used_s + self._idle_s - monotonic()
-            if self._instance is None:
-                return
             if self._users or left_s > 0:
-                self._look_after(max(left_s, self._idle_s / 4))
+                self._look_after(instance, max(left_s, self._idle_s / 4))
                 return
-            instance, self._instance = self._instance, None
+            self._instance = None
+        finally:
+            self._lock.release()
         task = asyncio.get_running_loop().create_task(instance.close(), name="close idle client")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

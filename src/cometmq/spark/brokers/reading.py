@@ -47,6 +47,8 @@ RELEARN: Final = 256
 SPARE_S: Final = 60.0
 """How much longer than the pump a reader waits, which hears of every end of the pump."""
 
+Pieces = queue.SimpleQueue["bytes | Exception | None"]
+
 _ANSWERS: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -63,34 +65,36 @@ _GONE: Final = frozenset(
 """Refusals of a pull that say that the queue is not there to be read."""
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What to read, and how; see `BrokerSession.read`."""
+
+    range: QueueRange
+    filter: Filter
+    batch_size: int
+    timeout_s: float
+    group: str
+    skip_expired: bool = False
+
+
 @dataclass(slots=True)
 class _Asked:
     """A pull under way."""
 
     start: int
     count: int
+    learns: bool
+    """Whether it asked for a whole batch, to see what the broker gives at once."""
     answer: asyncio.Task[Command]
 
 
-def read_range(
-    portal: Portal,
-    instance: ClientInstance,
-    wanted: QueueRange,
-    *,
-    filter: Filter,
-    batch_size: int,
-    timeout_s: float,
-    group: str,
-    skip_expired: bool,
-) -> Iterator[bytes]:
+def read_range(portal: Portal, instance: ClientInstance, read: Read) -> Iterator[bytes]:
     """Give the records of a range; see `BrokerSession.read`."""
-    pieces: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
-    pump = _Pump(
-        instance, wanted, filter, batch_size, timeout_s, group, pieces, skip_expired=skip_expired
-    )
+    pieces: Pieces = queue.SimpleQueue()
+    pump = RangePump(instance, read, pieces)
     task = portal.call(pump.start)
     try:
-        while (piece := _next(pieces, wanted, timeout_s + SPARE_S)) is not None:
+        while (piece := _next(pieces, read)) is not None:
             if isinstance(piece, Exception):
                 raise piece
             portal.soon(pump.taken, len(piece))
@@ -99,43 +103,34 @@ def read_range(
         portal.soon(task.cancel)
 
 
-def _next(
-    pieces: queue.SimpleQueue[bytes | Exception | None], wanted: QueueRange, timeout_s: float
-) -> bytes | Exception | None:
+def _next(pieces: Pieces, read: Read) -> bytes | Exception | None:
+    timeout_s = read.timeout_s + SPARE_S
     try:
         return pieces.get(timeout=timeout_s)
     except queue.Empty:
-        raise UnreachableError(f"{wanted}: nothing was handed over in {timeout_s:g} s") from None
+        where = f"{read.range}: nothing was handed over"
+        raise UnreachableError(f"{where} in {timeout_s:g} s") from None
 
 
-class _Pump:
-    """Pulls one range, in the loop."""
+class RangePump:
+    """Pulls one range, in the loop.
 
-    def __init__(
-        self,
-        instance: ClientInstance,
-        wanted: QueueRange,
-        filter: Filter,
-        batch_size: int,
-        timeout_s: float,
-        group: str,
-        pieces: queue.SimpleQueue[bytes | Exception | None],
-        *,
-        skip_expired: bool = False,
-    ) -> None:
+    Args:
+        instance: of the client.
+        read: what to read.
+        pieces: gets the records; at the end None, or the error that ended it.
+    """
+
+    def __init__(self, instance: ClientInstance, read: Read, pieces: Pieces) -> None:
         self._instance = instance
-        self._wanted = wanted
-        self._filter = filter
-        self._guesses = filter.expression == ALL_TAGS
-        self._batch_size = batch_size
-        self._timeout_s = timeout_s
-        self._group = group
+        self._read = read
+        self._wanted = read.range
+        self._guesses = read.filter.expression == ALL_TAGS
         self._pieces = pieces
-        self._skip_expired = skip_expired
-        self._position = wanted.start
+        self._position = read.range.start
         self._window: deque[_Asked] = deque()
         self._step: int | None = None
-        self._taken_since = 0
+        self._answers = 0
         self._parts: list[bytes] = []
         self._parts_bytes = 0
         self._waiting_bytes = 0
@@ -168,11 +163,11 @@ class _Pump:
 
     async def _pull_all(self) -> None:
         loop = asyncio.get_running_loop()
-        deadline, pause_s = loop.time() + self._timeout_s, PAUSE_S
+        deadline, pause_s = loop.time() + self._read.timeout_s, PAUSE_S
         while self._position < self._wanted.end:
             await self._until_room()
             if await self._advance(waits=pause_s > PAUSE_S):
-                deadline, pause_s = loop.time() + self._timeout_s, PAUSE_S
+                deadline, pause_s = loop.time() + self._read.timeout_s, PAUSE_S
                 continue
             self._drop_window()
             if loop.time() >= deadline:
@@ -207,7 +202,7 @@ class _Pump:
             return GoneError(f"{self._wanted}: gone for good: {error}")
         if code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
             return SourceError(
-                f"{self._wanted}: the broker knows no group {self._group} and creates none: "
+                f"{self._wanted}: the broker knows no group {self._read.group} and creates none: "
                 "name one with rocketmq.group"
             )
         return SourceError(f"{self._wanted}: refused at {self._position}: {error}")
@@ -220,7 +215,7 @@ class _Pump:
         self._addresses = placed.addresses[self._wanted.key]
 
     def _too_late(self) -> SourceError:
-        where = f"{self._wanted}: nothing came at {self._position} for {self._timeout_s:g} s"
+        where = f"{self._wanted}: nothing came at {self._position} for {self._read.timeout_s:g} s"
         if isinstance(self._last, Exception):
             return UnreachableError(f"{where}, the last try: {self._last}")
         return RangeError(f"{where}: {self._last}")
@@ -233,7 +228,7 @@ class _Pump:
         last = self._window[-1] if self._window else None
         start = last.start + last.count if last else self._position
         while len(self._window) < most and start < self._wanted.end:
-            count = min(self._step or self._batch_size, self._batch_size)
+            count = self._step or self._read.batch_size
             if self._guesses:
                 count = min(count, self._wanted.end - start)
             self._window.append(self._ask(start, count, HOLD_MS if waits else 0))
@@ -241,17 +236,18 @@ class _Pump:
 
     def _ask(self, start: int, count: int, hold_ms: int) -> _Asked:
         pull = Pull(
-            group=self._group,
+            group=self._read.group,
             queue=queue_of(self._wanted.key),
             offset=QueueOffset(start),
-            wanted=self._filter,
+            wanted=self._read.filter,
             max_messages=count,
             hold_ms=hold_ms,
         )
         call = self._instance.brokers.call_raw(
             self._addresses[0], RequestCode.PULL_MESSAGE, pull.header(), timeout=PULL_S
         )
-        return _Asked(start, count, asyncio.get_running_loop().create_task(call))
+        answer = asyncio.get_running_loop().create_task(call)
+        return _Asked(start, count, self._step is None, answer)
 
     def _drop_window(self) -> None:
         for asked in self._window:
@@ -265,26 +261,29 @@ class _Pump:
         if answer.code not in _ANSWERS:
             raise ResponseError(answer.code, answer.remark or "")
         header = answer.header(PullMessageResponse)
-        if answer.code == ResponseCode.SUCCESS:
-            self._keep(answer.body)
-        elif header.min_offset > self._position:
+        found = answer.code == ResponseCode.SUCCESS
+        if not found and header.min_offset > self._position:
             return self._expired(header)
-        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            return self._short(header)
-        return self._go_on(asked, header)
-
-    def _go_on(self, asked: _Asked, header: PullMessageResponse) -> bool:
         next_offset = header.next_begin_offset
-        if next_offset <= self._position:
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED or next_offset <= self._position:
             return self._short(header)
-        step, self._position = next_offset - asked.start, next_offset
+        if found:
+            self._keep(answer.body)
+        self._learn(asked, next_offset - self._position)
+        self._position = next_offset
         if self._window and self._window[0].start != next_offset:
             self._drop_window()
-        self._taken_since += 1
-        if self._guesses and (self._step != step or self._taken_since >= RELEARN):
-            self._step = None if self._taken_since >= RELEARN else step
-            self._taken_since = 0 if self._step is None else self._taken_since
         return True
+
+    def _learn(self, asked: _Asked, step: int) -> None:
+        """Guess how many messages the next answers will have."""
+        if not self._guesses:
+            return
+        if step < asked.count or asked.learns:
+            self._step = min(step, self._read.batch_size)
+        self._answers += 1
+        if self._answers % RELEARN == 0:
+            self._step = None
 
     def _short(self, header: PullMessageResponse) -> bool:
         """The queue does not reach here, or not yet, at whoever was asked."""
@@ -293,7 +292,7 @@ class _Pump:
         return False
 
     def _expired(self, header: PullMessageResponse) -> bool:
-        if self._skip_expired:
+        if self._read.skip_expired:
             self._drop_window()
             self._position = min(header.min_offset, self._wanted.end)
             return True

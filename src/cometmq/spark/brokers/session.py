@@ -23,7 +23,7 @@ from cometmq.spark.brokers.life import IDLE_S, Life
 from cometmq.spark.brokers.metadata import Metadata
 from cometmq.spark.brokers.patience import Patience
 from cometmq.spark.brokers.placing import Placed
-from cometmq.spark.brokers.reading import read_range
+from cometmq.spark.brokers.reading import Read, read_range
 from cometmq.spark.brokers.times import READ_GROUP
 from cometmq.spark.errors import GoneError
 from cometmq.spark.offsets import Bounds, QueueKey, QueueRange
@@ -235,16 +235,10 @@ class BrokerSession:
             GoneError: the queue is gone for good.
         """
         with self._life.use() as (portal, instance):
-            yield from read_range(
-                portal,
-                instance,
-                wanted,
-                filter=filter or Filter(),
-                batch_size=batch_size,
-                timeout_s=timeout_ms / 1000,
-                group=group,
-                skip_expired=skip_expired,
+            read = Read(
+                wanted, filter or Filter(), batch_size, timeout_ms / 1000, group, skip_expired
             )
+            yield from read_range(portal, instance, read)
 
     # --- asking -------------------------------------------------------------------------------
 

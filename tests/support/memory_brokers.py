@@ -1,0 +1,193 @@
+"""Brokers in memory that answer what `cometmq.spark.brokers.BrokerSession` answers.
+
+Queues hold encoded records with a time of their own; they can expire, be made anew, lose their
+tail, and go away with their broker, for good or for a while.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cometmq.client.subscription import Filter
+from cometmq.protocol.hashing import java_hash
+from cometmq.protocol.properties import encode_properties
+from cometmq.protocol.record import encode_host, encode_record
+from cometmq.spark.errors import DataLossError, GoneError, RangeError, UnreachableError
+from cometmq.spark.offsets import Bounds, QueueKey, QueueRange
+
+HOST = encode_host("127.0.0.1", 10911)
+PIECE_RECORDS = 3
+"""Few, so that a range is read in several pieces."""
+
+
+@dataclass
+class MemoryQueue:
+    """The messages of one queue: record, tag and time, by offset."""
+
+    min: int = 0
+    records: list[tuple[bytes, str, int]] = field(default_factory=list)
+
+    @property
+    def max(self) -> int:
+        return self.min + len(self.records)
+
+    def first_at_or_after(self, time_ms: int) -> int:
+        times = (at for _, _, at in self.records)
+        return self.min + next(
+            (i for i, at in enumerate(times) if at >= time_ms), len(self.records)
+        )
+
+
+class MemoryBrokers:
+    """A cluster without processes; `connect` gives a session of it."""
+
+    def __init__(self) -> None:
+        self.held: dict[QueueKey, MemoryQueue] = {}
+        self.groups: dict[tuple[str, QueueKey], int] = {}
+        self.away: set[str] = set()
+        """Brokers that are not registered now."""
+        self.asked: Counter[str] = Counter()
+        self.pulled: list[Filter | None] = []
+        self.pulled_by: list[str] = []
+
+    def connect(self, options: Any) -> MemoryBrokers:
+        return self
+
+    # --- what happens to it ---------------------------------------------------------------------
+
+    def create(self, topic: str, queues: int = 2, broker: str = "broker-a") -> list[QueueKey]:
+        """Make queues, or more of them; those that are there stay as they are."""
+        keys = [QueueKey(topic, broker, number) for number in range(queues)]
+        for key in keys:
+            self.held.setdefault(key, MemoryQueue())
+        return keys
+
+    def send(
+        self,
+        key: QueueKey,
+        count: int = 1,
+        *,
+        tags: str = "",
+        keys: str = "",
+        time_ms: int = 1_000,
+        body: bytes = b"x",
+    ) -> None:
+        """Append equal messages to a queue."""
+        properties = {name: text for name, text in (("TAGS", tags), ("KEYS", keys)) if text}
+        queue = self.held[key]
+        for _ in range(count):
+            record = encode_record(
+                key.topic.encode(),
+                body,
+                encode_properties(properties),
+                queue_id=key.queue_id,
+                queue_offset=queue.max,
+                log_offset=100 * queue.max,
+                born_time_ms=time_ms,
+                born_host=HOST,
+                store_time_ms=time_ms,
+                store_host=HOST,
+            )
+            queue.records.append((record, tags, time_ms))
+
+    def expire(self, key: QueueKey, up_to: int) -> None:
+        """Forget the messages before an offset."""
+        queue = self.held[key]
+        del queue.records[: up_to - queue.min]
+        queue.min = up_to
+
+    def make_anew(self, key: QueueKey) -> None:
+        """Delete a queue and make it again, empty."""
+        self.held[key] = MemoryQueue()
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic for good."""
+        self.held = {key: queue for key, queue in self.held.items() if key.topic != topic}
+
+    # --- what a session answers -----------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        return sorted({key.topic for key in self.registered()})
+
+    def topics_matching(self, pattern: str) -> list[str]:
+        return [topic for topic in self.topics() if re.fullmatch(pattern, topic)]
+
+    def queues(self, topics: Iterable[str]) -> list[QueueKey]:
+        self.asked["queues"] += 1
+        keys = self.registered()
+        for topic in topics:
+            if topic not in {key.topic for key in keys}:
+                raise GoneError(f"topic {topic}: there is no such topic")
+        return sorted(key for key in keys if key.topic in set(topics))
+
+    def bounds(
+        self, keys: Iterable[QueueKey], *, gone: set[QueueKey] | None = None
+    ) -> dict[QueueKey, Bounds]:
+        self.asked["bounds"] += 1
+        there = self._there(keys, gone)
+        return {key: Bounds(self.held[key].min, self.held[key].max) for key in there}
+
+    def at_time(self, key_times: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
+        self.asked["at_time"] += 1
+        there = self._there(key_times, None)
+        return {key: self.held[key].first_at_or_after(key_times[key]) for key in there}
+
+    def committed(self, group: str, keys: Iterable[QueueKey]) -> dict[QueueKey, int]:
+        there = self._there(keys, None)
+        return {key: self.groups[group, key] for key in there if (group, key) in self.groups}
+
+    def commit(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
+        for key in self._there(offsets, None):
+            self.groups[group, key] = offsets[key]
+
+    def read(
+        self,
+        wanted: QueueRange,
+        *,
+        filter: Filter | None = None,
+        batch_size: int = 32,
+        timeout_ms: int = 1_000,
+        group: str = "",
+    ) -> Iterator[bytes]:
+        self.pulled.append(filter)
+        self.pulled_by.append(group)
+        place = wanted.start
+        while place < wanted.end:
+            (key,) = self._there([wanted.key], None)
+            queue = self.held[key]
+            if place < queue.min:
+                raise DataLossError(f"{wanted}: offsets up to {queue.min} have expired")
+            if place >= queue.max:
+                raise RangeError(f"{wanted}: the queue ends at {queue.max}")
+            # Whole pieces, also behind the end of the range, as brokers answer.
+            taken = queue.records[place - queue.min :][: min(PIECE_RECORDS, batch_size)]
+            place += len(taken)
+            yield b"".join(record for record, tag, _ in taken if _passes(filter, tag))
+
+    # --- how ------------------------------------------------------------------------------------
+
+    def registered(self) -> list[QueueKey]:
+        return [key for key in self.held if key.broker not in self.away]
+
+    def _there(self, keys: Iterable[QueueKey], gone: set[QueueKey] | None) -> list[QueueKey]:
+        keys = sorted(set(keys))
+        for key in keys:
+            if key.broker in self.away:
+                raise UnreachableError(f"{key}: {key.broker} is not registered now")
+        missing = [key for key in keys if key not in self.held]
+        if missing and gone is None:
+            raise GoneError(f"{missing[0]}: gone for good")
+        if gone is not None:
+            gone.update(missing)
+        return [key for key in keys if key in self.held]
+
+
+def _passes(wanted: Filter | None, tag: str) -> bool:
+    """Whether a broker sends a message: it compares hashes of tags."""
+    if wanted is None or not wanted.wanted_tags:
+        return True
+    return java_hash(tag) in {java_hash(each) for each in wanted.wanted_tags}

@@ -1,0 +1,644 @@
+"""Streams of topics: what each batch takes, and what failures, losses and changes do to them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from cometmq.spark.errors import (
+    DataLossError,
+    GoneError,
+    OptionError,
+    SourceError,
+    UnreachableError,
+)
+from cometmq.spark.offsets import QueueKey
+from cometmq.spark.options.parsing import parse_options
+from cometmq.spark.options.topics import TopicReadOptions
+from cometmq.spark.schema import topic_columns
+from cometmq.spark.sources.topic_stream import TopicStreamReader
+from cometmq.system.clock import ManualClock
+from support.memory_brokers import MemoryBrokers
+from support.stream_protocol import Checkpoint, Row, SinkError, StreamProtocol, rows_of
+
+COLUMNS = topic_columns(properties=False)
+
+
+class Query:
+    """A query with its options and its checkpoint; `start` starts it as a new process would."""
+
+    def __init__(self, brokers: MemoryBrokers, clock: ManualClock | None = None, **options: Any):
+        given = {"nameServer": "n:1", "subscribe": "t", "startingOffsets": "earliest"}
+        self.given = given | {name.replace("_", "."): str(value) for name, value in options.items()}
+        self.brokers = brokers
+        self.clock = clock or ManualClock()
+        self.checkpoint = Checkpoint()
+
+    def reader(self) -> TopicStreamReader:
+        options = parse_options(TopicReadOptions, self.given)
+        return TopicStreamReader(options, COLUMNS, self.brokers.connect, self.clock)
+
+    def start(self, **how: Any) -> StreamProtocol:
+        return StreamProtocol(self.reader, self.checkpoint, **how)
+
+    def once(self, **how: Any) -> list[Row]:
+        """Start, read all there is, end."""
+        return self.start(**how).drain()
+
+
+@pytest.fixture
+def brokers() -> MemoryBrokers:
+    return MemoryBrokers()
+
+
+def rows(key: QueueKey, *offsets: int) -> list[Row]:
+    return [(key.topic, key.queue_id, offset) for offset in offsets]
+
+
+# --- the first batch -----------------------------------------------------------------------------
+
+
+def test_a_query_from_the_earliest_reads_everything_once(brokers: MemoryBrokers) -> None:
+    first, second = brokers.create("t")
+    brokers.send(first, 5)
+    brokers.send(second, 2)
+    query = Query(brokers)
+
+    found = query.once()
+
+    assert sorted(found) == rows(first, *range(5)) + rows(second, 0, 1)
+    assert query.once() == []
+
+
+@pytest.mark.parametrize("start", ["latest", "group", '{"t":{"broker-a":{"0":-1}}}'])
+def test_rows_between_a_failed_first_batch_and_the_next_start_are_read(
+    brokers: MemoryBrokers, start: str
+) -> None:
+    """Spark does not keep the initial offset: asked again later, it would be another one."""
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 3)
+    brokers.groups["g", key] = 3
+    query = Query(brokers, startingOffsets=start, rocketmq_group="g")
+    with pytest.raises(SinkError):
+        query.start().trigger(fails=True)
+    brokers.send(key, 2)
+    brokers.groups["g", key] = 5
+
+    assert query.once() == rows(key, 3, 4)
+
+
+def test_rows_after_a_time_that_was_not_reached_yet_survive_a_failed_first_batch(
+    brokers: MemoryBrokers,
+) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 3, time_ms=1_000)
+    strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+    query = Query(brokers, startingTimestamp=2_000, **strategy)
+    with pytest.raises(SinkError):
+        query.start().trigger(fails=True)
+    brokers.send(key, 2, time_ms=1_500)
+    brokers.send(key, 1, time_ms=3_000)
+
+    assert query.once() == rows(key, 3, 4, 5), "the end of the queue then was the start"
+
+
+def test_a_failed_first_batch_from_the_earliest_has_the_same_rows_again(
+    brokers: MemoryBrokers,
+) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 3)
+    query = Query(brokers)
+    with pytest.raises(SinkError):
+        query.start().trigger(fails=True)
+    brokers.send(key, 2)
+    run = query.start()
+
+    assert run.trigger() == rows(key, 0, 1, 2)
+    assert run.drain() == rows(key, 3, 4)
+
+
+def test_the_start_is_symbolic_and_the_latest_is_fixed_by_a_batch_without_rows(
+    brokers: MemoryBrokers,
+) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 3)
+    query = Query(brokers, startingOffsets="latest")
+    run = query.start()
+
+    assert run.reader.initialOffset() == {"$start": "latest"}
+    assert run.trigger() == []
+    assert query.checkpoint.ends == ['{"t": {"broker-a": {"0": 3}}}']
+    assert run.partitions == 0
+
+
+def test_a_stream_begins_at_the_latest_if_nobody_says(brokers: MemoryBrokers) -> None:
+    query = Query(brokers)
+    del query.given["startingOffsets"]
+
+    assert query.reader().initialOffset() == {"$start": "latest"}
+
+
+def test_explicit_offsets_begin_where_they_say(brokers: MemoryBrokers) -> None:
+    first, second = brokers.create("t")
+    brokers.send(first, 5)
+    brokers.send(second, 5)
+    query = Query(brokers, startingOffsets='{"t":{"broker-a":{"0":3,"1":-2}}}')
+
+    found = query.start().drain()
+
+    assert sorted(found) == rows(first, 3, 4) + rows(second, *range(5))
+
+
+def test_queues_that_are_not_named_begin_where_the_default_says(brokers: MemoryBrokers) -> None:
+    first, second = brokers.create("t")
+    brokers.send(first, 5)
+    brokers.send(second, 5)
+    offsets = '{"t":{"broker-a":{"0":3}}}'
+
+    assert Query(brokers, startingOffsets=offsets).once() == rows(first, 3, 4)
+    query = Query(brokers, startingOffsets=offsets, startingOffsetsDefault="earliest")
+    assert len(query.once()) == 7
+
+
+def test_a_group_begins_where_it_stands_and_elsewhere_as_the_default_says(
+    brokers: MemoryBrokers,
+) -> None:
+    first, second = brokers.create("t")
+    brokers.send(first, 5)
+    brokers.send(second, 5)
+    brokers.groups["g", first] = 2
+    options = {"startingOffsets": "group", "rocketmq_group": "g"}
+
+    assert Query(brokers, **options).once() == rows(first, 2, 3, 4)
+    found = Query(brokers, **options, startingOffsetsDefault="earliest").once()
+    assert sorted(found) == rows(first, 2, 3, 4) + rows(second, *range(5))
+
+
+def test_a_time_that_no_message_is_as_young_as_fails_unless_told_otherwise(
+    brokers: MemoryBrokers,
+) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 2, time_ms=1_000)
+    brokers.send(key, 2, time_ms=2_000)
+
+    assert Query(brokers, startingTimestamp=1_500).once() == rows(key, 2, 3)
+    with pytest.raises(DataLossError, match=r"queue 0 of broker-a: no message .* 2500 ms"):
+        Query(brokers, startingTimestamp=2_500).once()
+
+
+def test_a_topic_that_does_not_exist_is_named_at_the_first_trigger(brokers: MemoryBrokers) -> None:
+    with pytest.raises(GoneError, match="topic t"):
+        Query(brokers).once()
+
+
+def test_an_assigned_queue_that_does_not_exist_is_named(brokers: MemoryBrokers) -> None:
+    brokers.create("t")
+    query = Query(brokers, assign='{"t":{"broker-a":[1,9]}}', failOnDataLoss="false")
+    del query.given["subscribe"]
+
+    with pytest.raises(GoneError, match="queue 9"):
+        query.once()
+
+
+# --- documents -----------------------------------------------------------------------------------
+
+
+def test_no_news_gives_the_very_same_text(brokers: MemoryBrokers) -> None:
+    """Spark compares texts: another order of keys would be an empty batch at every trigger."""
+    for topic in ("t", "a"):
+        for broker in ("z", "b"):
+            brokers.create(topic, queues=11, broker=broker)
+    query = Query(brokers, subscribe="t,a")
+    query.once()
+    text = query.checkpoint.ends[-1]
+
+    assert query.start().trigger() is None
+    document = json.loads(text)
+    assert list(document) == ["a", "t"]
+    assert list(document["t"]) == ["b", "z"]
+    assert list(document["t"]["b"]) == [str(number) for number in range(11)]
+
+
+def test_documents_of_another_order_are_understood_and_put_right(brokers: MemoryBrokers) -> None:
+    brokers.create("t")
+    query = Query(brokers)
+    query.checkpoint.ends, query.checkpoint.done = ['{"t": {"broker-a": {"1": 0, "0": 0}}}'], 1
+
+    assert query.once() == []
+    assert query.checkpoint.ends[-1] == '{"t": {"broker-a": {"0": 0, "1": 0}}}'
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+def test_a_limit_is_shared_in_proportion_and_nobody_is_left_out(brokers: MemoryBrokers) -> None:
+    first, second = brokers.create("t")
+    brokers.send(first, 90)
+    brokers.send(second, 10)
+    query = Query(brokers, maxOffsetsPerTrigger=10)
+    run = query.start()
+
+    assert sorted(run.trigger() or ()) == rows(first, *range(9)) + rows(second, 0)
+    assert len(run.drain()) == 90
+    assert query.reader().getDefaultReadLimit() == ReadMaxRows(10)
+
+
+def test_a_trigger_that_takes_all_heeds_no_limit(brokers: MemoryBrokers) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 30)
+
+    run = Query(brokers, maxOffsetsPerTrigger=10).start(limit=ReadAllAvailable())
+
+    assert run.trigger() == rows(key, *range(30))
+
+
+def test_few_messages_wait_but_no_longer_than_the_delay(brokers: MemoryBrokers) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 1)
+    clock = ManualClock()
+    query = Query(brokers, clock, minOffsetsPerTrigger=5, maxTriggerDelay="10s")
+    run = query.start()
+    assert run.trigger() == rows(key, 0), "a start is not held back"
+    brokers.send(key, 3)
+
+    assert run.trigger() is None
+    brokers.send(key, 2)
+    assert run.trigger() == rows(key, 1, 2, 3, 4, 5)
+    brokers.send(key, 1)
+    clock.advance(9_000)
+    assert run.trigger() is None
+    clock.advance(1_000)
+    assert run.trigger() == rows(key, 6)
+
+
+def test_large_ranges_are_cut_for_more_tasks(brokers: MemoryBrokers) -> None:
+    first, second = brokers.create("t")
+    brokers.send(first, 30)
+    brokers.send(second, 2)
+    run = Query(brokers, minPartitions=4).start()
+
+    assert sorted(run.trigger() or ()) == rows(first, *range(30)) + rows(second, 0, 1)
+    assert run.partitions >= 4
+
+
+# --- AvailableNow --------------------------------------------------------------------------------
+
+
+def test_available_now_stops_at_what_there_was(brokers: MemoryBrokers) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 5)
+    query = Query(brokers, maxOffsetsPerTrigger=2)
+    run = query.start(available_now=True)
+    brokers.send(key, 5)
+    (late,) = brokers.create("t", queues=1, broker="broker-b")
+    brokers.send(late, 1)
+
+    assert run.drain() == rows(key, *range(5))
+    assert sorted(query.once(available_now=True)) == sorted(
+        rows(key, *range(5, 10)) + rows(late, 0)
+    )
+
+
+def test_available_now_heeds_no_least_number(brokers: MemoryBrokers) -> None:
+    (key,) = brokers.create("t", queues=1)
+    query = Query(brokers, minOffsetsPerTrigger=100)
+    query.once(available_now=True)
+    brokers.send(key, 3)
+    run = query.start()
+    run.trigger()
+    brokers.send(key, 2)
+
+    assert run.trigger() is None
+    assert query.once(available_now=True) == rows(key, 3, 4)
+
+
+def test_available_now_from_the_latest_ends_without_rows(brokers: MemoryBrokers) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 5)
+
+    assert Query(brokers, startingOffsets="latest").once(available_now=True) == []
+
+
+def test_available_now_waits_for_the_only_broker_to_come_back(brokers: MemoryBrokers) -> None:
+    """A topic whose only broker is away seems not to exist; the checkpoint knows better."""
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 2)
+    query = Query(brokers)
+    query.once()
+    brokers.send(key, 2)
+    brokers.away.add("broker-a")
+    run = query.start(available_now=True)
+    with pytest.raises(UnreachableError):
+        run.trigger()
+    brokers.away.clear()
+
+    assert run.drain() == rows(key, 2, 3)
+
+
+# --- queues and topics come and go ---------------------------------------------------------------
+
+
+def test_queues_that_appear_are_read_from_their_beginning(brokers: MemoryBrokers) -> None:
+    (key,) = brokers.create("t", queues=1)
+    query = Query(brokers, startingOffsets="latest")
+    run = query.start()
+    run.drain()
+    _, more = brokers.create("t", queues=2)
+    (other,) = brokers.create("t", queues=1, broker="broker-b")
+    for each in (key, more, other):
+        brokers.send(each, 2)
+
+    found = run.drain()
+
+    assert sorted(found) == sorted(rows(key, 0, 1) + rows(more, 0, 1) + rows(other, 0, 1))
+
+
+def test_topics_that_come_to_match_are_read_from_their_beginning(brokers: MemoryBrokers) -> None:
+    (key,) = brokers.create("orders-1", queues=1)
+    query = Query(brokers, subscribePattern="orders-.*")
+    del query.given["subscribe"]
+    run = query.start()
+    run.drain()
+    (more,) = brokers.create("orders-2", queues=1)
+    (other,) = brokers.create("bills", queues=1)
+    for each in (key, more, other):
+        brokers.send(each, 1)
+
+    assert sorted(run.drain()) == rows(key, 0) + rows(more, 0)
+
+
+def test_a_queue_that_is_gone_for_good_fails_the_query(brokers: MemoryBrokers) -> None:
+    _, key = brokers.create("t", queues=2)
+    brokers.send(key, 2)
+    query = Query(brokers)
+    query.once()
+    del brokers.held[key]
+
+    with pytest.raises(DataLossError, match=r"queue 1 of broker-a: gone for good.*offset 2"):
+        query.once()
+
+
+def test_a_deleted_topic_is_dropped_where_loss_is_no_failure(
+    brokers: MemoryBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers.create("t", queues=1)
+    (other,) = brokers.create("u", queues=1)
+    query = Query(brokers, subscribe="t,u", failOnDataLoss="false")
+    run = query.start()
+    run.drain()
+    brokers.delete("t")
+    brokers.send(other, 2)
+    with caplog.at_level(logging.WARNING):
+        assert run.drain() == rows(other, 0, 1)
+
+    assert "topic t, queue 0 of broker-a: gone for good" in caplog.text
+    assert query.checkpoint.ends[-1] == '{"u": {"broker-a": {"0": 2}}}'
+    (again,) = brokers.create("t", queues=1)
+    brokers.send(again, 1)
+    assert run.drain() == rows(again, 0)
+
+
+def test_a_query_goes_on_without_any_topic_left(brokers: MemoryBrokers) -> None:
+    brokers.create("t", queues=1)
+    query = Query(brokers, failOnDataLoss="false")
+    run = query.start()
+    run.drain()
+    brokers.delete("t")
+
+    assert run.drain() == []
+    (again,) = brokers.create("t", queues=1)
+    brokers.send(again, 2)
+    assert run.drain() == rows(again, 0, 1)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_broker_that_is_away_is_no_loss_but_an_error(brokers: MemoryBrokers, fail: str) -> None:
+    brokers.create("t", queues=1)
+    (other,) = brokers.create("t", queues=1, broker="broker-b")
+    query = Query(brokers, failOnDataLoss=fail)
+    run = query.start()
+    run.drain()
+    brokers.away.add("broker-b")
+
+    with pytest.raises(UnreachableError, match="broker-b"):
+        run.trigger()
+    brokers.away.clear()
+    brokers.send(other, 1)
+    assert query.once() == rows(other, 0)
+
+
+# --- messages that are not there any more --------------------------------------------------------
+
+
+def test_expired_messages_fail_the_query_by_queue_and_range(brokers: MemoryBrokers) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 2)
+    query = Query(brokers)
+    query.once()
+    brokers.send(key, 8)
+    brokers.expire(key, 5)
+
+    with pytest.raises(DataLossError, match=r"queue 0 of broker-a: offsets from 2 .* 5 to 10"):
+        query.once()
+
+
+def test_expired_messages_are_passed_over_where_loss_is_no_failure(
+    brokers: MemoryBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 2)
+    query = Query(brokers, failOnDataLoss="false")
+    query.once()
+    brokers.send(key, 8)
+    brokers.expire(key, 5)
+    with caplog.at_level(logging.WARNING):
+        assert query.once() == rows(key, *range(5, 10))
+
+    assert caplog.text.count("offsets from 2 have expired") == 1
+
+
+def test_a_batch_whose_messages_expire_before_it_is_repeated_fails(brokers: MemoryBrokers) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 2)
+    query = Query(brokers)
+    query.once()
+    brokers.send(key, 4)
+    with pytest.raises(SinkError):
+        query.start().trigger(fails=True)
+    brokers.expire(key, 4)
+
+    with pytest.raises(DataLossError, match="offsets from 2"):
+        query.once()
+    query.given["failOnDataLoss"] = "false"
+    assert query.once() == rows(key, 4, 5)
+
+
+def test_a_topic_made_anew_fails_the_query(brokers: MemoryBrokers) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 10)
+    query = Query(brokers)
+    query.once()
+    brokers.make_anew(key)
+    brokers.send(key, 3)
+
+    with pytest.raises(DataLossError, match=r"offsets from 10 .* made anew.* 0 to 3"):
+        query.once()
+
+
+def test_a_topic_made_anew_is_read_once_where_loss_is_no_failure(brokers: MemoryBrokers) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 10)
+    query = Query(brokers, failOnDataLoss="false", maxOffsetsPerTrigger=2)
+    query.once()
+    brokers.make_anew(key)
+    brokers.send(key, 5)
+    run = query.start()
+
+    assert run.trigger() == rows(key, 0, 1)
+    assert run.drain() == rows(key, 2, 3, 4)
+    brokers.send(key, 1)
+    assert query.once() == rows(key, 5)
+
+
+def test_a_topic_made_anew_is_read_again_if_its_first_batch_fails(brokers: MemoryBrokers) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 10)
+    query = Query(brokers, failOnDataLoss="false")
+    query.once()
+    brokers.make_anew(key)
+    brokers.send(key, 5)
+    with pytest.raises(SinkError):
+        query.start().trigger(fails=True)
+
+    assert query.once() == rows(key, *range(5))
+
+
+def test_a_tail_that_was_cut_off_fails_a_repeated_batch(brokers: MemoryBrokers) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 5)
+    query = Query(brokers)
+    with pytest.raises(SinkError):
+        query.start().trigger(fails=True)
+    del brokers.held[key].records[3:]
+
+    with pytest.raises(DataLossError, match=r"offsets 0 to 5: the queue ends at 3"):
+        query.start().trigger()
+    query.given["failOnDataLoss"] = "false"
+    assert query.start().trigger() == rows(key, 0, 1, 2)
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_messages_that_expire_under_a_task_fail_it_or_are_passed_over(
+    brokers: MemoryBrokers, fail: bool
+) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 9)
+    reader = Query(brokers, failOnDataLoss=str(fail)).reader()
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    (part,) = reader.partitions(reader.initialOffset(), end)
+    brokers.expire(key, 4)
+
+    if fail:
+        with pytest.raises(DataLossError, match="offsets 0 to 9"):
+            list(reader.read(part))
+    else:
+        found = [row for batch in reader.read(part) for row in rows_of(batch)]
+        assert found == rows(key, *range(4, 9))
+
+
+# --- the rest ------------------------------------------------------------------------------------
+
+
+def test_finished_batches_are_committed_to_the_group_one_late(brokers: MemoryBrokers) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 2)
+    query = Query(brokers, rocketmq_group="g", commitToGroup="true")
+    run = query.start()
+    run.trigger()
+    assert ("g", key) not in brokers.groups
+    brokers.send(key, 3)
+    run.trigger()
+
+    assert brokers.groups["g", key] == 2
+
+
+def test_a_commit_to_the_group_that_fails_is_only_logged(
+    brokers: MemoryBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    (key,) = brokers.create("t", queues=1)
+    query = Query(brokers, rocketmq_group="g", commitToGroup="true")
+    brokers.away.add("broker-a")
+    with caplog.at_level(logging.WARNING):
+        query.reader().commit({"t": {"broker-a": {"0": 2}}})
+
+    assert "group=g" in caplog.text
+    assert ("g", key) not in brokers.groups
+
+
+def test_an_ended_query_has_committed_nothing_that_was_not_asked_for(
+    brokers: MemoryBrokers,
+) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 2)
+    query = Query(brokers, rocketmq_group="g")
+    query.once()
+    brokers.send(key, 2)
+    query.once()
+
+    assert brokers.groups == {}
+
+
+def test_a_trigger_asks_for_bounds_once(brokers: MemoryBrokers) -> None:
+    """Each trigger of a live query waits for this; a batch with news asks no more."""
+    (key,) = brokers.create("t", queues=1)
+    query = Query(brokers)
+    run = query.start()
+    run.drain()
+    brokers.asked.clear()
+    run.trigger()
+    brokers.send(key, 1)
+    run.trigger()
+
+    assert brokers.asked["bounds"] == 2
+
+
+def test_the_newest_offsets_are_reported_beyond_the_limit(brokers: MemoryBrokers) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 9)
+    run = Query(brokers, maxOffsetsPerTrigger=2).start()
+    assert run.reader.reportLatestOffset() is None
+    run.trigger()
+
+    assert run.reader.reportLatestOffset() == {"t": {"broker-a": {"0": 9}}}
+
+
+def test_a_reader_travels_to_workers_with_what_it_remembers(brokers: MemoryBrokers) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 2)
+    options = parse_options(TopicReadOptions, {"nameServer": "n:1", "subscribe": "t"})
+    reader = TopicStreamReader(options, COLUMNS, len)  # type: ignore[arg-type]
+
+    assert pickle.loads(pickle.dumps(reader)).initialOffset() == {"$start": "latest"}
+
+
+def test_spark_s_own_part_has_no_rows(brokers: MemoryBrokers) -> None:
+    assert list(Query(brokers).reader().read(None)) == []  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_of_something_else_is_refused(brokers: MemoryBrokers) -> None:
+    brokers.create("t", queues=1)
+    with pytest.raises(SourceError, match="an offset of this stream, t: expected an object"):
+        Query(brokers).reader().latestOffset({"t": 5}, ReadAllAvailable())
+
+
+def test_a_name_of_a_queue_that_is_not_read_is_refused(brokers: MemoryBrokers) -> None:
+    brokers.create("t", queues=1)
+    query = Query(brokers, startingOffsets='{"t":{"broker-a":{"7":0}}}')
+
+    with pytest.raises(OptionError, match="startingOffsets names topic t, queue 7 of broker-a"):
+        query.once()

@@ -52,7 +52,7 @@ svg .dot0{fill:var(--c2)}svg .dot1{fill:var(--c0)}svg .dot2{fill:var(--c1)}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.9rem;font-variant-numeric:tabular-nums}
 caption{text-align:left;font-weight:600;padding:.5rem 0 .25rem}
-th,td{text-align:left;vertical-align:top;padding:.35rem .6rem .35rem 0;
+th,td{text-align:left;vertical-align:top;padding:.35rem 1rem .35rem 0;
 border-bottom:1px solid var(--rule)}
 th{color:var(--soft);font-weight:600}
 .n{text-align:right;white-space:nowrap}
@@ -63,9 +63,10 @@ code,pre{font:.85em ui-monospace,Menlo,Consolas,monospace}
 table,tbody,tr,td,caption{display:block}thead{display:none}
 tr{border:1px solid var(--rule);border-radius:.5rem;padding:.4rem .7rem;margin:.5rem 0;
 background:var(--card)}
-td{border:0;padding:.15rem 0;display:flex;gap:.75rem;justify-content:space-between}
-td::before{content:attr(data-name);color:var(--soft);flex:0 0 38%}
-td.n{text-align:right}td:empty{display:none}}
+td,td.n{border:0;padding:.15rem 0;display:flex;gap:.75rem;justify-content:space-between;
+text-align:right;white-space:normal}
+td::before{content:attr(data-name);color:var(--soft);flex:0 0 38%;text-align:left}
+td:empty{display:none}}
 @media print{nav{display:none}figure,tr{break-inside:avoid}}
 """
 

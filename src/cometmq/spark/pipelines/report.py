@@ -209,7 +209,7 @@ def _findings(findings: Findings) -> str:
         f'<td data-name="where">{escape(found.place)}</td>'
         f'<td class="n" data-name="count">{count(found.count)}</td>'
         f'<td data-name="what">{escape(clipped(found.text))}</td>'
-        f'<td data-name="evidence"><code>{escape(clipped(found.evidence or ""))}</code></td></tr>'
+        f'<td data-name="evidence">{_code(found.evidence)}</td></tr>'
         for found in shown
     )
     names = ("severity", "finding", "where", "count", "what", "evidence")
@@ -218,3 +218,7 @@ def _findings(findings: Findings) -> str:
     more = f'<p class="soft">{count(left)} more findings.</p>' if left else ""
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     return f'<div class="scroll">{table}</div>{more}'
+
+
+def _code(text: str | None) -> str:
+    return f"<code>{escape(clipped(text))}</code>" if text else ""

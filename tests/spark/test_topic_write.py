@@ -1,0 +1,304 @@
+"""Writing topics from Spark: batches and streams, on real clusters."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from cometmq.client import StartFrom
+from cometmq.client.blocking import PullConsumer
+from cometmq.client.queue_choice import by_key
+from cometmq.model.message import Message, StoredMessage
+from cometmq.model.queue import MessageQueue
+from cometmq.spark.writing import unique_key
+from support.topic_audit import Audit, order_by_key, stored, unique_key_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WITHIN_S = 30.0
+
+
+def messages_in(name_servers: str, topic: str) -> list[StoredMessage]:
+    return [each for messages in stored(name_servers, topic).values() for each in messages]
+
+
+@pytest.fixture
+def write(name_servers: str) -> Callable[..., None]:
+    """Write a DataFrame; options have ``_`` instead of points."""
+
+    def write_it(rows: DataFrame, **options: Any) -> None:
+        named = {name.replace("_", "."): value for name, value in options.items()}
+        writer = rows.write.format("rocketmq").option("nameServer", name_servers)
+        writer.options(**named).mode("append").save()
+
+    return write_it
+
+
+def numbers(spark: SparkSession, count: int, *, partitions: int = 2) -> DataFrame:
+    """Rows whose bodies are the numbers from 0 on."""
+    return spark.range(0, count, 1, partitions).selectExpr("cast(id as string) as body")
+
+
+# --- batches ------------------------------------------------------------------------------------
+
+
+def test_every_column_arrives(
+    spark: SparkSession, name_servers: str, topic: str, write: Callable[..., None]
+) -> None:
+    rows = spark.sql(
+        """SELECT unhex('00FF') AS body, 'paid' AS tags, array('k1', 'k2') AS keys,
+        map('colour', 'grün') AS properties, 2 AS queue_id, 'broker-a' AS broker_name,
+        'customer' AS sharding_key, 7 AS flag, 'OWN-ID' AS msg_id"""
+    )
+    write(rows, topic=topic)
+    queues = stored(name_servers, topic)
+    ((queue, (message,)),) = ((queue, found) for queue, found in queues.items() if found)
+    assert queue == ("broker-a", 2)
+    assert (message.body, message.flag) == (b"\x00\xff", 7)
+    expected = {
+        "TAGS": "paid",
+        "KEYS": "k1 k2",
+        "colour": "grün",
+        "__SHARDINGKEY": "customer",
+        "UNIQ_KEY": "OWN-ID",
+    }
+    assert expected.items() <= message.properties.items()
+
+
+def test_nothing_is_lost_and_every_row_has_its_own_key(
+    spark: SparkSession, name_servers: str, topic: str, write: Callable[..., None]
+) -> None:
+    write(numbers(spark, 20_000), topic=topic, jobId="job")
+    found = messages_in(name_servers, topic)
+    Audit.of(map(str, range(20_000)), found).check()
+    assert len(found) == 20_000
+    expected = {
+        unique_key("job", 0, partition, row) for partition in (0, 1) for row in range(10_000)
+    }
+    assert set(map(unique_key_of, found)) == expected
+
+
+def test_rows_of_a_key_keep_their_order_in_the_queue_that_java_would_choose(
+    spark: SparkSession, name_servers: str, topic: str, write: Callable[..., None]
+) -> None:
+    rows = spark.range(0, 5000, 1, 2).selectExpr(
+        "format_string('%05d', id) as body", "concat('k', id % 40) as sharding_key"
+    )
+    write(rows.repartition(2, "sharding_key").sortWithinPartitions("body"), topic=topic)
+    queues = stored(name_servers, topic)
+    order = order_by_key(queues, lambda message: message.properties["__SHARDINGKEY"])
+    assert sum(map(len, order.values())) == 5000
+    known = [MessageQueue(topic, broker, queue) for broker, queue in sorted(queues)]
+    for key, bodies in order.items():
+        assert bodies == sorted(bodies)
+        chosen = by_key(key)(known, Message(topic=topic, body=b""))
+        (place,) = {
+            queue
+            for queue, found in queues.items()
+            if any(message.properties["__SHARDINGKEY"] == key for message in found)
+        }
+        assert place == (chosen.broker_name, chosen.queue_id)
+
+
+def test_rows_may_name_topics_of_their_own(
+    spark: SparkSession,
+    name_servers: str,
+    make_topic: Callable[..., str],
+    write: Callable[..., None],
+) -> None:
+    one, other = make_topic(), make_topic()
+    rows = numbers(spark, 100).selectExpr("body", f"if(body < '5', '{one}', '{other}') as topic")
+    write(rows)
+    bodies = [{m.body.decode() for m in messages_in(name_servers, name)} for name in (one, other)]
+    assert bodies[0] == {str(n) for n in range(100) if str(n) < "5"}
+    assert bodies[1] == {str(n) for n in range(100) if str(n) >= "5"}
+
+
+def test_a_second_write_of_the_same_job_is_recognized_by_its_keys(
+    spark: SparkSession, name_servers: str, topic: str, write: Callable[..., None]
+) -> None:
+    for _ in range(2):
+        write(numbers(spark, 50), topic=topic, jobId="nightly")
+    audit = Audit.of(map(str, range(50)), messages_in(name_servers, topic))
+    audit.check()
+    assert audit.repeated == 50
+
+
+def test_writes_without_a_job_are_different_ones(
+    spark: SparkSession, name_servers: str, topic: str, write: Callable[..., None]
+) -> None:
+    for _ in range(2):
+        write(numbers(spark, 3), topic=topic)
+    assert len(set(map(unique_key_of, messages_in(name_servers, topic)))) == 6
+
+
+def test_no_rows_are_no_messages(
+    spark: SparkSession, name_servers: str, topic: str, write: Callable[..., None]
+) -> None:
+    write(numbers(spark, 0), topic=topic)
+    assert messages_in(name_servers, topic) == []
+
+
+def test_a_delayed_row_comes_when_it_is_due(
+    spark: SparkSession, name_servers: str, topic: str, write: Callable[..., None]
+) -> None:
+    write(spark.sql("SELECT 'late' AS body, 1 AS delay_level"), topic=topic)
+    group = f"g-{uuid.uuid4().hex}"
+    with PullConsumer(name_servers, group=group, start_from=StartFrom.FIRST) as consumer:
+        consumer.assign([MessageQueue(topic, "broker-a", number) for number in range(4)])
+        (message,) = next(found for found in _polls(consumer) if found)
+    assert message.body == b"late"
+    assert message.store_time_ms - message.born_time_ms >= 900
+
+
+def _polls(consumer: PullConsumer) -> Iterator[list[StoredMessage]]:
+    for _ in range(15):
+        yield consumer.poll(1.0)
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "select", "text"),
+    [
+        ({"topic": "t", "delivery": "transactional"}, "body", "only 'at-least-once' is offered"),
+        ({"topic": "t", "delivery": "twice"}, "body", "'at-least-once' is expected"),
+        ({"topik": "t"}, "body", "did you mean topic"),
+        ({}, "body", "neither the option topic nor a column topic"),
+        ({"topic": "t"}, "body as value", "column value cannot be written"),
+        ({"topic": "t"}, "body, 1L as queue_id", "queue_id is int64: INT is expected"),
+        ({"topic": "a b"}, "body", "option topic is 'a b'"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_any_task_runs(
+    spark: SparkSession,
+    write: Callable[..., None],
+    options: dict[str, str],
+    select: str,
+    text: str,
+) -> None:
+    rows = numbers(spark, 1).selectExpr(*select.split(", "))
+    with pytest.raises(PySparkException, match="PYTHON_DATA_SOURCE_ERROR") as error:
+        write(rows, **options)
+    assert text in str(error.value)
+
+
+def test_a_topic_is_not_overwritten(spark: SparkSession, name_servers: str, topic: str) -> None:
+    writer = numbers(spark, 1).write.format("rocketmq").option("nameServer", name_servers)
+    with pytest.raises(PySparkException, match="a topic cannot be overwritten"):
+        writer.option("topic", topic).mode("overwrite").save()
+
+
+def test_a_row_that_cannot_be_a_message_is_named_and_none_of_its_batch_is_sent(
+    spark: SparkSession, name_servers: str, topic: str, write: Callable[..., None]
+) -> None:
+    rows = numbers(spark, 10, partitions=1).selectExpr("if(body = '7', null, body) as body")
+    with pytest.raises(PySparkException, match="row 7 of partition 0, batch 0 of job j: body is"):
+        write(rows, topic=topic, jobId="j")
+    assert messages_in(name_servers, topic) == []
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+
+class Stream:
+    """Text files, one batch each, that are written to a topic."""
+
+    def __init__(self, spark: SparkSession, name_servers: str, topic: str, folder: Path) -> None:
+        self._spark = spark
+        self.source, self.checkpoint = folder / "source", folder / "checkpoint"
+        self.source.mkdir()
+        self._options = {"nameServer": name_servers, "topic": topic}
+
+    def add(self, name: str, lines: list[str]) -> None:
+        ready = self.source / f".{name}"
+        ready.write_text("".join(f"{line}\n" for line in lines))
+        ready.rename(self.source / name)
+
+    def run(self, **options: str) -> str:
+        """Write what is new and end; returns the query's id."""
+        rows = self._spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.source))
+        writer = rows.withColumnRenamed("value", "body").writeStream.format("rocketmq")
+        writer = writer.options(**self._options, **options).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(self.checkpoint)).start()
+        assert query.awaitTermination(WITHIN_S), "the stream does not end"
+        return str(query.id)
+
+    def forget_commit(self, batch: int) -> None:
+        """Leave the checkpoint as a driver does that dies between the sink and its own note."""
+        (self.checkpoint / "commits" / str(batch)).unlink()
+        (self.checkpoint / "commits" / f".{batch}.crc").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def stream(spark: SparkSession, name_servers: str, topic: str, tmp_path: Path) -> Stream:
+    return Stream(spark, name_servers, topic, tmp_path)
+
+
+def test_a_batch_that_is_repeated_after_a_restart_has_the_keys_it_had(
+    stream: Stream, name_servers: str, topic: str
+) -> None:
+    stream.add("0", ["a", "b"])
+    stream.add("1", ["c", "d"])
+    query = stream.run()
+    stream.forget_commit(1)
+    assert stream.run() == query
+    found = messages_in(name_servers, topic)
+    audit = Audit.of("abcd", found)
+    audit.check()
+    assert audit.repeated == 2
+    keys = {message.body.decode(): unique_key_of(message) for message in found}
+    assert sorted(keys.values()) == sorted(
+        unique_key(query, batch, 0, row) for batch in (0, 1) for row in (0, 1)
+    )
+
+
+def test_a_stream_may_be_given_a_name_of_its_own(
+    stream: Stream, name_servers: str, topic: str
+) -> None:
+    stream.add("0", ["a"])
+    stream.run(jobId="orders-v1")
+    (message,) = messages_in(name_servers, topic)
+    assert unique_key_of(message) == unique_key("orders-v1", 0, 0, 0)
+
+
+def test_rows_of_a_failed_batch_come_again_under_equal_keys(
+    stream: Stream, name_servers: str, topic: str
+) -> None:
+    """The second row of the second batch is too large at first; the first one is perhaps sent."""
+    stream.add("0", ["a"])
+    stream.add("1", ["b", "c" * 50])
+    with pytest.raises(PySparkException, match="body is too large"):
+        stream.run(**{"send.bodyBytesMax": "10"})
+    stream.run()
+    audit = Audit.of(["a", "b", "c" * 50], messages_in(name_servers, topic))
+    audit.check()
+    offsets = sorted(int(path.name) for path in (stream.checkpoint / "offsets").glob("[0-9]*"))
+    assert offsets == [0, 1], "the failed batch was repeated, not followed by another"
+
+
+def test_complete_output_is_refused(
+    spark: SparkSession, stream: Stream, name_servers: str, topic: str
+) -> None:
+    rows = spark.readStream.text(str(stream.source)).groupBy("value").count()
+    writer = rows.selectExpr("value as body").writeStream.format("rocketmq")
+    writer = writer.options(nameServer=name_servers, topic=topic).outputMode("complete")
+    query = writer.option("checkpointLocation", str(stream.checkpoint)).start()
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
+        query.awaitTermination(WITHIN_S)
+
+
+def test_the_checkpoint_holds_nothing_of_the_sink(stream: Stream) -> None:
+    """Options, and so secrets by reference, stay out of it."""
+    stream.add("0", ["a"])
+    stream.run()
+    document = json.loads((stream.checkpoint / "offsets" / "0").read_text().splitlines()[1])
+    assert "nameServer" not in json.dumps(document)

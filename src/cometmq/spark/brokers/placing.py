@@ -34,6 +34,8 @@ class Placed:
 
     addresses: dict[QueueKey, tuple[str, ...]]
     """Of each queue's broker: the master first, then whoever has a copy."""
+    replicas: dict[QueueKey, Mapping[int, str]]
+    """The same by the ids of replicas; 0 is the master's."""
     gone: dict[QueueKey, str]
     """Queues that are gone for good, and why."""
 
@@ -79,19 +81,22 @@ class Places:
             RemotingError: no name server answered.
         """
         keys = list(keys)
+        placed = await self._placed(keys)
+        if placed.gone:  # its broker may have come back between the two questions: ask both again
+            placed = await self._placed(keys)
+        return placed
+
+    async def _placed(self, keys: list[QueueKey]) -> Placed:
         routes = await self.routes(key.topic for key in keys)
-        addresses: dict[QueueKey, tuple[str, ...]] = {}
-        missing: list[QueueKey] = []
         readable = {topic: _readable(route) for topic, route in routes.items()}
+        found: dict[QueueKey, Mapping[int, str]] = {}
         for key in keys:
             route = routes[key.topic]
-            found = replicas(route, key) if route and key in readable[key.topic] else ()
-            if found:
-                addresses[key] = found
-            else:
-                missing.append(key)
+            if route and key in readable[key.topic] and (known := _replicas(route, key)):
+                found[key] = known
+        missing = [key for key in keys if key not in found]
         gone = await self._why_gone(missing, routes) if missing else {}
-        return Placed(addresses, gone)
+        return Placed({key: masters_first(known) for key, known in found.items()}, found, gone)
 
     async def cluster(self) -> ClusterInfo:
         """Give all brokers that are registered.
@@ -127,11 +132,6 @@ def queue_of(key: QueueKey) -> MessageQueue:
     return MessageQueue(key.topic, key.broker, key.queue_id)
 
 
-def replicas(route: Route, key: QueueKey) -> tuple[str, ...]:
-    """Give the addresses of a queue's broker: the master first, then those with a copy."""
-    return masters_first(route.brokers.get(route.physical(queue_of(key)), {}))
-
-
 def masters_first(addresses: Mapping[int, str]) -> tuple[str, ...]:
     """Give the addresses of a broker's replicas, by their ids: the master's first."""
     return tuple(addresses[i] for i in sorted(addresses, key=lambda i: (i != MASTER_ID, i)))
@@ -151,6 +151,10 @@ async def ask_one_of(addresses: tuple[str, ...], ask: Callable[[str], Awaitable[
         except RemotingError as error:
             last = error
     raise last or AwayError("the broker has no address")
+
+
+def _replicas(route: Route, key: QueueKey) -> Mapping[int, str]:
+    return route.brokers.get(route.physical(queue_of(key)), {})
 
 
 def _readable(route: Route | None) -> frozenset[QueueKey]:

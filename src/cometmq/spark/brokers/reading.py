@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -136,6 +136,8 @@ class RangePump:
         self._waiting_bytes = 0
         self._room = asyncio.Event()
         self._addresses: tuple[str, ...] = ()
+        self._replicas: Mapping[int, str] = {}
+        self._heeds = True
         self._last: Exception | str = "nothing was asked yet"
 
     def start(self) -> asyncio.Task[None]:
@@ -146,6 +148,11 @@ class RangePump:
         """The reader has taken a piece: there is room for more."""
         self._waiting_bytes -= size_bytes
         self._room.set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as much waits to be taken as may."""
+        return self._waiting_bytes > AHEAD_BYTES
 
     async def _run(self) -> None:
         try:
@@ -194,7 +201,7 @@ class RangePump:
         if not is_passing(error):
             raise self._refused(error) from None
         self._last = error
-        self._addresses = self._addresses[1:]
+        self._ask_another()
 
     def _refused(self, error: CometError) -> SourceError:
         code = error.code if isinstance(error, ResponseError) else None
@@ -213,6 +220,19 @@ class RangePump:
         if placed.gone:
             raise GoneError(f"{self._wanted}: gone for good: {placed.gone[self._wanted.key]}")
         self._addresses = placed.addresses[self._wanted.key]
+        self._replicas = placed.replicas[self._wanted.key]
+
+    def _ask_another(self) -> None:
+        """Go on with the next replica, and find out who there is once there is none left."""
+        self._addresses = self._addresses[1:]
+        self._heeds = False
+
+    def _heed(self, suggested: int) -> None:
+        """Go on with the replica that a broker suggests, unless one has failed before."""
+        address = self._replicas.get(suggested)
+        if self._heeds and address and address != self._addresses[0]:
+            others = [each for each in self._addresses if each != address]
+            self._addresses = (address, *others)
 
     def _too_late(self) -> SourceError:
         where = f"{self._wanted}: nothing came at {self._position} for {self._read.timeout_s:g} s"
@@ -269,6 +289,7 @@ class RangePump:
             return self._short(header)
         if found:
             self._keep(answer.body)
+            self._heed(header.suggest_which_broker_id)
         self._learn(asked, next_offset - self._position)
         self._position = next_offset
         if self._window and self._window[0].start != next_offset:
@@ -288,7 +309,7 @@ class RangePump:
     def _short(self, header: PullMessageResponse) -> bool:
         """The queue does not reach here, or not yet, at whoever was asked."""
         self._last = f"the queue holds offsets {header.min_offset} to {header.max_offset}"
-        self._addresses = self._addresses[1:]
+        self._ask_another()
         return False
 
     def _expired(self, header: PullMessageResponse) -> bool:
@@ -317,6 +338,6 @@ class RangePump:
             self._pieces.put(piece)
 
     async def _until_room(self) -> None:
-        while self._waiting_bytes > AHEAD_BYTES:
+        while self.is_full:
             self._room.clear()
             await self._room.wait()

@@ -1,0 +1,421 @@
+"""Ranges of queues as readers get them, against brokers that do what real ones do rarely."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+
+from cometmq.client import ClientInstance, ClientSettings
+from cometmq.client.subscription import Filter
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.record import decode_messages
+from cometmq.remoting import Response
+from cometmq.spark.brokers import reading
+from cometmq.spark.brokers.reading import RangePump, Read
+from cometmq.spark.errors import (
+    DataLossError,
+    GoneError,
+    RangeError,
+    SourceError,
+    UnreachableError,
+)
+from cometmq.spark.offsets import QueueKey, QueueRange
+from support.queue_broker import QueueBroker, QueueNameServer
+from support.scripted import Act
+
+PULL = RequestCode.PULL_MESSAGE
+BUSY = Response(ResponseCode.SYSTEM_BUSY, "busy")
+KEY = QueueKey("t", "a", 0)
+
+
+def wanted(start: int, end: int, **more: object) -> Read:
+    read = Read(QueueRange(KEY, start, end), Filter(), 1_024, 5.0, "g")
+    return replace(read, **more)  # type: ignore[arg-type]
+
+
+@dataclass
+class Reader:
+    """Reads in the loop of the test."""
+
+    instance: ClientInstance
+    broker: QueueBroker
+    names: QueueNameServer
+
+    async def read(self, read: Read) -> list[bytes]:
+        pump = RangePump(self.instance, read, pieces := queue.SimpleQueue())
+        await asyncio.wait([pump.start()])
+        return drained(pieces)
+
+    async def offsets(self, read: Read) -> list[int]:
+        return offsets_in(await self.read(read))
+
+
+def drained(pieces: reading.Pieces) -> list[bytes]:
+    """Give what was handed over; raise if it ended with an error."""
+    found: list[bytes] = []
+    while (piece := pieces.get_nowait()) is not None:
+        if isinstance(piece, Exception):
+            piece.add_note(f"after offsets {offsets_in(found)}")
+            raise piece
+        found.append(piece)
+    assert pieces.empty(), "something came behind the end"
+    return found
+
+
+def offsets_in(pieces: list[bytes]) -> list[int]:
+    return [message.queue_offset for piece in pieces for message in decode_messages(piece)]
+
+
+@asynccontextmanager
+async def running(*brokers: QueueBroker) -> AsyncIterator[Reader]:
+    """Brokers of one name, the first of them the master, and a client."""
+    names = QueueNameServer()
+    await names.start()
+    for broker in brokers:
+        await broker.start()
+    names.serve({"a": {number: broker.address for number, broker in enumerate(brokers)}})
+    settings = ClientSettings(name_servers=names.address, http_domain="")
+    try:
+        async with ClientInstance(settings=settings) as instance:
+            yield Reader(instance, brokers[0], names)
+    finally:
+        for peer in (names, *brokers):
+            await peer.stop()
+
+
+@pytest.fixture
+async def reader() -> AsyncIterator[Reader]:
+    async with running(QueueBroker()) as found:
+        yield found
+
+
+# --- all of a range, in order -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 7, 32, 5_000])
+async def test_a_range_comes_whole_and_in_order_whatever_the_broker_gives_at_once(
+    reader: Reader, limit: int
+) -> None:
+    reader.broker.put(0, 600)
+    reader.broker.limit = limit
+    assert await reader.offsets(wanted(0, 600)) == list(range(600))
+
+
+async def test_no_message_is_asked_for_twice_while_a_broker_gives_the_same_number(
+    reader: Reader,
+) -> None:
+    reader.broker.put(0, 3_200)
+    assert await reader.offsets(wanted(0, 3_200)) == list(range(3_200))
+    assert len(reader.broker.pulls) == 100
+    assert len({pull.queue_offset for pull in reader.broker.pulls}) == 100
+
+
+async def test_the_range_alone_is_asked_for(reader: Reader) -> None:
+    """What lies behind a range is another task's."""
+    reader.broker.put(0, 100)
+    assert await reader.offsets(wanted(10, 75)) == list(range(10, 75))
+
+
+async def test_an_answer_that_is_shorter_than_guessed_loses_and_doubles_nothing(
+    reader: Reader,
+) -> None:
+    """What was asked for behind it began at the wrong place."""
+    reader.broker.put(0, 1_000)
+    reader.broker.holds = True
+    reading_ = asyncio.create_task(reader.offsets(wanted(0, 1_000)))
+    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    reader.broker.let_go()
+    reader.broker.holds = True
+    await reader.broker.wait_until(lambda: len(reader.broker.held) > 1)
+    reader.broker.limit = 5
+    reader.broker.let_go()
+    assert await reading_ == list(range(1_000))
+
+
+async def test_a_broker_that_gives_more_later_is_asked_for_more(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "RELEARN", 4)
+    reader.broker.put(0, 2_000)
+    reader.broker.limit = 2
+    reader.broker.holds = True
+    reading_ = asyncio.create_task(reader.offsets(wanted(0, 2_000)))
+    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    reader.broker.let_go()
+    reader.broker.limit = 200
+    assert await reading_ == list(range(2_000))
+    assert len(reader.broker.pulls) < 100
+
+
+async def test_holes_are_no_loss(reader: Reader) -> None:
+    reader.broker.put(0, 40)
+    reader.broker.put(0, 40, gap=300)
+    reader.broker.max[0] += 7
+    expected = [*range(40), *range(340, 380)]
+    assert await reader.offsets(wanted(0, 387)) == expected
+
+
+async def test_an_empty_range_asks_nobody(reader: Reader) -> None:
+    assert await reader.read(wanted(5, 5)) == []
+    assert not reader.broker.pulls
+
+
+async def test_what_is_filtered_is_asked_for_one_after_the_other(reader: Reader) -> None:
+    """Where the next answer begins cannot be guessed then."""
+    reader.broker.put(0, 200)
+    reader.broker.holds = True
+    reading_ = asyncio.create_task(reader.offsets(wanted(0, 200, filter=Filter.tags("a || b"))))
+    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    reader.broker.let_go()
+    assert await reading_ == list(range(200))
+    assert [pull.subscription for pull in reader.broker.pulls] == ["a || b"] * len(
+        reader.broker.pulls
+    )
+    assert reader.broker.waiting_max == 1
+
+
+async def test_pieces_are_large_and_hold_whole_records(reader: Reader) -> None:
+    reader.broker.put(0, 6_000, body=b"x" * 1_000)
+    pieces = await reader.read(wanted(0, 6_000))
+    assert offsets_in(pieces) == list(range(6_000))
+    assert all(len(piece) >= reading.PIECE_BYTES for piece in pieces[:-1])
+
+
+# --- bounds ----------------------------------------------------------------------------------
+
+
+async def test_only_so_many_pulls_are_under_way(reader: Reader) -> None:
+    reader.broker.put(0, 5_000)
+    reading_ = asyncio.create_task(reader.offsets(wanted(0, 5_000)))
+    await reader.broker.wait_until(lambda: len(reader.broker.pulls) >= 1)
+    reader.broker.holds = True
+    await reader.broker.wait_until(lambda: len(reader.broker.held) >= reading.PULLS_MAX)
+    await asyncio.sleep(0)
+    assert reader.broker.waiting_max == reading.PULLS_MAX
+    reader.broker.let_go()
+    assert await reading_ == list(range(5_000))
+
+
+async def test_pulling_stops_while_nobody_takes_what_came(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PIECE_BYTES", 10_000)
+    monkeypatch.setattr(reading, "AHEAD_BYTES", 20_000)
+    reader.broker.put(0, 5_000)
+    pieces: reading.Pieces = queue.SimpleQueue()
+    pump = RangePump(reader.instance, wanted(0, 5_000), pieces)
+    task = pump.start()
+    async with asyncio.timeout(5):
+        while not pump.is_full:
+            await asyncio.sleep(0.01)
+    held = pieces.qsize()
+    asked = len(reader.broker.pulls)
+    assert asked * 32 < 5_000
+    assert 2 <= held <= 4
+
+    found = []
+    async with asyncio.timeout(5):
+        while not task.done() or not pieces.empty():
+            if pieces.empty():
+                await asyncio.sleep(0.01)
+                continue
+            piece = pieces.get_nowait()
+            if isinstance(piece, bytes):
+                pump.taken(len(piece))
+                found.append(piece)
+    assert offsets_in(found) == list(range(5_000))
+
+
+async def test_a_reader_that_is_given_up_leaves_nothing_under_way(reader: Reader) -> None:
+    reader.broker.put(0, 1_000)
+    reader.broker.holds = True
+    pieces: reading.Pieces = queue.SimpleQueue()
+    task = RangePump(reader.instance, wanted(0, 1_000), pieces).start()
+    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    task.cancel()
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    assert not [each for each in asyncio.all_tasks() if "BrokerCalls" in repr(each)]
+    with pytest.raises(SourceError, match=r"topic t, queue 0 of a.*closed"):
+        drained(pieces)
+
+
+# --- what is not there -----------------------------------------------------------------------
+
+
+async def test_what_has_expired_is_an_error_that_says_what_there_is(reader: Reader) -> None:
+    reader.broker.put(0, 100)
+    reader.broker.expire(0, 40)
+    with pytest.raises(DataLossError, match=r"topic t, queue 0 of a.*10 to 90.*40 to 100"):
+        await reader.read(wanted(10, 90))
+
+
+async def test_what_came_before_the_loss_is_handed_over(reader: Reader) -> None:
+    reader.broker.put(0, 100)
+    reader.broker.limit = 20
+    reader.broker.holds = True
+    pieces: reading.Pieces = queue.SimpleQueue()
+    task = RangePump(reader.instance, wanted(0, 100), pieces).start()
+    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    reader.broker.let_go()
+    reader.broker.expire(0, 60)
+    await asyncio.wait([task])
+    first = pieces.get_nowait()
+    assert isinstance(first, bytes)
+    assert offsets_in([first]) == list(range(20))
+    assert isinstance(pieces.get_nowait(), DataLossError)
+
+
+async def test_what_has_expired_is_passed_over_if_told_so(reader: Reader) -> None:
+    reader.broker.put(0, 100)
+    reader.broker.expire(0, 40)
+    assert await reader.offsets(wanted(10, 90, skip_expired=True)) == list(range(40, 90))
+    assert await reader.offsets(wanted(10, 30, skip_expired=True)) == []
+
+
+async def test_a_queue_that_does_not_reach_the_end_is_an_error_in_time(reader: Reader) -> None:
+    reader.broker.put(0, 50)
+    with pytest.raises(RangeError, match=r"10 to 90.*at 50 .*0 to 50"):
+        await reader.read(wanted(10, 90, timeout_s=0.3))
+
+
+async def test_a_queue_that_was_made_anew_is_an_error_in_time(reader: Reader) -> None:
+    """Its offsets begin at 0 again."""
+    reader.broker.put(0, 5)
+    with pytest.raises(RangeError, match=r"10 to 90.*0 to 5"):
+        await reader.read(wanted(10, 90, timeout_s=0.3))
+
+
+async def test_what_comes_late_is_waited_for(reader: Reader) -> None:
+    """A broker that has just restarted may not have found its newest messages yet."""
+    reader.broker.put(0, 50)
+    reading_ = asyncio.create_task(reader.offsets(wanted(0, 60)))
+    await reader.broker.wait_until(
+        lambda: any(pull.queue_offset == 50 for pull in reader.broker.pulls)
+    )
+    reader.broker.put(0, 10)
+    assert await reading_ == list(range(60))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (ResponseCode.TOPIC_NOT_EXIST, GoneError),
+        (ResponseCode.NO_PERMISSION, GoneError),
+        (ResponseCode.INVALID_PARAMETER, GoneError),
+        (ResponseCode.SYSTEM_ERROR, SourceError),
+    ],
+)
+async def test_a_refusal_is_an_error_at_once(
+    reader: Reader, code: int, kind: type[SourceError]
+) -> None:
+    reader.broker.put(0, 50)
+    reader.broker.script_of[PULL] = deque([Response(code, "no way")])
+    with pytest.raises(SourceError, match=r"topic t, queue 0 of a, offsets 0 to 50.*no way") as met:
+        await reader.read(wanted(0, 50))
+    assert type(met.value) is kind
+    assert len(reader.broker.pulls) == 0
+
+
+async def test_an_unknown_group_is_told_how_to_name_one(reader: Reader) -> None:
+    refusal = Response(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "no such group")
+    reader.broker.script_of[PULL] = deque([refusal])
+    with pytest.raises(SourceError, match=r"no group g and creates none.*rocketmq\.group"):
+        await reader.read(wanted(0, 50))
+
+
+async def test_a_queue_that_is_gone_for_good_is_an_error_at_once(reader: Reader) -> None:
+    reader.names.serve({"a": {0: reader.broker.address}}, queues=0)
+    with pytest.raises(GoneError, match="topic t, queue 0 of a"):
+        await reader.read(wanted(0, 50))
+
+
+# --- who is away, and comes back -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [Act.HANG_UP, BUSY], ids=["cut", "busy"])
+async def test_a_fault_in_the_middle_loses_and_doubles_nothing(
+    reader: Reader, fault: Response | Act
+) -> None:
+    reader.broker.put(0, 500)
+    reader.broker.limit = 10
+    good: deque[Response | Act] = deque()
+    reader.broker.script_of[PULL] = good
+    reader.broker.holds = True
+    reading_ = asyncio.create_task(reader.offsets(wanted(0, 500)))
+    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    reader.broker.let_go()
+    good.append(fault)
+    assert await reading_ == list(range(500))
+    assert not good, "the fault did not happen"
+
+
+async def test_a_broker_that_restarts_is_waited_for(reader: Reader) -> None:
+    reader.broker.put(0, 500)
+    reader.broker.holds = True
+    reading_ = asyncio.create_task(reader.offsets(wanted(0, 500)))
+    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    reader.names.serve({})  # a name server forgets a broker whose connection is lost
+    reader.names.routes.clear()
+    await reader.broker.stop()
+    await reader.names.wait_until(lambda: reader.names.asked.count("t") > 1)
+
+    later = QueueBroker()
+    later.copy_from(reader.broker)
+    await later.start()
+    try:
+        reader.names.serve({"a": {0: later.address}})
+        assert await reading_ == list(range(500))
+    finally:
+        await later.stop()
+
+
+async def test_a_broker_that_stays_away_is_an_error_in_time(reader: Reader) -> None:
+    await reader.broker.stop()
+    with pytest.raises(UnreachableError, match=r"topic t, queue 0 of a, offsets 0 to 50"):
+        await reader.read(wanted(0, 50, timeout_s=0.3))
+
+
+async def test_a_broker_that_is_not_registered_may_come_back(reader: Reader) -> None:
+    """So it is no loss of data, whatever was said about losses."""
+    reader.names.serve({})
+    with pytest.raises(UnreachableError, match="a is not registered"):
+        await reader.read(wanted(0, 50, timeout_s=0.3, skip_expired=True))
+
+
+async def test_a_copy_serves_when_the_master_does_not_answer() -> None:
+    master, copy = QueueBroker(), QueueBroker()
+    master.put(0, 300)
+    copy.copy_from(master)
+    async with running(master, copy) as reader:
+        await master.stop()
+        assert await reader.offsets(wanted(0, 300)) == list(range(300))
+    assert copy.pulls
+
+
+async def test_a_copy_that_lags_behind_is_not_the_last_word() -> None:
+    """The master is asked for the rest."""
+    master, copy = QueueBroker(), QueueBroker()
+    master.put(0, 300)
+    copy.put(0, 100)
+    master.suggests = 1
+    async with running(master, copy) as reader:
+        assert await reader.offsets(wanted(0, 300)) == list(range(300))
+
+
+async def test_the_replica_that_a_broker_suggests_is_read_from() -> None:
+    """A master sends readers of old messages to a copy, to have its memory for new ones."""
+    master, copy = QueueBroker(), QueueBroker()
+    master.put(0, 1_000)
+    copy.copy_from(master)
+    master.suggests = copy.suggests = 1
+    async with running(master, copy) as reader:
+        assert await reader.offsets(wanted(0, 1_000)) == list(range(1_000))
+    assert 1 <= len(master.pulls) <= 2
+    assert len(copy.pulls) > 20

@@ -60,7 +60,7 @@ cdef class RecordRows:
 
     @cython.locals(
         limit=cython.Py_ssize_t, rows=cython.Py_ssize_t, size=cython.Py_ssize_t,
-        used=cython.longlong, cost=cython.longlong, log_offset=cython.longlong,
+        wanted=tuple, used=cython.longlong, cost=cython.longlong, log_offset=cython.longlong,
         queue_offset=cython.longlong)
     cdef tuple walk(
         self, object source, const unsigned char[::1] data, Py_ssize_t position, Py_ssize_t stop,
@@ -68,7 +68,7 @@ cdef class RecordRows:
         long long end_offset, long long log_base)
     cdef Row* _row(self, Py_ssize_t number) except NULL
     @cython.locals(is_compressed=cython.int)
-    cdef int _open(self, Row* row) except -1
+    cdef int _open(self, Row* row, Py_ssize_t number) except -1
 
     @cython.locals(met=cython.int, stored=cython.int)
     cdef int _check_crc(self, Row* row) except -1
@@ -80,19 +80,18 @@ cdef class RecordRows:
     @cython.locals(met=bytes)
     cdef int _replace_text(self, Row* row, int kind) except -1
 
-    @cython.locals(
-        met=bytes, tags=cython.Py_ssize_t, tags_end=cython.Py_ssize_t, keys=cython.Py_ssize_t,
-        keys_end=cython.Py_ssize_t, id_at=cython.Py_ssize_t, id_end=cython.Py_ssize_t,
-        store_host=bytes)
+    @cython.locals(met=bytes, store_host=bytes)
     cdef int _find_properties(self, Row* row) except -1
     cdef int _rewrite_properties(self, Row* row, bytes text) except -1
 
     @cython.locals(needed=cython.Py_ssize_t)
     cdef int _list_properties(self, Row* row, bint unique) except -1
 
-    @cython.locals(key=bytes, text=bytes)
-    cdef int _find_host(
-        self, Row* row, int kind, const unsigned char* host, Py_ssize_t host_bytes) except -1
+    @cython.locals(number=cython.int, kind=cython.int)
+    cdef void _find_in_list(self, Row* row) noexcept
+
+    @cython.locals(length=cython.int, key=bytes, text=bytes)
+    cdef object _find_host(self, Row* row, Py_ssize_t number, int kind)
 
     @cython.locals(cost=cython.longlong, kind=cython.int, number=cython.int)
     cdef long long _cost(self, Row* row) noexcept
@@ -102,14 +101,20 @@ cdef class RecordRows:
 @cython.locals(flag=cython.int, at=cython.Py_ssize_t)
 cdef void _measure(Row* row, const unsigned char* record, Py_ssize_t size) noexcept
 cdef int store_host_bytes(Row* row) noexcept
-@cython.locals(topic=bytes)
-cdef bint _has_topic(Row* row, object topics) except -1
+cdef int _host_bytes(Row* row, int kind) noexcept
+cdef int _host_at(Row* row, int kind) noexcept
+@cython.locals(
+    tags=cython.Py_ssize_t, tags_end=cython.Py_ssize_t, keys=cython.Py_ssize_t,
+    keys_end=cython.Py_ssize_t, id_at=cython.Py_ssize_t, id_end=cython.Py_ssize_t)
+cdef void _find_in_text(Row* row) noexcept
+cdef void _put_span(Row* row, int kind, Py_ssize_t start, Py_ssize_t end) noexcept
+@cython.locals(number=cython.Py_ssize_t, topic=bytes)
+cdef bint _has_topic(Row* row, tuple topics) except -1
 cdef bytes _copy(const unsigned char* memory, Py_ssize_t length)
 @cython.locals(
     at=cython.Py_ssize_t, seen=cython.ulonglong, word=cython.ulonglong, tail=cython.uint)
 cdef bint _is_ascii(const unsigned char* memory, Py_ssize_t length) noexcept
-@cython.locals(
-    count=cython.int, at=cython.Py_ssize_t, end=cython.Py_ssize_t, middle=cython.Py_ssize_t)
+@cython.locals(count=cython.int, found=cython.p_void)
 cdef int _list_entries(Entry* entry, const unsigned char* memory, Py_ssize_t length) noexcept
 @cython.locals(later=cython.int, earlier=cython.int)
 cdef bint _are_unique(Entry* entry, int count) noexcept

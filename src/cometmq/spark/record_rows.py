@@ -47,7 +47,7 @@ if cython.compiled:
         PyByteArray_AS_STRING,
         PyByteArray_Resize,
     )
-    from cython.cimports.libc.string import memcmp, memcpy  # type: ignore
+    from cython.cimports.libc.string import memchr, memcmp, memcpy  # type: ignore
 
 TOPIC, BODY, TAGS, KEYS, ID, BORN_HOST, STORE_HOST = range(7)
 TEXTS = {
@@ -115,6 +115,7 @@ class RecordRows:
         self._kept: list[bytes] = []
         self._hosts: dict[bytes, bytes] = {}
         max_bytes = min(max_bytes, _BATCH_BYTES_MAX)
+        wanted = None if topics is None else tuple(topics)
         limit = data.shape[0]
         stop = min(stop, limit)
         rows = used = 0
@@ -134,11 +135,11 @@ class RecordRows:
             if queue_offset >= first_offset and not 0 <= end_offset <= queue_offset:
                 row = self._row(rows)
                 _measure(row, memory, size)
-                if topics is None or _has_topic(row, topics):
+                if wanted is None or _has_topic(row, wanted):
                     if rows == max_rows:
                         ending = Ending.FULL
                         break
-                    if not self._open(row):
+                    if not self._open(row, rows):
                         ending = Ending.BAD
                         break
                     cost = self._cost(row)
@@ -161,7 +162,7 @@ class RecordRows:
             )
         return cython.address(self.rows[number])
 
-    def _open(self, row: Any) -> bool:
+    def _open(self, row: Any, number: int) -> bool:
         """Find what is wanted of a record; False, with the problem noted, if it is damaged."""
         row.valid = 1
         row.entries = 0
@@ -175,10 +176,9 @@ class RecordRows:
         if self._wants_properties:
             self._find_properties(row)
         if self._wants[_BORN]:
-            host_bytes = row.store_at - _BORN_HOST_AT
-            self._find_host(row, _BORN, row.record + _BORN_HOST_AT, host_bytes)
+            self._find_host(row, number, _BORN)
         if self._wants[_STORE]:
-            self._find_host(row, _STORE, row.record + row.store_at + 8, store_host_bytes(row))
+            self._find_host(row, number, _STORE)
         return True
 
     def _check_crc(self, row: Any) -> bool:
@@ -223,16 +223,11 @@ class RecordRows:
             met = _copy(row.properties, row.properties_bytes)
             self._rewrite_properties(row, encode_properties(decode_properties(met)))
             self._list_properties(row, True)
-        tags, tags_end, keys, keys_end, id_at, id_end = properties.spans_of(
-            row.properties, 0, row.properties_bytes
-        )
-        row.texts[_TAGS] = row.properties + tags
-        row.text_bytes[_TAGS] = tags_end - tags if tags_end > tags else -1
-        row.texts[_KEYS] = row.properties + keys
-        row.text_bytes[_KEYS] = keys_end - keys if keys_end > keys else -1
-        row.texts[_ID] = row.properties + id_at
-        row.text_bytes[_ID] = id_end - id_at
-        if id_at == id_end and self._wants[_ID]:
+        if self._wants_map:
+            self._find_in_list(row)
+        else:
+            _find_in_text(row)
+        if row.text_bytes[_ID] < 0 and self._wants[_ID]:
             store_host = _copy(row.record + row.store_at + 8, store_host_bytes(row))
             offset_id = encode_offset_id(store_host, i64_at(row.record + _LOG_OFFSET_AT))
             self._keep(row, _ID, offset_id.encode())
@@ -255,8 +250,36 @@ class RecordRows:
         row.entries = _list_entries(first, row.properties, row.properties_bytes)
         return unique or _are_unique(first, row.entries)
 
-    def _find_host(self, row: Any, kind: int, host: Any, host_bytes: int) -> None:
-        key = _copy(host, host_bytes)
+    def _find_in_list(self, row: Any) -> None:
+        """Find the properties that are columns of their own among those that were noted."""
+        row.text_bytes[_TAGS] = row.text_bytes[_KEYS] = row.text_bytes[_ID] = -1
+        for number in range(row.entries):
+            entry = cython.address(self.entries[self.entry_count + number])
+            kind = _KINDS
+            if entry.name_bytes == 4:
+                if not memcmp(entry.name, b"TAGS", 4):
+                    kind = _TAGS
+                elif not memcmp(entry.name, b"KEYS", 4):
+                    kind = _KEYS
+            elif entry.name_bytes == 8 and not memcmp(entry.name, b"UNIQ_KEY", 8):
+                kind = _ID
+            if kind < _KINDS:
+                row.texts[kind] = entry.value
+                row.text_bytes[kind] = entry.value_bytes
+
+    def _find_host(self, row: Any, number: int, kind: int) -> None:
+        """Name a host of a row; mostly it is the one of the row before."""
+        length = _host_bytes(row, kind)
+        host = row.record + _host_at(row, kind)
+        if number:
+            before = cython.address(self.rows[number - 1])
+            if _host_bytes(before, kind) == length and not memcmp(
+                before.record + _host_at(before, kind), host, length
+            ):
+                row.texts[kind] = before.texts[kind]
+                row.text_bytes[kind] = before.text_bytes[kind]
+                return
+        key = _copy(host, length)
         text = self._hosts.get(key)
         if text is None:
             text = self._hosts[key] = host_text(key).encode()
@@ -305,16 +328,41 @@ def _measure(row: Any, record: Any, size: int) -> None:
     row.properties_bytes = octets.i16_in(record, at)
 
 
+def _find_in_text(row: Any) -> None:
+    """Find the properties that are columns of their own."""
+    text = row.properties
+    tags, tags_end, keys, keys_end, id_at, id_end = properties.spans_of(
+        text, 0, row.properties_bytes
+    )
+    _put_span(row, _TAGS, tags, tags_end)
+    _put_span(row, _KEYS, keys, keys_end)
+    _put_span(row, _ID, id_at, id_end)
+
+
+def _put_span(row: Any, kind: int, start: int, end: int) -> None:
+    row.texts[kind] = row.properties + start
+    row.text_bytes[kind] = end - start if start < end else -1
+
+
 def store_host_bytes(row: Any) -> int:
     """Return how long the address of the broker is in a record."""
-    return 20 if row.sys_flag & _STORE_V6 else 8
+    return _host_bytes(row, _STORE)
 
 
-def _has_topic(row: Any, topics: Any) -> bool:
-    for topic in topics:
+def _host_bytes(row: Any, kind: int) -> int:
+    return 20 if row.sys_flag & (_STORE_V6 if kind == _STORE else _BORN_V6) else 8
+
+
+def _host_at(row: Any, kind: int) -> int:
+    return row.store_at + 8 if kind == _STORE else _BORN_HOST_AT
+
+
+def _has_topic(row: Any, topics: tuple[bytes, ...]) -> bool:
+    for number in range(len(topics)):
+        topic = topics[number]
         if len(topic) == row.text_bytes[_TOPIC]:
             name = cython.cast(cython.p_uchar, topic)
-            if memcmp(name, row.texts[_TOPIC], row.text_bytes[_TOPIC]) == 0:
+            if not memcmp(name, row.texts[_TOPIC], row.text_bytes[_TOPIC]):
                 return True
     return False
 
@@ -340,17 +388,20 @@ def _is_ascii(memory: Any, length: int) -> bool:
 
 def _list_entries(entry: Any, memory: Any, length: int) -> int:
     """Note the properties of a property string, from ``entry`` on; return how many there are."""
-    count = at = 0
-    while at < length:
-        end = octets.end_of_run(memory, at, length, 2)
-        middle = octets.end_of_run(memory, at, end, 1)
-        if at < middle and middle + 1 < end:
-            entry[count].name = memory + at
-            entry[count].name_bytes = middle - at
-            entry[count].value = memory + middle + 1
+    count = 0
+    stop = memory + length
+    while memory < stop:
+        found = memchr(memory, 2, stop - memory)
+        end = stop if found == cython.NULL else cython.cast(cython.p_uchar, found)
+        found = memchr(memory, 1, end - memory)
+        middle = memory if found == cython.NULL else cython.cast(cython.p_uchar, found)
+        if memory < middle and middle + 1 < end:
+            entry[count].name = memory
+            entry[count].name_bytes = middle - memory
+            entry[count].value = middle + 1
             entry[count].value_bytes = end - middle - 1
             count += 1
-        at = end + 1
+        memory = end + 1
     return count
 
 

@@ -57,6 +57,8 @@ class LogPlace:
 
     broker: str | None
     """The broker's name, None if nobody said."""
+    given: tuple[str, ...]
+    """The paths or URLs, as somebody gave them."""
     sources: tuple[Source, ...]
     files: tuple[LogFile, ...]
     """Oldest first, without overlaps; there may be gaps."""
@@ -98,12 +100,27 @@ class LogPlace:
         """
         return self.storages[self.files.index(file)].open(file.path)
 
+    def only(self, start: int, end: int) -> LogPlace:
+        """Return the same place with no other files than those that hold some bytes."""
+        kept = [
+            index
+            for index, file in enumerate(self.files)
+            if file.base_offset < end and start < file.end_offset
+        ]
+        return replace(
+            self,
+            files=tuple(self.files[index] for index in kept),
+            storages=tuple(self.storages[index] for index in kept),
+        )
+
     def again(self) -> LogPlace:
         """Return the place as it is now; a log may have lost all of its files since.
 
         Raises:
             PlaceError: what is there now is no log.
         """
+        if not self.files:
+            return open_place(self.given, broker=self.broker, empty=True)
         return _looked_at(self)
 
 
@@ -116,7 +133,7 @@ def open_place(
         path_or_url: a store's directory, its ``commitlog``, one segment, or any of these with
             wildcards in the last part; several of them are together one log.
         broker: the name of the broker that wrote it.
-        empty: whether there may be no file yet.
+        empty: whether there may be no segment yet.
 
     Raises:
         PlaceError: there is no such file, or names and sizes are not those of one log.
@@ -126,27 +143,28 @@ def open_place(
     sources: list[Source] = []
     stores: list[tuple[Storage, str]] = []
     for each in given:
-        source, store = _source(each, empty)
+        source, store = _source(each)
         sources.append(source)
         if store is not None:
             stores.append(store)
-    place = _looked_at(LogPlace(broker, tuple(sources), (), (), stores[0] if stores else None))
+    store_found = stores[0] if stores else None
+    place = _looked_at(LogPlace(broker, tuple(given), tuple(sources), (), (), store_found))
     if not place.files and not empty:
         where = ", ".join(shown(each) for each in given)
         raise PlaceError(f"met no segment at {where}, expected files named by 20 digits")
     return place
 
 
-def _source(path_or_url: str, empty: bool) -> tuple[Source, tuple[Storage, str] | None]:
+def _source(path_or_url: str) -> tuple[Source, tuple[Storage, str] | None]:
     storage, path = storage_of(path_or_url)
     path = path.rstrip("/") or "/"
     directory, _, last = path.rpartition("/")
     if _WILDCARDS.search(last):
         return Source(storage, directory or ".", last), _store_around(storage, directory)
     met = storage.entry(path)
-    if met is None or met.is_dir:
-        if met is None and not empty:
-            raise PlaceError(f"met nothing at {shown(path_or_url)}, expected a log")
+    if met is None:
+        raise PlaceError(f"met nothing at {shown(path_or_url)}, expected a log")
+    if met.is_dir:
         return _directory_source(storage, path)
     return Source(storage, parent(path), last), _store_around(storage, parent(path))
 

@@ -12,14 +12,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from cometmq.spark.logs.storage import Entry, OpenFile, Storage
+import numpy as np
+
+from cometmq.spark.errors import PlaceError
+from cometmq.spark.logs.storage import Entry, OpenFile, Storage, parent, shown, storage_of
 from cometmq.store.consume_queue import FILLER_SIZE, UNIT_BYTES
 
 QUEUES = "consumequeue"
 BATCH_QUEUES = "batchconsumequeue"
 _WIDTHS = {QUEUES: UNIT_BYTES, BATCH_QUEUES: 46}
+UNIT_TYPES = {
+    width: np.dtype(
+        {
+            "names": ["phy_offset", "size", "tags_code"],
+            "formats": [">i8", ">i4", ">i8"],
+            "offsets": [0, 8, 12],
+            "itemsize": width,
+        }
+    )
+    for width in _WIDTHS.values()
+}
 _UNIT = Struct(">qiq")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _NAME = re.compile(r"[0-9]{20}")
@@ -36,6 +50,22 @@ class Unit(NamedTuple):
     def end(self) -> int:
         """The log offset after the record."""
         return self.log_offset + self.size
+
+
+def store_at(path_or_url: str) -> tuple[Storage, str]:
+    """Return the store whose directory, or whose directory of consume queues, is at a path.
+
+    Raises:
+        PlaceError: there is neither.
+        OptionError: the URL is of no known file system.
+    """
+    storage, path = storage_of(path_or_url)
+    path = path.rstrip("/") or "/"
+    root = parent(path) if path.rpartition("/")[2] == QUEUES else path
+    met = storage.entry(f"{root}/{QUEUES}")
+    if met is None or not met.is_dir:
+        raise PlaceError(f"met no {QUEUES} at {shown(path_or_url)}, expected a store's directory")
+    return storage, root
 
 
 class QueueDirectory(NamedTuple):
@@ -63,7 +93,10 @@ class QueueFile(NamedTuple):
 
 
 def queue_directories(
-    storage: Storage, store: str, topics: frozenset[str] = frozenset()
+    storage: Storage,
+    store: str,
+    topics: frozenset[str] = frozenset(),
+    kinds: tuple[str, ...] = (QUEUES, BATCH_QUEUES),
 ) -> Iterator[QueueDirectory]:
     """Yield the queues of a store.
 
@@ -71,8 +104,10 @@ def queue_directories(
         storage: the way to the files.
         store: the store's directory.
         topics: the topics that are meant, none for all.
+        kinds: the directories of the store to look in.
     """
-    for kind, width in _WIDTHS.items():
+    for kind in kinds:
+        width = _WIDTHS[kind]
         for topic in _directories(storage, f"{store}/{kind}"):
             if topics and topic.name not in topics:
                 continue
@@ -92,6 +127,18 @@ def queue_files(storage: Storage, queue: QueueDirectory) -> list[QueueFile]:
 
 def _directories(storage: Storage, path: str) -> list[Entry]:
     return [entry for entry in storage.entries(path) if entry.is_dir]
+
+
+def read_units(storage: Storage, file: QueueFile, first: int, stop: int) -> Any:
+    """Return units of a file as an array with the fields phy_offset, size and tags_code."""
+    width = file.queue.unit_bytes
+    buffer = bytearray((stop - first) * width)
+    opened = storage.open(file.path)
+    try:
+        count = opened.read_into(first * width, memoryview(buffer)) // width
+    finally:
+        opened.close()
+    return np.frombuffer(buffer, UNIT_TYPES[width], count)
 
 
 class UnitReader:
@@ -159,24 +206,24 @@ class DispatchedEnd:
         self._store = store
         self._written: dict[str, int] = {}
 
-    def now(self) -> int | None:
-        """Return the end of the last record that some queue leads to; None for no unit at all."""
-        ends = (self._end_of(queue) for queue in queue_directories(self._storage, self._store))
-        return max((end for end in ends if end is not None), default=None)
+    def now(self) -> Unit | None:
+        """Return the unit of the last record that some queue leads to; None for no unit at all."""
+        last = (self._last_of(queue) for queue in queue_directories(self._storage, self._store))
+        return max((unit for unit in last if unit is not None), default=None)
 
-    def _end_of(self, queue: QueueDirectory) -> int | None:
+    def _last_of(self, queue: QueueDirectory) -> Unit | None:
         for file in reversed(queue_files(self._storage, queue)):
             try:
                 with UnitReader(self._storage, file) as reader:
-                    end = self._last_end(reader)
+                    unit = self._last_in(reader)
             except FileNotFoundError:
                 continue
-            if end is not None:
-                return end
+            if unit is not None:
+                return unit
         return None
 
-    def _last_end(self, reader: UnitReader) -> int | None:
-        """The end of the last record that a file leads to, None if it leads to none."""
+    def _last_in(self, reader: UnitReader) -> Unit | None:
+        """Return the last unit of a file that leads to a record, None if none does."""
         path = reader.file.path
         known = self._written.get(path, 0)
         if known and reader.unit(known - 1) is None:  # cut since
@@ -185,5 +232,5 @@ class DispatchedEnd:
         for index in range(written - 1, -1, -1):
             unit = reader.unit(index)
             if unit is not None and unit.size != FILLER_SIZE:
-                return unit.end
+                return unit
         return None

@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from cometmq.spark.errors import DataLossError
 from cometmq.spark.logs.places import LogPlace
 
 
@@ -78,14 +77,3 @@ def missing(place: LogPlace, start: int, end: int) -> list[ByteRange]:
     if at < end:
         gaps.append(ByteRange(place.name, at, end))
     return gaps
-
-
-def check_whole(place: LogPlace, start: int, end: int) -> None:
-    """Raise DataLossError if some of the bytes between two places are in no file any more."""
-    gaps = missing(place, start, end)
-    if gaps:
-        raise DataLossError(
-            f"{ByteRange(place.name, start, end)}: {gaps[0].start} to {gaps[0].end} are in no file;"
-            f" the files hold {place.min_offset} to {place.end_offset}; nothing was read; with"
-            " failOnDataLoss=false the query goes on with what is left"
-        )

@@ -35,6 +35,8 @@ class Reading:
     """Topics to take, as UTF-8; None for all."""
     permissive: bool = False
     """Whether damage is passed over and noted, instead of ending the reading."""
+    exact: bool = False
+    """Whether it is an error if no record begins where the range does: one did before."""
     window_bytes: int | None = None
     """How much is read at once; what suits the storage without it."""
     damage: list[Damage] = field(default_factory=list)
@@ -89,11 +91,26 @@ class _FileReading:
         try:
             window = Window(opened, self._file.size, size)
             window.move(position)
-            if position:
-                position = self._next(window, position, stop)
+            position = self._first(window, position, stop)
             yield from self._walk(window, position, stop)
         finally:
             opened.close()
+
+    def _first(self, window: Window, position: int, stop: int) -> int:
+        """Return where the first record begins, which may belong to a range cut anywhere."""
+        if position == 0:
+            return 0
+        found = self._next(window, position, stop)
+        begin = self._file.base_offset + position
+        if self._reading.exact and begin == self._part.start and found != position:
+            problem = "something else where a record began before"
+            if not self._reading.permissive:
+                raise DataLossError(
+                    f"{self._part}: met {problem}: the log was cut there and written anew"
+                )
+            passed = ByteRange(self._place.name, begin, self._file.base_offset + found)
+            self._reading.damage.append(Damage(passed, problem))
+        return found
 
     def _walk(self, window: Window, position: int, stop: int) -> Iterator[Any]:
         while position < stop:

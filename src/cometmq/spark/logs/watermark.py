@@ -15,6 +15,7 @@ from typing import NamedTuple
 from cometmq.spark.batches import Decoded, RecordDecoder
 from cometmq.spark.columns import Ending
 from cometmq.spark.logs.places import LogFile, LogPlace
+from cometmq.spark.logs.probe import Probe
 from cometmq.spark.logs.queue_files import DispatchedEnd
 from cometmq.spark.logs.resync import blank_size, next_record, record_size
 from cometmq.spark.logs.windows import LOCAL_WINDOW_BYTES, REMOTE_WINDOW_BYTES, Window
@@ -25,13 +26,17 @@ _LOOK_AHEAD_BYTES = 4 * 1024 * 1024
 _NO_TOPIC: frozenset[bytes] = frozenset()
 
 
-def watermark(place: LogPlace) -> int:
+def watermark(place: LogPlace, *, walk: bool = False) -> int:
     """Return the log offset up to which a log may be read now.
+
+    Args:
+        place: the log.
+        walk: whether to go by the records alone, whatever consume queues say.
 
     Raises:
         OSError: a file cannot be read.
     """
-    return Follower(place).now(place)
+    return Follower(walk=walk).now(place)
 
 
 class _Known(NamedTuple):
@@ -42,19 +47,53 @@ class _Known(NamedTuple):
 
 
 class Follower:
-    """Asks for the watermark of one log again and again, and starts from the last answer."""
+    """Asks for the watermark of one log again and again, and starts from the last answer.
 
-    def __init__(self, place: LogPlace) -> None:
-        self._dispatched = DispatchedEnd(*place.store) if place.store is not None else None
+    Args:
+        walk: whether to go by the records alone.
+    """
+
+    def __init__(self, *, walk: bool = False) -> None:
+        self._walk = walk
+        self._dispatched: DispatchedEnd | None = None
         self._known: _Known | None = None
 
     def now(self, place: LogPlace) -> int:
         """Return the watermark of the log as ``place`` has it."""
-        if self._dispatched is not None:
-            end = self._dispatched.now()
-            if end is not None:
-                return max(min(end, place.end_offset), place.min_offset)
-        return self._walked(place)
+        end = None if self._walk else self._dispatched_end(place)
+        return self._walked(place) if end is None else end
+
+    def _dispatched_end(self, place: LogPlace) -> int | None:
+        """Return where consume queues lead, None where there are none, or to no record.
+
+        The copy of a store may have units that were written after its log was copied.
+        """
+        if place.store is None:
+            return None
+        if self._dispatched is None:
+            self._dispatched = DispatchedEnd(*place.store)
+        unit = self._dispatched.now()
+        if unit is None:
+            return None
+        if unit.end <= place.min_offset:
+            return place.min_offset
+        file = place.file_at(unit.log_offset)
+        if file is None:
+            return None
+        with Probe(place, file) as probe:
+            position = unit.log_offset - file.base_offset
+            return unit.end if probe.next(position, position + 1) == position else None
+
+    @staticmethod
+    def from_record(place: LogPlace, start: int) -> int:
+        """Return how far whole records go from the begin of one of them on."""
+        file = place.file_at(start)
+        while file is not None:
+            with _Walk(place, file) as walk:
+                end = walk.end_from(start - file.base_offset)
+            start = file.base_offset + (end or 0)
+            file = place.file_at(start) if end == file.size else None
+        return start
 
     def _walked(self, place: LogPlace) -> int:
         for file in reversed(place.files):

@@ -89,7 +89,7 @@ class LogOptions(PlaceOptions):
     filter_tags: str | None = option(None, "filter.tags")
     """Tags to read, for example ``paid || sent``; all without it."""
     filter_keys: str | None = option(None, "filter.keys")
-    """Keys to read, between blanks: messages that have at least one of them."""
+    """Keys to read, with commas between: messages that have at least one of them."""
     starting_offsets: str | None = option(None, "startingOffsets")
     """Where to begin: ``earliest`` (the default of a batch), ``latest`` (the default of a stream)
     or ``{"broker-a": 1073741824}``, bytes of the log; -2 is earliest and -1 latest."""
@@ -109,6 +109,9 @@ class LogOptions(PlaceOptions):
     """The most bytes of log that one task reads."""
     min_partitions: int | None = option(None, "minPartitions", low=1, high=1_000_000)
     """How many tasks there should be at least, as long as there are bytes enough."""
+    log_end: str = option("auto", "logEnd", choices=("auto", "log"))
+    """How the log's end is found: where the store's consume queues lead, if it has some, for a
+    broker that runs writes units behind records; or by a walk over the records alone."""
     fail_on_data_loss: bool = option(True, "failOnDataLoss")
     """Whether to fail when records that are due were deleted, or to go on with what is left."""
     bad_records: str = option("fail", "badRecords", choices=("fail", PERMISSIVE))
@@ -142,9 +145,18 @@ class LogOptions(PlaceOptions):
         if position_document(self.ending_offsets, "endingOffsets") == "earliest":
             raise OptionError("endingOffsets: met earliest, expected latest or places in logs")
 
+    @property
+    def walks(self) -> bool:
+        """Whether the log's end is found by its records alone."""
+        return self.log_end == "log"
+
     def topics(self) -> frozenset[str]:
         """Return the topics to read, none for all."""
-        return frozenset(each.strip() for each in (self.subscribe or "").split(",") if each.strip())
+        return _names(self.subscribe)
+
+
+def _names(text: str | None) -> frozenset[str]:
+    return frozenset(each.strip() for each in (text or "").split(",") if each.strip())
 
 
 def position_document(text: str | None, name: str) -> str | dict[str, int] | None:
@@ -184,7 +196,7 @@ class QueueFileOptions(PlaceOptions):
 
     def topics(self) -> frozenset[str]:
         """Return the topics to read, none for all."""
-        return frozenset(each.strip() for each in (self.subscribe or "").split(",") if each.strip())
+        return _names(self.subscribe)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,46 @@
+"""Looking at single records of a file, wherever they are. Source: ours."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from cometmq.model.flags import SysFlag
+from cometmq.protocol.record import STORE_TIME_AT_V4, SYS_FLAG_AT
+from cometmq.spark.logs.places import LogFile, LogPlace
+from cometmq.spark.logs.resync import blank_size, next_record
+from cometmq.spark.logs.windows import Window
+
+_PROBE_BYTES = 64 * 1024
+_I32, _I64 = Struct(">i"), Struct(">q")
+_V6_MORE_BYTES = 12
+
+
+class Probe:
+    """Looks at single records of one file; closes the file in the end."""
+
+    def __init__(self, place: LogPlace, file: LogFile) -> None:
+        self._file = file
+        self._opened = place.open(file)
+        self._window = Window(self._opened, file.size, _PROBE_BYTES)
+
+    def __enter__(self) -> Probe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def next(self, position: int, stop: int) -> int:
+        """Return where the next record or blank begins; ``stop`` if none does before."""
+        self._window.move(position)
+        return next_record(self._window, self._file.base_offset, self._file.size, position, stop)
+
+    def store_time_ms(self, position: int) -> int | None:
+        """Return when the record at a position was stored, None for a blank."""
+        window = self._window
+        if blank_size(window, position):
+            return None
+        at = position - window.start
+        (sys_flag,) = _I32.unpack_from(window.data, at + SYS_FLAG_AT)
+        at += STORE_TIME_AT_V4
+        at += _V6_MORE_BYTES if sys_flag & SysFlag.BORN_HOST_V6 else 0
+        return int(_I64.unpack_from(window.data, at)[0])

@@ -1,0 +1,68 @@
+"""The format ``rocketmq-log``: a broker's commit log read from its files, with no broker running.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from cometmq.spark.logs.logs import Logs
+from cometmq.spark.offsets import LogOffsets
+from cometmq.spark.options.logs import LogOptions
+from cometmq.spark.options.parsing import parse_options
+from cometmq.spark.schema import Column, ddl, declared, log_columns
+from cometmq.spark.sources.log_batch import LogBatchReader, PushingLogBatchReader
+from cometmq.spark.sources.log_stream import LogStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class LogSource(DataSource):
+    """Records of commit logs as rows, read in batches and streams from disk or object storage.
+
+    Takes the options of `cometmq.spark.options.logs.LogOptions`. A schema of the user's own
+    chooses columns.
+
+    Example:
+        ``spark.read.format("rocketmq-log").load("/data/store").groupBy("topic").count().show()``
+    """
+
+    _ends: LogOffsets | None = None
+    """How far logs went when the query was made; travels with this object to its reader."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "rocketmq-log"
+
+    def schema(self) -> str:
+        """Return all columns, and remember how far logs go if that is to stay as it is."""
+        options = parse_options(LogOptions, self.options)
+        if options.push_down_filters and options.snapshot == "load":
+            self._ends = Logs(options.places(), walk=options.walks).ends()
+        return ddl(_all_columns(options))
+
+    def reader(self, schema: StructType) -> LogBatchReader:
+        """Return what reads a batch."""
+        options = parse_options(LogOptions, self.options)
+        kind = PushingLogBatchReader if options.push_down_filters else LogBatchReader
+        return kind(options, _columns(schema, options), self._ends)
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802 - Spark's name
+        """Return what reads a stream."""
+        options = parse_options(LogOptions, self.options)
+        return LogStreamReader(options, _columns(schema, options))
+
+
+def _all_columns(options: LogOptions) -> tuple[Column, ...]:
+    return log_columns(properties=options.include_properties, validate=options.validate)
+
+
+def _columns(schema: StructType, options: LogOptions) -> tuple[Column, ...]:
+    """Return the columns of the query's schema; to name ``properties`` there is to ask for it."""
+    fields = [(each.name, each.dataType.simpleString(), each.nullable) for each in schema.fields]
+    return declared(log_columns(properties=True, validate=options.validate), fields)

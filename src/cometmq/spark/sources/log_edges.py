@@ -1,0 +1,97 @@
+"""Where a read of logs begins and ends: options, and the places they stand for.
+
+    {"$start": "earliest" | "latest"}             the same for every log
+    {"$start": {"ts": 1735689600000}}             the first record stored then or later
+    {"$start": {"broker-a": {"phy": 1048576}}}    bytes of logs; -2 is earliest, -1 latest
+
+Source: ours; the options are those of Spark's Kafka source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cometmq.spark.logs.logs import EARLIEST, LATEST, Logs
+from cometmq.spark.offsets import LogOffsets, log_to_json
+from cometmq.spark.options.logs import LogOptions, position_document
+from cometmq.spark.sources.edges import START
+
+_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@dataclass(frozen=True)
+class LogEdge:
+    """One side of what is read, of all logs."""
+
+    default: int
+    """EARLIEST or LATEST, of logs that are not named."""
+    named: tuple[tuple[str, int], ...] = ()
+    """Bytes of logs by broker."""
+    time_ms: int | None = None
+    """The time instead, for all logs."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether asking later gives the same places, as long as nothing expires."""
+        if self.time_ms is not None:
+            return True
+        return self.default == EARLIEST and all(place != LATEST for _, place in self.named)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document that stands for this start in a checkpoint."""
+        if self.time_ms is not None:
+            return {START: {"ts": self.time_ms}}
+        if self.named:
+            return {START: log_to_json(dict(self.named))}
+        return {START: "earliest" if self.default == EARLIEST else "latest"}
+
+    def resolve(self, logs: Logs, ends: LogOffsets) -> LogOffsets | None:
+        """Return the place in every log; None where no log is as young as the time yet.
+
+        Args:
+            logs: the logs.
+            ends: how far each may be read.
+
+        Raises:
+            OptionError: a broker is named that has no log here.
+        """
+        if self.time_ms is None:
+            return logs.resolve(dict(self.named), self.default, ends)
+        found = logs.at_time(self.time_ms, ends)
+        if all(place is None for place in found.values()):
+            return None
+        return {name: ends[name] if place is None else place for name, place in found.items()}
+
+
+def start_of(options: LogOptions, usual: int) -> LogEdge:
+    """Read the options about where to begin.
+
+    Args:
+        options: of the query.
+        usual: EARLIEST for a batch, LATEST for a stream.
+
+    Raises:
+        OptionError: they have another shape.
+    """
+    return _edge(options.starting_timestamp, options.starting_offsets, "startingOffsets", usual)
+
+
+def end_of(options: LogOptions) -> LogEdge:
+    """Read the options about where a batch ends.
+
+    Raises:
+        OptionError: they have another shape.
+    """
+    return _edge(options.ending_timestamp, options.ending_offsets, "endingOffsets", LATEST)
+
+
+def _edge(time_ms: int | None, text: str | None, name: str, usual: int) -> LogEdge:
+    if time_ms is not None:
+        return LogEdge(usual, time_ms=time_ms)
+    document = position_document(text, name)
+    if document is None:
+        return LogEdge(usual)
+    if isinstance(document, str):
+        return LogEdge(_WORDS[document])
+    return LogEdge(usual, named=tuple(sorted(document.items())))

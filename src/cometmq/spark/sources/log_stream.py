@@ -1,0 +1,173 @@
+"""Streams of logs: what each micro-batch takes, and how it goes on after anything.
+
+    first batch     $start → places    without rows where the start is not repeatable
+    any other       places → places    never less than before, but for a log that was made anew
+    no news         the same text again, for Spark compares texts
+
+Every place that a batch ends at is one where a record ends, so that a later batch can tell a log
+that was cut and written anew. What Spark must be able to repeat after a failure depends on the two
+documents alone. Source: ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+
+from cometmq.spark.logs.logs import LATEST, Logs, check_known
+from cometmq.spark.offsets import LogOffsets, log_from_json, log_to_json
+from cometmq.spark.options.logs import LogOptions
+from cometmq.spark.schema import Column
+from cometmq.spark.sources.edges import is_start
+from cometmq.spark.sources.log_batch import LogPartition
+from cometmq.spark.sources.log_edges import start_of
+from cometmq.spark.sources.log_plan import Planner
+from cometmq.spark.sources.log_rows import Conditions, PartReader
+from cometmq.spark.sources.losses import Losses
+
+_WHAT = "an offset of this stream"
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches on the driver, and reads their parts in workers.
+
+    Args:
+        options: of the query.
+        columns: of the rows, in their order.
+    """
+
+    def __init__(self, options: LogOptions, columns: Sequence[Column]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._conditions = Conditions.of(options)
+        self._start = start_of(options, LATEST)
+        self._losses = Losses(fail=options.fail_on_data_loss)
+        self._target: LogOffsets | None = None
+        self._newest: LogOffsets | None = None
+        self._logs: Logs | None = None
+        PartReader(options, columns, self._conditions)  # so that what it refuses fails planning
+
+    # --- Spark asks, on the driver --------------------------------------------------------------
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Remember how far logs go now: this run goes no further."""
+        self._target = self._looked().ends()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return what `maxBytesPerTrigger` says."""
+        most = self._options.max_bytes_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxBytes(most)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the start as the user gave it; what that means is found out later."""
+        return self._start.to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the next batch ends, which is ``start`` if there is nothing for it.
+
+        Raises:
+            DataLossError: bytes behind ``start`` are not there any more, and that is an error.
+            PlaceError: what is at a path is no log any more.
+        """
+        logs = self._looked()
+        ends = self._newest = logs.ends()
+        if self._target is not None:
+            ends = {name: min(end, self._target.get(name, end)) for name, end in ends.items()}
+        if is_start(start):
+            begins = self._start.resolve(logs, ends)
+            if begins is None:
+                return start
+            if not self._start.repeatable:
+                return log_to_json(begins)
+            return log_to_json(_limited(logs, begins, ends, limit))
+        known = log_from_json(start, _WHAT)
+        check_known(known, logs)
+        anew = self._made_anew(logs, known, ends)
+        found = _limited(logs, {**logs.begins(), **known}, ends, limit)
+        return log_to_json({**found, **{name: ends[name] for name in anew}})
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Return how far logs went when last looked at, for the progress of the query."""
+        return None if self._newest is None else log_to_json(self._newest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the parts of a batch, the largest first.
+
+        Raises:
+            DataLossError: bytes of the batch are not there any more, and that is an error.
+            PlaceError: what is at a path is no log any more.
+        """
+        ends = log_from_json(end, _WHAT)
+        logs = self._logs or self._looked()
+        check_known(ends, logs)
+        symbolic = is_start(start)
+        if symbolic and not self._start.repeatable:
+            return []
+        begins = self._start.resolve(logs, ends) if symbolic else log_from_json(start, _WHAT)
+        planner = Planner(self._options, self._losses)
+        parts = planner.parts(logs, begins or ends, ends, self._conditions, exact=not symbolic)
+        return [LogPartition(part) for part in parts]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: the checkpoint is the only one to know."""
+
+    def stop(self) -> None:
+        """Do nothing: no file stays open between batches."""
+
+    # --- Spark asks, in workers -----------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one part."""
+        if not isinstance(partition, LogPartition):
+            return iter(())
+        return PartReader(self._options, self._columns, self._conditions).read(partition.part)
+
+    # --- how ------------------------------------------------------------------------------------
+
+    def _looked(self) -> Logs:
+        """Return the logs with the files they have now."""
+        if self._logs is None:
+            self._logs = Logs(self._options.places(), empty=True, walk=self._options.walks)
+        else:
+            self._logs.look()
+        return self._logs
+
+    def _made_anew(self, logs: Logs, known: LogOffsets, ends: LogOffsets) -> list[str]:
+        """Return the logs that end before what was read of them; queues may only lag behind.
+
+        Raises:
+            DataLossError: there are some, and that is an error.
+        """
+        anew = [
+            name
+            for name, place in known.items()
+            if place > ends[name] and logs.walked_end(name, ends[name]) < place
+        ]
+        for name in anew:
+            self._losses.report(
+                f"log of {name}: it was read up to byte {known[name]} and ends at {ends[name]} now"
+            )
+        return anew
+
+
+def _limited(logs: Logs, begins: LogOffsets, ends: LogOffsets, limit: ReadLimit) -> LogOffsets:
+    """Return where a batch ends that begins there and takes no more than the limit."""
+    sizes = {name: max(end - begins.get(name, 0), 0) for name, end in ends.items()}
+    total = sum(sizes.values())
+    if not isinstance(limit, ReadMaxBytes) or total <= limit.max_bytes:
+        return {name: begins[name] + size for name, size in sizes.items()}
+    found = {}
+    for name, size in sizes.items():
+        wanted = max(1, size * limit.max_bytes // total) if size else 0
+        end = begins[name] + size
+        found[name] = logs.boundary(name, begins[name] + wanted, end) if size else end
+    return found

@@ -44,21 +44,21 @@ def split(
     parts = [each for each in ranges if each.size]
     if max_records is not None:
         parts = [part for each in parts for part in _cut(each, -(-each.size // max_records))]
-    if min_partitions is not None and len(parts) < min_partitions:
+    if parts and min_partitions is not None and len(parts) < min_partitions:
         parts = _cut_to(parts, min_partitions)
     return sorted(parts, key=lambda part: (-part.size, part))
 
 
 def _cut_to(ranges: list[QueueRange], wanted: int) -> list[QueueRange]:
-    """Cut large ranges until there are ``wanted``; a range that has less than its share stays."""
-    total, free = sum(each.size for each in ranges), wanted
-    small = [each for each in ranges if each.size * wanted < total]
-    large = [each for each in ranges if each.size * wanted >= total]
-    total -= sum(each.size for each in small)
-    free -= len(small)
-    return small + [
-        part for each in large for part in _cut(each, max(1, round(each.size * free / total)))
-    ]
+    """Cut large ranges until there are ``wanted``; small ones stay whole."""
+    total = sum(each.size for each in ranges)
+    shares = [max(1, each.size * wanted // total) for each in ranges]
+    while sum(shares) < wanted:
+        i = max(range(len(ranges)), key=lambda i: ranges[i].size / shares[i])
+        if ranges[i].size <= shares[i]:
+            break
+        shares[i] += 1
+    return [part for each, parts in zip(ranges, shares, strict=True) for part in _cut(each, parts)]
 
 
 def _cut(each: QueueRange, parts: int) -> list[QueueRange]:

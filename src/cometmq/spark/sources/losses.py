@@ -13,7 +13,6 @@ Source: ours; the rule is that of Spark's Kafka source (reportDataLoss).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
 
 from cometmq.spark.errors import DataLossError
 from cometmq.spark.offsets import Bounds, QueueKey, QueueRange
@@ -77,14 +76,15 @@ class Losses:
             self.report(f"{each.key}: it was made anew, offsets from {each.start} are not there")
             each = each._replace(start=limits.min)
         start = self.begin(each.key, each.start, limits)
-        end = each.end
-        if end > limits.max:
-            self.report(f"{each}: the queue ends at {limits.max}, its end was cut off")
-            end = limits.max
-        return each._replace(start=start, end=max(start, end))
+        return each._replace(start=start, end=max(start, self.end(each, limits)))
 
-    def all_within(
-        self, ranges: Iterable[QueueRange], bounds: Mapping[QueueKey, Bounds]
-    ) -> list[QueueRange]:
-        """Return the parts of ranges that their queues have; see `within`."""
-        return [self.within(each, bounds[each.key]) for each in ranges]
+    def end(self, each: QueueRange, limits: Bounds) -> int:
+        """Return where a range ends, which is not behind its queue's end.
+
+        Raises:
+            DataLossError: it should end there, and that is an error.
+        """
+        if each.end <= limits.max:
+            return each.end
+        self.report(f"{each}: the queue ends at {limits.max}")
+        return limits.max

@@ -52,7 +52,7 @@ class RangeReader:
         self._options = options
         self._columns = tuple(columns)
         self._connect = connect
-        self._filter = wanted_of(options, tags)
+        self._filter = _wanted_of(options, tags)
         self._keys = _keys_pattern(options.filter_keys)
 
     def read(self, each: QueueRange) -> Iterator[pa.RecordBatch]:
@@ -132,7 +132,17 @@ class RangeReader:
         return batch
 
 
-def wanted_of(options: TopicReadOptions, tags: frozenset[str] | None = None) -> Filter:
+def check_filters(options: TopicReadOptions) -> None:
+    """Refuse filters that no task could heed, so that planning fails and not a task.
+
+    Raises:
+        OptionError: an expression is none, or no key is named.
+    """
+    _wanted_of(options)
+    _keys_pattern(options.filter_keys)
+
+
+def _wanted_of(options: TopicReadOptions, tags: frozenset[str] | None = None) -> Filter:
     """Return what brokers are told about which messages are wanted.
 
     Raises:

@@ -18,7 +18,7 @@ from cometmq.spark.schema import Column
 from cometmq.spark.sources.edges import EARLIEST, end_of, start_of
 from cometmq.spark.sources.losses import Losses
 from cometmq.spark.sources.pushed import Pushed
-from cometmq.spark.sources.ranges import Connect, RangeReader, wanted_of
+from cometmq.spark.sources.ranges import Connect, RangeReader, check_filters
 from cometmq.spark.sources.selection import Selection
 
 
@@ -46,7 +46,7 @@ class TopicBatchReader(DataSourceReader):
         self._pushed = Pushed()
         self._selection = Selection.of(options)
         self._start, self._end = start_of(options, EARLIEST), end_of(options)
-        wanted_of(options)  # so that a wrong expression is an error of planning
+        check_filters(options)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the parts that tasks read, the largest first."""
@@ -68,10 +68,11 @@ class TopicBatchReader(DataSourceReader):
         starts = self._start.resolve(session, bounds)
         ends = self._ends_of(session, bounds)
         losses = Losses(fail=self._options.fail_on_data_loss)
-        ranges = [
-            losses.within(QueueRange(key, starts[key], max(starts[key], ends[key])), bounds[key])
-            for key in bounds
-        ]
+        ranges = []
+        for key, limits in bounds.items():
+            start = losses.begin(key, starts[key], limits)
+            end = losses.end(QueueRange(key, start, ends[key]), limits)
+            ranges.append(QueueRange(key, start, max(start, end)))
         return self._pushed.narrowed(ranges, session)
 
     def _ends_of(

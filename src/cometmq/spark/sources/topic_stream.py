@@ -36,7 +36,7 @@ from cometmq.spark.planning import split
 from cometmq.spark.schema import Column
 from cometmq.spark.sources.edges import LATEST, is_start, start_of
 from cometmq.spark.sources.losses import Losses
-from cometmq.spark.sources.ranges import Connect, RangeReader, wanted_of
+from cometmq.spark.sources.ranges import Connect, RangeReader, check_filters
 from cometmq.spark.sources.selection import Selection
 from cometmq.spark.sources.topic_batch import read_partition
 from cometmq.system.clock import Clock, SystemClock
@@ -75,7 +75,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest: Positions | None = None
         self._planned: tuple[Positions, Limits] | None = None
         self._last_batch_s: float | None = None
-        wanted_of(options)  # so that a wrong expression is an error of planning
+        check_filters(options)
 
     # --- Spark asks, on the driver --------------------------------------------------------------
 

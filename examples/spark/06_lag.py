@@ -19,10 +19,12 @@ def main(name_server: str = "127.0.0.1:9876", topic: str = "orders") -> None:
         .load()
     )
     behind = (
-        queues.where("group IS NOT NULL").groupBy("topic", "group").agg(f.sum("lag").alias("lag"))
+        queues.where("consumer_group IS NOT NULL")
+        .groupBy("topic", "consumer_group")
+        .agg(f.sum("lag").alias("lag"))
     )
-    for row in behind.orderBy(f.desc("lag"), "group").collect():
-        print(f"{row.group} is {row.lag} messages of {row.topic} behind")
+    for row in behind.orderBy(f.desc("lag"), "consumer_group").collect():
+        print(f"{row.consumer_group} is {row.lag} messages of {row.topic} behind")
 
 
 if __name__ == "__main__":

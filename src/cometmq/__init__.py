@@ -19,6 +19,8 @@ def _prefer_sources() -> None:
     from pathlib import Path
 
     root = str(Path(__file__).parent)
+    if not Path(root).is_dir():
+        return  # in a zip, which has sources only
 
     def hook(path: str) -> FileFinder:
         if path != root and not path.startswith(root + os.sep):

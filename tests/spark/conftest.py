@@ -6,8 +6,8 @@ the clusters a test that asks for one runs on, as in ``tests/client``: ``comet``
 ``4.9.7``, ``5.3.3``, with commas between, or ``all``. There is one session per run.
 
 ``@pytest.mark.only_on("comet")`` skips other clusters, ``@pytest.mark.soak_elsewhere`` skips real
-clusters except on long runs, and ``@pytest.mark.local_only`` skips a test on standalone Spark: one
-that brings its own driver, or that asks the same of Spark wherever it runs.
+clusters except on long runs. ``@pytest.mark.local_only`` skips a test on standalone Spark: one that
+brings its own driver, or asks nothing of Spark's executors; ``standalone_only`` on local Spark.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "only_on(*targets): runs on these clusters only")
     config.addinivalue_line("markers", "soak_elsewhere: real clusters are for long runs")
     config.addinivalue_line("markers", "local_only: not on standalone Spark")
+    config.addinivalue_line("markers", "standalone_only: not on local Spark")
     if spark_place() not in (LOCAL, STANDALONE):
         raise pytest.UsageError(f"COMETMQ_SPARK={spark_place()}: neither {LOCAL} nor {STANDALONE}")
 
@@ -95,8 +96,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(autouse=True)
 def _skip_elsewhere(request: pytest.FixtureRequest) -> None:
     """Skip what is not for this cluster, not for this Spark, or not for every run."""
-    if request.node.get_closest_marker("local_only") and spark_place() != LOCAL:
-        pytest.skip("is only for local Spark")
+    for place in (LOCAL, STANDALONE):
+        if request.node.get_closest_marker(f"{place}_only") and spark_place() != place:
+            pytest.skip(f"is only for {place} Spark")
     if "target" not in request.fixturenames:
         return
     target = request.getfixturevalue("target")

@@ -17,6 +17,9 @@ from cometmq.spark.logs.ranges import ByteRange
 from cometmq.spark.logs.resync import blank_size, next_record, record_size
 from cometmq.spark.logs.windows import LOCAL_WINDOW_BYTES, REMOTE_WINDOW_BYTES, Window
 
+_LAST_RECORD_BYTES = 64 * 1024
+"""What is read behind a range at once, for its last record, which begins in it."""
+
 
 @dataclass
 class Damage:
@@ -83,7 +86,8 @@ class _FileReading:
     def batches(self, position: int, stop: int) -> Iterator[Any]:
         size = self._reading.window_bytes
         if size is None:
-            size = REMOTE_WINDOW_BYTES if self._place.remote else LOCAL_WINDOW_BYTES
+            most = REMOTE_WINDOW_BYTES if self._place.remote else LOCAL_WINDOW_BYTES
+            size = min(most, stop - position + _LAST_RECORD_BYTES)
         try:
             opened = self._place.open(self._file)
         except FileNotFoundError:

@@ -54,7 +54,7 @@ class LogBatchReader(DataSourceReader):
         self, options: LogOptions, columns: Sequence[Column], ends: LogOffsets | None = None
     ) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self.columns = tuple(columns)
         self._ends = ends
         self._conditions = Conditions.of(options)
         self._start, self._end = start_of(options, EARLIEST), end_of(options)
@@ -81,7 +81,7 @@ class LogBatchReader(DataSourceReader):
         """Yield the rows of one part; none for the part that Spark makes up if there are none."""
         if not isinstance(partition, LogPartition):
             return iter(())
-        return PartReader(self._options, self._columns, self._conditions).read(partition.part)
+        return PartReader(self._options, self.columns, self._conditions).read(partition.part)
 
     def _narrowed(
         self, logs: Logs, starts: LogOffsets, ends: LogOffsets

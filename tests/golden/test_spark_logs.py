@@ -1,0 +1,161 @@
+"""Stores that RocketMQ 4.9.7 and 5.3.3 wrote, as the Spark formats of files read them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cometmq.model.flags import SysFlag
+from cometmq.spark.logs import open_place, watermark
+from cometmq.spark.options.logs import IndexOptions, QueueFileOptions
+from cometmq.spark.options.parsing import parse_options
+from cometmq.spark.sources import consume_queue, index
+from golden.recordings import VECTORS
+from support.log_files import log_reader, read_all, rows_at
+
+NAMES = sorted(path.stem for path in (VECTORS / "stores").glob("*.json"))
+INDEX_FIRST_BYTES = 40
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def facts(name: str) -> dict[str, Any]:
+    return json.loads((VECTORS / "stores" / f"{name}.json").read_text())
+
+
+@pytest.fixture
+def root(name: str, tmp_path: Path) -> Path:
+    with tarfile.open(VECTORS / "stores" / f"{name}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "store"
+
+
+def described(row: dict[str, Any]) -> dict[str, Any]:
+    """A row in the words of the recordings."""
+    body = row["body"]
+    return {
+        "physical_offset": row["phy_offset"],
+        "size": row["store_size"],
+        "topic": row["topic"],
+        "queue_id": row["queue_id"],
+        "queue_offset": row["queue_offset"],
+        "flag": row["flag"],
+        "sys_flag": row["sys_flag"],
+        "born_ts": row["born_timestamp"],
+        "store_ts": row["store_timestamp"],
+        "born_host": row["born_host"],
+        "store_host": row["store_host"],
+        "reconsume": row["reconsume_times"],
+        "prepared_tx_offset": row["prepared_offset"],
+        "body_crc": row["body_crc"],
+        "body_len": len(body),
+        "body_sha256": hashlib.sha256(body).hexdigest(),
+        "properties": dict(row["properties"]),
+    }
+
+
+def in_ms(table: pa.Table) -> list[dict[str, Any]]:
+    """Rows with times as numbers of milliseconds."""
+    for at, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type):
+            times = table.column(at).cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+            table = table.set_column(at, field.name, times)
+    return table.to_pylist()
+
+
+def test_every_row_is_the_message_that_was_recorded(root: Path, facts: dict[str, Any]) -> None:
+    options = {"includeProperties": True, "validate": True, "decompress": False}
+    rows = in_ms(read_all(log_reader(root, maxPartitionBytes=100_000, **options)))
+
+    expected = [{k: v for k, v in each.items() if k != "magic"} for each in facts["messages"]]
+    assert [described(row) for row in rows] == expected
+    assert all(row["record_valid"] for row in rows)
+    assert [row["tags"] for row in rows] == [m["properties"].get("TAGS") for m in expected]
+
+
+def test_bodies_are_decompressed(root: Path, facts: dict[str, Any]) -> None:
+    rows = read_all(log_reader(root, columns=("sys_flag", "body", "body_crc"))).to_pylist()
+
+    assert not any(row["sys_flag"] & SysFlag.COMPRESSED for row in rows)
+    lengths = [message["body_len"] for message in facts["messages"]]
+    longer = [len(row["body"]) != length for row, length in zip(rows, lengths, strict=True)]
+    compressed = [bool(m["sys_flag"] & SysFlag.COMPRESSED) for m in facts["messages"]]
+    assert longer == compressed
+
+
+def test_any_cut_gives_the_same_rows(root: Path) -> None:
+    whole = read_all(log_reader(root))
+    for most in (997, 65_536, 300_001):
+        assert read_all(log_reader(root, maxPartitionBytes=most)) == whole
+
+
+def test_queues_and_a_walk_agree_on_the_end(root: Path, facts: dict[str, Any]) -> None:
+    end = facts["commitlog"]["max_offset"]
+    place = open_place(str(root))
+    assert watermark(place) == end
+    assert watermark(place, walk=True) == end
+    assert watermark(open_place(str(root / "commitlog"))) == end
+
+
+def test_every_topic_is_found_by_its_queues(root: Path, facts: dict[str, Any]) -> None:
+    for topic in {queue["topic"] for queue in facts["consume_queues"]}:
+        walked = rows_at(log_reader(root, subscribe=topic, readThrough="log"))
+        looked_up = rows_at(log_reader(root, subscribe=topic, readThrough="queues"))
+        assert sorted(looked_up) == walked
+        assert walked == [m["physical_offset"] for m in facts["messages"] if m["topic"] == topic]
+
+
+def test_every_unit_is_a_row(root: Path, facts: dict[str, Any]) -> None:
+    """With extension units: place, size, address, tags code, store time, bit map."""
+    for resolved, column in ((True, 3), (False, 2)):
+        given = {"path": str(root), "resolveExtension": str(resolved), "batch.rows": "7"}
+        options = parse_options(QueueFileOptions, given)
+        reader = consume_queue.ConsumeQueueReader(options, consume_queue.COLUMNS)
+        met = [
+            row
+            for part in reader.partitions()
+            for each in reader.read(part)
+            for row in each.to_pylist()
+        ]
+        expected = [
+            {
+                "topic": queue["topic"],
+                "queue_id": queue["queue_id"],
+                "cq_offset": queue["min_offset"] + number,
+                "phy_offset": unit[0],
+                "size": unit[1],
+                "tags_code": unit[column] if len(unit) > 3 else unit[2],
+                "broker_name": None,
+            }
+            for queue in facts["consume_queues"]
+            for number, unit in enumerate(queue["units"])
+        ]
+        assert sorted(met, key=str) == sorted(expected, key=str)
+
+
+def test_every_index_entry_is_a_row(root: Path, facts: dict[str, Any]) -> None:
+    options = parse_options(IndexOptions, {"path": str(root), "batch.rows": "1000"})
+    reader = index.IndexReader(options, index.COLUMNS)
+    tables = [pa.Table.from_batches(reader.read(part)) for part in reader.partitions()]
+
+    assert [len(table) for table in tables] == [f["index_count"] - 1 for f in facts["index_files"]]
+    for table, file in zip(tables, facts["index_files"], strict=True):
+        rows = in_ms(table)
+        assert [row["entry"] for row in rows] == list(range(1, file["index_count"]))
+        assert rows[0]["phy_offset"] == file["begin_phy_offset"]
+        assert rows[-1]["phy_offset"] == file["end_phy_offset"]
+        assert rows[0]["store_timestamp"] == file["begin_timestamp"]
+        assert 0 <= file["end_timestamp"] - rows[-1]["store_timestamp"] < 1000
+        assert all(row["prev"] < row["entry"] for row in rows)
+        places = {message["physical_offset"] for message in facts["messages"]}
+        assert {row["phy_offset"] for row in rows} <= places

@@ -69,8 +69,8 @@ class QueueBroker(ScriptedBroker):
         self.pulls: list[PullMessageRequest] = []
         self.waiting = 0
         self.waiting_max = 0
-        self.script_of: dict[int, deque[Answer]] = {}
-        """What comes instead of the right answers to the next requests, by code."""
+        self.script_of: dict[int, deque[Answer | None]] = {}
+        """What comes instead of the right answers to the next requests, by code; None for those."""
         self.held: list[Request] = []
         self.holds = False
         """Whether pulls are answered only when `let_go` says so."""
@@ -137,7 +137,7 @@ class QueueBroker(ScriptedBroker):
             self.asked[code] += 1
             self.moved.set()
             script = self.script_of.get(code)
-            said = script.popleft() if script else act(request)
+            said = (script.popleft() if script else None) or act(request)
             if said is Act.HANG_UP:
                 request.connection.abort()
             return None if isinstance(said, Act) else said

@@ -12,7 +12,7 @@ import logging
 import sys
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,17 @@ import pyarrow as pa
 
 from cometmq.model.errors import ConfigError
 from cometmq.spark.batches import RecordDecoder
-from cometmq.spark.logs import ByteRange, LogPlace, Reading, open_place, plan, read_range, watermark
-from cometmq.spark.logs.ranges import check_whole
+from cometmq.spark.errors import DataLossError
+from cometmq.spark.logs import (
+    ByteRange,
+    LogPlace,
+    Reading,
+    missing,
+    open_place,
+    plan,
+    read_range,
+)
+from cometmq.spark.pipelines.archived import COLUMNS
 from cometmq.spark.pipelines.command import main
 from cometmq.spark.pipelines.folders import open_folder
 from cometmq.spark.pipelines.manifest import ArchiveFile, Entry, Manifest, covered
@@ -29,9 +38,9 @@ from cometmq.spark.pipelines.parquet import Form, parts_of, write_parts
 from cometmq.spark.pipelines.progress import Progress, silent
 from cometmq.spark.pipelines.registry import Pipeline, PipelineSettings, Result
 from cometmq.spark.pipelines.runs import Run, RunRecord, Runs, recorded
+from cometmq.spark.pipelines.store_files import log_end
 from cometmq.spark.pipelines.tables import TABLES, table_of
 from cometmq.spark.pipelines.work import waves
-from cometmq.spark.schema import Column, chosen, log_columns
 from cometmq.system.settings import setting
 
 log = logging.getLogger(__name__)
@@ -39,8 +48,6 @@ log = logging.getLogger(__name__)
 _MIB = 1024 * 1024
 _BATCH_ROWS = 100_000
 _BATCH_BYTES = 32 * _MIB
-COLUMNS = log_columns(properties=True, validate=False)
-"""What an archive has."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +65,8 @@ class ArchiveSettings(PipelineSettings):
     range_bytes: int = setting(64 * _MIB, unit="bytes", low=4096, high=1 << 34)
     """Bytes of log that one task holds in memory and makes files of."""
     closed: bool = setting(False)
-    """Whether the broker is stopped: its log is then archived to the end, the last half messages
-    included, which no queue leads to."""
+    """Whether the broker is not running although it was not stopped in order: its log is archived
+    to the end then, the last half messages included, which no queue leads to."""
     decompress: bool = setting(True)
     """Whether bodies are archived as their senders had them."""
     codec: str = setting("zstd", choices=("zstd", "snappy", "none"))
@@ -173,11 +180,6 @@ def read_rows(job: RangeJob, part: ByteRange) -> pa.Table:
     return pa.Table.from_batches(read_range(job.place, part, reading), schema=decoder.schema)
 
 
-def archive_columns() -> tuple[Column, ...]:
-    """Return the columns of an archive's files."""
-    return chosen(COLUMNS, [column.name for column in COLUMNS])
-
-
 def _opened(settings: ArchiveSettings) -> LogPlace:
     if not settings.store or not settings.to:
         raise ConfigError("archive: expected store and to, the log and the folder of the archive")
@@ -212,20 +214,25 @@ def _due(manifest: Manifest, place: LogPlace, settings: ArchiveSettings) -> list
     left = [part for part in manifest.plan(place.name) if part not in known]
     ends = [part.end for part in (*known, *left)]
     start = max(ends, default=place.min_offset)
-    end = watermark(replace(place, store=None) if settings.closed else place)
-    fresh = plan(place, start, end, settings.range_bytes)
-    for part in left:
-        check_whole(place, part.start, part.end)
-    if entries and start < end:
-        _check_lost(place, start, end, settings)
-    return [*left, *fresh]
+    end = log_end(place, closed=settings.closed)
+    gone = [gap for part in left for gap in missing(place, part.start, part.end)]
+    if entries or left:
+        gone += missing(place, start, max(start, end))
+    if gone:
+        _report_lost(place, gone, settings)
+        left = [each for part in left for each in plan(place, part.start, part.end, part.size)]
+    return [*left, *plan(place, start, end, settings.range_bytes)]
 
 
-def _check_lost(place: LogPlace, start: int, end: int, settings: ArchiveSettings) -> None:
+def _report_lost(place: LogPlace, gone: Sequence[ByteRange], settings: ArchiveSettings) -> None:
+    """Say that bytes which were never archived are in no file any more."""
+    text = (
+        f"{gone[0]} were never archived and are in no file; the files hold"
+        f" {place.min_offset} to {place.end_offset}"
+    )
     if settings.fail_on_data_loss:
-        check_whole(place, start, end)
-    elif place.min_offset > start:
-        log.warning("log begins behind the archive start=%d min=%d", start, place.min_offset)
+        raise DataLossError(f"{text}; with fail_on_data_loss=false the rest is archived")
+    log.warning("archive goes on behind a gap: %s", text)
 
 
 def _foretold(place: LogPlace, due: Sequence[ByteRange]) -> Result:

@@ -33,6 +33,8 @@ from cometmq.spark.writing.delivery import check_delivery
 
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
+OF_THE_QUERY = ("checkpointlocation",)
+"""Options of a stream that Spark hands to its sink, too."""
 
 
 @dataclass
@@ -81,7 +83,8 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicWriteOptions:
     if overwrite:
         raise OptionError("a topic cannot be overwritten: use the mode append")
-    parsed = parse_options(TopicWriteOptions, options)
+    own = {name: text for name, text in options.items() if name.lower() not in OF_THE_QUERY}
+    parsed = parse_options(TopicWriteOptions, own)
     check_references(parsed)
     check_delivery(parsed.delivery)
     check_columns(to_arrow_schema(schema), parsed.topic)

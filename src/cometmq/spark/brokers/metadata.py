@@ -86,12 +86,15 @@ class Metadata:
         for key, addresses in placed.addresses.items():
             groups.setdefault((key.topic, addresses), []).append(key)
         tables = await self._each(list(groups), lambda group: self._table(*group))
-        return {
-            key: tables[group][key]
-            for group, keys in groups.items()
-            for key in keys
-            if key in tables[group]
-        }
+        found: dict[QueueKey, TopicOffset] = {}
+        for group, keys in groups.items():
+            table = tables[group]
+            for key in keys:
+                if table is None:
+                    placed.lose(key, f"the topic does not exist on {key.broker}")
+                elif key in table:
+                    found[key] = table[key]
+        return found
 
     async def at_time(self, placed: Placed, times: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
         """Give the first offset stored at or after a time in ms, the end where there is none."""
@@ -158,13 +161,19 @@ class Metadata:
     ) -> dict[tuple[str, str], dict[int, int]]:
         return await ask_one_of(addresses, self.offset_tables)
 
-    async def _table(self, topic: str, addresses: tuple[str, ...]) -> dict[QueueKey, TopicOffset]:
-        async def ask(address: str) -> dict[QueueKey, TopicOffset]:
+    async def _table(
+        self, topic: str, addresses: tuple[str, ...]
+    ) -> dict[QueueKey, TopicOffset] | None:
+        """Give what a broker tells of a topic, perhaps little; None if it has no such topic."""
+
+        async def ask(address: str) -> dict[QueueKey, TopicOffset] | None:
             header = GetTopicStatsInfoRequest(topic=topic)
             code = RequestCode.GET_TOPIC_STATS_INFO
             try:
                 answer = await self._brokers.call(address, code, header)
             except ResponseError as error:
+                if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                    return None
                 if error.code in _SAYS_LITTLE:
                     return {}
                 raise

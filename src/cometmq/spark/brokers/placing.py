@@ -39,6 +39,11 @@ class Placed:
     gone: dict[QueueKey, str]
     """Queues that are gone for good, and why."""
 
+    def lose(self, key: QueueKey, why: str) -> None:
+        """Note that a queue is gone, which its broker itself says."""
+        self.addresses.pop(key, None)
+        self.gone[key] = why
+
 
 class Places:
     """Finds the brokers of queues; asks the name server each time, for routes change.

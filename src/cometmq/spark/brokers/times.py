@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from cometmq.client.broker_calls import BrokerCalls
-from cometmq.client.pulling import Pull, pull_once
+from cometmq.client.pulling import Pull, PullResult, pull_once
 from cometmq.client.subscription import Filter
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -21,6 +21,8 @@ from cometmq.model.queue import MessageQueue
 READ_GROUP: Final = "TOOLS_CONSUMER"
 """A group that every broker knows; who reads on its behalf leaves no trace."""
 PULL_S: Final = 10.0
+HOLES_MAX: Final = 1_000
+"""Answers without a message, one behind the other, after which a queue counts as empty there."""
 
 
 class _Times:
@@ -39,19 +41,20 @@ class _Times:
         return self._known.get(offset)
 
     async def _learn(self, offset: int) -> None:
-        pull = Pull(
-            group=READ_GROUP,
-            queue=self._queue,
-            offset=QueueOffset(offset),
-            wanted=Filter(),
-            max_messages=2,
-        )
-        found = await pull_once(self._brokers, self._address, pull, timeout=PULL_S)
-        place = offset
-        for message in found.messages:
-            while place <= message.queue_offset:
-                self._known[place] = message.store_time_ms
-                place += 1
+        place, position = offset, offset
+        for _ in range(HOLES_MAX):
+            found = await self._pull(position)
+            for message in found.messages:
+                while place <= message.queue_offset:
+                    self._known[place] = message.store_time_ms
+                    place += 1
+            if found.messages or found.next_offset <= position:
+                return
+            position = found.next_offset
+
+    async def _pull(self, offset: int) -> PullResult:
+        pull = Pull(READ_GROUP, self._queue, QueueOffset(offset), Filter(), max_messages=2)
+        return await pull_once(self._brokers, self._address, pull, timeout=PULL_S)
 
 
 async def first_at_or_after(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,46 +25,12 @@ from cometmq.protocol.headers import SendMessageV2Request
 from cometmq.spark.pipelines.trace import TABLES, Traces, TraceSettings, trace
 from cometmq.spark.pipelines.trace_records import records, repeated_removed
 from cometmq.spark.pipelines.trace_tables import stream_deliveries
-from support.message_frames import START, frame, message, write
+from support.message_frames import START, frame, write
 from support.recorded import VERSIONS, frames
+from support.traces import PRODUCER, at, handled, published, trace_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-PRODUCER, CONSUMER = "0A00000112340000", "0A00000256780000"
-"""How the unique ids of two clients begin: 10.0.0.1, process 4660, and 10.0.0.2, process 22136."""
-
-
-def at(seconds: float) -> int:
-    """Milliseconds of a moment after the start."""
-    return int((START + timedelta(seconds=seconds)).timestamp() * 1000)
-
-
-def published(number: int, seconds: float = 0, **more: Any) -> Publish:
-    values = {
-        "time_ms": at(seconds), "region": "r", "group": "senders", "topic": "orders",
-        "message_id": f"{PRODUCER}{number:016X}", "tags": None, "keys": f"k{number}",
-        "store_host": "127.0.0.1:10911", "body_bytes": 10, "cost_ms": 4,
-        "offset_message_id": "7F", "success": True,
-    }  # fmt: skip
-    return Publish(**(values | more))
-
-
-def handled(
-    number: int, seconds: float, *, turn: int = 0, group: str = "shippers", cost_ms: int = 20,
-    end: ConsumeEnd = ConsumeEnd.SUCCESS,
-) -> list[Record]:  # fmt: skip
-    """The two records of one delivery."""
-    request = f"{CONSUMER}{turn:04X}{number:012X}"
-    unique = f"{PRODUCER}{number:016X}"
-    before = ConsumeBefore(at(seconds), "r", group, request, unique, turn, f"k{number}")
-    ended = at(seconds) + cost_ms
-    good = end is ConsumeEnd.SUCCESS
-    return [before, ConsumeAfter(request, unique, cost_ms, good, None, end, ended, group)]
-
-
-def trace_messages(*texts: str) -> list[dict[str, Any]]:
-    return [message(number, text.encode(), topic=TRACE_TOPIC) for number, text in enumerate(texts)]
 
 
 def read(spark: SparkSession, path: Path, *texts: str) -> DataFrame:

@@ -92,7 +92,7 @@ def send_costs(messages: DataFrame) -> DataFrame:
         F.count("*").alias("sent"),
         F.count_if(~F.col("success")).alias("failed"),
         F.sum("body_bytes").alias("body_bytes"),
-        *_spread("cost_ms", "cost_"),
+        *spread("cost_ms", "cost_"),
     ).orderBy(F.desc("cost_p99"))  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def waits(calls: DataFrame) -> DataFrame:
     wait = F.unix_millis("begun") - F.unix_millis("stored")
     return begun.withColumn("wait_ms", wait).groupBy("topic", "group", "client").agg(
         F.count("*").alias("messages"),
-        *_spread("wait_ms", "wait_"),
+        *spread("wait_ms", "wait_"),
         F.count_if(F.col("wait_ms") < 0).alias("backwards"),
     ).orderBy(F.desc("wait_p99"))  # fmt: skip
 
@@ -123,7 +123,7 @@ def handler_costs(calls: DataFrame) -> DataFrame:
         *ends,
         F.count_if(F.col("ended").isNull()).alias("unended"),
         F.count_if(F.col("retries") > 0).alias("retried"),
-        *_spread("cost_ms", "cost_"),
+        *spread("cost_ms", "cost_"),
     ).orderBy(F.desc("cost_p99"))  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def timeline(messages: DataFrame, calls: DataFrame) -> DataFrame:
     )
     every = sends.unionByName(done).unionByName(failed).where(F.col("minute").isNotNull())
     return every.groupBy("minute", "what").agg(
-        F.count("*").alias("messages"), *_spread("cost_ms", "cost_")
+        F.count("*").alias("messages"), *spread("cost_ms", "cost_")
     ).orderBy("minute", "what")  # fmt: skip
 
 
@@ -211,6 +211,15 @@ def unreadable(records: DataFrame) -> DataFrame:
         F.col("trace_queue").alias("queue_id"), F.col("trace_offset").alias("queue_offset"),
         "problem", F.substring("record", 1, 200).alias("record"),
     )  # fmt: skip
+
+
+def spread(column: str, prefix: str) -> Sequence[Column]:
+    """Give the percentiles and the maximum of a column, named after the prefix."""
+    shares = [
+        F.percentile_approx(column, share, ACCURACY).alias(f"{prefix}{name}")
+        for name, share in PERCENTILES
+    ]
+    return [*shares, F.max(column).alias(f"{prefix}max")]
 
 
 def _before(records: DataFrame) -> DataFrame:
@@ -242,11 +251,3 @@ def _due(messages: DataFrame, records: DataFrame, settle_s: int) -> DataFrame:
 
 def _minute(time: str) -> Column:
     return F.date_trunc("minute", time).alias("minute")
-
-
-def _spread(column: str, prefix: str) -> Sequence[Column]:
-    shares = [
-        F.percentile_approx(column, share, ACCURACY).alias(f"{prefix}{name}")
-        for name, share in PERCENTILES
-    ]
-    return [*shares, F.max(column).alias(f"{prefix}max")]

@@ -14,7 +14,7 @@ import numpy as np
 
 from cometmq.spark.errors import BadRecordError, DataLossError
 from cometmq.spark.logs import ByteRange, LogPlace
-from cometmq.spark.pipelines.dispatched import KEY, dispatch
+from cometmq.spark.pipelines.dispatched import dispatch
 from cometmq.spark.pipelines.findings import Finding, Severity, evidence
 from cometmq.spark.pipelines.store_files import (
     ENTRY,
@@ -282,6 +282,3 @@ def _unit_text(unit: Any) -> str:
 
 def _run_text(row: Any) -> str:
     return f"{int(row['phy'])}+{int(row['size'])} code {int(row['code'])}"
-
-
-__all__ = ["KEY", "CheckJob", "Checked", "check_chains", "check_queue", "check_range"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
@@ -61,6 +62,7 @@ class Storage(Protocol):
         """
 
 
+@dataclass(frozen=True)
 class LocalStorage:
     """The disks of this machine."""
 
@@ -107,35 +109,31 @@ class _LocalFile:
             self._number = -1
 
 
+@dataclass(frozen=True)
 class ArrowStorage:
-    """A file system of pyarrow: object storage, a network file system, memory.
+    """A file system of pyarrow: object storage, a network file system, memory."""
 
-    Args:
-        filesystem: a `pyarrow.fs.FileSystem`.
-    """
-
+    filesystem: Any
+    """A `pyarrow.fs.FileSystem`."""
     remote = True
-
-    def __init__(self, filesystem: Any) -> None:
-        self._filesystem = filesystem
 
     def entries(self, directory: str) -> list[Entry]:
         """Return what is in a directory, by name; nothing where there is no such directory."""
         from pyarrow import fs
 
-        found = self._filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
+        found = self.filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
         return sorted(_entry_of(info) for info in found)
 
     def entry(self, path: str) -> Entry | None:
         """Return what a path names, None for nothing."""
         from pyarrow import fs
 
-        info = self._filesystem.get_file_info(path)
+        info = self.filesystem.get_file_info(path)
         return None if info.type == fs.FileType.NotFound else _entry_of(info)
 
     def open(self, path: str) -> OpenFile:
         """Open a file."""
-        return _ArrowFile(self._filesystem.open_input_file(path))
+        return _ArrowFile(self.filesystem.open_input_file(path))
 
 
 def _entry_of(info: Any) -> Entry:

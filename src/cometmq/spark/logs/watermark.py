@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import pyarrow as pa
+
+from cometmq.protocol.record import split_record
 from cometmq.spark.batches import Decoded, RecordDecoder
 from cometmq.spark.columns import Ending
 from cometmq.spark.logs.places import LogFile, LogPlace
@@ -21,7 +24,7 @@ from cometmq.spark.logs.resync import blank_size, next_record, record_size
 from cometmq.spark.logs.windows import LOCAL_WINDOW_BYTES, REMOTE_WINDOW_BYTES, Window
 from cometmq.spark.schema import CORE, chosen
 
-_STORE_TIME = chosen(CORE, ["store_timestamp"])
+_TIME_AND_PLACE = chosen(CORE, ["store_timestamp", "phy_offset"])
 _LOOK_AHEAD_BYTES = 4 * 1024 * 1024
 _NO_TOPIC: frozenset[bytes] = frozenset()
 
@@ -39,11 +42,19 @@ def watermark(place: LogPlace, *, walk: bool = False) -> int:
     return Follower(walk=walk).now(place)
 
 
+class _End(NamedTuple):
+    """Where the records of a file end."""
+
+    position: int
+    last_us: int
+    """When the last one was stored, in microseconds; 0 if there was none."""
+
+
 class _Known(NamedTuple):
-    """A place where a record began or was to begin."""
+    """Where the records of a file ended when somebody looked."""
 
     base_offset: int
-    position: int
+    end: _End
 
 
 class Follower:
@@ -90,8 +101,8 @@ class Follower:
         file = place.file_at(start)
         while file is not None:
             with _Walk(place, file) as walk:
-                end = walk.end_from(start - file.base_offset)
-            start = file.base_offset + (end or 0)
+                end = walk.end_from(_End(start - file.base_offset, 0)).position
+            start = file.base_offset + end
             file = place.file_at(start) if end == file.size else None
         return start
 
@@ -99,11 +110,12 @@ class Follower:
         for file in reversed(place.files):
             with _Walk(place, file) as walk:
                 known = self._known
-                start = known.position if known and known.base_offset == file.base_offset else 0
-                end = walk.end_from(start)
-                if end is not None:
-                    self._known = _Known(file.base_offset, end)
-                    return file.base_offset + end
+                if known is None or known.base_offset != file.base_offset:
+                    known = _Known(file.base_offset, _End(0, 0))
+                end = walk.end_from(known.end)
+                if end.position > 0:
+                    self._known = known._replace(end=end)
+                    return file.base_offset + end.position
         return place.min_offset
 
 
@@ -116,7 +128,7 @@ class _Walk:
         size = REMOTE_WINDOW_BYTES if place.remote else LOCAL_WINDOW_BYTES
         self._window = Window(self._opened, file.size, size)
         self._hopper = RecordDecoder((), broker_name=None)
-        self._checker = RecordDecoder(_STORE_TIME, broker_name=None, crc=True, decompress=False)
+        self._checker = RecordDecoder(_TIME_AND_PLACE, broker_name=None, crc=True, decompress=False)
 
     def __enter__(self) -> _Walk:
         return self
@@ -124,22 +136,22 @@ class _Walk:
     def __exit__(self, *_: object) -> None:
         self._opened.close()
 
-    def end_from(self, start: int) -> int | None:
-        """Return where the records of the file end; None if it has none.
+    def end_from(self, start: _End) -> _End:
+        """Return where the records of the file end.
 
         Args:
-            start: where a record begins, or will.
+            start: where a record begins, or will, and when the one before was stored.
         """
-        position = start
+        position, last_us = start
         while True:
             before, position = self._hop(position)
             if position >= self._file.size:
-                return self._file.size
-            end, last_us = self._without_bad_tail(before, position)
-            following = self._following(position, last_us)
+                return _End(self._file.size, last_us)
+            end = self._without_bad_tail(before, position, last_us)
+            following = self._following(position, end.last_us)
             if following is None:
-                return end if end > 0 else None
-            position = following
+                return end
+            position, last_us = following, end.last_us
 
     def _hop(self, position: int) -> tuple[int, int]:
         """Walk to where no record begins; also return where one began not far before."""
@@ -179,27 +191,32 @@ class _Walk:
             log_base=self._file.base_offset + window.start,
         )
 
-    def _without_bad_tail(self, position: int, stop: int) -> tuple[int, int]:
-        """Check the checksums of the last records.
-
-        Returns:
-            Where those begin that are all wrong up to ``stop``, and when the last right one was
-            stored, in microseconds.
-        """
-        bad, last_us = stop, 0
+    def _without_bad_tail(self, position: int, stop: int, last_us: int) -> _End:
+        """Return where those last records before ``stop`` begin that are all damaged."""
+        bad = stop
         while position < stop:
             self._window.move(position)
             decoded = self._decode(self._checker, position, stop)
             moved = self._window.start + decoded.position
-            if decoded.batch.num_rows:
-                bad, last_us = stop, decoded.batch.column(0)[-1].value
-            if decoded.ending is Ending.BAD:
+            good = decoded.batch.num_rows
+            if good and moved == stop and self._ends_in_zeros(decoded.batch):
+                good -= 1
+                moved = decoded.batch.column(1)[-1].as_py() - self._file.base_offset
+            if good:
+                bad, last_us = stop, decoded.batch.column(0)[good - 1].value
+            if good < decoded.batch.num_rows or decoded.ending is Ending.BAD:
                 bad = min(bad, moved)
                 moved += max(record_size(self._window, moved), 1)
             elif moved == position:
                 break
             position = moved
-        return bad, last_us
+        return _End(bad, last_us)
+
+    def _ends_in_zeros(self, batch: pa.RecordBatch) -> bool:
+        """Whether the topic or the properties of a last record are not all there."""
+        position = batch.column(1)[-1].as_py() - self._file.base_offset
+        parts = split_record(self._window.data, position - self._window.start)
+        return "\0" in parts.topic or parts.properties.endswith(b"\0")
 
     def _following(self, position: int, last_us: int) -> int | None:
         """Return where a newer record begins not far behind the end; left-overs are older."""

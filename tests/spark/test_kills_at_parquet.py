@@ -1,0 +1,80 @@
+"""A stream from a topic to Parquet, while workers, the driver and the broker are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import toolchain
+from servers import Cluster, connect, new_topic
+
+from cometmq.client.blocking import Producer
+from cometmq.model.errors import CometError
+from cometmq.model.message import Message
+from support.rounds import rounds
+from support.spark_kills import Killer
+from support.spark_program import ROWS_PER_TRIGGER
+from support.topic_audit import stored
+
+BATCH, AHEAD = 250, 4
+
+
+class Sender:
+    """Sends numbered messages, some batches more than the stream has read."""
+
+    def __init__(self, producer: Producer, topic: str, checkpoint: Path) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._commits = checkpoint / "commits"
+        self._sent = 0
+
+    def feed(self) -> None:
+        """Send until the stream has enough ahead of it; what fails may be stored all the same."""
+        done = sum(path.name.isdecimal() for path in self._commits.glob("*"))
+        while self._sent < (done + AHEAD) * ROWS_PER_TRIGGER:
+            bodies = range(self._sent, self._sent + BATCH)
+            messages = [Message(topic=self._topic, body=str(body).encode()) for body in bodies]
+            with contextlib.suppress(CometError):
+                self._producer.send_batch(messages)
+                self._sent += BATCH
+
+
+@pytest.mark.local_only
+@pytest.mark.soak_elsewhere
+def test_every_message_is_in_the_files_exactly_once_however_a_stream_is_killed(
+    target: str, make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    toolchain.command("java")
+    cluster = make_cluster()
+    connection = connect(cluster.broker)
+    topic = new_topic(cluster, connection)
+    connection.close()
+    folder = tmp_path / "stream"
+    folder.mkdir()
+    seed = random.SystemRandom().randrange(1 << 32)
+    with Producer(cluster.namesrv, group="kills") as producer:
+        sender = Sender(producer, topic, folder / "checkpoint")
+        killer = Killer("to-parquet", folder, cluster, topic, feed=sender.feed, seed=seed)
+        count = rounds(ci=3, soak=30)
+        try:
+            killer.run(count)
+        finally:
+            killer.close()
+
+    print(f"seed={seed} starts={killer.starts} on={target}", *killer.done, sep="\n  ")
+    rows = pq.read_table(folder / "seen.parquet").to_pylist()
+    seen = Counter((row["queue_id"], row["queue_offset"], row["body"]) for row in rows)
+    there = Counter(
+        (queue, message.queue_offset, message.body)
+        for (_, queue), messages in stored(cluster.namesrv, topic).items()
+        for message in messages
+    )
+    print(f"{len(there)} messages, {len(rows)} rows")
+    assert len(there) > count * ROWS_PER_TRIGGER, "too few to show anything"
+    assert not there - seen, f"not in the files: {list((there - seen).items())[:3]}"
+    assert not seen - there, f"there too often: {list((seen - there).items())[:3]}"

@@ -1,0 +1,83 @@
+"""A stream into a topic, while its workers, its driver and the broker are killed at random."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import toolchain
+from servers import Cluster, connect, new_topic
+
+from support.rounds import rounds
+from support.spark_kills import Killer
+from support.topic_audit import Audit, first_ones, order_by_key, stored
+
+LINES, KEYS, AHEAD = 1000, 12, 6
+
+
+class Source:
+    """Text files whose lines are numbered, a few more than the stream has read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._checkpoint = folder.parent / "checkpoint" / "commits"
+        self._files = 0
+        self._first_s = int(time.time()) - 3600
+        folder.mkdir(parents=True)
+
+    @property
+    def lines(self) -> list[str]:
+        """All lines of all files."""
+        return [line for number in range(self._files) for line in self._lines(number)]
+
+    def feed(self) -> None:
+        """Add files until the stream has enough ahead of it."""
+        done = sum(path.name.isdecimal() for path in self._checkpoint.glob("*"))
+        while self._files < done + AHEAD:
+            ready = self._folder / f".{self._files}"
+            ready.write_text("".join(f"{line}\n" for line in self._lines(self._files)))
+            os.utime(ready, (self._first_s + self._files,) * 2)  # Spark reads the oldest first
+            ready.rename(self._folder / f"{self._files:06}.txt")
+            self._files += 1
+
+    @staticmethod
+    def _lines(number: int) -> list[str]:
+        first = number * LINES
+        return [f"k{row % KEYS},{row}" for row in range(first, first + LINES)]
+
+
+@pytest.mark.local_only
+@pytest.mark.soak_elsewhere
+def test_nothing_is_lost_and_twins_have_one_key_however_a_stream_is_killed(
+    target: str, make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    toolchain.command("java")
+    cluster = make_cluster()
+    connection = connect(cluster.broker)
+    topic = new_topic(cluster, connection)
+    connection.close()
+    seed = random.SystemRandom().randrange(1 << 32)
+    source = Source(tmp_path / "stream" / "source")
+    killer = Killer("to-topic", tmp_path / "stream", cluster, topic, feed=source.feed, seed=seed)
+    count = rounds(ci=3, soak=30)
+    try:
+        killer.run(count)
+    finally:
+        killer.close()
+
+    print(f"seed={seed} starts={killer.starts} on={target}", *killer.done, sep="\n  ")
+    queues = stored(cluster.namesrv, topic)
+    messages = [message for found in queues.values() for message in found]
+    audit = Audit.of(source.lines, messages)
+    print(f"{len(messages)} messages, {audit.repeated} of them repeated")
+    audit.check()
+    assert audit.repeated or count < 15, "no kill hit anything that was under way"
+    without_twins = {queue: first_ones(found) for queue, found in queues.items()}
+    order = order_by_key(without_twins, lambda message: message.properties["__SHARDINGKEY"])
+    for key, bodies in order.items():
+        numbers = [int(body.partition(",")[2]) for body in bodies]
+        assert numbers == sorted(numbers), f"{key} is out of order"

@@ -1,0 +1,231 @@
+"""Kills what a streaming program of Spark consists of, at random, and starts it again.
+
+A round waits for progress, lets a random time pass and kills one of
+
+    worker   a Python process of Spark: a task's, or the one that plans
+    driver   Spark's JVM and the program in front of it, with all they have started
+    broker   the broker, and where it is ours the name server with it; it comes back at once
+
+The choices follow from a seed, which a failing test prints; what the machine makes of them does
+not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from processes import Process, ProcessError
+from servers import Cluster
+
+PROGRAM = Path(__file__).with_name("spark_program.py")
+VICTIMS = ("worker", "driver", "broker")
+PROGRESS_S, END_S, GONE_S = 120.0, 180.0, 20.0
+DELAY_MAX_S = 1.5
+LOOK_S = 0.05
+
+
+class Killer:
+    """One streaming program and its cluster, and the rounds that kill them.
+
+    Args:
+        program: ``to-topic`` or ``to-parquet``.
+        folder: for its checkpoint, its files and its logs.
+        cluster: whose broker is killed.
+        topic: what it writes or reads.
+        feed: called before each round, and again while progress is awaited: gives it work.
+        seed: of the choices.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        folder: Path,
+        cluster: Cluster,
+        topic: str,
+        *,
+        feed: Callable[[], None],
+        seed: int,
+    ) -> None:
+        self._arguments = [program, str(folder), cluster.namesrv, topic]
+        self._folder = folder
+        self._cluster = cluster
+        self._feed = feed
+        self._choice = random.Random(seed)
+        self._kills_of_this_start = 0
+        self._process: Process | None = None
+        self.starts = 0
+        self.done: list[str] = []
+        """What happened, in words."""
+
+    def run(self, rounds: int) -> None:
+        """Kill so many times, each kind of victim equally often, then let the program finish."""
+        victims = [VICTIMS[number % len(VICTIMS)] for number in range(rounds)]
+        self._choice.shuffle(victims)
+        self._start()
+        for victim in victims:
+            self._await_progress()
+            time.sleep(self._choice.uniform(0, DELAY_MAX_S))  # the moment is what is random
+            getattr(self, f"_kill_{victim}")()
+            self.done.append(f"{victim} killed at batch {self._committed()}")
+        (self._folder / "finish").touch()
+        self._finish()
+
+    def close(self) -> None:
+        """End the program and all it started."""
+        if self._process is not None and self._process.is_running:
+            self._kill_driver_alone()
+
+    # --- the program ----------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self.starts += 1
+        self._kills_of_this_start = 0
+        log = self._folder / f"driver-{self.starts}.log"
+        self._process = Process([sys.executable, str(PROGRAM), *self._arguments], log)
+
+    @property
+    def _running(self) -> Process:
+        assert self._process is not None, "the program was not started"
+        return self._process
+
+    def _await_progress(self) -> None:
+        """Wait until the program has committed a batch more than now, reviving it as needed."""
+        goal = self._committed() + 1
+        deadline = time.monotonic() + PROGRESS_S
+        while self._committed() < goal:
+            self._feed()
+            self._revive()
+            if time.monotonic() > deadline:
+                raise self._running.error(f"no batch {goal} within {PROGRESS_S:.0f} s")
+            time.sleep(LOOK_S)
+
+    def _finish(self) -> None:
+        deadline = time.monotonic() + END_S
+        while self._running.is_running or not self._ended_well():
+            self._revive()
+            if time.monotonic() > deadline:
+                raise self._running.error(f"has not finished within {END_S:.0f} s")
+            time.sleep(LOOK_S)
+
+    def _ended_well(self) -> bool:
+        return not self._running.is_running and self._running.wait(GONE_S) == 0
+
+    def _revive(self) -> None:
+        """Start the program again if it ended, which only a kill may make it do."""
+        process = self._running
+        if process.is_running or self._ended_well():
+            return
+        if not self._kills_of_this_start:
+            raise process.error("failed although nothing was killed")
+        self.done.append("the query failed and was started again")
+        self._start()
+
+    def _committed(self) -> int:
+        """The newest batch that the checkpoint says is done."""
+        folder = self._folder / "checkpoint" / "commits"
+        found = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+        return max(found, default=-1)
+
+    # --- the kills ------------------------------------------------------------------------------
+
+    def _kill_worker(self) -> None:
+        deadline = time.monotonic() + PROGRESS_S
+        while True:
+            self._feed()
+            self._revive()
+            if workers := _python_workers(self._running.pid):
+                self._kills_of_this_start += 1
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._choice.choice(workers), signal.SIGKILL)
+                    return
+            if time.monotonic() > deadline:
+                raise self._running.error("has started no Python worker")
+            time.sleep(LOOK_S)
+
+    def _kill_driver(self) -> None:
+        self._kill_driver_alone()
+        self._start()
+
+    def _kill_driver_alone(self) -> None:
+        whole = [*_descendants(self._running.pid), self._running.pid]
+        for pid in reversed(whole):  # the program first, so that nothing is tidied up
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessError):
+            self._running.wait(GONE_S)
+        deadline = time.monotonic() + GONE_S
+        while any(map(_is_alive, whole)):
+            if time.monotonic() > deadline:
+                raise ProcessError("processes of a killed driver are still there")
+            time.sleep(LOOK_S)
+
+    def _kill_broker(self) -> None:
+        self._kills_of_this_start += 1
+        self._cluster.kill_broker()
+        self._cluster.start_broker()
+
+
+def _python_workers(root: int) -> list[int]:
+    """Spark's Python processes that were forked for some work."""
+    return [pid for pid in _descendants(root) if _is_worker(pid)]
+
+
+def _is_worker(pid: int) -> bool:
+    parent = _parent(pid)
+    return (
+        parent is not None
+        and "pyspark.daemon" in _command(pid)
+        and ("pyspark.daemon" in _command(parent))
+    )
+
+
+def _descendants(root: int) -> list[int]:
+    """All processes below one, the farthest last."""
+    children: dict[int, list[int]] = {}
+    for pid in _all():
+        parent = _parent(pid)
+        if parent is not None:
+            children.setdefault(parent, []).append(pid)
+    found, look = [], [root]
+    while look:
+        own = children.get(look.pop(0), [])
+        found += own
+        look += own
+    return found
+
+
+def _all() -> Iterator[int]:
+    return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields behind the command's name: state, parent, ..."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()
+
+
+def _parent(pid: int) -> int | None:
+    fields = _stat(pid)
+    return None if fields is None else int(fields[1])
+
+
+def _is_alive(pid: int) -> bool:
+    fields = _stat(pid)
+    return fields is not None and fields[0] != "Z"
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""

@@ -7,9 +7,10 @@ Source: ours.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from itertools import accumulate, chain
+from functools import lru_cache
+from itertools import accumulate, chain, repeat
 from operator import attrgetter
 from struct import Struct
 from typing import Any
@@ -202,67 +203,89 @@ class _Rows:
     def __init__(self, wanted: frozenset[str]) -> None:
         self.rows = 0
         self._wanted = wanted
+        self._reads_properties = not OF_PROPERTIES.isdisjoint(wanted)
+        self._names = [name for name in _TEXTS if name in wanted]
+        self._makers = [_TEXTS[name] for name in self._names]
+        self._texts: list[tuple[str | None, ...]] = []
         self._parts: list[RecordParts] = []
         self._valid: list[bool] = []
-        self._texts: dict[str, list[bytes | None]] = {name: [] for name in _TEXTS if name in wanted}
-        self._makers = [(values, _TEXTS[name]) for name, values in self._texts.items()]
         self._maps: list[dict[str, str]] = []
         self._bytes = 0
         self._fixed_bytes = row_bytes(wanted)
 
     def add(self, parts: RecordParts, is_valid: bool, max_bytes: int) -> bool:
         """Add a row, unless there are some and it makes them too large."""
-        properties = (
-            decode_properties(parts.properties)
-            if not OF_PROPERTIES.isdisjoint(self._wanted)
-            else {}
-        )
-        texts = [make(parts, properties) for _, make in self._makers]
-        size = self._fixed_bytes + sum(map(len, filter(None, texts)))
-        if "properties" in self._wanted:
-            size += sum(len(text.encode()) for text in chain(*properties.items()))
+        properties = decode_properties(parts.properties) if self._reads_properties else {}
+        texts = tuple([make(parts, properties) for make in self._makers])
+        is_ascii = parts.properties.isascii() and parts.topic.isascii()
+        size = self._bytes_of(parts, texts, properties, len if is_ascii else _utf8_bytes)
         if self.rows and self._bytes + size > max_bytes:
             return False
-        for (values, _), text in zip(self._makers, texts, strict=True):
-            values.append(text)
         self._parts.append(parts)
         self._valid.append(is_valid)
+        self._texts.append(texts)
         self._maps.append(properties)
         self._bytes += size
         self.rows += 1
         return True
 
+    def _bytes_of(
+        self,
+        parts: RecordParts,
+        texts: tuple[str | None, ...],
+        properties: dict[str, str],
+        measure: Callable[[str], int],
+    ) -> int:
+        """Return how many bytes a row adds to the columns."""
+        size = self._fixed_bytes + sum(map(measure, filter(None, texts)))
+        if "body" in self._wanted:
+            size += len(parts.body)
+        if "properties" in self._wanted:
+            size += sum(map(measure, properties)) + sum(map(measure, properties.values()))
+        return size
+
     def buffers(self) -> dict[str, Buffers]:
         """Return the buffers of every wanted column."""
+        parts, wanted = self._parts, self._wanted
         found: dict[str, Buffers] = {}
         for name, (kind, field) in NUMBERS.items():
-            if name in self._wanted:
-                found[name] = (None, _packed(kind, map(attrgetter(field), self._parts)))
+            if name in wanted:
+                found[name] = (None, _packed(kind, map(attrgetter(field), parts)))
         for name, field in TIMES.items():
-            if name in self._wanted:
-                found[name] = (
-                    None,
-                    _packed("q", map(_micros, map(attrgetter(field), self._parts))),
-                )
-        for name, values in self._texts.items():
-            found[name] = text_buffers(values, nullable=name in NULLABLE)
-        if "record_valid" in self._wanted:
+            if name in wanted:
+                times = map(_micros, map(attrgetter(field), parts))
+                found[name] = (None, _packed("q", times))
+        columns = zip(*self._texts, strict=True) if self._texts else repeat(())
+        for name, texts in zip(self._names, columns, strict=False):
+            found[name] = _text_buffers(texts, nullable=name in NULLABLE)
+        if "body" in wanted:
+            bodies = [part.body for part in parts]
+            found["body"] = (None, _offsets(map(len, bodies)), bytearray(b"".join(bodies)))
+        if "record_valid" in wanted:
             found["record_valid"] = (None, _bits(self._valid))
-        if "properties" in self._wanted:
+        if "properties" in wanted:
             found["properties"] = _map_buffers(self._maps)
         return found
 
 
+@lru_cache(maxsize=1024)
+def _host_text(host: bytes) -> str:
+    return host_text(host)
+
+
+def _offset_id(parts: RecordParts) -> str:
+    return encode_offset_id(parts.store_host, parts.log_offset)
+
+
 NULLABLE = frozenset({"tags", "keys"})
-_TEXTS: dict[str, Any] = {
-    "topic": lambda parts, properties: parts.topic.encode(),
-    "msg_id": lambda parts, properties: (properties.get("UNIQ_KEY") or _offset_id(parts)).encode(),
-    "offset_msg_id": lambda parts, properties: _offset_id(parts).encode(),
-    "tags": lambda parts, properties: _encoded(properties.get("TAGS")),
-    "keys": lambda parts, properties: _encoded(properties.get("KEYS")),
-    "body": lambda parts, properties: parts.body,
-    "born_host": lambda parts, properties: host_text(parts.born_host).encode(),
-    "store_host": lambda parts, properties: host_text(parts.store_host).encode(),
+_TEXTS: dict[str, Callable[[RecordParts, dict[str, str]], str | None]] = {
+    "topic": lambda parts, properties: parts.topic,
+    "msg_id": lambda parts, properties: properties.get("UNIQ_KEY") or _offset_id(parts),
+    "offset_msg_id": lambda parts, properties: _offset_id(parts),
+    "tags": lambda parts, properties: properties.get("TAGS"),
+    "keys": lambda parts, properties: properties.get("KEYS"),
+    "born_host": lambda parts, properties: _host_text(parts.born_host),
+    "store_host": lambda parts, properties: _host_text(parts.store_host),
 }
 
 
@@ -270,18 +293,14 @@ def row_bytes(wanted: frozenset[str]) -> int:
     """Return what a row takes besides the bytes of its texts."""
     wide = wanted & (TIMES.keys() | {name for name, (kind, _) in NUMBERS.items() if kind == "q"})
     return (
-        4 * len(wanted & (NUMBERS.keys() | _TEXTS.keys() | {"properties"}))
+        4 * len(wanted & (NUMBERS.keys() | _TEXTS.keys() | {"body", "properties"}))
         + 4 * len(wide & NUMBERS.keys())
         + 8 * len(wide & TIMES.keys())
     )
 
 
-def _offset_id(parts: RecordParts) -> str:
-    return encode_offset_id(parts.store_host, parts.log_offset)
-
-
-def _encoded(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
+def _utf8_bytes(text: str) -> int:
+    return len(text.encode())
 
 
 def _micros(time_ms: int) -> int:
@@ -298,11 +317,13 @@ def _bits(values: Sequence[bool]) -> bytearray:
     return bytearray(int(digits or "0", 2).to_bytes((len(values) + 7) // 8, "little"))
 
 
-def text_buffers(values: Sequence[bytes | None], *, nullable: bool) -> Buffers:
+def _text_buffers(values: Sequence[str | None], *, nullable: bool) -> Buffers:
     """Return the buffers of a text column."""
-    texts = [value or b"" for value in values]
     validity = _bits([value is not None for value in values]) if nullable else None
-    return validity, _offsets(map(len, texts)), bytearray(b"".join(texts))
+    texts = [value or "" for value in values]
+    joined = "".join(texts)
+    measure = len if joined.isascii() else _utf8_bytes
+    return validity, _offsets(map(measure, texts)), bytearray(joined.encode())
 
 
 def _offsets(lengths: Iterable[int]) -> bytearray:
@@ -310,8 +331,6 @@ def _offsets(lengths: Iterable[int]) -> bytearray:
 
 
 def _map_buffers(maps: Sequence[dict[str, str]]) -> Buffers:
-    names = text_buffers([name.encode() for name in chain(*maps)], nullable=False)
-    values = text_buffers(
-        [value.encode() for value in chain.from_iterable(map(dict.values, maps))], nullable=False
-    )
+    names = _text_buffers(list(chain.from_iterable(maps)), nullable=False)
+    values = _text_buffers(list(chain.from_iterable(map(dict.values, maps))), nullable=False)
     return None, _offsets(map(len, maps)), *names[1:], *values[1:]

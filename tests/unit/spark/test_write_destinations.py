@@ -124,10 +124,11 @@ def test_parcels_keep_the_order_and_the_size() -> None:
     assert all(len(one.data) + len(two.data) > 10 for one, two in neighbours), "two would fit"
 
 
-def test_a_row_larger_than_a_parcel_makes_one_by_itself() -> None:
+def test_a_row_larger_than_a_parcel_travels_alone() -> None:
     items = pa.array([b"a", b"b" * 99, b"c"], pa.binary())
     parcels = parcels_of(Group("t", None, np.arange(3), False), items, 0, 10)
-    assert [parcel.data for parcel in parcels] == [b"a", b"b" * 99, b"c"]
+    found = [(parcel.data, parcel.alone) for parcel in parcels]
+    assert found == [(b"a", False), (b"b" * 99, True), (b"c", False)]
 
 
 def test_rows_that_travel_alone_make_a_parcel_each() -> None:

@@ -61,16 +61,17 @@ def parcels_of(group: Group, items: pa.Array, first_row: int, bytes_max: int) ->
         group: the rows.
         items: every row of the record batch, encoded.
         first_row: the place of the record batch in its partition.
-        bytes_max: the size of a parcel; a row that alone is larger makes one by itself.
+        bytes_max: the size of a parcel; a row that alone is larger travels alone.
     """
     own = items if len(group.rows) == len(items) else items.take(pa.array(group.rows))
     ends = np.cumsum(lengths(own))
     at = 0
     while at < len(own):
         begin = int(ends[at - 1]) if at else 0
+        alone = group.alone or int(ends[at]) - begin > bytes_max
         stop = at + 1
-        if not group.alone:
-            stop = max(stop, int(np.searchsorted(ends, begin + bytes_max, side="right")))
+        if not alone:
+            stop = int(np.searchsorted(ends, begin + bytes_max, side="right"))
         yield Parcel(
             group.topic,
             group.queue,
@@ -78,7 +79,7 @@ def parcels_of(group: Group, items: pa.Array, first_row: int, bytes_max: int) ->
             stop - at,
             first_row + int(group.rows[at]),
             first_row + int(group.rows[stop - 1]),
-            group.alone,
+            alone,
         )
         at = stop
 

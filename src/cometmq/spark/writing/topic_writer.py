@@ -104,7 +104,7 @@ class _Writing:
         self._sender = Sender(instance, options.producer_group, settings)
         self._lanes = Lanes(self._sender, _limits(options), origin)
         self._queues: dict[str, Sequence[MessageQueue]] = {}
-        self._gathered: dict[object, list[Parcel]] = {}
+        self._gathered: dict[object, _Gathered] = {}
         self._gathered_bytes = 0
         self._rows = self._bytes = 0
 
@@ -145,35 +145,47 @@ class _Writing:
         await self._lanes.finish()
 
     def _gather(self, parcel: Parcel) -> list[Parcel]:
-        """Keep a parcel back for others on its way; give those that are large enough to go."""
-        self._bytes += len(parcel.data)
-        way = (parcel.topic, parcel.queue)
-        waiting = self._gathered.setdefault(way, [])
-        waiting_bytes = sum(len(other.data) for other in waiting)
-        if not parcel.alone and waiting_bytes + len(parcel.data) <= self._options.batch_bytes:
-            waiting.append(parcel)
-            self._gathered_bytes += len(parcel.data)
-            return []
-        self._gathered_bytes -= waiting_bytes
-        self._gathered[way] = []
-        ready = [together(waiting)] if waiting else []
-        if parcel.alone or len(parcel.data) >= self._options.batch_bytes // 2:
+        """Keep a parcel back for others on its way; give those that are to go."""
+        size = len(parcel.data)
+        self._bytes += size
+        gathered = self._gathered.setdefault((parcel.topic, parcel.queue), _Gathered())
+        ready = []
+        if parcel.alone or gathered.bytes + size > self._options.batch_bytes:
+            self._gathered_bytes -= gathered.bytes
+            ready = gathered.taken()
+        if parcel.alone:
             return [*ready, parcel]
-        self._gathered[way] = [parcel]
-        self._gathered_bytes += len(parcel.data)
+        gathered.add(parcel)
+        self._gathered_bytes += size
         return ready
 
     def _all_gathered(self) -> list[Parcel]:
-        ready = [together(parcels) for parcels in self._gathered.values() if parcels]
-        self._gathered.clear()
         self._gathered_bytes = 0
-        return ready
+        return [parcel for gathered in self._gathered.values() for parcel in gathered.taken()]
 
     def _queues_of(self, topic: str) -> Sequence[MessageQueue]:
         """Give a topic's queues, which stay the same for the whole task."""
         if topic not in self._queues:
             self._queues[topic] = self._portal.run(self._lanes.queues(topic))
         return self._queues[topic]
+
+
+class _Gathered:
+    """Parcels of one way that wait for more, to travel in one request."""
+
+    def __init__(self) -> None:
+        self._parcels: list[Parcel] = []
+        self.bytes = 0
+
+    def add(self, parcel: Parcel) -> None:
+        """Let one more wait."""
+        self._parcels.append(parcel)
+        self.bytes += len(parcel.data)
+
+    def taken(self) -> list[Parcel]:
+        """Give all as one, if there are any, and wait for others."""
+        parcels, self._parcels, self.bytes = self._parcels, [], 0
+        return [together(parcels)] if parcels else []
 
 
 def _limits(options: TopicWriteOptions) -> Limits:

@@ -9,7 +9,7 @@ from typing import Any
 from cometmq.protocol.command import Command, decode_command
 from cometmq.protocol.frame import FrameDecoder
 from cometmq.remoting import Connection, Processor, RemotingSettings, Supervisor
-from cometmq.remoting.exchange import FastPath
+from cometmq.remoting.wire import FastPath
 
 PEER = ("10.0.0.9", 51000)
 

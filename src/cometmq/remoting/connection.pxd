@@ -1,4 +1,2 @@
-cimport cython
-
-from cometmq.protocol.command cimport Command, command_at
+from cometmq.protocol.command cimport Command
 from cometmq.remoting.exchange cimport Request, Response

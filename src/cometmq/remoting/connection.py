@@ -1,9 +1,5 @@
 # cython: annotation_typing=False
-"""One TCP connection: bytes in, commands to their processors, answers out, in both directions.
-
-All frames of one read are handled before anything is written, so that their answers leave in one
-write. A connection whose peer does not take its answers is not read any further until it does; if
-more piles up all the same, since requests that were held are answered now, it is given up.
+"""One TCP connection: commands to their processors, calls and their answers, both directions.
 
 Source: ours; the flags and the opaque numbers are those of RemotingCommand.
 """
@@ -13,42 +9,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from time import monotonic
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from cometmq.model.errors import CometError, ProtocolError, ResponseError
+from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from cometmq.protocol.command import OUR_LANGUAGE, Command, command_at, encode_head, request
+from cometmq.protocol.command import OUR_LANGUAGE, Command, encode_head, request
 from cometmq.protocol.headers.base import Header
 from cometmq.remoting.config import RemotingSettings
 from cometmq.remoting.errors import CallTimeoutError, ConnectionLostError
-from cometmq.remoting.exchange import FastPath, Processor, Request, Response, Slice
+from cometmq.remoting.exchange import Processor, Request, Response
 from cometmq.remoting.inflight import AnswerTaker, Inflight
 from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.wire import FastPath, Wire
 
 log = logging.getLogger(__name__)
 
-READ_BYTES = 256 * 1024
-PARTIAL_BYTES_MIN = 64 * 1024
-PARTIAL_BYTES_KEPT_MAX = 4 * PARTIAL_BYTES_MIN
-"""Unfinished frames go on in the same buffer up to this size; a larger one is given back."""
-JOIN_BYTES_MAX = 64 * 1024
-"""Answers up to this size are copied into one piece, larger ones are written as slices."""
-UNSENT_FACTOR_MAX = 64
-"""So many times the write buffer may wait for a peer that does not read."""
 WORKING_MAX = 1024
 """Requests of one connection that may be worked on in the background at a time."""
 
 V4_IN_V6 = "::ffff:"
 """How a socket for both kinds of addresses shows an IPv4 peer."""
 
-_shared_buffer = bytearray(READ_BYTES)
-_shared_view = memoryview(_shared_buffer)
-"""All connections read into this: each read is handled before the next one begins."""
 
-
-class Connection(asyncio.BufferedProtocol):
+class Connection(Wire, asyncio.BufferedProtocol):
     """The two ways between us and one peer."""
 
     def __init__(
@@ -63,40 +47,22 @@ class Connection(asyncio.BufferedProtocol):
         fast_path: FastPath | None = None,
         language: LanguageCode = OUR_LANGUAGE,
     ) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(loop, settings.frame_bytes_max, settings.write_buffer_bytes_max, fast_path)
         self._processors = processors
         self._unknown = unknown or refuse_unknown
-        self._fast_path = fast_path
         self._settings = settings
         self._supervisor = supervisor
         self._on_open = on_open
         self._on_close = on_close
         self._own_language = language
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        self._inflight = Inflight(self._loop, settings.calls_in_flight_max)
-        self._frame_bytes_max = settings.frame_bytes_max
-        self._out_bytes_max = settings.write_buffer_bytes_max
-        self._partial: bytearray | None = None
-        self._partial_view: memoryview | None = None
-        self._filled = 0
-        self._out: list[Slice] = []
-        self._out_bytes = 0
-        self._reading = False
-        self._flush_scheduled = False
-        self._paused = False
-        self._closing = False
+        self._inflight = Inflight(loop, settings.calls_in_flight_max)
         self._working = 0
         self._writable: asyncio.Future[None] | None = None
-        self._closed = self._loop.create_future()
+        self._closed = loop.create_future()
         self.peer: tuple[str, int] = ("", 0)
-        self.peer_text = ""
-        self.peer_bytes = b""
         self.language: str | None = None
         self.version = 0
-        self.last_active_s = self._loop.time()
-        self.received_s = monotonic()
-        """When something came from the peer for the last time; at first, when it was made. By the
-        clock itself: a loop's own time may stand still while several things happen."""
         self.attributes: dict[str, Any] = {}
 
     # --- life ---------------------------------------------------------------------------------
@@ -123,27 +89,9 @@ class Connection(asyncio.BufferedProtocol):
         self.peer_bytes = socket.inet_pton(family, host.split("%")[0]) + port.to_bytes(4, "big")
 
     @property
-    def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
-        return self._closing or self._transport is None or self._transport.is_closing()
-
-    @property
     def busy(self) -> bool:
         """Whether one side works for the other: a call waits, or a request is worked on."""
         return len(self._inflight) > 0 or self._working > 0
-
-    def close(self) -> None:
-        """Close once what was written has left; requests not handled by now never are."""
-        if self._transport is not None:
-            self._flush()
-            self._closing = True
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Close at once, losing what was not sent yet."""
-        self._closing = True
-        if self._transport is not None:
-            self._transport.abort()
 
     async def wait_closed(self) -> None:
         """Return once the connection is closed."""
@@ -156,11 +104,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: end the calls that wait for answers."""
-        self._transport = None
-        self._closing = True
-        self._out.clear()
-        self._out_bytes = 0
-        self._drop_partial()
+        self._lose()
         reason = f": {exc}" if exc is not None else ""
         self._inflight.fail_all(ConnectionLostError(f"{self.peer_text} closed{reason}"))
         self._wake_writers()
@@ -169,74 +113,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._on_close is not None:
             self._on_close(self)
 
-    # --- reading ------------------------------------------------------------------------------
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go: behind the frame that has begun, or into the shared buffer."""
-        if self._partial_view is None:
-            return _shared_view
-        return self._partial_view[self._filled :]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Handle the whole frames that have arrived and keep the rest."""
-        self.last_active_s = self._loop.time()
-        self.received_s = monotonic()
-        if self._partial is None:
-            self._consume(_shared_buffer, nbytes)
-        else:
-            self._filled += nbytes
-            self._consume(self._partial, self._filled)
-
-    def _consume(self, data: bytearray, end: int) -> None:
-        self._reading = True
-        try:
-            start = self._handle_frames(data, end)
-        except ProtocolError as problem:
-            log.warning("closed a connection: malformed input peer=%s: %s", self.peer_text, problem)
-            self._drop_partial()
-            self.close()
-            return
-        finally:
-            self._reading = False
-            self._flush()
-        self._keep(data, start, end)
-
-    def _handle_frames(self, data: bytearray, end: int) -> int:
-        """Handle frame after frame; returns where the first one begins that must wait."""
-        start = 0
-        frame_bytes_max, out_bytes_max = self._frame_bytes_max, self._out_bytes_max
-        fast_path = self._fast_path
-        while not (self._paused or self._closing):
-            if fast_path is not None:
-                start += fast_path.take(data, start, end, self)
-            command = command_at(data, start, end, frame_bytes_max)
-            if command is None:
-                break
-            start += command.frame_bytes
-            self.receive(command)
-            if self._out_bytes > out_bytes_max:
-                self._flush()
-        return start
-
-    def _keep(self, data: bytearray, start: int, end: int) -> None:
-        """Keep an unfinished frame in a buffer of its own that grows as the frame arrives."""
-        rest = end - start
-        if rest == 0 or self._closing:
-            self._drop_partial()
-            return
-        if data is self._partial and rest < len(data):
-            if start == 0:
-                return
-            if len(data) <= PARTIAL_BYTES_KEPT_MAX:
-                data[:rest] = data[start:end]
-                self._filled = rest
-                return
-        partial = bytearray(max(PARTIAL_BYTES_MIN, 2 * rest))
-        partial[:rest] = memoryview(data)[start:end]
-        self._partial, self._partial_view, self._filled = partial, memoryview(partial), rest
-
-    def _drop_partial(self) -> None:
-        self._partial, self._partial_view, self._filled = None, None, 0
+    # --- processing ---------------------------------------------------------------------------
 
     def receive(self, command: Command) -> None:
         """Handle one command that has arrived."""
@@ -259,8 +136,6 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._work(incoming, result)
 
-    # --- processing ---------------------------------------------------------------------------
-
     def _work(self, incoming: Request, result: Awaitable[Response | None]) -> None:
         """Wait for the answer in the background, unless too much is going on there already."""
         if self._working < WORKING_MAX:
@@ -282,57 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._working -= 1
 
-    # --- writing ------------------------------------------------------------------------------
-
-    def write(self, head: Slice, slices: Sequence[Slice] = ()) -> None:
-        """Send a frame's head and the slices of its body; it leaves together with others."""
-        if self._closing:
-            return
-        self._out.append(head)
-        self._out_bytes += len(head)
-        for part in slices:
-            self._out.append(part)
-            self._out_bytes += len(part)
-        if self._reading:
-            return
-        if self._out_bytes > self._out_bytes_max:
-            self._flush()
-        elif not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush_later)
-
-    def _flush_later(self) -> None:
-        self._flush_scheduled = False
-        self._flush()
-
-    def _flush(self) -> None:
-        out = self._out
-        if not out or self._transport is None:
-            return
-        self._out, size, self._out_bytes = [], self._out_bytes, 0
-        if self._closing:
-            return
-        if self._paused:
-            if self._is_stuck(size):
-                return
-        else:
-            self.last_active_s = self._loop.time()
-        if len(out) == 1:
-            self._transport.write(out[0])
-        elif size <= JOIN_BYTES_MAX or len(out) > 4 * size // JOIN_BYTES_MAX + 64:
-            self._transport.write(b"".join(out))
-        else:
-            self._transport.writelines(out)
-
-    def _is_stuck(self, more_bytes: int) -> bool:
-        """Give up a peer that does not read while ever more is written to it."""
-        assert self._transport is not None
-        unsent = self._transport.get_write_buffer_size() + more_bytes
-        if unsent <= UNSENT_FACTOR_MAX * self._out_bytes_max:
-            return False
-        log.warning("closed a connection: its peer does not read peer=%s", self.peer_text)
-        self.abort()
-        return True
+    # --- back-pressure ------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
         """The peer does not take its answers: read no further requests of it."""

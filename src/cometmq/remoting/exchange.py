@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from cometmq.protocol.command import RESPONSE_FLAG, Command, encode_command, encode_head
 from cometmq.protocol.frame import PREFIX_BYTES, TWO_U32
 from cometmq.protocol.headers.base import Header, encode_fields
 from cometmq.protocol.octets import copy_of, put_bytes, put_decimal, put_hex, put_u32
+from cometmq.remoting.wire import Slice, Wire
 
 if TYPE_CHECKING:
     from cometmq.remoting.connection import Connection
@@ -23,7 +24,6 @@ _CONVERSION = re.compile(r"(?<!%)%(?:016X|d|s)")
 _DIGITS_MAX = 20
 
 H = TypeVar("H", bound=Header)
-Slice = bytes | memoryview
 
 
 class Response:
@@ -72,11 +72,11 @@ class Request:
 
     __slots__ = ("answered", "body", "code", "command", "connection", "oneway")
 
-    def __init__(self, command: Command, connection: Connection) -> None:
+    def __init__(self, command: Command, connection: Wire) -> None:
         self.command = command
         self.code = command.code
         self.body = command.body
-        self.connection = connection
+        self.connection: Connection = connection  # type: ignore[assignment] # every wire is one
         self.oneway = command.is_oneway
         self.answered = False
 
@@ -110,13 +110,13 @@ class Request:
         self.answered = True
         self.connection.write(head, slices if body_bytes else ())
 
-    def reply_head(self, head: bytes) -> None:
-        """Send an answer that is encoded already and has no body; see :class:`SuccessFormat`."""
+    def reply_head(self, head: bytes, slices: Sequence[Slice] = ()) -> None:
+        """Send an answer whose head is encoded already; see :class:`SuccessFormat`."""
         if self.answered:
             raise AssertionError(f"a second answer to {self.command!r}")
         self.answered = True
         if not self.oneway:
-            self.connection.write(head)
+            self.connection.write(head, slices)
 
 
 Processor = Callable[[Request], Response | Awaitable[Response | None] | None]
@@ -126,27 +126,23 @@ It raises ResponseError to refuse; any other exception becomes code 1 with its n
 """
 
 
-class FastPath(Protocol):
-    """Handles some frames straight from the receive buffer, ahead of everything else."""
-
-    def take(self, data: bytearray, start: int, end: int, connection: Connection) -> int:
-        """Handle the frames at ``start`` that it knows; returns how many bytes they take."""
-
-
 class SuccessFormat:
-    """Writes one kind of success, in JSON and without a body, many times over.
+    """Writes the head of one kind of success, in JSON, many times over.
 
     Args:
         fields: a percent format of the header's fields as a JSON object.
+        remark: a text for people, or None.
     """
 
-    def __init__(self, fields: str) -> None:
-        known = encode_command(Command(0, flag=RESPONSE_FLAG, fields={"": ""}, opaque=0))
+    def __init__(self, fields: str, remark: str | None = None) -> None:
+        sample = Command(0, flag=RESPONSE_FLAG, fields={"": ""}, opaque=0, remark=remark)
+        known = encode_command(sample)
         text = known[PREFIX_BYTES:].decode().replace("%", "%%")
         text = text.replace('{"":""}', fields).replace('"opaque":0', '"opaque":%d')
         self._format = text
         pieces = _CONVERSION.split(text)
         self._pieces = [piece.replace("%%", "%").encode() for piece in pieces]
+        self._in_hex = [found == "%016X" for found in _CONVERSION.findall(text)]
         self._space = bytearray(len(text) + _DIGITS_MAX * len(self._pieces))
 
     def head(self, values: tuple[object, ...]) -> bytes:
@@ -155,15 +151,16 @@ class SuccessFormat:
         size = len(header)
         return _pack_two(4 + size, size) + header
 
-    def numbers_head(self, values: tuple[int, int, int, int]) -> bytes:
-        """The same for a format of four numbers, the first of them hexadecimal; quicker."""
-        space, pieces = self._space, self._pieces
+    def numbers_head(self, values: tuple[int, ...], body_bytes: int = 0) -> bytes:
+        """The same for a format of numbers only, before a body of so many bytes; quicker."""
+        space, pieces, in_hex = self._space, self._pieces, self._in_hex
         end = put_bytes(space, PREFIX_BYTES, pieces[0])
-        end = put_hex(space, end, values[0])
-        for at in range(1, 4):
-            end = put_bytes(space, end, pieces[at])
-            end = put_decimal(space, end, values[at])
-        end = put_bytes(space, end, pieces[4])
-        put_u32(space, 0, end - 4)
+        for at in range(len(in_hex)):
+            if in_hex[at]:
+                end = put_hex(space, end, values[at])
+            else:
+                end = put_decimal(space, end, values[at])
+            end = put_bytes(space, end, pieces[at + 1])
+        put_u32(space, 0, end - 4 + body_bytes)
         put_u32(space, 4, end - 8)
         return copy_of(space, 0, end)

@@ -19,9 +19,10 @@ from typing import Any
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.config import RemotingSettings, TlsSettings
 from cometmq.remoting.connection import Connection, wait_all_closed
-from cometmq.remoting.exchange import FastPath, Processor
+from cometmq.remoting.exchange import Processor
 from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.tls import HANDSHAKE_BYTE, server_context
+from cometmq.remoting.wire import FastPath
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.record import encode_host
-from cometmq.remoting.exchange import FastPath
+from cometmq.remoting.wire import FastPath
 from cometmq.system.clock import ManualClock
 from support.fake_transport import Wired
 from support.faulty_files import FaultyFiles

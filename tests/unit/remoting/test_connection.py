@@ -18,14 +18,8 @@ from cometmq.remoting import (
     Response,
     TooManyCallsError,
 )
-from cometmq.remoting.connection import (
-    JOIN_BYTES_MAX,
-    PARTIAL_BYTES_MIN,
-    READ_BYTES,
-    UNSENT_FACTOR_MAX,
-    WORKING_MAX,
-    failure,
-)
+from cometmq.remoting.connection import WORKING_MAX, failure
+from cometmq.remoting.wire import JOIN_BYTES_MAX, PARTIAL_BYTES_MIN, READ_BYTES, UNSENT_FACTOR_MAX
 from support.fake_transport import Wired
 
 ECHO, FAIL, HOLD, WORK, TWICE = 9001, 9002, 9003, 9004, 9005

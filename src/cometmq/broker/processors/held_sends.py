@@ -17,7 +17,7 @@ from cometmq.broker.processors.send import SendMessage
 from cometmq.model.errors import StoreError
 from cometmq.protocol.command import command_at
 from cometmq.protocol.frame import FRAME_BYTES_MAX, PREFIX_BYTES
-from cometmq.remoting import Connection
+from cometmq.remoting.wire import FastPath, Wire
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ _SENDS = (b'{"code":310,', b'{"code":320,', b'{"code":10,"')
 _SEND_BYTES = len(_SENDS[0])
 
 
-class HeldSends:
+class HeldSends(FastPath):
     """Takes runs of sends out of received bytes.
 
     Args:
@@ -38,14 +38,14 @@ class HeldSends:
         self._flow = send.flow
         self._frame_bytes_max = frame_bytes_max
 
-    def take(self, data: bytearray, start: int, end: int, connection: Connection) -> int:
+    def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
         """Handle the sends at ``start``; returns how many bytes they take.
 
         Args:
             data: received bytes.
             start: where a frame begins.
             end: where the received bytes end.
-            connection: where they came from.
+            wire: where they came from.
 
         Raises:
             ProtocolError: a frame cannot be read; the connection cannot go on.
@@ -60,18 +60,18 @@ class HeldSends:
                 if command is None:
                     break
                 at += command.frame_bytes
-                connection.receive(command)
+                wire.receive(command)
         finally:
-            self._release(connection)
+            self._release(wire)
         return at - start
 
-    def _release(self, connection: Connection) -> None:
+    def _release(self, wire: Wire) -> None:
         began_s = perf_counter()
         try:
             self._appender.release()
         except StoreError as problem:
             log.error("cut a connection, its sends are lost: %s", problem)
-            connection.abort()
+            wire.abort()
         self._flow.append_took(int((perf_counter() - began_s) * 1000))
 
 

@@ -4,14 +4,16 @@ from cometmq.broker.processors.send cimport SendMessage
 from cometmq.broker.services.intake cimport Intake
 from cometmq.broker.services.stats cimport BrokerStats
 from cometmq.protocol.octets cimport copy_of, matches, two_u32
+from cometmq.protocol.plain_json cimport end_of_number, end_of_text, number
+from cometmq.remoting.wire cimport FastPath, Wire
 from cometmq.store.appending cimport Appended, AppendedBatch, Appender
 
 
-cdef int _PREFIX_BYTES, _HEAD_BYTES, _DIGITS_MAX, _REQUIRED, _NEEDS_CARE
+cdef int _PREFIX_BYTES, _HEAD_BYTES, _REQUIRED, _NEEDS_CARE
 cdef long long _INT32_MAX
 
 
-cdef class PlainSends:
+cdef class PlainSends(FastPath):
     cdef SendMessage _send
     cdef Py_ssize_t _frame_bytes_max
     cdef Intake _intake
@@ -37,22 +39,22 @@ cdef class PlainSends:
 
     @cython.locals(at=cython.Py_ssize_t, began_s=cython.double, heads=list, places=list)
     cpdef Py_ssize_t take(
-        self, bytearray data, Py_ssize_t start, Py_ssize_t end, object connection) except -1
+        self, bytearray data, Py_ssize_t start, Py_ssize_t end, Wire wire) except -1
 
     @cython.locals(
         length=cython.uint, word=cython.uint,
         header_at=cython.Py_ssize_t, body_at=cython.Py_ssize_t, frame_end=cython.Py_ssize_t,
         stored=Appended, batch=AppendedBatch, place=tuple, many=tuple, ids=str)
     cdef Py_ssize_t _take_all(
-        self, bytearray data, Py_ssize_t at, Py_ssize_t end, object connection, list heads,
+        self, bytearray data, Py_ssize_t at, Py_ssize_t end, Wire wire, list heads,
         list places) except -1
 
     @cython.locals(name=str, properties=bytes, host=bytes, flag=cython.int, stored=Appended)
-    cdef Appended _store(self, bytes body, object connection)
+    cdef Appended _store(self, bytes body, Wire wire)
 
     @cython.locals(properties=bytes, host=bytes, stored=AppendedBatch)
     cdef AppendedBatch _store_batch(
-        self, bytearray data, Py_ssize_t start, Py_ssize_t stop, object connection)
+        self, bytearray data, Py_ssize_t start, Py_ssize_t stop, Wire wire)
 
     @cython.locals(start=cython.Py_ssize_t)
     cdef bint _read(self, bytearray data, Py_ssize_t at, Py_ssize_t end) except -1
@@ -75,12 +77,3 @@ cdef class PlainSends:
 
 @cython.locals(unit=cython.uchar)
 cdef bint _begins_plain(bytearray data, Py_ssize_t at, Py_ssize_t end)
-
-@cython.locals(memory=cython.p_uchar, unit=cython.uint)
-cdef Py_ssize_t _end_of_text(bytearray data, Py_ssize_t at, Py_ssize_t end)
-
-@cython.locals(memory=cython.p_uchar, start=cython.Py_ssize_t)
-cdef Py_ssize_t _end_of_number(bytearray data, Py_ssize_t at, Py_ssize_t end)
-
-@cython.locals(memory=cython.p_uchar, is_negative=cython.bint, value=cython.longlong)
-cdef long long _number(bytearray data, Py_ssize_t at, Py_ssize_t end)

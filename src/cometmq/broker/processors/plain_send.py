@@ -23,7 +23,8 @@ from cometmq.model.errors import CometError, StoreError
 from cometmq.model.flags import SysFlag
 from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.octets import copy_of, matches, two_u32
-from cometmq.remoting import Connection
+from cometmq.protocol.plain_json import end_of_number, end_of_text, number
+from cometmq.remoting.wire import FastPath, Wire
 from cometmq.store.appending import Appended, AppendedBatch
 
 _HEAD = b'{"code":3'
@@ -34,7 +35,6 @@ _AFTER_LANGUAGE = b',"opaque":'
 _AFTER_OPAQUE = b',"serializeTypeCurrentRPC":"JSON","version":'
 _BATCH_NO, _BATCH_YES = b"false", b"true"
 _PREFIX_BYTES = 8
-_DIGITS_MAX = 18
 _REQUIRED = 0b11111111
 """One bit for each of the fields a to h."""
 _NEEDS_CARE = int(SysFlag.TRANSACTION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
@@ -42,7 +42,7 @@ _INT32_MAX = 2147483647
 _TOPICS_MAX = 10_000
 
 
-class PlainSends:
+class PlainSends(FastPath):
     """Takes plain sends out of received bytes.
 
     Args:
@@ -74,14 +74,14 @@ class PlainSends:
         self._is_batch = False
         self._log_end = 0
 
-    def take(self, data: bytearray, start: int, end: int, connection: Connection) -> int:
+    def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
         """Store and answer the plain sends at ``start``; returns how many bytes they take.
 
         Args:
             data: received bytes.
             start: where a frame begins.
             end: where the received bytes end.
-            connection: where they came from.
+            wire: where they came from.
         """
         at = start
         if not _begins_plain(data, at, end) or self._flow.refusal() is not None:
@@ -94,16 +94,16 @@ class PlainSends:
         lost: StoreError | None = None
         self._appender.hold()
         try:
-            at = self._take_all(data, start, end, connection, heads, places)
+            at = self._take_all(data, start, end, wire, heads, places)
         finally:
             try:
                 self._appender.release()
             except StoreError as problem:
                 lost = problem
         if lost is not None:
-            self._send.answer_lost(connection, places, lost)
+            self._send.answer_lost(wire, places, lost)
         elif heads:
-            self._send.answer_plain(connection, b"".join(heads), places, self._log_end, began_s)
+            self._send.answer_plain(wire, b"".join(heads), places, self._log_end, began_s)
         return at - start
 
     def _take_all(
@@ -111,7 +111,7 @@ class PlainSends:
         data: bytearray,
         at: int,
         end: int,
-        connection: Connection,
+        wire: Wire,
         heads: list[bytes],
         places: list[tuple[int | str, int, int, int]],
     ) -> int:
@@ -132,7 +132,7 @@ class PlainSends:
             if not 0 <= self._queue_id < self._queues:
                 break
             if self._is_batch:
-                batch = self._store_batch(data, body_at, frame_end, connection)
+                batch = self._store_batch(data, body_at, frame_end, wire)
                 if batch is None:
                     break
                 ids = self._send.ids_of(batch.log_offsets)
@@ -141,7 +141,7 @@ class PlainSends:
                 places.append(many)
                 self._log_end = batch.log_offset_end
             else:
-                stored = self._store(copy_of(data, body_at, frame_end), connection)
+                stored = self._store(copy_of(data, body_at, frame_end), wire)
                 if stored is None:
                     break
                 place = (stored.log_offset, self._queue_id, stored.queue_offset, self._opaque)
@@ -151,13 +151,13 @@ class PlainSends:
             at = frame_end
         return at
 
-    def _store(self, body: bytes, connection: Connection) -> Appended | None:
+    def _store(self, body: bytes, wire: Wire) -> Appended | None:
         """Store the message that was read; None when the general path must see to it."""
         name = self._name
         properties = self._intake.plain_properties(self._text)
         if properties is None or not self._intake.sizes_fit(len(body), len(properties)):
             return None
-        host = connection.peer_bytes
+        host = wire.peer_bytes
         flag = self._sys_flag | self._send.host_flags(host)
         try:
             stored = self._appender.append(
@@ -179,13 +179,13 @@ class PlainSends:
         return stored
 
     def _store_batch(
-        self, data: bytearray, start: int, stop: int, connection: Connection
+        self, data: bytearray, start: int, stop: int, wire: Wire
     ) -> AppendedBatch | None:
         """Store the batch whose body lies from ``start`` to ``stop``; None as for `_store`."""
         properties = self._intake.plain_batch_properties(self._text)
         if properties is None or not self._intake.sizes_fit(stop - start, len(properties)):
             return None
-        host = connection.peer_bytes
+        host = wire.peer_bytes
         try:
             stored = self._appender.append_items(
                 self._name,
@@ -226,16 +226,16 @@ class PlainSends:
         at = self._read_fields(data, at + _HEAD_BYTES, end)
         if at == 0 or not matches(data, at, end, _AFTER_FIELDS):
             return False
-        at = _end_of_text(data, at + 22, end)
+        at = end_of_text(data, at + 22, end)
         if at == 0 or not matches(data, at + 1, end, _AFTER_LANGUAGE):
             return False
         start = at + 11
-        at = _end_of_number(data, start, end)
+        at = end_of_number(data, start, end)
         if at == 0 or not matches(data, at, end, _AFTER_OPAQUE):
             return False
-        self._opaque = _number(data, start, at)
+        self._opaque = number(data, start, at)
         start = at + 44
-        at = _end_of_number(data, start, end)
+        at = end_of_number(data, start, end)
         if at == 0 or at + 1 != end or data[at] != 125:
             return False
         return (
@@ -259,7 +259,7 @@ class PlainSends:
             if key == 105:  # i: the properties
                 stop = self._read_properties(data, start, end)
             else:
-                stop = _end_of_text(data, start, end)
+                stop = end_of_text(data, start, end)
             if stop == 0 or not self._note(key, data, start, stop):
                 return 0
             if 97 <= key <= 104:  # a to h
@@ -283,9 +283,9 @@ class PlainSends:
         if key == 109:  # m: batch
             self._is_batch = stop - start == 4 and matches(data, start, stop, _BATCH_YES)
             return self._is_batch or (stop - start == 5 and matches(data, start, stop, _BATCH_NO))
-        if _end_of_number(data, start, stop) != stop:
+        if end_of_number(data, start, stop) != stop:
             return False
-        value = _number(data, start, stop)
+        value = number(data, start, stop)
         if key == 101:
             self._queue_id = value
         elif key == 102:
@@ -334,39 +334,3 @@ def _begins_plain(data: bytearray, at: int, end: int) -> bool:
         return False
     unit = data[at + 9]
     return (unit == 49 or unit == 50) and matches(data, at + 10, end, _AFTER_CODE)
-
-
-def _end_of_text(data: bytearray, at: int, end: int) -> int:
-    """Where the quote behind a text without escapes is; 0 if there is none."""
-    memory = data
-    while at < end:
-        unit = memory[at]
-        if unit == 34:
-            return at
-        if unit == 92 or unit < 32 or unit > 126:
-            return 0
-        at += 1
-    return 0
-
-
-def _end_of_number(data: bytearray, at: int, end: int) -> int:
-    """The position behind a whole number; 0 if there is none, or one of too many digits."""
-    memory = data
-    if at < end and memory[at] == 45:
-        at += 1
-    start = at
-    while at < end and 48 <= memory[at] <= 57:
-        at += 1
-    return at if 0 < at - start <= _DIGITS_MAX else 0
-
-
-def _number(data: bytearray, at: int, end: int) -> int:
-    memory = data
-    is_negative = memory[at] == 45
-    if is_negative:
-        at += 1
-    value = 0
-    while at < end:
-        value = value * 10 + (memory[at] - 48)
-        at += 1
-    return -value if is_negative else value

@@ -31,8 +31,8 @@ from cometmq.protocol.headers import (
 )
 from cometmq.protocol.octets import put_bytes, put_hex
 from cometmq.protocol.properties import decode_properties
-from cometmq.remoting import Connection
 from cometmq.remoting.exchange import Request, Response, SuccessFormat
+from cometmq.remoting.wire import Wire
 from cometmq.store import MessageStore, SegmentCreateError
 
 Place = tuple[int | str, int, int]
@@ -235,16 +235,16 @@ class SendMessage:
 
     def answer_plain(
         self,
-        connection: Connection,
+        wire: Wire,
         heads: bytes,
         places: list[tuple[int | str, int, int, int]],
         end: int,
         began_s: float,
     ) -> None:
-        """Answer several sends of one connection, when their bytes are on disk if they must be.
+        """Answer several sends of one peer, when their bytes are on disk if they must be.
 
         Args:
-            connection: where they came from.
+            wire: where they came from.
             heads: the answers if all is well, one after the other.
             places: log offset or ids, queue, queue offset and opaque of each.
             end: the log offset where the last of them ends.
@@ -252,7 +252,7 @@ class SendMessage:
         """
         self._appended(began_s)
         if self._commit is None:
-            connection.write(heads)
+            wire.write(heads)
             return
         self.flow.wait_began(len(places))
 
@@ -260,25 +260,25 @@ class SendMessage:
             self.flow.wait_ended(len(places))
             self._throughput.put_took(int((perf_counter() - began_s) * 1000), len(places))
             if synced:
-                connection.write(heads)
+                wire.write(heads)
                 return
             for where, queue_id, queue_offset, opaque in places:
                 answer = self._not_synced((where, queue_id, queue_offset), error)
-                request = Request(Command(RequestCode.SEND_MESSAGE_V2, opaque=opaque), connection)
+                request = Request(Command(RequestCode.SEND_MESSAGE_V2, opaque=opaque), wire)
                 request.reply(answer)
 
         self._commit.wait(end, told)
 
     def answer_lost(
         self,
-        connection: Connection,
+        wire: Wire,
         places: list[tuple[int | str, int, int, int]],
         problem: StoreError,
     ) -> None:
         """Refuse sends that were given their places and could not be written there after all."""
         for *_, opaque in places:
             self.stats.put_failed()
-            request = Request(Command(RequestCode.SEND_MESSAGE_V2, opaque=opaque), connection)
+            request = Request(Command(RequestCode.SEND_MESSAGE_V2, opaque=opaque), wire)
             request.reply(self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem)))
 
     def _succeed(self, request: Request, success: SuccessFormat, place: Place) -> None:

@@ -1,0 +1,12 @@
+cimport cython
+
+cdef int _DIGITS_MAX
+
+@cython.locals(memory=cython.p_uchar, unit=cython.uint)
+cpdef Py_ssize_t end_of_text(bytearray data, Py_ssize_t at, Py_ssize_t end) except -1
+
+@cython.locals(memory=cython.p_uchar, start=cython.Py_ssize_t)
+cpdef Py_ssize_t end_of_number(bytearray data, Py_ssize_t at, Py_ssize_t end) except -1
+
+@cython.locals(memory=cython.p_uchar, is_negative=cython.bint, value=cython.longlong)
+cpdef long long number(bytearray data, Py_ssize_t at, Py_ssize_t end) except? -1

@@ -1,0 +1,49 @@
+cimport cython
+
+from cometmq.protocol.command cimport Command, command_at
+
+
+cdef class FastPath:
+    cpdef Py_ssize_t take(
+        self, bytearray data, Py_ssize_t start, Py_ssize_t end, Wire wire) except -1
+
+
+cdef class Wire:
+    cdef readonly object _loop
+    cdef Py_ssize_t _frame_bytes_max
+    cdef Py_ssize_t _out_bytes_max
+    cdef FastPath _fast_path
+    cdef public object _transport
+    cdef readonly bytearray _partial
+    cdef object _partial_view
+    cdef readonly Py_ssize_t _filled
+    cdef list _out
+    cdef Py_ssize_t _out_bytes
+    cdef readonly bint _reading
+    cdef bint _flush_scheduled
+    cdef public bint _paused
+    cdef public bint _closing
+    cdef public str peer_text
+    cdef public bytes peer_bytes
+    cdef public double last_active_s
+    cdef readonly double received_s
+
+    cpdef receive(self, Command command)
+    cpdef close(self)
+    cpdef abort(self)
+
+    cpdef _consume(self, bytearray data, Py_ssize_t end)
+    @cython.locals(
+        start=cython.Py_ssize_t, frame_bytes_max=cython.Py_ssize_t,
+        out_bytes_max=cython.Py_ssize_t, fast_path=FastPath, command=Command)
+    cdef Py_ssize_t _handle_frames(self, bytearray data, Py_ssize_t end) except -1
+    @cython.locals(rest=cython.Py_ssize_t, partial=bytearray)
+    cdef _keep(self, bytearray data, Py_ssize_t start, Py_ssize_t end)
+    cpdef _drop_partial(self)
+
+    cpdef write(self, object head, object slices=*)
+    cpdef _flush_later(self)
+    @cython.locals(out=list, size=cython.Py_ssize_t)
+    cdef _flush(self)
+    cdef bint _is_stuck(self, Py_ssize_t more_bytes) except -1
+    cpdef _lose(self)

@@ -1,0 +1,236 @@
+# cython: annotation_typing=False
+"""The bytes of one TCP connection: frames out of what is read, many answers into one write.
+
+All frames of one read are handled before anything is written, so that their answers leave in one
+write. A wire whose peer does not take its answers is not read any further until it does; if
+more piles up all the same, since requests that were held are answered now, it is given up.
+
+Hot: plain control flow, compiled by Cython in pure Python mode. Source: ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from time import monotonic
+
+from cometmq.model.errors import ProtocolError
+from cometmq.protocol.command import Command, command_at
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 256 * 1024
+PARTIAL_BYTES_MIN = 64 * 1024
+PARTIAL_BYTES_KEPT_MAX = 4 * PARTIAL_BYTES_MIN
+"""Unfinished frames go on in the same buffer up to this size; a larger one is given back."""
+JOIN_BYTES_MAX = 64 * 1024
+"""Answers up to this size are copied into one piece, larger ones are written as slices."""
+UNSENT_FACTOR_MAX = 64
+"""So many times the write buffer may wait for a peer that does not read."""
+
+Slice = bytes | memoryview
+
+_shared_buffer = bytearray(READ_BYTES)
+_shared_view = memoryview(_shared_buffer)
+"""All wires read into this: each read is handled before the next one begins."""
+
+
+class FastPath:
+    """Handles some frames straight from the receive buffer, ahead of everything else."""
+
+    def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
+        """Handle the frames at ``start`` that it knows; returns how many bytes they take."""
+        raise NotImplementedError
+
+
+class Wire:
+    """Reads frames and writes answers, as asyncio's buffered protocols do.
+
+    Args:
+        loop: the event loop.
+        frame_bytes_max: the largest frame that is read.
+        out_bytes_max: so much is gathered before it is written.
+        fast_path: sees what was read before commands are made of it.
+
+    What is done with a command is said by `receive`, of a class that builds on this one.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        frame_bytes_max: int,
+        out_bytes_max: int,
+        fast_path: FastPath | None,
+    ) -> None:
+        self._loop = loop
+        self._frame_bytes_max = frame_bytes_max
+        self._out_bytes_max = out_bytes_max
+        self._fast_path = fast_path
+        self._transport: asyncio.Transport | None = None
+        self._partial: bytearray | None = None
+        self._partial_view: memoryview | None = None
+        self._filled = 0
+        self._out: list[Slice] = []
+        self._out_bytes = 0
+        self._reading = False
+        self._flush_scheduled = False
+        self._paused = False
+        self._closing = False
+        self.peer_text = ""
+        self.peer_bytes = b""
+        self.last_active_s = loop.time()
+        self.received_s = monotonic()
+        """When something came from the peer for the last time; at first, when it was made. By the
+        clock itself: a loop's own time may stand still while several things happen."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._closing or self._transport is None or self._transport.is_closing()
+
+    def receive(self, command: Command) -> None:
+        """Handle one command that has arrived."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close once what was written has left; requests not handled by now never are."""
+        if self._transport is not None:
+            self._flush()
+            self._closing = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once, losing what was not sent yet."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go: behind the frame that has begun, or into the shared buffer."""
+        if self._partial_view is None:
+            return _shared_view
+        return self._partial_view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle the whole frames that have arrived and keep the rest."""
+        self.last_active_s = self._loop.time()
+        self.received_s = monotonic()
+        if self._partial is None:
+            self._consume(_shared_buffer, nbytes)
+        else:
+            self._filled += nbytes
+            self._consume(self._partial, self._filled)
+
+    def _consume(self, data: bytearray, end: int) -> None:
+        self._reading = True
+        try:
+            start = self._handle_frames(data, end)
+        except ProtocolError as problem:
+            log.warning("closed a connection: malformed input peer=%s: %s", self.peer_text, problem)
+            self._drop_partial()
+            self.close()
+            return
+        finally:
+            self._reading = False
+            self._flush()
+        self._keep(data, start, end)
+
+    def _handle_frames(self, data: bytearray, end: int) -> int:
+        """Handle frame after frame; returns where the first one begins that must wait."""
+        start = 0
+        frame_bytes_max, out_bytes_max = self._frame_bytes_max, self._out_bytes_max
+        fast_path = self._fast_path
+        while not (self._paused or self._closing):
+            if fast_path is not None:
+                start += fast_path.take(data, start, end, self)
+            command = command_at(data, start, end, frame_bytes_max)
+            if command is None:
+                break
+            start += command.frame_bytes
+            self.receive(command)
+            if self._out_bytes > out_bytes_max:
+                self._flush()
+        return start
+
+    def _keep(self, data: bytearray, start: int, end: int) -> None:
+        """Keep an unfinished frame in a buffer of its own that grows as the frame arrives."""
+        rest = end - start
+        if rest == 0 or self._closing:
+            self._drop_partial()
+            return
+        if data is self._partial and rest < len(data):
+            if start == 0:
+                return
+            if len(data) <= PARTIAL_BYTES_KEPT_MAX:
+                data[:rest] = data[start:end]
+                self._filled = rest
+                return
+        partial = bytearray(max(PARTIAL_BYTES_MIN, 2 * rest))
+        partial[:rest] = memoryview(data)[start:end]
+        self._partial, self._partial_view, self._filled = partial, memoryview(partial), rest
+
+    def _drop_partial(self) -> None:
+        self._partial, self._partial_view, self._filled = None, None, 0
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def write(self, head: Slice, slices: Sequence[Slice] = ()) -> None:
+        """Send a frame's head and the slices of its body; it leaves together with others."""
+        if self._closing:
+            return
+        self._out.append(head)
+        self._out_bytes += len(head)
+        for part in slices:
+            self._out.append(part)
+            self._out_bytes += len(part)
+        if self._reading:
+            return
+        if self._out_bytes > self._out_bytes_max:
+            self._flush()
+        elif not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_later)
+
+    def _flush_later(self) -> None:
+        self._flush_scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        out = self._out
+        if not out or self._transport is None:
+            return
+        self._out, size, self._out_bytes = [], self._out_bytes, 0
+        if self._closing:
+            return
+        if self._paused:
+            if self._is_stuck(size):
+                return
+        else:
+            self.last_active_s = self._loop.time()
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif size <= JOIN_BYTES_MAX or len(out) > 4 * size // JOIN_BYTES_MAX + 64:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
+
+    def _is_stuck(self, more_bytes: int) -> bool:
+        """Give up a peer that does not read while ever more is written to it."""
+        assert self._transport is not None
+        unsent = self._transport.get_write_buffer_size() + more_bytes
+        if unsent <= UNSENT_FACTOR_MAX * self._out_bytes_max:
+            return False
+        log.warning("closed a connection: its peer does not read peer=%s", self.peer_text)
+        self.abort()
+        return True
+
+    def _lose(self) -> None:
+        """Forget what was on its way: the connection is gone."""
+        self._transport = None
+        self._closing = True
+        self._out.clear()
+        self._out_bytes = 0
+        self._drop_partial()

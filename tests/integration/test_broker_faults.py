@@ -386,7 +386,7 @@ async def test_a_pull_that_breaks_on_a_message_does_not_fail_its_sender(
     running = await start()
     assert (await running.send(b"x")).code == 0
     held = running.broker.parts.held
-    assert held.hold(HeldPull("t", 0, 0, Broken(), object(), lambda: None), 60_000)
+    assert held.hold(HeldPull("t", 0, 0, Broken(), object()), 60_000)
 
     assert (await running.send(b"stored all the same")).code == 0
     assert "a broken filter" in caplog.text

@@ -18,9 +18,16 @@ from cometmq.broker.assembly import Parts, assemble, intake_rules
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.jobs import jobs
 from cometmq.broker.processors.held_sends import HeldSends
+from cometmq.broker.processors.plain_frames import PlainFrames
+from cometmq.broker.processors.plain_pull import PlainPulls
 from cometmq.broker.processors.plain_send import PlainSends
 from cometmq.broker.processors.send import SendMessage
-from cometmq.broker.routes import ONLY_ON_THE_MAIN_PORT, routes, send_processor
+from cometmq.broker.routes import (
+    ONLY_ON_THE_MAIN_PORT,
+    pull_processor,
+    routes,
+    send_processor,
+)
 from cometmq.broker.services.housekeeping import Housekeeping
 from cometmq.broker.services.registration import Identity, Registration
 from cometmq.protocol.octets import is_compiled
@@ -32,7 +39,7 @@ from cometmq.remoting import (
     RemotingSettings,
     TlsSettings,
 )
-from cometmq.remoting.exchange import FastPath
+from cometmq.remoting.wire import FastPath
 from cometmq.store import StoreSettings
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
@@ -120,26 +127,28 @@ class Broker:
         main = self._server("broker", table)
         await main.start(settings.bind_address, settings.listen_port)
         self._servers = [main]
-        send = send_processor(parts, main.port)
+        send, pull = send_processor(parts, main.port), pull_processor(parts)
         table.update(
             routes(
                 parts,
                 send,
+                pull,
                 port=main.port,
                 announce=registration.announce,
                 config_file=self._config_file,
                 config_changed=self._config_changed,
             )
         )
-        main.fast_path = self._short_path(send)
+        sends = self._short_way(send)
+        main.fast_path = PlainFrames(sends, PlainPulls(pull)) if is_compiled() else sends
         if settings.fast_port_enable and main.port > 2:
             fast = {code: p for code, p in table.items() if code not in ONLY_ON_THE_MAIN_PORT}
             server = self._server("broker-fast", fast)
-            server.fast_path = main.fast_path
+            server.fast_path = sends
             await server.start(settings.bind_address, main.port - 2)
             self._servers.append(server)
 
-    def _short_path(self, send: SendMessage) -> FastPath:
+    def _short_way(self, send: SendMessage) -> FastPath:
         """The short way of sends: that of plain ones would be the longer one if interpreted."""
         path = PlainSends if is_compiled() else HeldSends
         return path(send, self.configuration[RemotingSettings].frame_bytes_max)

@@ -50,9 +50,24 @@ def send_processor(parts: Parts, port: int) -> SendMessage:
     )
 
 
+def pull_processor(parts: Parts) -> PullMessages:
+    """What hands messages out."""
+    return PullMessages(
+        store=parts.store,
+        topics=parts.topics,
+        groups=parts.groups,
+        consumers=parts.consumers,
+        offsets=parts.offsets,
+        held=parts.held,
+        settings=parts.settings,
+        stats=parts.stats,
+    )
+
+
 def routes(
     parts: Parts,
     send: SendMessage,
+    pull: PullMessages,
     *,
     port: int,
     announce: Callable[[], Awaitable[None]],
@@ -64,6 +79,7 @@ def routes(
     Args:
         parts: what processors are made of.
         send: what stores messages.
+        pull: what hands them out.
         port: the real one; it stands in message ids.
         announce: returns once the name servers know of changed topics.
         config_file: where changed settings are kept, if anywhere.
@@ -73,7 +89,7 @@ def routes(
     address = parts.address.at(port)
     return {
         **_sending(parts, send, store_host, address),
-        **_consuming(parts),
+        **_consuming(parts, pull),
         **_offsets(parts),
         **_queries(parts),
         **_topics_and_groups(parts, announce),
@@ -112,17 +128,7 @@ def _sending(parts: Parts, send: SendMessage, store_host: bytes, address: str) -
     }
 
 
-def _consuming(parts: Parts) -> Table:
-    pull = PullMessages(
-        store=parts.store,
-        topics=parts.topics,
-        groups=parts.groups,
-        consumers=parts.consumers,
-        offsets=parts.offsets,
-        held=parts.held,
-        settings=parts.settings,
-        stats=parts.stats,
-    )
+def _consuming(parts: Parts, pull: PullMessages) -> Table:
     beats = Heartbeats(
         consumers=parts.consumers,
         producers=parts.producers,

@@ -26,7 +26,13 @@ from cometmq.store.loading import Loader
 from cometmq.store.lookup import QueryResult, offset_at_time, query, record_at, store_time_of_unit
 from cometmq.store.paths import StorePaths
 from cometmq.store.preparation import Preparation
-from cometmq.store.reading import GetResult, GetStatus, Matcher, ReadLimits, read_queue
+from cometmq.store.reading import (
+    RESPONSE_BYTES_MAX,
+    GetResult,
+    Matcher,
+    QueueReader,
+    ReadLimits,
+)
 from cometmq.store.retention import drop_log_files, is_hour_of_deletion, look_at_disk
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.files import FileLock, Files, SystemFiles
@@ -35,7 +41,6 @@ logger = logging.getLogger(__name__)
 
 _NOT_OPEN = "the store is not open"
 _DISK_FULL = "the disk is full"
-_RESPONSE_BYTES_MIN, _RESPONSE_BYTES_MAX = 100, 128 * 1024 * 1024
 
 
 class MessageStore:
@@ -93,7 +98,7 @@ class MessageStore:
         )
         self._appender.on_failure = self._durability.fail
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        self._limits = ReadLimits(
+        limits = ReadLimits(
             memory_bytes * settings.memory_ratio // 100,
             settings.transfer_bytes_memory_max,
             settings.transfer_count_memory_max,
@@ -101,6 +106,7 @@ class MessageStore:
             settings.transfer_count_disk_max,
             settings.filter_units_bytes_max // 20,
         )
+        self._reader = QueueReader(self._table, self._log, limits)
 
     # --- opening and closing ------------------------------------------------------------------
 
@@ -288,6 +294,11 @@ class MessageStore:
 
     # --- reading ------------------------------------------------------------------------------
 
+    @property
+    def reader(self) -> QueueReader:
+        """What `get` calls, for whoever reads very often."""
+        return self._reader
+
     def get(
         self,
         topic: str,
@@ -311,13 +322,8 @@ class MessageStore:
             A status in RocketMQ's names and where to read on. Slices stay readable as long as
             they are held.
         """
-        queue = self._table.find(topic, queue_id)
-        if queue is None:
-            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
-        limit = _RESPONSE_BYTES_MAX
-        if max_bytes is not None:
-            limit = max(_RESPONSE_BYTES_MIN, min(max_bytes, _RESPONSE_BYTES_MAX))
-        return read_queue(queue, self._log, self._limits, offset, max_count, matcher, limit)
+        limit = RESPONSE_BYTES_MAX if max_bytes is None else max_bytes
+        return self._reader.get(topic, queue_id, offset, max_count, matcher, limit)
 
     def record_at(self, log_offset: int, size_bytes: int | None = None) -> bytes | None:
         """Return the record that begins at a log offset, or None where none does.

@@ -3,10 +3,11 @@ cimport cython
 from cometmq.store cimport raw
 from cometmq.store.commit_log cimport CommitLog
 from cometmq.store.consume_queue cimport ConsumeQueue
+from cometmq.store.dispatch cimport QueueTable
 from cometmq.store.segments cimport Segment
 
 
-cdef int _UNIT_BYTES
+cdef int _UNIT_BYTES, _RESPONSE_BYTES_MIN, _BYTES_MAX
 
 
 cdef class GetResult:
@@ -27,6 +28,17 @@ cdef class ReadLimits:
     cdef readonly long long bytes_on_disk
     cdef readonly long long count_on_disk
     cdef readonly long long units
+
+
+cdef class QueueReader:
+    cdef QueueTable _table
+    cdef CommitLog _log
+    cdef ReadLimits _limits
+
+    @cython.locals(queue=ConsumeQueue, limit=cython.longlong)
+    cpdef GetResult get(
+        self, str topic, long long queue_id, long long offset, long long max_count,
+        object matcher, long long max_bytes)
 
 
 @cython.locals(low=cython.longlong, high=cython.longlong, result=GetResult)

@@ -14,8 +14,12 @@ from typing import Any, Protocol
 from cometmq.store import raw
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from cometmq.store.dispatch import QueueTable
 
 _UNIT_BYTES = UNIT_BYTES  # a C number once compiled
+_RESPONSE_BYTES_MIN = 100
+RESPONSE_BYTES_MAX = 128 * 1024 * 1024
+_BYTES_MAX = RESPONSE_BYTES_MAX
 
 
 class GetStatus(enum.Enum):
@@ -30,6 +34,17 @@ class GetStatus(enum.Enum):
     OFFSET_TOO_SMALL = 6
     NO_MATCHED_LOGIC_QUEUE = 7
     NO_MESSAGE_IN_QUEUE = 8
+
+
+# An enumeration's members take long to find by their names.
+_FOUND = GetStatus.FOUND
+_MESSAGE_WAS_REMOVING = GetStatus.MESSAGE_WAS_REMOVING
+_NO_MATCHED_MESSAGE = GetStatus.NO_MATCHED_MESSAGE
+_NO_MESSAGE_IN_QUEUE = GetStatus.NO_MESSAGE_IN_QUEUE
+_OFFSET_FOUND_NULL = GetStatus.OFFSET_FOUND_NULL
+_OFFSET_OVERFLOW_BADLY = GetStatus.OFFSET_OVERFLOW_BADLY
+_OFFSET_OVERFLOW_ONE = GetStatus.OFFSET_OVERFLOW_ONE
+_OFFSET_TOO_SMALL = GetStatus.OFFSET_TOO_SMALL
 
 
 class Matcher(Protocol):
@@ -120,6 +135,37 @@ class ReadLimits:
         self.units = units
 
 
+class QueueReader:
+    """Reads queues by their names.
+
+    Args:
+        table: the queues.
+        log: where their messages are.
+        limits: how much a read may return.
+    """
+
+    def __init__(self, table: QueueTable, log: CommitLog, limits: ReadLimits) -> None:
+        self._table = table
+        self._log = log
+        self._limits = limits
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        matcher: Matcher | None,
+        max_bytes: int,
+    ) -> GetResult:
+        """Return messages of a queue; see `MessageStore.get`."""
+        queue = self._table.find(topic, queue_id)
+        if queue is None:
+            return GetResult(_NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        limit = max(_RESPONSE_BYTES_MIN, min(max_bytes, _BYTES_MAX))
+        return read_queue(queue, self._log, self._limits, offset, max_count, matcher, limit)
+
+
 def read_queue(
     queue: ConsumeQueue,
     log: CommitLog,
@@ -133,14 +179,14 @@ def read_queue(
     low = queue.min_offset
     high = queue.max_offset
     if high == 0:
-        return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        return GetResult(_NO_MESSAGE_IN_QUEUE, 0, low, high)
     if offset < low:
-        return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        return GetResult(_OFFSET_TOO_SMALL, low, low, high)
     if offset == high:
-        return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        return GetResult(_OFFSET_OVERFLOW_ONE, offset, low, high)
     if offset > high:
-        return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, low, high)
+        return GetResult(_OFFSET_OVERFLOW_BADLY, high, low, high)
+    result = GetResult(_NO_MATCHED_MESSAGE, offset, low, high)
     _scan(result, queue, log, limits, offset, max_count, matcher, max_bytes)
     return result
 
@@ -170,7 +216,7 @@ def _scan(
         if units is None or offset >= units_end:
             units = queue.segments.find(offset * _UNIT_BYTES)
             if units is None:
-                result.status = GetStatus.OFFSET_FOUND_NULL
+                result.status = _OFFSET_FOUND_NULL
                 break
             units_at = units.base_offset // _UNIT_BYTES
             units_end = units.end_offset // _UNIT_BYTES
@@ -224,7 +270,7 @@ def _scan(
     result.size_bytes = size_sum
     result.next_begin_offset = offset
     if count > 0:
-        result.status = GetStatus.FOUND
-    elif removing and result.status is GetStatus.NO_MATCHED_MESSAGE:
-        result.status = GetStatus.MESSAGE_WAS_REMOVING
+        result.status = _FOUND
+    elif removing and result.status is _NO_MATCHED_MESSAGE:
+        result.status = _MESSAGE_WAS_REMOVING
     result.suggest_slave = log_end - last_log_offset > limits.memory_bytes

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,17 @@ class Odd:
 
     def matches_tags(self, tags_code: int) -> bool:
         return tags_code % 2 == 1
+
+
+class Held(HeldPull):
+    """A pull that does something when it runs again."""
+
+    def __init__(self, *where: Any, act: Callable[[], None], sits_out: bool = False) -> None:
+        super().__init__(*where, sits_out=sits_out)
+        self.act = act
+
+    def rerun(self) -> None:
+        self.act()
 
 
 class Waiting:
@@ -42,7 +54,7 @@ class Waiting:
         sits_out: bool = False,
     ) -> bool:
         act = rerun or (lambda: self.answered.append(name))
-        pull = HeldPull(topic, queue, offset, matcher, owner, act, sits_out=sits_out)
+        pull = Held(topic, queue, offset, matcher, owner, act=act, sits_out=sits_out)
         return self.pulls.hold(pull, hold_ms)
 
 
@@ -103,6 +115,31 @@ async def test_a_pull_ends_when_its_time_is_over(waiting: Waiting) -> None:
     waiting.hold("a", hold_ms=20, rerun=ended.set)
     await asyncio.wait_for(ended.wait(), 2)
     assert len(waiting.pulls) == 0
+
+
+async def test_pulls_end_each_at_its_own_time(waiting: Waiting) -> None:
+    last = asyncio.Event()
+    waiting.hold("late", hold_ms=60, rerun=last.set)
+    waiting.hold("early", hold_ms=20)
+    waiting.hold("woken", hold_ms=40, queue=1)
+    waiting.pulls.arrived("T", 1, 0, 0)
+    await asyncio.wait_for(last.wait(), 2)
+    assert waiting.answered == ["woken", "early"]
+    assert len(waiting.pulls) == 0
+
+
+async def test_a_pull_that_was_woken_leaves_no_timer_that_ends_a_later_one(
+    waiting: Waiting,
+) -> None:
+    waiting.hold("woken", hold_ms=20)
+    waiting.pulls.arrived("T", 0, 0, 0)
+    await asyncio.sleep(0)
+    ended = asyncio.Event()
+    waiting.hold("stays")
+    waiting.hold("ends", hold_ms=50, rerun=ended.set)
+    await asyncio.wait_for(ended.wait(), 2)
+    assert waiting.answered == ["woken"]
+    assert len(waiting.pulls) == 1
 
 
 async def test_no_more_pulls_are_held_than_allowed(waiting: Waiting) -> None:

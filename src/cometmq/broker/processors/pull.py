@@ -27,9 +27,14 @@ from cometmq.model.flags import PullSysFlag
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import Perm, TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.frame import JSON_HEADER
 from cometmq.protocol.headers import PullMessageRequest
-from cometmq.remoting.exchange import Request, Response
-from cometmq.store import GetResult, GetStatus, Matcher, MessageStore
+from cometmq.protocol.subscription import ALL_TAGS, TAG_KIND
+from cometmq.remoting.exchange import Request, Response, SuccessFormat
+from cometmq.remoting.wire import Wire
+from cometmq.store import GetStatus, Matcher, MessageStore
+from cometmq.store.reading import RESPONSE_BYTES_MAX, GetResult
 
 # Which switch refused a pull, told in header field forbiddenType.
 FORBIDDEN_BY_BROKER = 1
@@ -52,12 +57,71 @@ _CODE_OF_STATUS = {
     GetStatus.OFFSET_TOO_SMALL: _MOVED,
 }
 _EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+_STATUS_FOUND = GetStatus.FOUND
+_FOUND_REMARK = "FOUND"
 
 _COMMIT_OFFSET = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND = int(PullSysFlag.SUSPEND)
 _SUBSCRIPTION = int(PullSysFlag.SUBSCRIPTION)
 _READ = int(Perm.READ)
+_PULL = int(RequestCode.PULL_MESSAGE)
 _LITE_PULL = int(RequestCode.LITE_PULL_MESSAGE)
+
+
+class Pull(HeldPull):
+    """One pull: what it wants of a queue, and who is to be answered.
+
+    Args:
+        processor: answers it when it was held.
+        wire: where it came from.
+        opaque: its number there.
+        request: what it came as; made when needed where it was read from the wire as it lay there.
+    """
+
+    def __init__(
+        self, processor: PullMessages, wire: Wire, opaque: int, request: Request | None = None
+    ) -> None:
+        self.processor = processor
+        self.owner = wire
+        self.wire = wire
+        self.opaque = opaque
+        self.came_as = request
+        self.topic = ""
+        self.queue_id = 0
+        self.offset = 0
+        self.matcher = None
+        self.sits_out = False
+        self.group = ""
+        self.count_max = 0
+        self.bytes_max = RESPONSE_BYTES_MAX
+        self.flags = 0
+        self.commit_offset = 0
+        self.suspend_ms = 0
+        self.expression: str | None = None
+        self.kind: str | None = None
+        self.version = 0
+        self.is_lite = False
+
+    def rerun(self) -> None:
+        """Answer for good."""
+        self.processor.rerun(self)
+
+    def request(self) -> Request:
+        """The request, to be answered the long way."""
+        if self.came_as is None:
+            self.came_as = Request(Command(_PULL, opaque=self.opaque), self.wire)
+        return self.came_as
+
+    def succeed(self, success: SuccessFormat, numbers: tuple[int, ...], found: GetResult) -> bool:
+        """Answer with what was found; False when the answer must take the long way."""
+        request = self.came_as
+        if request is None:
+            self.wire.write(success.numbers_head(numbers, found.size_bytes), found.slices)
+            return True
+        if request.command.serialization != JSON_HEADER:
+            return False
+        request.reply_head(success.numbers_head(numbers, found.size_bytes), found.slices)
+        return True
 
 
 class PullForbiddenError(ResponseError):
@@ -94,207 +158,204 @@ class PullMessages:
         stats: BrokerStats,
     ) -> None:
         self._store = store
+        self._reader = store.reader
         self._topics = topics
         self._groups = groups
         self._consumers = consumers
         self._offsets = offsets
         self._held = held
         self._settings = settings
+        self._followed: BrokerSettings | None = None
         self._stats = stats
+        self._found = SuccessFormat(
+            '{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"}',
+            remark=_FOUND_REMARK,
+        )
 
     def pull(self, request: Request) -> Response | None:
         """Answer now, or hold the pull and return None."""
+        return self.answer(self._pull_of(request))
+
+    def _pull_of(self, request: Request) -> Pull:
         header = request.header(PullMessageRequest)
+        pull = Pull(self, request.connection, request.command.opaque, request)
+        pull.topic = header.topic
+        pull.queue_id = header.queue_id
+        pull.offset = header.queue_offset
+        pull.group = header.consumer_group
+        pull.count_max = header.max_msg_nums
+        if header.max_msg_bytes is not None:
+            pull.bytes_max = header.max_msg_bytes
+        pull.flags = header.sys_flag
+        pull.commit_offset = header.commit_offset
+        pull.suspend_ms = header.suspend_timeout_millis
+        pull.expression = header.subscription
+        pull.kind = header.expression_type
+        pull.version = header.sub_version
+        pull.is_lite = request.code == _LITE_PULL
+        return pull
+
+    def answer(self, pull: Pull) -> Response | None:
+        """The answer; None when the pull is held, or was answered with messages already.
+
+        Raises:
+            ResponseError: the pull is refused.
+        """
         try:
-            return self._run(request, header, True)
+            return self._run(pull, True)
         except PullForbiddenError as refusal:
             return _forbidden(refusal)
 
-    def rerun(self, request: Request, header: PullMessageRequest) -> None:
+    def rerun(self, pull: Pull) -> None:
         """Answer a pull that was held, for good."""
-        if request.connection.closed:
+        if pull.wire.closed:
             return
         try:
-            response = self._run(request, header, False)
+            response = self._run(pull, False)
         except PullForbiddenError as refusal:
             response = _forbidden(refusal)
         except ResponseError as refusal:
             response = Response(refusal.code, refusal.remark)
         if response is not None:
-            request.reply(response)
+            pull.request().reply(response)
 
-    def _run(self, request: Request, header: PullMessageRequest, may_hold: bool) -> Response | None:
+    def _run(self, pull: Pull, may_hold: bool) -> Response | None:
         settings = self._settings()
-        group = self._check_group(request, header, settings)
-        self._check_topic(request, header)
-        matcher = self._matcher(header, group, settings)
-        response = self._pending_reset(header, settings)
-        if response is not None:
-            return response
-        result = self._read(header, matcher)
-        if may_hold and header.sys_flag & _COMMIT_OFFSET and header.commit_offset >= 0:
-            self._offsets.commit(
-                header.consumer_group, header.topic, header.queue_id, header.commit_offset
-            )
-        code = _code_of(result, header.queue_offset)
-        if code == _NOT_FOUND and may_hold and header.sys_flag & _SUSPEND:
-            is_long = settings.long_polling_enable
-            hold_ms = header.suspend_timeout_millis if is_long else settings.short_polling_time_ms
+        if settings is not self._followed:
+            self._follow(settings)
+        group = self._check_group(pull)
+        self._check_topic(pull)
+        matcher = self._matcher(pull, group)
+        if self._tells_resets and self._offsets.has_resets:
+            response = self._pending_reset(pull)
+            if response is not None:
+                return response
+        result = self._reader.get(
+            pull.topic, pull.queue_id, pull.offset, max(pull.count_max, 1), matcher, pull.bytes_max
+        )
+        self._offsets.note_pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
+        if may_hold and pull.flags & _COMMIT_OFFSET and pull.commit_offset >= 0:
+            self._offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
+        code = _code_of(result, pull.offset)
+        if code == _NOT_FOUND and may_hold and pull.flags & _SUSPEND:
+            hold_ms = pull.suspend_ms if self._polls_long else self._short_poll_ms
             if hold_ms > 0:
-                self._hold(request, header, matcher, hold_ms, sits_out=not is_long)
+                pull.matcher = matcher
+                pull.sits_out = not self._polls_long
+                self._hold(pull, hold_ms)
                 return None
-        return self._answer(header, group, result, code, settings)
+        return self._answer(pull, group, result, code)
+
+    def _follow(self, settings: BrokerSettings) -> None:
+        """Take over the settings as they are now."""
+        self._may_be_read = settings.broker_permission & _READ != 0
+        self._serves_lite = settings.lite_pull_message_enable
+        self._filters = settings.enable_property_filter
+        self._tells_resets = settings.use_server_side_reset_offset
+        self._polls_long = settings.long_polling_enable
+        self._short_poll_ms = settings.short_polling_time_ms
+        self._suggests = settings.slave_read_enable
+        self._ip = settings.broker_ip1 or settings.bind_address
+        self._followed = settings
 
     # --- checks, in RocketMQ's order ----------------------------------------------------------
 
-    def _check_group(
-        self, request: Request, header: PullMessageRequest, settings: BrokerSettings
-    ) -> SubscriptionGroupConfig:
-        ip = settings.broker_ip1 or settings.bind_address
-        if not settings.broker_permission & _READ:
+    def _check_group(self, pull: Pull) -> SubscriptionGroupConfig:
+        if not self._may_be_read:
             raise PullForbiddenError(
-                f"the broker[{ip}] pulling message is forbidden",
-                FORBIDDEN_BY_BROKER,
+                f"the broker[{self._ip}] pulling message is forbidden", FORBIDDEN_BY_BROKER
             )
-        if request.code == _LITE_PULL and not settings.lite_pull_message_enable:
+        if pull.is_lite and not self._serves_lite:
             raise PullForbiddenError(
-                f"the broker[{ip}] for lite pull consumer is forbidden",
-                FORBIDDEN_BY_BROKER,
+                f"the broker[{self._ip}] for lite pull consumer is forbidden", FORBIDDEN_BY_BROKER
             )
-        group = known_group(
-            self._groups, header.consumer_group, "subscription group [{}] does not exist, "
-        )
+        group = self._groups.get(pull.group)
+        if group is None:
+            group = known_group(
+                self._groups, pull.group, "subscription group [{}] does not exist, "
+            )
         if not group.consume_enable:
             raise PullForbiddenError(
-                f"subscription group no permission, {header.consumer_group}", FORBIDDEN_BY_GROUP
+                f"subscription group no permission, {pull.group}", FORBIDDEN_BY_GROUP
             )
         return group
 
-    def _check_topic(self, request: Request, header: PullMessageRequest) -> TopicConfig:
-        topic = known_topic(self._topics, header.topic)
+    def _check_topic(self, pull: Pull) -> TopicConfig:
+        topic = self._topics.get(pull.topic) or known_topic(self._topics, pull.topic)
         if not topic.perm & _READ:
             raise PullForbiddenError(
-                f"the topic[{header.topic}] pulling message is forbidden", FORBIDDEN_BY_TOPIC
+                f"the topic[{pull.topic}] pulling message is forbidden", FORBIDDEN_BY_TOPIC
             )
-        if not 0 <= header.queue_id < topic.read_queue_nums:
+        if not 0 <= pull.queue_id < topic.read_queue_nums:
             raise ResponseError(
                 ResponseCode.INVALID_PARAMETER,
-                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
-                f"consumer:[{request.connection.peer_text}]",
+                f"consumer:[{pull.wire.peer_text}]",
             )
         return topic
 
-    def _matcher(
-        self,
-        header: PullMessageRequest,
-        group: SubscriptionGroupConfig,
-        settings: BrokerSettings,
-    ) -> Matcher | None:
-        if header.sys_flag & _SUBSCRIPTION:
-            return matcher_of(
-                header.subscription, header.expression_type, settings.enable_property_filter
-            )
-        online = self._consumers.group(header.consumer_group)
+    def _matcher(self, pull: Pull, group: SubscriptionGroupConfig) -> Matcher | None:
+        if pull.flags & _SUBSCRIPTION:
+            if pull.expression == ALL_TAGS and pull.kind == TAG_KIND:
+                return None
+            return matcher_of(pull.expression, pull.kind, self._filters)
+        online = self._consumers.group(pull.group)
         if online is None:
             raise ResponseError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
             )
         if not group.consume_broadcast_enable and online.model == BROADCASTING:
             raise PullForbiddenError(
-                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+                f"the consumer group[{pull.group}] can not consume by broadcast way",
                 FORBIDDEN_TO_BROADCAST,
             )
-        if self._groups.is_forbidden(header.consumer_group, header.topic):
+        if self._groups.is_forbidden(pull.group, pull.topic):
             raise PullForbiddenError(
-                f"the consumer group[{header.consumer_group}] is forbidden "
-                f"for topic[{header.topic}]",
+                f"the consumer group[{pull.group}] is forbidden for topic[{pull.topic}]",
                 FORBIDDEN_TO_SUBSCRIPTION,
             )
-        subscription = online.subscriptions.get(header.topic)
+        subscription = online.subscriptions.get(pull.topic)
         if subscription is None:
             raise ResponseError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
             )
-        if subscription.version < header.sub_version:
+        if subscription.version < pull.version:
             raise ResponseError(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
-        return subscription.matcher(settings.enable_property_filter)
+        return subscription.matcher(self._filters)
 
-    # --- reading ------------------------------------------------------------------------------
+    # --- answers ------------------------------------------------------------------------------
 
-    def _pending_reset(
-        self, header: PullMessageRequest, settings: BrokerSettings
-    ) -> Response | None:
+    def _pending_reset(self, pull: Pull) -> Response | None:
         """The answer that tells a group of an offset an administrator has set meanwhile."""
-        if not self._offsets.has_resets or not settings.use_server_side_reset_offset:
-            return None
-        offset = self._offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+        offset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if offset is None:
             return None
-        low, high = self._store.bounds(header.topic, header.queue_id)
+        low, high = self._store.bounds(pull.topic, pull.queue_id)
         return Response(_MOVED, "OFFSET_RESET", fields=_fields(0, offset, low, high))
 
-    def _read(self, header: PullMessageRequest, matcher: Matcher | None) -> GetResult:
-        result = self._store.get(
-            header.topic,
-            header.queue_id,
-            header.queue_offset,
-            max(header.max_msg_nums, 1),
-            matcher,
-            header.max_msg_bytes,
-        )
-        self._offsets.note_pulled(
-            header.consumer_group, header.topic, header.queue_id, result.next_begin_offset
-        )
-        return result
-
     def _answer(
-        self,
-        header: PullMessageRequest,
-        group: SubscriptionGroupConfig,
-        result: GetResult,
-        code: int,
-        settings: BrokerSettings,
-    ) -> Response:
+        self, pull: Pull, group: SubscriptionGroupConfig, result: GetResult, code: int
+    ) -> Response | None:
         suggested = 0
-        if settings.slave_read_enable:
+        if self._suggests:
             slow = result.suggest_slave
             suggested = group.which_broker_when_consume_slowly if slow else group.broker_id
-        fields = _fields(suggested, result.next_begin_offset, result.min_offset, result.max_offset)
+        low, high = result.min_offset, result.max_offset
         if code != _FOUND:
             self._stats.missed()
+            fields = _fields(suggested, result.next_begin_offset, low, high)
             return Response(code, result.status.name, fields=fields)
-        self._stats.got(
-            header.consumer_group,
-            header.topic,
-            header.queue_id,
-            result.count,
-            result.size_bytes,
-        )
-        return Response(code, "FOUND", fields=fields, body=result.slices)
+        self._stats.got(pull.group, pull.topic, pull.queue_id, result.count, result.size_bytes)
+        numbers = (suggested, result.next_begin_offset, low, high, pull.opaque)
+        if pull.succeed(self._found, numbers, result):
+            return None
+        fields = _fields(suggested, result.next_begin_offset, low, high)
+        return Response(code, _FOUND_REMARK, fields=fields, body=result.slices)
 
-    # --- holding ------------------------------------------------------------------------------
-
-    def _hold(
-        self,
-        request: Request,
-        header: PullMessageRequest,
-        matcher: Matcher | None,
-        hold_ms: int,
-        *,
-        sits_out: bool,
-    ) -> None:
-        pull = HeldPull(
-            header.topic,
-            header.queue_id,
-            header.queue_offset,
-            matcher,
-            request.connection,
-            lambda: self.rerun(request, header),
-            sits_out=sits_out,
-        )
+    def _hold(self, pull: Pull, hold_ms: int) -> None:
         if not self._held.hold(pull, hold_ms):
             raise ResponseError(
                 ResponseCode.SYSTEM_BUSY,
@@ -304,7 +365,7 @@ class PullMessages:
 
 def _code_of(result: GetResult, requested_offset: int) -> int:
     status = result.status
-    if status is GetStatus.FOUND:
+    if status is _STATUS_FOUND:
         return _FOUND
     if status in _EMPTY:
         return _NOT_FOUND if requested_offset == 0 else _MOVED

@@ -1,26 +1,35 @@
 cimport cython
 
 
+cdef int _TICK_MS
+
+
 cdef class HeldPull:
-    cdef readonly tuple place
-    cdef readonly object offset
-    cdef readonly object matcher
-    cdef readonly object owner
-    cdef readonly object rerun
-    cdef readonly bint sits_out
-    cdef public object timer
+    cdef public str topic
+    cdef public int queue_id
+    cdef public long long offset
+    cdef public object matcher
+    cdef public object owner
+    cdef public bint sits_out
+    cdef public double until_s
+    cdef public long long ticks
+
+    cpdef rerun(self)
 
 
 cdef class HeldPulls:
     cdef long long _held_max
     cdef dict _by_place
     cdef dict _by_owner
+    cdef dict _by_ticks
+    cdef object _timer
+    cdef double _timer_s
     cdef readonly dict awaited
     cdef long long _held
     cdef list _woken
     cdef bint _is_open
 
-    @cython.locals(seconds=cython.double)
+    @cython.locals(waits_ms=cython.longlong)
     cpdef bint hold(self, HeldPull pull, object hold_ms) except -1
     @cython.locals(waiting=dict, pull=HeldPull)
     cpdef object arrived(
@@ -28,9 +37,12 @@ cdef class HeldPulls:
         object store_time_ms=*, bytes properties=*)
     cdef object _wake(self, HeldPull pull)
     cdef object _rerun(self, HeldPull pull)
+    @cython.locals(others=cython.long)
     cdef object _remove(self, HeldPull pull)
 
 
 cdef bint _wants(object matcher, object tags_code, bytes properties) except -1
+@cython.locals(pulls=dict)
+cdef object _put_in(dict table, object key, HeldPull pull)
 @cython.locals(pulls=dict)
 cdef object _take_out(dict table, object key, HeldPull pull)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 from cometmq.store import Matcher
@@ -26,21 +26,21 @@ log = logging.getLogger(__name__)
 
 HELD_PULLS_MAX = 100_000
 HOLD_MS_MAX = 300_000
+TICK_MS = 10
+"""Pulls are held for whole ticks, so that those held equally long end in the order they came."""
+_TICK_MS = TICK_MS
 
 
 class HeldPull:
-    """One pull that waits.
+    """One pull that waits; what it does when it runs again is said by a class that builds on this.
 
     Args:
         topic, queue_id: where it waits.
         offset: the first offset it wants.
         matcher: what it wants; None for everything.
         owner: what it leaves with, its connection.
-        rerun: answers the pull for good; called at most once.
         sits_out: whether it waits for its time only (short polling), not for messages.
     """
-
-    __slots__ = ("matcher", "offset", "owner", "place", "rerun", "sits_out", "timer")
 
     def __init__(
         self,
@@ -49,17 +49,23 @@ class HeldPull:
         offset: int,
         matcher: Matcher | None,
         owner: object,
-        rerun: Callable[[], None],
         *,
         sits_out: bool = False,
     ) -> None:
-        self.place = (topic, queue_id)
+        self.topic = topic
+        self.queue_id = queue_id
         self.offset = offset
         self.matcher = matcher
         self.owner = owner
-        self.rerun = rerun
         self.sits_out = sits_out
-        self.timer: asyncio.TimerHandle | None = None
+        self.until_s = 0.0
+        """When its time is over, by the loop's clock."""
+        self.ticks = 0
+        """For how long it is held."""
+
+    def rerun(self) -> None:
+        """Answer the pull for good; called at most once."""
+        raise NotImplementedError
 
 
 class HeldPulls:
@@ -75,6 +81,10 @@ class HeldPulls:
         self._by_owner: dict[object, dict[HeldPull, None]] = {}
         self.awaited: dict[str, int] = {}
         """How many pulls are held for each topic; those with none are not in it."""
+        self._by_ticks: dict[int, dict[HeldPull, None]] = {}
+        """Those that are held equally long, the oldest first."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         self._held = 0
         self._woken: list[HeldPull] = []
         self._is_open = True
@@ -83,21 +93,45 @@ class HeldPulls:
         return self._held
 
     def hold(self, pull: HeldPull, hold_ms: int) -> bool:
-        """Keep a pull until something ends it, at the latest after ``hold_ms``.
+        """Keep a pull until something ends it, at the latest after ``hold_ms``, in whole ticks.
 
         Returns:
             False when too many pulls wait already or the broker is stopping; the caller answers.
         """
         if self._held >= self._held_max or not self._is_open:
             return False
-        seconds = min(max(hold_ms, 0), HOLD_MS_MAX) / 1000
-        pull.timer = asyncio.get_running_loop().call_later(seconds, self._end, pull)
-        self._by_place.setdefault(pull.place, {})[pull] = None
-        self._by_owner.setdefault(pull.owner, {})[pull] = None
+        loop = asyncio.get_running_loop()
+        waits_ms = min(max(hold_ms, 0), HOLD_MS_MAX)
+        pull.ticks = (waits_ms + _TICK_MS - 1) // _TICK_MS
+        pull.until_s = loop.time() + pull.ticks * _TICK_MS / 1000.0
+        _put_in(self._by_ticks, pull.ticks, pull)
+        _put_in(self._by_place, (pull.topic, pull.queue_id), pull)
+        _put_in(self._by_owner, pull.owner, pull)
         self._held += 1
-        topic = pull.place[0]
-        self.awaited[topic] = self.awaited.get(topic, 0) + 1
+        self.awaited[pull.topic] = self.awaited.get(pull.topic, 0) + 1
+        if self._timer is None or pull.until_s < self._timer_s:
+            self._set_timer(loop, pull.until_s)
         return True
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(at_s, self._end_those_due)
+        self._timer_s = at_s
+
+    def _end_those_due(self) -> None:
+        """End the pulls whose time is over; one timer serves all, and may find nothing to do."""
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        limit_s = loop.time() + TICK_MS / 2000
+        for ticks in list(self._by_ticks):
+            held = self._by_ticks.get(ticks, {})
+            due = takewhile(lambda pull: pull.until_s <= limit_s, held)
+            for pull in list(due):
+                self._end(pull)
+        first_s = min((next(iter(pulls)).until_s for pulls in self._by_ticks.values()), default=0.0)
+        if first_s and (self._timer is None or first_s < self._timer_s):
+            self._set_timer(loop, first_s)
 
     def arrived(
         self,
@@ -136,6 +170,9 @@ class HeldPulls:
             for pull in list(waiting):
                 self._end(pull)
         self._run_woken()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _wake(self, pull: HeldPull) -> None:
         self._remove(pull)
@@ -157,19 +194,19 @@ class HeldPulls:
         try:
             pull.rerun()
         except Exception:
-            log.exception("A held pull failed. place=%s offset=%d", pull.place, pull.offset)
+            place = f"{pull.topic}/{pull.queue_id}"
+            log.exception("A held pull failed. place=%s offset=%d", place, pull.offset)
 
     def _remove(self, pull: HeldPull) -> None:
-        if pull.timer is not None:
-            pull.timer.cancel()
-            pull.timer = None
-        _take_out(self._by_place, pull.place, pull)
+        _take_out(self._by_ticks, pull.ticks, pull)
+        _take_out(self._by_place, (pull.topic, pull.queue_id), pull)
         _take_out(self._by_owner, pull.owner, pull)
         self._held -= 1
-        topic = pull.place[0]
-        self.awaited[topic] -= 1
-        if not self.awaited[topic]:
-            del self.awaited[topic]
+        others = self.awaited[pull.topic] - 1
+        if others:
+            self.awaited[pull.topic] = others
+        else:
+            del self.awaited[pull.topic]
 
 
 def _wants(matcher: Matcher | None, tags_code: int, properties: bytes) -> bool:
@@ -178,6 +215,14 @@ def _wants(matcher: Matcher | None, tags_code: int, properties: bytes) -> bool:
     if not matcher.matches_tags(tags_code):
         return False
     return not matcher.needs_properties or matcher.matches_properties(properties)
+
+
+def _put_in(table: dict[Any, dict[HeldPull, None]], key: object, pull: HeldPull) -> None:
+    pulls = table.get(key)
+    if pulls is None:
+        table[key] = {pull: None}
+    else:
+        pulls[pull] = None
 
 
 def _take_out(table: dict[Any, dict[HeldPull, None]], key: object, pull: HeldPull) -> None:

@@ -1,0 +1,374 @@
+"""The short way of plain pulls beside the long one: same answers, byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cometmq.broker.processors.plain_frames import PlainFrames
+from cometmq.broker.processors.plain_pull import PlainPulls
+from cometmq.broker.processors.pull import PullMessages
+from cometmq.broker.services.consumers import ConsumerRegistry
+from cometmq.broker.services.long_polling import HeldPulls
+from cometmq.broker.services.stats import BrokerStats
+from cometmq.broker.services.subscriptions import Subscription
+from cometmq.protocol.bodies import SubscriptionData
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command, encode_command
+from cometmq.remoting.wire import FastPath, Wire
+from cometmq.store import MessageStore
+from support.fake_transport import Wired
+
+from .conftest import Tables, open_store
+
+HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
+COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
+FIELDS = {
+    "consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+    "sysFlag": str(SUBSCRIPTION), "commitOffset": "0", "suspendTimeoutMillis": "15000",
+    "subscription": "*", "subVersion": "0", "expressionType": "TAG", "bname": "broker-a",
+}  # fmt: skip
+
+
+class Nothing(FastPath):
+    """A short way that knows no frame."""
+
+    def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
+        return 0
+
+
+class Side:
+    """A processor of pulls, with the short way before it or without."""
+
+    def __init__(self, tables: Tables, store: MessageStore, *, short: bool) -> None:
+        self.tables = tables
+        self.consumers = ConsumerRegistry(tables.clock)
+        self.held = HeldPulls(held_max=2)
+        self.stats = BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False)
+        self.pulls = PullMessages(
+            store=store,
+            topics=tables.topics,
+            groups=tables.groups,
+            consumers=self.consumers,
+            offsets=tables.offsets,
+            held=self.held,
+            settings=lambda: tables.settings,
+            stats=self.stats,
+        )
+        self.handled = 0
+        way = PlainFrames(Nothing(), PlainPulls(self.pulls)) if short else None
+        codes = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+        self.wired = Wired(dict.fromkeys(codes, self._handle), fast_path=way)
+
+    def _handle(self, request: Any) -> Any:
+        self.handled += 1
+        return self.pulls.pull(request)
+
+    def online(self, expression: str) -> None:
+        data = SubscriptionData(topic="T", sub_string=expression, sub_version=5)
+        self.consumers.register(
+            self.wired.connection,
+            "c",
+            "g",
+            kind="CONSUME_PASSIVELY",
+            model="CLUSTERING",
+            consume_from="",
+            subscriptions=[Subscription(data)],
+        )
+
+
+class Both:
+    """The two sides, given the same; they share a store with five messages in queue 0."""
+
+    def __init__(self, tables: Tables, store: MessageStore) -> None:
+        self.tables = tables
+        self.store = store
+        tables.topic("T", queues=2)
+        self.short = Side(tables, store, short=True)
+        self.long = Side(tables, store, short=False)
+        store.tell_arrivals(self._arrived, {"T": 1})
+        for tag in ("a", "b", "a", "b", "a"):
+            self.put(tag)
+
+    def _arrived(self, *what: Any) -> None:
+        self.short.held.arrived(*what)
+        self.long.held.arrived(*what)
+
+    def put(self, tag: str, queue: int = 0) -> None:
+        properties = f"TAGS\x01{tag}\x02".encode()
+        self.store.append(
+            "T", queue, tag.encode(), properties, born_time_ms=1, born_host=HOST, store_host=HOST
+        )
+
+    def set(self, **changes: Any) -> None:
+        self.tables.settings = dataclasses.replace(self.tables.settings, **changes)
+
+    def same(self, *pieces: bytes) -> int:
+        """Send the pieces to both, compare everything; returns how many took the long way."""
+        handled = self.short.handled
+        for piece in pieces:
+            self.short.wired.transport.send(piece)
+            self.long.wired.transport.send(piece)
+        self.compare()
+        return self.short.handled - handled
+
+    def compare(self) -> None:
+        short, long = self.short, self.long
+        assert short.wired.transport.written == long.wired.transport.written
+        assert len(short.held) == len(long.held)
+        assert short.stats.get_messages == long.stats.get_messages
+        assert short.stats.get_missed == long.stats.get_missed
+        assert short.wired.connection.closed == long.wired.connection.closed
+
+    @property
+    def codes(self) -> list[int]:
+        return [answer.code for answer in self.short.wired.answers]
+
+
+@pytest.fixture
+async def both(tables: Tables, store: MessageStore) -> AsyncIterator[Both]:
+    made = Both(tables, store)
+    yield made
+    made.short.held.close()
+    made.long.held.close()
+
+
+def java(
+    fields: dict[str, str],
+    *,
+    opaque: str = "7",
+    version: str = "479",
+    flag: str = "0",
+    language: str = '"JAVA"',
+    code: str = "11",
+    raw: dict[str, str] | None = None,
+) -> bytes:
+    """A header as Java's consumers write it."""
+    written = {name: json.dumps(value) for name, value in fields.items()} | (raw or {})
+    pairs = ",".join(f'"{name}":{value}' for name, value in written.items())
+    return (
+        f'{{"code":{code},"extFields":{{{pairs}}},"flag":{flag},"language":{language},'
+        f'"opaque":{opaque},"serializeTypeCurrentRPC":"JSON","version":{version}}}'
+    ).encode()
+
+
+def frame(header: bytes, body: bytes = b"") -> bytes:
+    return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+
+
+def pull(**changes: str) -> bytes:
+    return frame(java(FIELDS | changes))
+
+
+async def test_plain_pulls_do_not_take_the_long_way(both: Both) -> None:
+    assert both.same(b"".join(pull(queueOffset=str(at)) for at in range(5))) == 0
+    assert both.codes == [0] * 5
+
+
+@pytest.mark.parametrize("cut", [1, 8, 40, 300])
+async def test_pulls_are_taken_whole_wherever_the_stream_is_cut(both: Both, cut: int) -> None:
+    stream = b"".join(pull(queueOffset=str(at % 5)) for at in range(10))
+    both.same(*(stream[at : at + cut] for at in range(0, len(stream), cut)))
+    assert both.codes == [0] * 10
+
+
+async def test_every_answer_and_refusal_is_the_same(both: Both) -> None:
+    assert not both.same(pull(subscription="a || c"), pull(subscription="none"))
+    assert not both.same(pull(queueOffset="5"), pull(queueOffset="99"), pull(queueOffset="-1"))
+    assert not both.same(pull(queueId="1"), pull(queueId="1", queueOffset="3"))
+    assert not both.same(pull(queueId="7"), pull(queueId="-1"), pull(topic="unknown"))
+    assert not both.same(pull(expressionType="SQL92"), pull(subscription="a ||", subVersion="9"))
+    assert not both.same(pull(consumerGroup="bad name!"), pull(consumerGroup=""))
+    assert not both.same(pull(maxMsgNums="2"), pull(maxMsgNums="0"), pull(maxMsgBytes="200"))
+    assert len(set(both.codes)) > 5
+
+
+async def test_the_group_s_own_subscription_counts_where_the_pull_brings_none(both: Both) -> None:
+    asked = [pull(sysFlag="0", subVersion=version) for version in ("0", "5", "6")]
+    assert not both.same(*asked)
+    both.short.online("b")
+    both.long.online("b")
+    assert not both.same(*asked)
+    assert both.codes == [24, 24, 24, 0, 0, 25]
+
+
+async def test_switches_refuse_plain_pulls_too(both: Both) -> None:
+    both.set(broker_permission=2)
+    both.same(pull())
+    both.set(broker_permission=6, lite_pull_message_enable=False)
+    both.same(pull(), frame(java(FIELDS, code="361")))
+    assert both.codes == [16, 0, 16]
+
+
+async def test_an_offset_that_travels_with_a_plain_pull_is_committed(both: Both) -> None:
+    both.same(pull(sysFlag=str(SUBSCRIPTION | COMMIT), commitOffset="3"))
+    assert both.tables.offsets.committed("g", "T", 0) == 3
+
+
+async def test_a_held_pull_is_answered_with_what_arrives(both: Both) -> None:
+    held = str(SUBSCRIPTION | SUSPEND)
+    both.same(
+        pull(sysFlag=held, queueOffset="5", subscription="a"),
+        frame(java(FIELDS | {"sysFlag": held, "queueId": "1"}, opaque="8")),
+    )
+    assert both.codes == []
+    assert len(both.short.held) == 2
+    assert both.same(frame(java(FIELDS | {"sysFlag": held, "queueId": "1"}, opaque="9"))) == 0
+    assert both.codes == [2]  # no more than two are held
+    both.put("b")
+    await asyncio.sleep(0)
+    both.compare()
+    both.put("a")
+    both.put("a", queue=1)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    both.compare()
+    assert [answer.opaque for answer in both.short.wired.answers] == [9, 7, 8]
+    assert both.codes == [2, 0, 0]
+
+
+async def test_a_held_pull_ends_on_time(both: Both) -> None:
+    both.same(pull(sysFlag=str(SUBSCRIPTION | SUSPEND), queueOffset="5", suspendTimeoutMillis="20"))
+    async with asyncio.timeout(2):
+        while len(both.short.held) or len(both.long.held):
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
+    both.compare()
+    assert both.codes == [19]
+
+
+async def test_a_held_pull_of_a_connection_that_is_gone_is_not_answered(both: Both) -> None:
+    both.same(pull(sysFlag=str(SUBSCRIPTION | SUSPEND), queueOffset="5"))
+    for side in (both.short, both.long):
+        side.wired.connection.abort()
+    both.put("a")
+    await asyncio.sleep(0)
+    both.compare()
+    assert both.codes == []
+
+
+async def test_a_pending_reset_is_told(both: Both) -> None:
+    for side in (both.short, both.long):
+        both.tables.offsets.reset("g", "T", 0, 2)
+        side.wired.transport.send(pull())
+    both.compare()
+    assert both.codes == [21]
+
+
+async def test_other_requests_between_plain_ones_keep_their_place(both: Both) -> None:
+    parts = [
+        pull(),
+        encode_command(Command(31999, opaque=3)),
+        encode_command(Command(11, opaque=4, fields=FIELDS)),
+        pull(topic="unknown"),
+        frame(java(FIELDS, opaque="5"), b"a body"),
+        frame(java(FIELDS, opaque="6", flag="2")),
+        frame(java(FIELDS, opaque="8", flag="1")),
+        frame(java(FIELDS, opaque="9", code="361")),
+        pull(),
+    ]
+    assert both.same(b"".join(parts)) == 3  # with a body, oneway, and the lite one
+
+
+async def test_what_follows_malformed_input_is_not_answered(both: Both) -> None:
+    assert both.same(pull() + b"\xff" * 12 + pull()) == 0
+    assert both.short.wired.connection.closed
+
+
+async def test_a_pull_that_breaks_is_answered_with_what_broke(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a broken table")
+
+    monkeypatch.setattr(both.tables.offsets, "note_pulled", broken)
+    assert both.same(pull()) == 0
+    assert both.codes == [1]
+
+
+# --- anything at all ----------------------------------------------------------------------------
+
+VALUES = [
+    '""', '"0"', '"1"', '"3"', '"-1"', '"-0"', '"007"', '"+1"', '" 1"', '"1 "', '"1.0"', '"1e1"',
+    '"x"', '"true"', '"null"', "null", "true", "1", "-5", "1.5", '"2"', '"4"', '"5"', '"6"', '"7"',
+    '"2147483647"', '"2147483648"', '"-2147483648"', '"-2147483647"', '"4294967296"',
+    '"9223372036854775807"', '"9223372036854775808"', '"99999999999999999999"', '"T"', '"a"',
+    '"a || b"', '"TAG"', '"SQL92"', '"g"', '"unknown"', '"T\\u0041"', '"a\\"b"', '"a\\\\b"',
+    '"\\u0054"', '"caf\u00e9"', '"T "', "{}", "[1]", '"\\/"', '"\x7f"',
+]  # fmt: skip
+NAMES = [
+    *FIELDS,
+    "maxMsgBytes",
+    "requestSource",
+    "ReqT",
+    "proxyFrowardClientId",
+    "lo",
+    "nsd",
+    "Topic",
+    "x",
+]
+OPAQUES = ["7", "0", "-7", "-0", "2147483647", "-2147483648", "2147483648", "1.0", "null", '"7"']
+HEADERS = st.builds(
+    lambda odd, left_out, opaque, version, flag, language, code: java(
+        {name: value for name, value in FIELDS.items() if name not in left_out},
+        raw=dict(odd),
+        opaque=opaque,
+        version=version,
+        flag=flag,
+        language=language,
+        code=code,
+    ),
+    st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)), max_size=3),
+    st.sets(st.sampled_from(list(FIELDS)), max_size=1),
+    st.sampled_from(OPAQUES),
+    st.sampled_from(["479", "0", "-1", "99999", "null", "4.5"]),
+    st.sampled_from(["0", "0", "0", "1", "2", "3"]),
+    st.sampled_from(['"JAVA"', '"CPP"', '"cpp"', '"ZIG"', "3", "null", '"J\\u0041VA"']),
+    st.sampled_from(["11", "11", "11", "361"]),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_each_odd_value_of_a_field_means_the_same_both_ways(both: Both, name: str) -> None:
+    for value in VALUES:
+        both.same(frame(java(FIELDS, raw={name: value})))
+    both.same(frame(java({key: value for key, value in FIELDS.items() if key != name})))
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_any_header_means_the_same_both_ways(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    headers = data.draw(st.lists(HEADERS, min_size=1, max_size=4))
+    cut_at = data.draw(st.integers(0, 400))
+    flipped = data.draw(st.one_of(st.none(), st.tuples(st.integers(0, 300), st.integers(0, 255))))
+
+    async def run() -> None:
+        folder: Path = tmp_path_factory.mktemp("pulls")
+        tables = Tables(folder / "config")
+        store = open_store(folder / "store", tables)
+        both = Both(tables, store)
+        stream = bytearray(b"".join(frame(header) for header in headers))
+        if flipped is not None and 8 + flipped[0] < len(stream):
+            stream[8 + flipped[0]] = flipped[1]
+        both.same(bytes(stream[:cut_at]), bytes(stream[cut_at:]))
+        both.short.held.close()
+        both.long.held.close()
+        both.compare()
+        store.abandon()
+
+    asyncio.run(run())

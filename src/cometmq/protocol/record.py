@@ -230,22 +230,22 @@ def split_record(data: bytes | memoryview, position: int = 0) -> RecordParts:
     fields = head.unpack_from(record)
     body, topic, properties = _variable_parts(record, head.size, fields[14], fields[1])
     return RecordParts(
-        topic=topic,
-        body=body,
-        properties=properties,
-        queue_id=fields[3],
-        queue_offset=fields[5],
-        log_offset=fields[6],
-        flag=fields[4],
-        sys_flag=sys_flag,
-        born_time_ms=fields[8],
-        born_host=fields[9],
-        store_time_ms=fields[10],
-        store_host=fields[11],
-        reconsume_times=fields[12],
-        prepared_offset=fields[13],
-        body_crc=fields[2],
-        size_bytes=size,
+        topic,
+        body,
+        properties,
+        fields[3],
+        fields[5],
+        fields[6],
+        fields[4],
+        sys_flag,
+        fields[8],
+        fields[9],
+        fields[10],
+        fields[11],
+        fields[12],
+        fields[13],
+        fields[2],
+        size,
     )
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate, chain, repeat
-from operator import attrgetter
 from struct import Struct
 from typing import Any
 
@@ -246,20 +245,21 @@ class _Rows:
 
     def buffers(self) -> dict[str, Buffers]:
         """Return the buffers of every wanted column."""
-        parts, wanted = self._parts, self._wanted
+        wanted = self._wanted
         found: dict[str, Buffers] = {}
+        numbers = zip(*self._parts, strict=True) if self._parts else repeat(())
+        fields = dict(zip(RecordParts._fields, numbers, strict=False))
         for name, (kind, field) in NUMBERS.items():
             if name in wanted:
-                found[name] = (None, _packed(kind, map(attrgetter(field), parts)))
+                found[name] = (None, _packed(kind, fields[field]))
         for name, field in TIMES.items():
             if name in wanted:
-                times = map(_micros, map(attrgetter(field), parts))
-                found[name] = (None, _packed("q", times))
+                found[name] = (None, _packed("q", _micros(fields[field])))
         columns = zip(*self._texts, strict=True) if self._texts else repeat(())
         for name, texts in zip(self._names, columns, strict=False):
             found[name] = _text_buffers(texts, nullable=name in NULLABLE)
         if "body" in wanted:
-            bodies = [part.body for part in parts]
+            bodies = fields["body"]
             found["body"] = (None, _offsets(map(len, bodies)), bytearray(b"".join(bodies)))
         if "record_valid" in wanted:
             found["record_valid"] = (None, _bits(self._valid))
@@ -303,8 +303,10 @@ def _utf8_bytes(text: str) -> int:
     return len(text.encode())
 
 
-def _micros(time_ms: int) -> int:
-    return min(max(time_ms, -TIME_MS_MAX), TIME_MS_MAX) * 1000
+def _micros(times_ms: Sequence[int]) -> list[int]:
+    if max(map(abs, times_ms), default=0) <= TIME_MS_MAX:
+        return [time_ms * 1000 for time_ms in times_ms]
+    return [min(max(time_ms, -TIME_MS_MAX), TIME_MS_MAX) * 1000 for time_ms in times_ms]
 
 
 def _packed(kind: str, numbers: Iterable[int]) -> bytearray:

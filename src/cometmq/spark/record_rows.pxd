@@ -108,7 +108,7 @@ cdef int _host_at(Row* row, int kind) noexcept
     keys_end=cython.Py_ssize_t, id_at=cython.Py_ssize_t, id_end=cython.Py_ssize_t)
 cdef void _find_in_text(Row* row) noexcept
 cdef void _put_span(Row* row, int kind, Py_ssize_t start, Py_ssize_t end) noexcept
-@cython.locals(number=cython.Py_ssize_t, topic=bytes)
+@cython.locals(length=cython.int, number=cython.Py_ssize_t, topic=bytes)
 cdef bint _has_topic(Row* row, tuple topics) except -1
 cdef bytes _copy(const unsigned char* memory, Py_ssize_t length)
 @cython.locals(

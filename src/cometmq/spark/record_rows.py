@@ -358,11 +358,14 @@ def _host_at(row: Any, kind: int) -> int:
 
 
 def _has_topic(row: Any, topics: tuple[bytes, ...]) -> bool:
+    length = row.text_bytes[_TOPIC]
+    if not _is_ascii(row.texts[_TOPIC], length):
+        return str(_copy(row.texts[_TOPIC], length), "utf-8", "replace").encode() in topics
     for number in range(len(topics)):
         topic = topics[number]
-        if len(topic) == row.text_bytes[_TOPIC]:
+        if len(topic) == length:
             name = cython.cast(cython.p_uchar, topic)
-            if not memcmp(name, row.texts[_TOPIC], row.text_bytes[_TOPIC]):
+            if not memcmp(name, row.texts[_TOPIC], length):
                 return True
     return False
 

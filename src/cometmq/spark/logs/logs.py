@@ -89,7 +89,22 @@ class Logs:
         for name in self.places:
             place = named.get(name, default)
             found[name] = symbols[place][name] if place in symbols else place
-        return found
+        return self.snapped(found, ends)
+
+    def snapped(self, places: LogOffsets, ends: LogOffsets) -> LogOffsets:
+        """Return where records begin that are at these places or next; others stay as they are.
+
+        Args:
+            places: places in logs.
+            ends: how far each log may be read.
+        """
+        begins = self.begins()
+        return {
+            name: self.boundary(name, place, ends[name])
+            if begins[name] < place < ends[name]
+            else place
+            for name, place in places.items()
+        }
 
     def _of(self, name: str, ask: Callable[[LogPlace], T]) -> T:
         """Ask something of a log; look anew when a file is deleted meanwhile."""

@@ -29,6 +29,10 @@ class Probe:
     def __exit__(self, *_: object) -> None:
         self._opened.close()
 
+    def begins_at(self, position: int) -> bool:
+        """Return whether a record, or the blank at the file's end, begins at a position."""
+        return self.next(position, position + 1) == position
+
     def next(self, position: int, stop: int) -> int:
         """Return where the next record or blank begins; ``stop`` if none does before."""
         self._window.move(position)

@@ -1,15 +1,15 @@
 """Ranges of a log's bytes: what a batch reads, cut into what tasks read.
 
-A range owns the records that begin in it, so any cut is a good one; no range crosses from one file
-into the next. Source: ours.
+A range owns the records that begin in it. Ranges that were planned begin and end where records do,
+and none crosses from one file into the next. Source: ours.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from typing import NamedTuple
 
+from cometmq.spark.logs.cuts import Piece, bounds_of
 from cometmq.spark.logs.places import LogPlace
 
 
@@ -30,41 +30,34 @@ class ByteRange(NamedTuple):
         return max(self.end - self.start, 0)
 
 
-def plan(place: LogPlace, start: int, end: int, max_bytes: int) -> list[ByteRange]:
+def plan(
+    place: LogPlace, start: int, end: int, max_bytes: int, *, least: int = 1
+) -> list[ByteRange]:
     """Cut the bytes between two places in a log into ranges, in the order of the log.
 
     Args:
         place: the log.
-        start: the first byte that is meant.
-        end: the byte after the last one.
-        max_bytes: how many bytes a range may have.
+        start: where a record begins, the first one that is meant.
+        end: where the last one ends.
+        max_bytes: about how many bytes a range may have; a range ends with a whole record.
+        least: about how many ranges there should be at least.
 
     Returns:
         Ranges of nearly one size within each file; bytes that no file holds are left out, see
         `missing`.
     """
-    found: list[ByteRange] = []
-    for file in place.files:
-        low, high = max(start, file.base_offset), min(end, file.end_offset)
-        if low < high:
-            found += cut(ByteRange(place.name, low, high), -(-(high - low) // max_bytes))
-    return found
-
-
-def cut(each: ByteRange, parts: int) -> list[ByteRange]:
-    """Cut a range into so many of nearly one size."""
-    parts = max(1, min(parts, each.size))
-    places = [each.start + each.size * i // parts for i in range(parts + 1)]
-    return [ByteRange(each.broker, low, high) for low, high in itertools.pairwise(places)]
-
-
-def at_least(ranges: Iterable[ByteRange], count: int) -> list[ByteRange]:
-    """Cut ranges further, each in proportion to its size, until there are about so many."""
-    ranges = [each for each in ranges if each.size]
-    total = sum(each.size for each in ranges)
-    if len(ranges) >= count or not total:
-        return ranges
-    return [part for each in ranges for part in cut(each, -(-each.size * count // total))]
+    held = [(file, max(start, file.base_offset), min(end, file.end_offset)) for file in place.files]
+    held = [(file, low, high) for file, low, high in held if low < high]
+    total = sum(high - low for _, low, high in held)
+    pieces = []
+    for file, low, high in held:
+        count = max(-(-(high - low) // max_bytes), -(-least * (high - low) // total))
+        pieces.append(Piece(file, low, high, count))
+    return [
+        ByteRange(place.name, low, high)
+        for bounds in bounds_of(place, pieces)
+        for low, high in itertools.pairwise(bounds)
+    ]
 
 
 def missing(place: LogPlace, start: int, end: int) -> list[ByteRange]:

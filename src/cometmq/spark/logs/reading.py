@@ -1,6 +1,8 @@
 """Reading a range of a log: its records as Arrow batches, the same ones at every attempt.
 
-A range that begins inside a record leaves it to the range before. Source: ours.
+A range was planned to begin and to end where records do. Where it does not, either the log was
+written anew since, or a body was taken for records; both are errors, and neither costs rows in
+silence. Source: ours.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ class Reading:
     """Topics to take, as UTF-8; None for all."""
     permissive: bool = False
     """Whether damage is passed over and noted, instead of ending the reading."""
-    exact: bool = False
-    """Whether it is an error if no record begins where the range does: one did before."""
+    exact: bool = True
+    """Whether records are known to begin where the range begins and ends; otherwise it begins with
+    the first one in it, and ends with the last."""
     window_bytes: int | None = None
     """How much is read at once; what suits the storage without it."""
     damage: list[Damage] = field(default_factory=list)
@@ -50,7 +53,7 @@ def read_range(place: LogPlace, part: ByteRange, how: Reading | RecordDecoder) -
 
     Args:
         place: the log.
-        part: the range; it may have any bounds, but must be held by the files.
+        part: the range, which the files must hold.
         how: the decoder, or that and more.
 
     Yields:
@@ -106,15 +109,24 @@ class _FileReading:
             return 0
         found = self._next(window, position, stop)
         begin = self._file.base_offset + position
-        if self._reading.exact and begin == self._part.start and found != position:
-            problem = "something else where a record began before"
-            if not self._reading.permissive:
-                raise DataLossError(
-                    f"{self._part}: met {problem}: the log was cut there and written anew"
-                )
-            passed = ByteRange(self._place.name, begin, self._file.base_offset + found)
-            self._reading.damage.append(Damage(passed, problem))
+        if not self._reading.exact or begin != self._part.start or found == position:
+            return found
+        problem = "something else where a record began before"
+        if not self._reading.permissive:
+            raise DataLossError(f"{self._part}: met {problem}: the log was cut and written anew")
+        passed = ByteRange(self._place.name, begin, self._file.base_offset + found)
+        self._reading.damage.append(Damage(passed, problem))
         return found
+
+    def _check_end(self, position: int, stop: int) -> None:
+        """Raise BadRecordError if the last record goes on behind the range's end."""
+        end = self._file.base_offset + stop
+        if self._reading.exact and position > stop and end == self._part.end:
+            raise BadRecordError(
+                f"{self._part}: the record before its end goes on for {position - stop} bytes, so"
+                " what was taken for a record there is a part of a body; ranges as large as the"
+                " files are read without such guesses (maxPartitionBytes)"
+            )
 
     def _walk(self, window: Window, position: int, stop: int) -> Iterator[Any]:
         while position < stop:
@@ -134,6 +146,7 @@ class _FileReading:
             if decoded.ending is Ending.TORN and self._load_more(window, position):
                 continue
             position = self._pass_over(window, position, stop, decoded)
+        self._check_end(position, stop)
 
     def _check_not_cut(self, window: Window) -> None:
         if not window.data:

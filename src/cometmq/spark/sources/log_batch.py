@@ -132,6 +132,7 @@ class PushingLogBatchReader(LogBatchReader):
         brokers = self._pushed.places.get("broker_name")
         if brokers is not None:
             ends = {name: end for name, end in ends.items() if logs.places[name].broker in brokers}
+        all_ends = ends
         starts = {name: max(starts[name], self._first_byte) for name in ends}
         ends = {name: min(end, self._end_byte) for name, end in ends.items()}
         if self._pushed.first_ms is not None:
@@ -140,6 +141,7 @@ class PushingLogBatchReader(LogBatchReader):
         if self._pushed.end_ms is not None:
             found = logs.at_time(max(self._pushed.end_ms, 0), ends)
             ends = {name: _earlier(end, found[name]) for name, end in ends.items()}
+        starts, ends = logs.snapped(starts, all_ends), logs.snapped(ends, all_ends)
         return starts, {n: max(end, starts[n]) for n, end in ends.items()}, self._conditions
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from cometmq.spark.logs import ByteRange, LogPlace, missing, plan
 from cometmq.spark.logs.logs import Logs
 from cometmq.spark.logs.lookup import cut_units, estimated_bytes, has_queues_of, units_between
-from cometmq.spark.logs.ranges import at_least
 from cometmq.spark.offsets import LogOffsets
 from cometmq.spark.options.logs import LogOptions
 from cometmq.spark.sources.log_rows import Conditions, LogPart
@@ -35,17 +34,15 @@ class Planner:
         starts: LogOffsets,
         ends: LogOffsets,
         conditions: Conditions,
-        *,
-        exact: bool = False,
     ) -> list[LogPart]:
         """Return the parts, the largest first.
 
         Args:
             logs: where the bytes are.
-            starts: where each log begins; a log that is not named begins with its first file.
-            ends: where it ends; logs that are not named are not read.
+            starts: where to begin in each log, which is where a record does; a log that is not
+                named begins with its first file.
+            ends: where to end, which is where a record does; logs that are not named are not read.
             conditions: which records are rows.
-            exact: whether records are known to begin at the starts.
 
         Raises:
             DataLossError: some bytes are gone, and that is an error.
@@ -57,8 +54,7 @@ class Planner:
         parts: list[LogPart] = []
         for name, held in ranges.items():
             for each in held:
-                certain = exact and each.start == starts.get(name)
-                parts += self._of(logs.places[name], each, conditions, certain, total)
+                parts += self._of(logs.places[name], each, conditions, total)
         return sorted(parts, key=lambda part: (-part.range.size, part.range))
 
     def held(self, place: LogPlace, start: int | None, end: int) -> list[ByteRange]:
@@ -79,21 +75,21 @@ class Planner:
                 f"{ByteRange(place.name, start, end)}: {gap.start} to {gap.end} are in no file;"
                 f" the files hold {place.min_offset} to {place.end_offset}"
             )
-        return plan(place, start, end, 1 << 62)
+        return plan(place, start, end, 1 << 62)  # by file
 
     def _of(
-        self, place: LogPlace, each: ByteRange, conditions: Conditions, exact: bool, total: int
+        self, place: LogPlace, each: ByteRange, conditions: Conditions, total: int
     ) -> Iterator[LogPart]:
         looked_up = self._looked_up(place, each, conditions)
         if looked_up is not None:
             yield from looked_up
             return
-        ranges = plan(place, each.start, each.end, self._options.max_partition_bytes)
-        if self._options.min_partitions is not None and total:
-            ranges = at_least(ranges, -(-self._options.min_partitions * each.size // total))
-        for part in ranges:
-            begins = exact and part.start == each.start
-            yield LogPart(place.only(part.start, part.end), part, begins)
+        least = 1
+        if self._options.min_partitions is not None:
+            least = -(-self._options.min_partitions * each.size // total)
+        most = self._options.max_partition_bytes
+        for part in plan(place, each.start, each.end, most, least=least):
+            yield LogPart(place.only(part.start, part.end), part)
 
     def _looked_up(
         self, place: LogPlace, each: ByteRange, conditions: Conditions

@@ -36,8 +36,6 @@ class LogPart:
     place: LogPlace
     """With the files of this part alone."""
     range: ByteRange
-    exact: bool = False
-    """Whether a record began at the range's begin when somebody was there before."""
     units: tuple[UnitRange, ...] | None = None
     """Where to look records up, None to walk over the bytes."""
 
@@ -145,7 +143,6 @@ class PartReader:
             decoder,
             topics=self._conditions.topic_bytes(),
             permissive=self._permissive,
-            exact=part.exact,
         )
         for batch in read_range(part.place, part.range, reading):
             yield from self._damage(part, reading)

@@ -114,7 +114,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         begins = self._start.resolve(logs, ends) if symbolic else log_from_json(start, _WHAT)
         planner = Planner(self._options, self._losses)
-        parts = planner.parts(logs, begins or ends, ends, self._conditions, exact=not symbolic)
+        parts = planner.parts(logs, begins or ends, ends, self._conditions)
         return [LogPartition(part) for part in parts]
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -1,0 +1,513 @@
+"""Batches of log files: which rows, from where to where, filters, and what damage does."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan
+
+from cometmq.protocol.record import encode_record
+from cometmq.spark.errors import BadRecordError, DataLossError, OptionError, SourceError
+from cometmq.spark.logs.places import open_place
+from cometmq.spark.sources.log_batch import LogBatchReader
+from cometmq.system.clock import ManualClock
+from support.log_files import (
+    FilledStore,
+    log_options,
+    log_reader,
+    read_all,
+    rows_at,
+    without_queues,
+)
+from support.stores import LOG_FILE_BYTES, PRODUCER, put
+
+TAG, TWIN = "Aa", "BB"
+"""Java gives both one hash, which is all that a consume queue knows of tags."""
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> FilledStore:
+    store = FilledStore(tmp_path / "store")
+    store.fill(200)
+    yield store
+    store.close()
+
+
+# --- which rows ----------------------------------------------------------------------------------
+
+
+def test_every_record_is_a_row_whatever_the_cuts(filled: FilledStore) -> None:
+    for most in (101, 1000, 7919, 1 << 30):
+        assert rows_at(log_reader(filled.root, maxPartitionBytes=most)) == filled.offsets
+
+
+def test_a_log_is_read_while_it_grows(filled: FilledStore) -> None:
+    reader = log_reader(filled.root)
+    parts = reader.partitions()
+    before = filled.offsets
+    filled.fill(30)
+    rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+    assert sorted(row["phy_offset"] for row in rows) == before
+    assert rows_at(reader) == filled.offsets
+
+
+def test_parts_read_again_give_the_same_rows(filled: FilledStore) -> None:
+    reader = log_reader(filled.root, maxPartitionBytes=3000)
+    for part in reader.partitions():
+        assert list(reader.read(part)) == list(reader.read(part))
+
+
+def test_an_empty_batch_has_no_parts_and_none_is_read(filled: FilledStore) -> None:
+    reader = log_reader(filled.root, startingOffsets="latest")
+    assert reader.partitions() == []
+    assert list(reader.read(None)) == []
+
+
+def test_batches_are_bounded_by_rows_and_bytes(filled: FilledStore) -> None:
+    def sizes(**given: Any) -> list[int]:
+        reader = log_reader(filled.root, **given)
+        return [b.num_rows for part in reader.partitions() for b in reader.read(part)]
+
+    assert max(sizes(batch_rows=7)) == 7
+    assert max(sizes(batch_bytes=2048)) < 20
+    assert sum(sizes(batch_bytes=2048)) == 200
+
+
+def test_tasks_are_as_many_as_asked(filled: FilledStore) -> None:
+    reader = log_reader(filled.root, minPartitions=11)
+    parts = reader.partitions()
+    assert 11 <= len(parts) <= 14
+    sizes = [part.part.range.size for part in parts]
+    assert sizes == sorted(sizes, reverse=True)
+    assert rows_at(reader) == filled.offsets
+
+
+def test_a_record_larger_than_any_window_is_read(tmp_path: Path) -> None:
+    store = FilledStore(tmp_path / "store", commit_log_file_bytes=8 << 20)
+    sizes = [100, 3 << 20, 10, 2 << 20, 100]
+    for size in sizes:
+        store.fill(1, body_bytes=size)
+    for most in (1 << 30, 70_000):
+        reader = log_reader(store.root, columns=("phy_offset", "body"), maxPartitionBytes=most)
+        table = read_all(reader)
+        assert table.column("phy_offset").to_pylist() == store.offsets
+        bodies = table.column("body").to_pylist()
+        assert [len(body) - len(b"0:") for body in bodies] == sizes
+    assert rows_at(log_reader(store.root / "commitlog")) == store.offsets
+    store.close()
+
+
+def test_several_brokers_are_read_together(filled: FilledStore, tmp_path: Path) -> None:
+    other = FilledStore(tmp_path / "other")
+    other.fill(7)
+    paths = f'{{"b-1": "{filled.root}", "b-2": ["{other.root}"]}}'
+    table = read_all(log_reader(None, brokers=paths))
+    names = table.column("broker_name").to_pylist()
+    assert (names.count("b-1"), names.count("b-2")) == (200, 7)
+    only = log_reader(None, EqualTo(("broker_name",), "b-2"), brokers=paths)
+    assert rows_at(only) == other.offsets
+    other.close()
+
+
+def test_the_columns_are_those_asked_for(filled: FilledStore) -> None:
+    columns = ("queue_offset", "topic", "body")
+    table = read_all(log_reader(filled.root, columns=columns, brokerName="b"))
+    assert tuple(table.column_names) == columns
+    assert set(
+        read_all(log_reader(filled.root, brokerName="b")).column("broker_name").to_pylist()
+    ) == {"b"}
+
+
+# --- from where to where -------------------------------------------------------------------------
+
+
+def test_places_in_the_log_bound_a_batch(filled: FilledStore) -> None:
+    low, high = filled.offsets[20], filled.offsets[90]
+    given = {
+        "startingOffsets": f'{{"log": {low}}}',
+        "endingOffsets": f'{{"log": {{"phy": {high}}}}}',
+    }
+    assert rows_at(log_reader(filled.root, **given)) == filled.offsets[20:90]
+    # Inside a record, the next one is the first.
+    given["startingOffsets"] = f'{{"log": {low + 1}}}'
+    assert rows_at(log_reader(filled.root, **given)) == filled.offsets[21:90]
+
+
+def test_times_bound_a_batch(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = FilledStore(tmp_path / "store", clock=clock)
+    times = []
+    for _ in range(120):
+        times.append(clock.now_ms())
+        store.fill(1)
+        clock.advance(250)
+    given = {"startingTimestamp": times[33] - 100, "endingTimestamp": times[77]}
+    assert rows_at(log_reader(store.root, **given)) == store.offsets[33:77]
+    assert rows_at(log_reader(store.root, startingTimestamp=clock.now_ms())) == []
+    low = datetime.fromtimestamp(times[50] / 1000, UTC)
+    high = datetime.fromtimestamp(times[60] / 1000, UTC)
+    column = ("store_timestamp",)
+    pushed = log_reader(store.root, GreaterThanOrEqual(column, low), LessThan(column, high))
+    met = rows_at(pushed)
+    assert set(store.offsets[50:60]) <= set(met)
+    assert len(met) <= 11, "times narrow what is read"
+    store.close()
+
+
+def test_a_batch_that_asks_for_more_than_there_is_fails_unless_told(filled: FilledStore) -> None:
+    given = {"endingOffsets": f'{{"log": {filled.end + 1000}}}'}
+    with pytest.raises(DataLossError, match=f"log of log: bytes 0 to {filled.end + 1000} should"):
+        log_reader(filled.root, **given).partitions()
+    given["failOnDataLoss"] = "false"
+    assert rows_at(log_reader(filled.root, **given)) == filled.offsets
+
+
+def test_a_segment_missing_in_the_middle_is_a_loss(filled: FilledStore, tmp_path: Path) -> None:
+    log = filled.root / "commitlog"
+    places = [str(path) for path in sorted(log.iterdir())]
+    del places[1]
+    paths = str(places).replace("'", '"')
+    with pytest.raises(DataLossError, match=f"{LOG_FILE_BYTES} to {2 * LOG_FILE_BYTES} are in no"):
+        log_reader(None, paths=paths).partitions()
+    rows = rows_at(log_reader(None, paths=paths, failOnDataLoss=False))
+    assert rows == [at for at in filled.offsets if at // LOG_FILE_BYTES != 1]
+
+
+def test_a_file_deleted_after_planning_fails_the_task(filled: FilledStore) -> None:
+    reader = log_reader(filled.root)
+    gone = next(part for part in reader.partitions() if part.part.range.start == 0)
+    filled.segment(0).unlink()
+    with pytest.raises(DataLossError, match=r"bytes 0 to .* was deleted"):
+        list(reader.read(gone))
+    tolerant = log_reader(filled.root, failOnDataLoss=False)
+    assert list(tolerant.read(gone)) == []
+
+
+def test_a_file_cut_after_planning_is_an_error_and_no_end(filled: FilledStore) -> None:
+    reader = log_reader(filled.root)
+    part = next(part for part in reader.partitions() if part.part.range.start == 0)
+    with filled.segment(0).open("r+b") as file:
+        file.truncate(filled.offsets[3])
+    with pytest.raises(SourceError, match=r"0{20} ends at byte|was cut|should be|expected"):
+        list(reader.read(part))
+
+
+# --- filters -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> FilledStore:
+    store = FilledStore(tmp_path / "store")
+    for number in range(40):
+        store.fill(1, topic="rare" if number % 10 == 0 else "orders", properties={"TAGS": TAG})
+        store.fill(1, topic="orders", properties={"TAGS": TWIN, "KEYS": f"k{number} all"})
+        store.fill(1, topic="plain")
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("through", ["log", "queues"])
+def test_topics_tags_and_keys_choose_rows(mixed: FilledStore, through: str) -> None:
+    def rows(**given: Any) -> list[tuple[Any, ...]]:
+        table = read_all(log_reader(mixed.root, readThrough=through, **given))
+        columns = (table.column(name).to_pylist() for name in ("topic", "tags", "keys"))
+        return list(zip(*columns, strict=True))
+
+    assert [row[0] for row in rows(subscribe="rare, plain")].count("plain") == 40
+    assert rows(subscribe="rare") == [("rare", TAG, None)] * 4
+    assert rows(subscribe="orders", filter_tags=f"{TWIN} || other") == [
+        ("orders", TWIN, f"k{number} all") for number in range(40)
+    ]
+    assert rows(subscribe="orders", filter_keys="k7,k9") == [
+        ("orders", TWIN, "k7 all"),
+        ("orders", TWIN, "k9 all"),
+    ]
+    assert rows(subscribe="orders", filter_keys="k") == [], "a part of a key is none"
+    assert rows(subscribe="none") == []
+
+
+def test_filters_work_on_columns_that_are_not_asked_for(mixed: FilledStore) -> None:
+    reader = log_reader(mixed.root, columns=("phy_offset",), filter_tags=TAG, filter_keys="all")
+    assert read_all(reader).num_rows == 0
+    reader = log_reader(mixed.root, columns=("phy_offset",), filter_tags=TWIN, filter_keys="k3")
+    table = read_all(reader)
+    assert (table.column_names, table.num_rows) == (["phy_offset"], 1)
+
+
+def test_pushed_conditions_narrow_what_is_read(mixed: FilledStore) -> None:
+    rare = log_reader(mixed.root, EqualTo(("topic",), "rare"))
+    assert set(rows_at(rare, "topic")) == {"rare"}
+    both = log_reader(mixed.root, In(("topic",), ("rare", "plain")), subscribe="rare,orders")
+    assert set(rows_at(both, "topic")) == {"rare"}
+    nothing = log_reader(mixed.root, EqualTo(("topic",), "plain"), subscribe="rare")
+    assert rows_at(nothing) == []
+    low, high = mixed.offsets[30], mixed.offsets[50]
+    place = ("phy_offset",)
+    between = log_reader(mixed.root, GreaterThan(place, low), LessThan(place, high))
+    assert rows_at(between) == mixed.offsets[31:50]
+    assert rows_at(log_reader(mixed.root, EqualTo(place, low))) == [low]
+
+
+def test_tags_in_extension_units_are_found(tmp_path: Path) -> None:
+    store = FilledStore(tmp_path / "store", consume_queue_ext_enabled=True)
+    for number in range(30):
+        store.fill(1, properties={"TAGS": TAG if number % 3 else "other"})
+    given = {"subscribe": "orders", "filter_tags": "other"}
+    met = rows_at(log_reader(store.root, readThrough="queues", **given))
+    assert sorted(met) == rows_at(log_reader(store.root, readThrough="log", **given))
+    assert len(met) == 10
+    store.close()
+
+
+def test_a_rare_topic_of_a_remote_log_is_found_by_its_queues(mixed: FilledStore) -> None:
+    """Nearly nothing of the log is read then."""
+    options = log_options(mixed.root, subscribe="rare")
+    place = open_place(str(mixed.root))
+    counted = CountingStorage()
+    remote = place.__class__(
+        **{
+            **place.__dict__,
+            "sources": tuple(source._replace(storage=counted) for source in place.sources),
+            "storages": (counted,) * len(place.files),
+            "store": (counted, str(mixed.root)),
+        }
+    )
+    from cometmq.spark.schema import chosen, log_columns
+    from cometmq.spark.sources.log_plan import Planner
+    from cometmq.spark.sources.log_rows import Conditions, PartReader
+    from cometmq.spark.sources.losses import Losses
+
+    class OneLog:
+        places = {"log": remote}  # noqa: RUF012
+
+    conditions = Conditions.of(options)
+    parts = Planner(options, Losses(fail=True)).parts(
+        OneLog(),
+        {"log": 0},
+        {"log": mixed.end},
+        conditions,  # type: ignore[arg-type]
+    )
+    assert all(part.units for part in parts)
+    counted.log_bytes = 0
+    columns = chosen(log_columns(properties=False, validate=False), ["phy_offset"])
+    reader = PartReader(options, columns, conditions)
+    batches = [batch for part in parts for batch in reader.read(part)]
+    assert sum(batch.num_rows for batch in batches) == 4
+    assert 0 < counted.log_bytes < mixed.end
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+PERMISSIVE = {"badRecords": "permissive", "validate": True}
+
+
+def outcome(reader: LogBatchReader) -> list[tuple[int, int, bool]]:
+    table = read_all(reader)
+    names = ("phy_offset", "store_size", "record_valid")
+    return list(zip(*(table.column(name).to_pylist() for name in names), strict=True))
+
+
+def good(store: FilledStore, *without: int) -> list[tuple[int, int, bool]]:
+    return [
+        (record.log_offset, record.size_bytes, True)
+        for number, record in enumerate(store.records)
+        if number not in without
+    ]
+
+
+def test_a_wrong_checksum_is_an_error_that_says_where(filled: FilledStore) -> None:
+    bad = filled.records[90]
+    filled.write(bad.log_offset + 95, b"\0\0\0")
+    with pytest.raises(BadRecordError) as met:
+        read_all(log_reader(filled.root))
+    text = str(met.value)
+    assert f"log offset {bad.log_offset}" in text
+    assert f"byte {bad.log_offset % LOG_FILE_BYTES} of {filled.segment(1)}" in text
+    assert "checksum" in text
+    assert rows_at(log_reader(filled.root, checkCrc=False)) == filled.offsets
+
+
+def test_a_wrong_checksum_is_a_row_if_permitted(filled: FilledStore) -> None:
+    bad = filled.records[90]
+    filled.write(bad.log_offset + 95, b"\0\0\0")
+    expected = sorted([*good(filled, 90), (bad.log_offset, bad.size_bytes, False)])
+    assert outcome(log_reader(filled.root, **PERMISSIVE)) == expected
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"\xff" * 8, b"\0" * 8, b"\0\0\0\x05\xda\xa3\x20\xa7", b"\x7f\xff\xff\xff\xda\xa3\x20\xa7"],
+)
+def test_a_wrong_length_is_passed_over_if_permitted(filled: FilledStore, damage: bytes) -> None:
+    bad, after = filled.records[90:92]
+    assert after.log_offset == bad.log_offset + bad.size_bytes, "no filler between"
+    filled.write(bad.log_offset, damage)
+    with pytest.raises(BadRecordError, match=f"log offset {bad.log_offset}"):
+        read_all(log_reader(filled.root))
+    expected = sorted([*good(filled, 90), (bad.log_offset, bad.size_bytes, False)])
+    assert outcome(log_reader(filled.root, **PERMISSIVE)) == expected
+    # Wherever the cuts are, somebody meets the damage, and one only.
+    for most in (150, 201, 1000):
+        assert outcome(log_reader(filled.root, maxPartitionBytes=most, **PERMISSIVE)) == expected
+        with pytest.raises(BadRecordError):
+            read_all(log_reader(filled.root, maxPartitionBytes=most))
+
+
+def test_a_damaged_begin_of_a_file_is_passed_over_if_permitted(filled: FilledStore) -> None:
+    filled.write(LOG_FILE_BYTES, b"\xff" * 40)
+    number = filled.offsets.index(LOG_FILE_BYTES)
+    bad = filled.records[number]
+    with pytest.raises(BadRecordError, match=f"log offset {LOG_FILE_BYTES}"):
+        read_all(log_reader(filled.root))
+    expected = sorted([*good(filled, number), (bad.log_offset, bad.size_bytes, False)])
+    assert outcome(log_reader(filled.root, **PERMISSIVE)) == expected
+
+
+def test_rows_of_damage_have_nothing_but_their_place(filled: FilledStore) -> None:
+    bad = filled.records[90]
+    filled.write(bad.log_offset, b"\xff" * 8)
+    reader = log_reader(filled.root, includeProperties=True, brokerName="b", **PERMISSIVE)
+    row = next(row for row in read_all(reader).to_pylist() if not row["record_valid"])
+    known = {"phy_offset", "store_size", "record_valid", "broker_name"}
+    assert row["broker_name"] == "b"
+    rest = {name: value for name, value in row.items() if name not in known and value is not None}
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    assert rest == {"topic": "", "queue_id": -1, "queue_offset": -1, "store_timestamp": epoch}
+
+
+def test_random_damage_costs_no_other_record(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    store = FilledStore(tmp_path / "store")
+    store.fill(150, body_bytes=60)
+    hurt = set(chance.sample(range(150), 12))
+    for number in hurt:
+        record = store.records[number]
+        size = chance.randint(1, record.size_bytes)
+        start = chance.randint(0, record.size_bytes - size)
+        store.write(record.log_offset + start, chance.randbytes(size))
+    for most in (1 << 30, chance.randint(60, 5000)):
+        rows = outcome(log_reader(store.root, maxPartitionBytes=most, **PERMISSIVE))
+        assert set(good(store, *hurt)) <= set(rows)
+    store.close()
+
+
+def test_a_body_that_looks_like_a_record_is_none_when_walked_over(tmp_path: Path) -> None:
+    store = FilledStore(tmp_path / "store")
+    store.fill(3)
+    inner = store.segment(0).read_bytes()[: store.offsets[1]]
+    store.records.append(put(store.store, b"before" + inner + b"after"))
+    store.fill(3)
+    for most in (1 << 30, 50, 111):
+        assert rows_at(log_reader(store.root, maxPartitionBytes=most)) == store.offsets
+    store.close()
+
+
+def test_a_body_made_to_look_like_the_next_record_is_never_a_row(tmp_path: Path) -> None:
+    """It says the right place, so it can be told only by who comes from the record around it."""
+    store = FilledStore(tmp_path / "store")
+    store.fill(3, queues=1)
+    inside = b"x" * 500
+    head_bytes = 88
+    fake = encode_record(
+        b"orders",
+        b"fake",
+        b"",
+        queue_id=0,
+        queue_offset=9,
+        born_time_ms=1,
+        born_host=PRODUCER,
+        store_time_ms=1,
+        store_host=PRODUCER,
+        log_offset=store.end + head_bytes + len(inside),
+    )
+    store.records.append(put(store.store, inside + fake + inside))
+    store.fill(3, queues=1)
+    copy = without_queues(store.root, tmp_path / "copy")
+    sizes = range(50, 1200, 50)
+    for most in sizes:
+        assert rows_at(log_reader(store.root, maxPartitionBytes=most)) == store.offsets
+    outcomes = [rows_or_error(log_reader(copy, maxPartitionBytes=most)) for most in sizes]
+    assert "a part of a body" in outcomes, "some cut is before the fake"
+    assert all(each in (store.offsets, "a part of a body") for each in outcomes)
+    assert rows_at(log_reader(copy, maxPartitionBytes=LOG_FILE_BYTES)) == store.offsets
+    store.close()
+
+
+def rows_or_error(reader: LogBatchReader) -> Any:
+    try:
+        return rows_at(reader)
+    except BadRecordError as error:
+        return "a part of a body" if "is a part of a body" in str(error) else error
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "exactly one of path"),
+        ({"path": "x", "brokers": "{}"}, "exactly one of path"),
+        ({"brokers": "[1]"}, "expected an object"),
+        ({"brokers": '{"b": 1}'}, "expected a path"),
+        ({"paths": "{"}, "expected JSON"),
+        ({"path": "x", "badRecords": "permissive"}, "needs validate=true"),
+        ({"path": "x", "validate": "true", "checkCrc": "false"}, "leave checkCrc out"),
+        ({"path": "x", "readThrough": "queues"}, "needs subscribe"),
+        ({"path": "x", "startingOffsets": "first"}, "startingOffsets"),
+        ({"path": "x", "startingOffsets": '{"b": -3}'}, "expected a place"),
+        ({"path": "x", "startingOffsets": '{"b": true}'}, "expected a place"),
+        ({"path": "x", "endingOffsets": "earliest"}, "met earliest"),
+        ({"path": "x", "subscribes": "t"}, "did you mean subscribe"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(given: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        log_options(**given)
+
+
+def test_what_planning_can_refuse_fails_planning(filled: FilledStore) -> None:
+    with pytest.raises(OptionError, match=r"filter\.tags"):
+        log_reader(filled.root, filter_tags="||")
+    with pytest.raises(OptionError, match=r"filter\.keys"):
+        log_reader(filled.root, filter_keys=" , ")
+    with pytest.raises(OptionError, match="needs the column record_valid"):
+        log_reader(filled.root, columns=("body",), **PERMISSIVE)
+    with pytest.raises(OptionError, match="met broker other"):
+        log_reader(filled.root, startingOffsets='{"other": 0}').partitions()
+
+
+class CountingStorage:
+    """A store that says it is far away, and counts what is read of its log."""
+
+    remote = True
+
+    def __init__(self) -> None:
+        from cometmq.spark.logs.storage import LocalStorage
+
+        self._local = LocalStorage()
+        self.log_bytes = 0
+
+    def entries(self, directory: str) -> Any:
+        return self._local.entries(directory)
+
+    def entry(self, path: str) -> Any:
+        return self._local.entry(path)
+
+    def open(self, path: str) -> Any:
+        opened = self._local.open(path)
+        read_into = opened.read_into
+
+        def counted(position: int, buffer: memoryview) -> int:
+            if "/commitlog/" in path:
+                self.log_bytes += len(buffer)
+            return read_into(position, buffer)
+
+        opened.read_into = counted  # type: ignore[method-assign]
+        return opened

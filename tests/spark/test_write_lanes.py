@@ -129,6 +129,15 @@ async def test_silence_ends_the_write_when_the_time_is_up() -> None:
         assert len(broker.bodies) >= 2, "it was tried again"
 
 
+async def test_the_error_tells_of_an_early_try_that_may_have_stored_the_rows() -> None:
+    broker = RecordingBroker("a", Act.HANG_UP, *[ResponseCode.SYSTEM_BUSY] * 99)
+    limits = replace(LIMITS, all_tries_s=0.3)
+    async with ScriptedCluster([broker]) as cluster, lanes_of(cluster, limits) as lanes:
+        await lanes.put([parcel(FIRST, "a")])
+        with pytest.raises(DeliveryError, match=r"they may be stored: ResponseError.*as scripted"):
+            await lanes.finish()
+
+
 async def test_a_broker_that_is_away_for_a_while_is_waited_for() -> None:
     broker = RecordingBroker("a")
     async with ScriptedCluster([broker]) as cluster, lanes_of(cluster) as lanes:

@@ -71,6 +71,7 @@ class Killer:
         self._start()
         for victim in victims:
             self._await_progress()
+            self._await(self._is_under_way, "an open batch")
             time.sleep(self._choice.uniform(0, DELAY_MAX_S))  # the moment is what is random
             getattr(self, f"_kill_{victim}")()
             self.done.append(f"{victim} killed at batch {self._committed()}")
@@ -98,12 +99,15 @@ class Killer:
     def _await_progress(self) -> None:
         """Wait until the program has committed a batch more than now, reviving it as needed."""
         goal = self._committed() + 1
+        self._await(lambda: self._committed() >= goal, f"batch {goal}")
+
+    def _await(self, is_so: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PROGRESS_S
-        while self._committed() < goal:
+        while not is_so():
             self._feed()
             self._revive()
             if time.monotonic() > deadline:
-                raise self._running.error(f"no batch {goal} within {PROGRESS_S:.0f} s")
+                raise self._running.error(f"no {what} within {PROGRESS_S:.0f} s")
             time.sleep(LOOK_S)
 
     def _finish(self) -> None:
@@ -129,25 +133,24 @@ class Killer:
 
     def _committed(self) -> int:
         """The newest batch that the checkpoint says is done."""
-        folder = self._folder / "checkpoint" / "commits"
+        return self._newest("commits")
+
+    def _is_under_way(self) -> bool:
+        """Whether a batch has begun that is not done."""
+        return self._newest("offsets") > self._committed()
+
+    def _newest(self, kind: str) -> int:
+        folder = self._folder / "checkpoint" / kind
         found = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
         return max(found, default=-1)
 
     # --- the kills ------------------------------------------------------------------------------
 
     def _kill_worker(self) -> None:
-        deadline = time.monotonic() + PROGRESS_S
-        while True:
-            self._feed()
-            self._revive()
-            if workers := _python_workers(self._running.pid):
-                self._kills_of_this_start += 1
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._choice.choice(workers), signal.SIGKILL)
-                    return
-            if time.monotonic() > deadline:
-                raise self._running.error("has started no Python worker")
-            time.sleep(LOOK_S)
+        self._await(lambda: bool(_python_workers(self._running.pid)), "Python worker")
+        self._kills_of_this_start += 1
+        with contextlib.suppress(ProcessLookupError, IndexError):
+            os.kill(self._choice.choice(_python_workers(self._running.pid)), signal.SIGKILL)
 
     def _kill_driver(self) -> None:
         self._kill_driver_alone()

@@ -187,13 +187,15 @@ class Lanes:
         outgoing = parcel.outgoing(self._sender.namespace.wrap_topic(parcel.topic))
         deadline = _now() + self._limits.all_tries_s
         pause_s = PAUSE_S
+        perhaps_stored = False
         while True:
             error = await self._try(parcel, outgoing, deadline)
             if error is None:
                 return
+            perhaps_stored |= is_perhaps_stored(error)
             left_s = deadline - _now()
             if left_s <= 0 or not may_pass(error):
-                raise self._failed(parcel, error) from error
+                raise self._failed(parcel, error, perhaps_stored) from error
             self.repeated += 1
             await asyncio.sleep(min(pause_s * random.uniform(0.5, 1.0), left_s))
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
@@ -212,10 +214,9 @@ class Lanes:
             return None
         return NotSafeError(receipt.status)
 
-    def _failed(self, parcel: Parcel, error: CometError) -> DeliveryError:
+    def _failed(self, parcel: Parcel, error: CometError, stored: bool) -> DeliveryError:
         where = parcel.queue if parcel.queue is not None else f"any queue of {parcel.topic}"
         first = self._origin.position(parcel.first_row)
-        stored = getattr(error, "maybe_stored", isinstance(error, NotSafeError))
         return DeliveryError(
             f"{parcel.messages} rows for {where}, from {first} to row {parcel.last_row}, were not "
             f"acknowledged{': they may be stored' if stored else ''}: "
@@ -240,6 +241,11 @@ def may_pass(error: CometError) -> bool:
     if isinstance(error, ResponseError):
         return error.code in RETRIED
     return isinstance(error, RemotingError | TopicNotFoundError | NotSafeError)
+
+
+def is_perhaps_stored(error: CometError) -> bool:
+    """Whether a try that ended like this may have stored its messages all the same."""
+    return isinstance(error, NotSafeError) or getattr(error, "maybe_stored", False)
 
 
 def _now() -> float:

@@ -1,0 +1,152 @@
+"""The writer of one partition, without Spark, on real clusters."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from servers import Cluster, connect, new_topic
+
+from cometmq.model.message import StoredMessage
+from cometmq.spark.brokers import connect as session_of
+from cometmq.spark.errors import RowError
+from cometmq.spark.options.writing import TopicWriteOptions
+from cometmq.spark.writing import Origin, Sent, TopicWriter, unique_key
+from support.topic_audit import Audit, first_ones, order_by_key, stored, unique_key_of
+
+ORIGIN = Origin("job", 4, 1)
+MIB = 1 << 20
+
+
+def batches_of(*columns: dict[str, list[Any]]) -> Iterator[pa.RecordBatch]:
+    for each in columns:
+        yield pa.record_batch(each)
+
+
+def write(
+    batches: Iterator[pa.RecordBatch], name_servers: str, topic: str = "", **options: Any
+) -> Sent:
+    parsed = TopicWriteOptions(name_servers=name_servers, topic=topic, **options)
+    return TopicWriter(session_of(parsed), parsed, ORIGIN).write(batches)
+
+
+def numbered(count: int, *, size: int = 100, keys: int = 16) -> Iterator[pa.RecordBatch]:
+    for batch in range(count):
+        rows = range(batch * size, (batch + 1) * size)
+        yield pa.record_batch(
+            {"body": [str(row) for row in rows], "sharding_key": [f"k{row % keys}" for row in rows]}
+        )
+
+
+def all_of(queues: dict[Any, list[StoredMessage]]) -> list[StoredMessage]:
+    return [message for found in queues.values() for message in found]
+
+
+def test_record_batches_share_requests(name_servers: str, topic: str) -> None:
+    sent = write(numbered(50), name_servers, topic)
+    assert (sent.rows, sent.repeated) == (5000, 0)
+    assert sent.requests <= 4, "one for each queue"
+    assert (sent.first_key, sent.last_key) == (unique_key(*ORIGIN, 0), unique_key(*ORIGIN, 4999))
+    Audit.of(map(str, range(5000)), all_of(stored(name_servers, topic))).check()
+
+
+def test_small_requests_and_little_room_lose_and_reorder_nothing(
+    name_servers: str, topic: str
+) -> None:
+    options = {"batch_bytes": 2048, "pending_bytes": MIB, "pending_max": 2}
+    sent = write(numbered(60), name_servers, topic, **options)
+    assert sent.requests > 100
+    queues = stored(name_servers, topic)
+    Audit.of(map(str, range(6000)), all_of(queues)).check()
+    for bodies in order_by_key(queues, lambda m: m.properties["__SHARDINGKEY"]).values():
+        assert [int(body) for body in bodies] == sorted(map(int, bodies))
+
+
+def test_rows_without_a_key_are_spread_over_queues_and_brokers(
+    name_servers: str, topic: str
+) -> None:
+    batches = (batch.select(["body"]) for batch in numbered(40))
+    write(batches, name_servers, topic, batch_bytes=4096)
+    queues = stored(name_servers, topic)
+    assert all(queues.values()), "no queue is left out"
+    Audit.of(map(str, range(4000)), all_of(queues)).check()
+
+
+def test_a_body_of_four_mebibytes_is_taken(name_servers: str, topic: str) -> None:
+    bodies = [b"small", b"x" * 4 * MIB, b"behind"]
+    keys = ["k"] * 3
+    write(batches_of({"body": bodies, "sharding_key": keys}), name_servers, topic)
+    (found,) = [found for found in stored(name_servers, topic).values() if found]
+    assert [message.body for message in found] == bodies
+
+
+def test_a_topic_that_does_not_exist_is_made_where_brokers_do_that(
+    cluster: Cluster, name_servers: str
+) -> None:
+    topic = f"made-{id(object()):x}"
+    write(numbered(1), name_servers, topic)
+    Audit.of(map(str, range(100)), all_of(stored(name_servers, topic))).check()
+
+
+def test_what_came_before_a_bad_row_may_be_stored_and_nothing_behind_it(
+    name_servers: str, topic: str
+) -> None:
+    batches = batches_of({"body": ["a"]}, {"body": ["b", None]}, {"body": ["c"]})
+    with pytest.raises(RowError, match="row 2 of partition 1, batch 4 of job job: body is null"):
+        write(batches, name_servers, topic)
+    assert {message.body for message in all_of(stored(name_servers, topic))} <= {b"a"}
+
+
+def test_a_task_that_is_repeated_after_half_of_it_repeats_the_keys(
+    name_servers: str, topic: str
+) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from numbered(20)
+        raise OSError("the task dies")
+
+    with pytest.raises(OSError, match="the task dies"):
+        write(broken(), name_servers, topic, batch_bytes=1024)
+    write(numbered(40), name_servers, topic)
+    audit = Audit.of(map(str, range(4000)), all_of(stored(name_servers, topic)))
+    audit.check()
+    assert audit.repeated > 0
+
+
+def test_a_write_outlives_the_death_of_its_broker(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = make_cluster()
+    connection = connect(cluster.broker)
+    topic = new_topic(cluster, connection)
+    connection.close()
+    under_way = threading.Event()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(numbered(60)):
+            if number == 20:
+                under_way.set()
+            yield batch
+
+    small = {"batch_bytes": 1024, "pending_bytes": MIB}
+    with ThreadPoolExecutor(1) as thread:
+        writing = thread.submit(write, batches(), cluster.namesrv, topic, **small)
+        assert under_way.wait(20)
+        cluster.kill_broker()
+        cluster.start_broker()
+        sent = writing.result(60)
+    queues = stored(cluster.namesrv, topic)
+    assert sent.rows == 6000
+    Audit.of(map(str, range(6000)), all_of(queues)).check()
+    careful = {queue: first_ones(found) for queue, found in queues.items()}
+    for bodies in order_by_key(careful, lambda m: m.properties["__SHARDINGKEY"]).values():
+        assert [int(body) for body in bodies] == sorted(map(int, bodies))
+
+
+def test_messages_can_be_found_by_their_made_keys(name_servers: str, topic: str) -> None:
+    write(numbered(1, size=3), name_servers, topic)
+    for message in all_of(stored(name_servers, topic)):
+        assert unique_key_of(message) == unique_key(*ORIGIN, int(message.body))

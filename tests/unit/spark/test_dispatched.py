@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.hashing import extend_hash, index_hash, java_hash
-from cometmq.spark.logs import open_place, plan
+from cometmq.spark.logs import ByteRange, open_place, plan
 from cometmq.spark.pipelines.dispatched import dispatch
 from cometmq.spark.pipelines.hashes import index_hashes, java_hashes
 from cometmq.store.config import StoreSettings
@@ -111,7 +111,7 @@ def test_a_range_without_records_has_nothing(tmp_path: Path) -> None:
     store = opened(tmp_path / "store")
     put(store)
     place = open_place(str(tmp_path / "store"))
-    (part,) = plan(place, 1, store.written_to, 1 << 20)
+    part = ByteRange(place.name, store.written_to, store.written_to)
     found = dispatch(place, part, LEVELS)
     assert (found.rows, found.units, len(found.keys)) == (0, {}, 0)
     store.close()

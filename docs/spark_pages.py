@@ -27,6 +27,13 @@ FORMATS: dict[str, tuple[tuple[str, str], ...]] = {
 }
 """The options of each format that are its own."""
 
+OWN_COLUMNS = {
+    "rocketmq-consumequeue": "cometmq.spark.sources.consume_queue.COLUMNS",
+    "rocketmq-index": "cometmq.spark.sources.index.COLUMNS",
+    "rocketmq-meta": "cometmq.spark.sources.meta_rows.META",
+}
+"""The columns of formats that are not about messages."""
+
 CONNECTION = "cometmq.spark.options.connection.ConnectionOptions"
 
 
@@ -96,20 +103,13 @@ def _columns(name: str) -> Iterator[tuple[str, list[str]]]:
         yield "Columns besides those of `rocketmq`", list(_column_rows(schema.HOSTS))
         yield "Column with `validate=true`", list(_column_rows([schema.RECORD_VALID]))
     else:
-        yield "Columns", list(_column_rows(_own_columns(name)))
-
-
-def _own_columns(name: str) -> Any:
-    """The columns that a format with a schema of its own declares beside its source."""
-    from cometmq.spark.registration import source_class
-
-    return import_module(source_class(name).__module__).COLUMNS
+        yield "Columns", list(_column_rows(_found(OWN_COLUMNS[name])))
 
 
 def _column_rows(columns: Iterable[Any]) -> Iterator[str]:
     for column in columns:
         null = "" if column.nullable else "never null; "
-        yield _row(f"`{column.name}`", column.ddl, null + column.doc)
+        yield _row(f"`{column.name}`", f"`{column.ddl}`", null + column.doc)
 
 
 def _written_rows() -> Iterator[str]:
@@ -122,7 +122,7 @@ def _written_rows() -> Iterator[str]:
         if cells[0] in rows.COLUMNS and len(cells) == 3:
             texts[cells[0]] = cells[2]
     for name, (kind, _) in rows.COLUMNS.items():
-        yield _row(f"`{name}`", kind, texts[name])
+        yield _row(f"`{name}`", f"`{kind}`", texts[name])
 
 
 def _table(title: str, rows: list[str]) -> Iterator[str]:

@@ -9,6 +9,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "spark"
 ORDERS = 60
+PATIENCE_S = 90.0
 COUNTRIES = ("AT", "DE", "FR")
 STATES = ("new", "paid", "shipped")
 TESTED = {
-    "01_read_a_topic", "02_live_totals", "03_write_a_topic", "04_copy_to_parquet",
-    "05_read_a_log", "06_lag", "07_archive",
+    "00_orders", "01_read_a_topic", "02_live_totals", "03_write_a_topic", "04_copy_to_parquet",
+    "05_read_a_log", "06_lag", "07_archive", "08_small_cluster",
 }  # fmt: skip
 
 Run = Callable[..., str]
@@ -76,31 +78,42 @@ def test_a_topic_is_read_as_a_table(run: Run, name_servers: str, orders: str) ->
 
 @pytest.mark.local_only
 @pytest.mark.only_on("comet")
-def test_live_totals_follow_the_topic_as_a_program(name_servers: str, orders: str) -> None:
-    """The tutorial's program, started as a reader starts it, ends with Ctrl-C."""
-    program = subprocess.Popen(
-        [sys.executable, str(FOLDER / "02_live_totals.py"), name_servers, orders],
+def test_live_totals_follow_a_topic_that_grows(name_servers: str, topic: str) -> None:
+    """The tutorial's programs, started as a reader starts them; Ctrl-C ends the totals."""
+    environment = {name: text for name, text in os.environ.items() if name != "PYSPARK_PYTHON"}
+    totals = subprocess.Popen(
+        [sys.executable, str(FOLDER / "02_live_totals.py"), name_servers, topic],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={name: text for name, text in os.environ.items() if name != "PYSPARK_PYTHON"},
+        env=environment,
     )
+    shop = subprocess.Popen(
+        [sys.executable, str(FOLDER / "00_orders.py"), name_servers, topic, str(ORDERS)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    give_up = threading.Timer(PATIENCE_S, totals.kill)
+    give_up.start()
     try:
-        assert program.stdout is not None
-        wanted = "  ".join(f"{country} 20 for 200.00" for country in COUNTRIES)
-        seen = []
-        for line in program.stdout:
-            seen.append(line)
-            if line.endswith(f": {wanted}\n"):
+        assert totals.stdout is not None
+        counts = [0]
+        for line in totals.stdout:
+            counts.append(sum(map(int, re.findall(r"[A-Z]{2} (\d+) for", line))))
+            if counts[-1] == ORDERS:
                 break
-        assert seen, "nothing was added up"
-        assert seen[-1].endswith(f": {wanted}\n"), seen
-        program.send_signal(signal.SIGINT)
-        program.wait(30)
+        assert counts[-1] == ORDERS
+        assert counts == sorted(counts)
+        assert shop.communicate(timeout=30)[0] == f"{ORDERS} orders sent\n"
+        totals.send_signal(signal.SIGINT)
+        totals.wait(30)
     finally:
-        program.kill()
-        program.wait()
-        program.stdout.close()
+        give_up.cancel()
+        for program in (totals, shop):
+            program.kill()
+            program.wait()
+            assert program.stdout is not None
+            program.stdout.close()
 
 
 def test_live_totals_are_those_of_the_orders(
@@ -144,3 +157,18 @@ def test_lag_is_what_a_group_has_not_committed(
         left = sum(consumer.bounds(queue).max_offset for queue in queues[1:])
 
     assert f"{group} is {left} messages of {orders} behind\n" in run("06_lag", name_servers, orders)
+
+
+@pytest.mark.local_only
+@pytest.mark.only_on("comet")
+def test_a_cluster_of_ones_own_counts_as_well(name_servers: str, orders: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "08_small_cluster.py"), name_servers, orders],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+    said = rf"{ORDERS} messages, counted by executors of spark://127\.0\.0\.1:\d+\n"
+    assert re.fullmatch(said, done.stdout), done.stdout + done.stderr

@@ -9,7 +9,7 @@ Source: ours.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -59,9 +59,8 @@ def check_version(version: str) -> None:
 
 def sources() -> Iterator[type[DataSource]]:
     """Give the class of every format."""
-    for name, (module, _) in FORMATS.items():
-        if importlib.util.find_spec(module):
-            yield source_class(name)
+    for name in FORMATS:
+        yield source_class(name)
 
 
 def source_class(name: str) -> type[DataSource]:

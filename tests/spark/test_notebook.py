@@ -1,0 +1,42 @@
+"""The notebook of the documentation runs from first to last cell, and finds what it sent."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "tutorial" / "spark.ipynb"
+
+
+@pytest.mark.local_only
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_the_notebook_runs_and_its_figures_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}})
+
+    client.execute()
+
+    said = {
+        cell["source"].splitlines()[-1]: output["data"]["text/plain"]
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if output["output_type"] == "execute_result"
+    }
+    assert said == {
+        "batches, sum(batches)": "([100, 100, 100, 100, 100], 500)",
+        "second, copied": "(1, 501)",
+        "held": "501",
+    }
+
+
+def test_the_notebook_is_kept_without_what_it_printed() -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+
+    assert all(not cell.get("outputs") for cell in notebook.cells)

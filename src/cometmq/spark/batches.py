@@ -88,7 +88,7 @@ class RecordDecoder:
             position: where the first record begins.
             stop: records that begin here or later are not taken.
             topics: only take these, as UTF-8.
-            first_offset: only take records with this queue offset or a higher one.
+            first_offset: only take records with this queue offset or a higher one; below 0 for all.
             end_offset: only take records with a lower queue offset; below 0 for all.
             log_base: the log offset of the data's first byte, if every record is to be where it
                 says it is; below 0 otherwise.

@@ -118,7 +118,7 @@ class RecordColumns:
             max_rows: rows to take at most; at least 1.
             max_bytes: bytes of the columns at most; one row is taken even if it has more.
             topics: only take these, as UTF-8.
-            first_offset: only take records with this queue offset or a higher one.
+            first_offset: only take records with this queue offset or a higher one; below 0 for all.
             end_offset: only take records with a lower queue offset; below 0 for all.
             log_base: the log offset of the data's first byte, if every record is to be where it
                 says it is; below 0 otherwise.

@@ -140,7 +140,7 @@ class PlainColumns:
 def _is_chosen(
     parts: RecordParts, topics: frozenset[bytes] | None, first_offset: int, end_offset: int
 ) -> bool:
-    if parts.queue_offset < first_offset or 0 <= end_offset <= parts.queue_offset:
+    if 0 <= end_offset <= parts.queue_offset or parts.queue_offset < first_offset >= 0:
         return False
     return topics is None or parts.topic.encode() in topics
 

@@ -132,7 +132,7 @@ class RecordRows:
                 ending, self.problem = Ending.BAD, place_problem(position, log_offset, log_base)
                 break
             queue_offset = i64_at(memory + _QUEUE_OFFSET_AT)
-            if queue_offset >= first_offset and not 0 <= end_offset <= queue_offset:
+            if not (0 <= end_offset <= queue_offset or queue_offset < first_offset >= 0):
                 row = self._row(rows)
                 _measure(row, memory, size)
                 if wanted is None or _has_topic(row, wanted):

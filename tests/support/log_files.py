@@ -26,8 +26,8 @@ class FilledStore:
 
     def fill(self, count: int, *, body_bytes: int = 100, queues: int = 2, **more: Any) -> None:
         """Append messages to queues in turn."""
-        for number in range(count):
-            body = b"%d:" % len(self.records) + b"x" * body_bytes
+        for number in range(len(self.records), len(self.records) + count):
+            body = b"%d:" % number + b"x" * body_bytes
             self.records.append(put(self.store, body, queue_id=number % queues, **more))
 
     @property

@@ -100,6 +100,20 @@ def test_a_pattern_matches_whole_names(brokers: MemoryBrokers) -> None:
     assert read(brokers, subscribe=None, subscribePattern="t-.") == [("t-1", 0, 0)]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "topics"), [(".*", ["t"]), ("%.*", ["%DLQ%g", "%RETRY%g"]), ("%DLQ%.*", ["%DLQ%g"])]
+)
+def test_a_pattern_means_no_topics_of_the_system(
+    brokers: MemoryBrokers, pattern: str, topics: list[str]
+) -> None:
+    for topic in ("t", "TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_x", "%RETRY%g", "%DLQ%g"):
+        brokers.send(brokers.create(topic, queues=1)[0])
+
+    found = read(brokers, subscribe=None, subscribePattern=pattern)
+
+    assert [topic for topic, _, _ in found] == topics
+
+
 def test_a_pattern_that_matches_nothing_has_no_rows(brokers: MemoryBrokers) -> None:
     assert read(brokers, subscribe=None, subscribePattern="t-.") == []
 

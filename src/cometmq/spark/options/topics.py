@@ -32,7 +32,8 @@ class TopicReadOptions(ConnectionOptions):
 
     subscribe_pattern: str | None = option(None, "subscribePattern")
     """A regular expression; topics whose whole name it matches are read, also those to come.
-    System topics, and those of retries and dead letters, are never among them."""
+    System topics are never among them; those of retries and dead letters are where the expression
+    itself begins with %, as in ``%DLQ%.*``."""
 
     assign: str | None = option(None, "assign")
     """The queues to read, and no others: ``{"orders": {"broker-a": [0, 1]}}``."""

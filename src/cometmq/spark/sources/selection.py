@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from cometmq.model.topic import is_system_topic
 from cometmq.spark.brokers import BrokerSession
 from cometmq.spark.errors import GoneError, OptionError
 from cometmq.spark.offsets import QueueKey
@@ -63,7 +64,16 @@ class Selection:
     def _topics_now(self, session: BrokerSession) -> tuple[str, ...]:
         if self.topics is not None:
             return self.topics
-        return tuple(session.topics_matching(self.pattern or ""))
+        pattern = self.pattern or ""
+        return tuple(each for each in session.topics_matching(pattern) if _is_meant(each, pattern))
+
+
+def _is_meant(topic: str, pattern: str) -> bool:
+    """Whether a pattern means this topic that it matches: ``.*`` means no topic of the system's.
+
+    Topics of retries and dead letters begin with %, as a pattern does that means them.
+    """
+    return not is_system_topic(topic) and (not topic.startswith("%") or pattern.startswith("%"))
 
 
 def _topics(text: str) -> tuple[str, ...]:

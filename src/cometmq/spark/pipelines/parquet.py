@@ -21,8 +21,13 @@ from cometmq.spark.logs.ranges import ByteRange
 from cometmq.spark.pipelines.folders import Folder
 from cometmq.spark.pipelines.manifest import ArchiveFile, QueueRows, file_name
 
-_FEW = ("topic", "broker_name", "tags", "store_host", "born_host", "queue_id", "flag", "sys_flag")
+_FEW = (
+    *("topic", "broker_name", "tags", "store_host", "born_host", "queue_id", "flag", "sys_flag"),
+    "properties.key_value.key",
+)
 """Columns with few values, written as numbers into a dictionary."""
+_UNSEEN = ("body", "properties", "keys", "offset_msg_id", "born_host", "store_host")
+"""Columns whose least and greatest value nobody looks for."""
 _MS_PER_DAY = 86_400_000
 _DAY_ZERO = np.datetime64("1970-01-01")
 
@@ -57,13 +62,14 @@ def parts_of(table: pa.Table) -> tuple[list[Part], list[QueueRows]]:
     """
     if table.num_rows == 0:
         return [], []
+    table = table.combine_chunks()
     topics, codes = _topic_codes(table)
     days = _days(table)
     queues = _numbers(table, "queue_id")
     offsets = _numbers(table, "queue_offset")
     order = _order(codes, days, queues, offsets)
     codes, days = codes[order], days[order]
-    table = table.take(pa.array(order))
+    table = _taken(table, order)
     edges = _edges(codes, days)
     parts = [
         Part(topics[codes[low]], str(_DAY_ZERO + int(days[low])), table.slice(low, high - low))
@@ -129,12 +135,37 @@ def _write(folder: Folder, name: str, rows: pa.Table, form: Form) -> int:
             sink,
             compression=form.codec,
             row_group_size=form.group_rows,
-            use_dictionary=[column for column in _FEW if column in names],
+            use_dictionary=[name for name in _FEW if name.partition(".")[0] in names],
+            write_statistics=[column for column in names if column not in _UNSEEN],
             sorting_columns=sorting,
             store_schema=False,
             **more,
         )
         return int(sink.tell())
+
+
+def _taken(table: pa.Table, order: Any) -> pa.Table:
+    """The rows of a table in another order."""
+    places = pa.array(order)
+    columns = [
+        _taken_map(column.chunk(0), order) if pa.types.is_map(column.type) else column.take(places)
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def _taken_map(maps: pa.MapArray, order: Any) -> pa.MapArray:
+    """The same for maps, whose own ``take`` goes entry by entry."""
+    offsets = maps.offsets.to_numpy().astype(np.int64)
+    starts, lengths = offsets[:-1][order], np.diff(offsets)[order]
+    ends = np.concatenate(([0], np.cumsum(lengths)))
+    entries = pa.array(np.arange(ends[-1]) + np.repeat(starts - ends[:-1], lengths))
+    return pa.MapArray.from_arrays(
+        pa.array(ends.astype(np.int32)),
+        maps.keys.take(entries),
+        maps.items.take(entries),
+        type=maps.type,
+    )
 
 
 def _topic_codes(table: pa.Table) -> tuple[list[str], Any]:

@@ -14,14 +14,14 @@ import numpy as np
 
 from cometmq.spark.pipelines.dispatched import KEY, RUN
 from cometmq.store.config import StoreSettings
-from cometmq.store.index import IndexFile
+from cometmq.store.index import Index
 from cometmq.store.loading import Loader
 from cometmq.store.paths import StorePaths
-from cometmq.store.segments import Segment
 from cometmq.system.files import SystemFiles
 
 _AT_ONCE = 1 << 18
-_HEADER_BYTES, _SLOT_BYTES, _ENTRY_BYTES = 40, 4, 20
+_ANY_MS = 1_000_000_000_000
+"""A time to name a file by until it gets its name."""
 
 
 class RunSlice(NamedTuple):
@@ -68,25 +68,35 @@ def write_queue(
 
 def write_index_file(settings: StoreSettings, path: Path, slices: Sequence[KeySlice]) -> int:
     """Write one index file; return when its first entry's record was stored, in ms."""
-    slots, entries = settings.index_slots, settings.index_entries
-    size = _HEADER_BYTES + slots * _SLOT_BYTES + entries * _ENTRY_BYTES
-    path.unlink(missing_ok=True)
-    file = SystemFiles().open_mapped(path, size, create=True, keep_open=False)
+    folder = path.with_suffix(".writing")
+    shutil.rmtree(folder, ignore_errors=True)
+    index = Index(
+        SystemFiles(), folder, settings.index_slots, settings.index_entries, lambda: _ANY_MS
+    )
     try:
-        index = IndexFile(Segment(file, 0), slots, entries)
         for part in slices:
             for keys in _arrays([part], KEY):
-                if part.before:
-                    _, phy, store_ms = keys[0].item()
-                    index.begin_after(phy, store_ms)
-                    continue
-                for key in keys.tolist():
-                    index.put(*key)
-        index.write_header()
-        file.sync()
-        return int(index.begin_ms)
+                _put_keys(index, keys, part.before)
+        index.settle()
+        index.sync_newest()
+        made, begin_ms = index.newest.path, int(index.newest.begin_ms)
     finally:
-        file.close()
+        index.close()
+    made.replace(path)
+    folder.rmdir()
+    return begin_ms
+
+
+def _put_keys(index: Index, keys: Any, before: bool) -> None:
+    """Add entries; or only take over where the file before ended."""
+    if before:
+        index.make_room(1)
+        _, phy, store_ms = keys[0].item()
+        index.newest.begin_after(phy, store_ms)
+        return
+    index.make_room(len(keys))
+    for key in keys.tolist():
+        index.note(*key)
 
 
 def _arrays(slices: Sequence[RunSlice] | Sequence[KeySlice], kind: Any) -> Iterator[Any]:

@@ -1,0 +1,255 @@
+"""Record batches: what stands in them, their schema, and how large they are."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cometmq.protocol.record import MAGIC_BLANK, RecordError, encode_record, record_size
+from cometmq.spark.batches import RecordDecoder
+from cometmq.spark.columns import Ending
+from cometmq.spark.errors import BadRecordError
+from cometmq.spark.schema import (
+    CORE,
+    PROPERTIES,
+    Column,
+    arrow_schema,
+    chosen,
+    log_columns,
+    topic_columns,
+)
+from golden.recordings import VECTORS
+from support.generated_records import logs, messages_of, plain_log, row_of
+
+EVERYTHING = log_columns(properties=True, validate=True)
+STORES = sorted(path.stem for path in (VECTORS / "stores").glob("*.json"))
+
+
+def rows_of(batches: Any) -> list[dict[str, Any]]:
+    found = []
+    for batch in batches:
+        batch.validate(full=True)
+        found += batch.to_pylist()
+    return found
+
+
+def expected_rows(data: bytes, **how: Any) -> list[dict[str, Any]]:
+    return [row_of(message, "broker-a") for message in messages_of(data, **how)]
+
+
+# --- what stands in them -------------------------------------------------------------------------
+
+
+@given(logs(), st.booleans(), st.integers(1, 5))
+@settings(deadline=None)
+def test_rows_are_what_the_decoder_of_messages_says(
+    data: bytes, decompress: bool, max_rows: int
+) -> None:
+    decoder = RecordDecoder(
+        topic_columns(properties=True) + EVERYTHING[-3:-1],
+        broker_name="broker-a",
+        decompress=decompress,
+        max_rows=max_rows,
+    )
+    sound = sound_part(data, decompress)
+    rows = rows_of(decoder.batches(sound, 0, len(sound)))
+    assert rows == expected_rows(sound, decompress=decompress)
+
+
+def sound_part(data: bytes, decompress: bool) -> bytes:
+    """The records up to the first one that cannot be decompressed."""
+    at = 0
+    while at < len(data):
+        end = at + record_size(data, at)
+        try:
+            messages_of(data[at:end], decompress=decompress)
+        except RecordError:
+            break
+        at = end
+    return data[:at]
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_logs_of_real_brokers_read_as_recorded(name: str, tmp_path: Path) -> None:
+    with tarfile.open(VECTORS / "stores" / f"{name}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    decoder = RecordDecoder(EVERYTHING, broker_name="broker-a", crc=True, max_rows=100)
+    met = {}
+    for path in sorted((tmp_path / "store" / "commitlog").iterdir()):
+        data, base = path.read_bytes(), int(path.name)
+        batches = list(decoder.batches(data, 0, len(data), log_base=base))
+        assert all(batch.num_rows <= 100 for batch in batches)
+        for row in rows_of(batches):
+            assert row.pop("record_valid") is True
+            at = row["phy_offset"] - base
+            assert row == row_of(messages_of(data[at : at + row["store_size"]])[0], "broker-a")
+            met[row["phy_offset"]] = row
+    recorded = json.loads((VECTORS / "stores" / f"{name}.json").read_text())["messages"]
+    assert len(recorded) > 50
+    assert {row["physical_offset"]: row["topic"] for row in recorded} == {
+        place: row["topic"] for place, row in met.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("properties", "found"),
+    [
+        (b"TAGS\x01a\x02KEYS\x01k1 k2\x02", [("TAGS", "a"), ("KEYS", "k1 k2")]),
+        (b"TAGS\x01a\x02KEYS\x01k1 k2", [("TAGS", "a"), ("KEYS", "k1 k2")]),
+        (b"KEYS\x01k\x02TAGS\x01a\x02KEYS\x01k1 k2", [("KEYS", "k1 k2"), ("TAGS", "a")]),
+        (
+            b"TAGS\x01a\x02TAGS\x01\x02KEYS\x01k1 k2\x02\x01x\x02y",
+            [("TAGS", "a"), ("KEYS", "k1 k2")],
+        ),
+    ],
+)
+def test_properties_count_as_they_do_for_consumers(
+    properties: bytes, found: list[tuple[str, str]]
+) -> None:
+    (row,) = rows_of(
+        RecordDecoder(topic_columns(properties=True), broker_name=None).batches(
+            record(properties=properties), 0, 1
+        )
+    )
+    assert (row["properties"], row["tags"], row["keys"]) == (found, "a", "k1 k2")
+
+
+def test_what_is_missing_is_null_and_an_id_is_there_always() -> None:
+    (row,) = rows_of(RecordDecoder(CORE, broker_name=None).batches(record(), 0, 1))
+    assert (row["tags"], row["keys"], row["broker_name"]) == (None, None, None)
+    assert row["msg_id"] == row["offset_msg_id"] == "0A00000100002A9F000000000000002A"
+
+
+def test_broken_text_becomes_replacement_characters() -> None:
+    data = record(topic=b"t\xff", properties=b"TAGS\x01\xe4\xb8\x02a\xc3\x01b\x02")
+    (row,) = rows_of(RecordDecoder(EVERYTHING, broker_name="b").batches(data, 0, 1))
+    assert (row["topic"], row["tags"]) == ("t\ufffd", "\ufffd")
+    assert row["properties"] == [("TAGS", "\ufffd"), ("a\ufffd", "b")]
+
+
+def test_times_too_far_away_for_arrow_are_the_last_ones() -> None:
+    data = record(born_time_ms=2**63 - 1, store_time_ms=-(2**63))
+    ((batch,),) = [list(RecordDecoder(CORE, broker_name=None).batches(data, 0, 1))]
+    far = (2**63 - 1) // 1000 * 1000
+    times = ("born_timestamp", "store_timestamp")
+    assert [batch.column(name).cast(pa.int64())[0].as_py() for name in times] == [far, -far]
+
+
+def record(topic: bytes = b"orders", properties: bytes = b"", **more: Any) -> bytes:
+    values: dict[str, Any] = {
+        "queue_id": 1,
+        "queue_offset": 2,
+        "log_offset": 42,
+        "born_time_ms": 3,
+        "born_host": bytes(8),
+        "store_time_ms": 4,
+        "store_host": bytes((10, 0, 0, 1)) + (10911).to_bytes(4, "big"),
+    }
+    return encode_record(topic, b"", properties, **(values | more))
+
+
+# --- schema --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("column", EVERYTHING, ids=lambda column: column.name)
+def test_each_column_alone_is_as_among_all(column: Column) -> None:
+    data = plain_log(20) + record(properties=b"a\x01b\x02")
+    every = next(RecordDecoder(EVERYTHING, broker_name="broker-a").batches(data, 0, len(data)))
+    alone = next(RecordDecoder([column], broker_name="broker-a").batches(data, 0, len(data)))
+    assert alone.schema == arrow_schema([column])
+    assert alone.column(0) == every.column(column.name)
+
+
+def test_columns_come_in_the_order_they_are_asked_for() -> None:
+    asked = chosen(EVERYTHING, ["properties", "body", "topic"])
+    decoder = RecordDecoder(asked, broker_name=None)
+    decoded = decoder.batch(plain_log(1), 0, 1)
+    assert decoded.batch.schema == decoder.schema == arrow_schema(asked)
+    assert decoded.batch.to_pylist()[0]["topic"] == "orders"
+
+
+def test_batches_without_rows_have_the_schema_too() -> None:
+    for columns in (EVERYTHING, CORE, (PROPERTIES,)):
+        decoded = RecordDecoder(columns, broker_name="b").batch(b"", 0, 0)
+        assert (decoded.batch.num_rows, decoded.batch.schema) == (0, arrow_schema(columns))
+        decoded.batch.validate(full=True)
+        assert decoded[1:] == (0, Ending.END, None)
+
+
+# --- sizes ---------------------------------------------------------------------------------------
+
+
+def test_batches_are_bounded_by_rows() -> None:
+    data = plain_log(1001)
+    batches = list(RecordDecoder(CORE, broker_name="b", max_rows=250).batches(data, 0, len(data)))
+    assert [batch.num_rows for batch in batches] == [250, 250, 250, 250, 1]
+
+
+def test_batches_are_bounded_by_bytes() -> None:
+    data = plain_log(100, body=bytes(10_000))
+    decoder = RecordDecoder(CORE, broker_name="b", max_bytes=55_000)
+    batches = list(decoder.batches(data, 0, len(data)))
+    assert [batch.num_rows for batch in batches] == [5] * 20
+    assert all(batch.nbytes < 60_000 for batch in batches)
+
+
+def test_buffers_of_a_batch_are_as_large_as_its_rows_need() -> None:
+    data = plain_log(8, body=bytes(100_000))
+    batch = next(RecordDecoder(EVERYTHING, broker_name="b", max_rows=2).batches(data, 0, len(data)))
+    assert batch.get_total_buffer_size() < 205_000
+
+
+def test_batches_outlive_the_data_and_the_decoder() -> None:
+    data = bytearray(plain_log(50))
+    decoder = RecordDecoder(CORE, broker_name="b")
+    batch = next(decoder.batches(data, 0, len(data)))
+    before = batch.to_pylist()
+    data[:] = bytes(len(data))
+    decoder.batch(plain_log(9, body=b"other"), 0, 1 << 20)
+    del decoder
+    assert batch.to_pylist() == before == expected_rows_of_plain(50)
+
+
+def expected_rows_of_plain(count: int) -> list[dict[str, Any]]:
+    names = [column.name for column in CORE]
+    rows = [row_of(message, "b") for message in messages_of(plain_log(count))]
+    return [{name: row[name] for name in names} for row in rows]
+
+
+# --- endings -------------------------------------------------------------------------------------
+
+
+def test_all_rows_before_damage_are_yielded() -> None:
+    data = plain_log(25) + b"\xff" * 200
+    batches = RecordDecoder(CORE, broker_name="b", max_rows=10).batches(data, 0, len(data))
+    assert rows_of(next(batches) for _ in range(3)) == expected_rows_of_plain(25)
+    with pytest.raises(BadRecordError, match=rf"at byte {len(data) - 200}: magic ffffffff"):
+        next(batches)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [bytes(300), plain_log(1)[:-1], b"\0\0\0\x08" + MAGIC_BLANK.to_bytes(4, "big", signed=True)],
+    ids=["zeros", "torn", "blank"],
+)
+def test_an_ordinary_end_of_a_log_is_no_error(tail: bytes) -> None:
+    data = plain_log(25) + tail
+    decoder = RecordDecoder(CORE, broker_name="b", max_rows=10)
+    assert rows_of(decoder.batches(data, 0, len(data))) == expected_rows_of_plain(25)
+
+
+def test_a_batch_that_ends_for_a_problem_says_which() -> None:
+    data = plain_log(2) + b"\xff" * 200
+    decoded = RecordDecoder(CORE, broker_name="b").batch(data, 0, len(data))
+    assert (decoded.batch.num_rows, decoded.position) == (2, len(data) - 200)
+    assert (decoded.ending, decoded.problem) == (
+        Ending.BAD,
+        f"magic ffffffff at {len(data) - 200}, expected a record",
+    )

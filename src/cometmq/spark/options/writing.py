@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cometmq.spark.errors import OptionError
-from cometmq.spark.options.connection import ConnectionOptions
+from cometmq.spark.options.connection import ConnectionOptions, check_references
 from cometmq.spark.options.parsing import option
 
 MIB = 1 << 20
@@ -67,6 +67,7 @@ class TopicWriteOptions(ConnectionOptions):
         Raises:
             OptionError: says which.
         """
+        check_references(self)
         if self.batch_bytes > self.pending_bytes:
             raise OptionError(
                 f"option send.batchBytes is {self.batch_bytes}: "

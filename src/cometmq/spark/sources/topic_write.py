@@ -25,7 +25,6 @@ from pyspark.sql.types import StructType
 
 from cometmq.spark.brokers import connect
 from cometmq.spark.errors import OptionError, SourceError
-from cometmq.spark.options.connection import check_references
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.writing import TopicWriteOptions
 from cometmq.spark.writing import Origin, Sent, TopicWriter, check_columns
@@ -85,7 +84,6 @@ def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) ->
         raise OptionError("a topic cannot be overwritten: use the mode append")
     own = {name: text for name, text in options.items() if name.lower() not in OF_THE_QUERY}
     parsed = parse_options(TopicWriteOptions, own)
-    check_references(parsed)
     check_delivery(parsed.delivery)
     check_columns(to_arrow_schema(schema), parsed.topic)
     return parsed

@@ -1,0 +1,62 @@
+"""The sink as Spark handles it: checked when it is made, pickled, told of its task."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from cometmq.spark.errors import OptionError, SourceError
+from cometmq.spark.sources.topic_write import TopicBatchWriter, TopicStreamWriter
+
+OPTIONS = {"nameserver": "127.0.0.1:9876", "topic": "orders"}
+SCHEMA = StructType([StructField("body", BinaryType()), StructField("tags", StringType())])
+BOTH = pytest.mark.parametrize("sink", [TopicBatchWriter, TopicStreamWriter])
+
+
+def test_all_tasks_of_a_batch_write_belong_to_one_job() -> None:
+    writer = TopicBatchWriter(OPTIONS, SCHEMA, False)
+    one, other = (pickle.loads(pickle.dumps(writer)) for _ in range(2))
+    assert vars(one) == vars(other) == vars(writer)
+
+
+def test_two_batch_writes_are_two_jobs_unless_they_are_named() -> None:
+    unnamed = [vars(TopicBatchWriter(OPTIONS, SCHEMA, False))["_job"] for _ in range(2)]
+    assert unnamed[0] != unnamed[1]
+    named = [
+        vars(TopicBatchWriter(OPTIONS | {"jobid": "nightly"}, SCHEMA, False))["_job"]
+        for _ in range(2)
+    ]
+    assert named == ["nightly", "nightly"]
+
+
+@BOTH
+def test_a_sink_is_refused_before_any_task(sink: Callable[..., object]) -> None:
+    for options, schema, overwrite, why in (
+        (OPTIONS, SCHEMA, True, "cannot be overwritten"),
+        (OPTIONS | {"delivery": "idempotent"}, SCHEMA, False, "only 'at-least-once' is offered"),
+        (OPTIONS, StructType([StructField("value", BinaryType())]), False, "column value"),
+        (OPTIONS | {"rocketmq.acl.secretkey": "x"}, SCHEMA, False, "is a secret"),
+    ):
+        with pytest.raises(OptionError, match=why):
+            sink(options, schema, overwrite)
+
+
+@BOTH
+def test_where_a_query_keeps_its_checkpoint_is_no_option_of_the_sink(
+    sink: Callable[..., object],
+) -> None:
+    sink(OPTIONS | {"checkpointlocation": "/somewhere"}, SCHEMA, False)
+
+
+@BOTH
+def test_rows_are_written_by_tasks_only(
+    sink: Callable[..., TopicBatchWriter | TopicStreamWriter],
+) -> None:
+    with pytest.raises(SourceError, match="by tasks of Spark only"):
+        sink(OPTIONS, SCHEMA, False).write(iter(()))

@@ -1,0 +1,272 @@
+"""Topics as streams: starts, limits, AvailableNow, changes and losses, on real clusters.
+
+What a checkpoint holds is what a run left: a test that restarts a query starts a new reader.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from servers import SMALL_FILES, Cluster
+
+from cometmq.client import Message
+from cometmq.client.blocking import AdminClient
+from support.spark_topics import Stream, fill, rows, until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MakeStream = Callable[..., Stream]
+MakeTopic = Callable[..., str]
+
+
+@pytest.fixture
+def stream(spark: SparkSession, name_servers: str, topic: str, tmp_path: Path) -> MakeStream:
+    """Make a stream of the topic of the test; options have ``_`` instead of points."""
+
+    def make(**options: Any) -> Stream:
+        given = {"nameServer": name_servers, "subscribe": topic, "startingOffsets": "earliest"}
+        return Stream(spark, tmp_path, **given | options)
+
+    return make
+
+
+def test_every_run_takes_what_is_new(stream: MakeStream, name_servers: str, topic: str) -> None:
+    fill(name_servers, topic, {0: 20, 1: 3})
+    query = stream()
+
+    query.once()
+    assert query.found() == rows(topic, {0: 20, 1: 3})
+    fill(name_servers, topic, {1: 2, 3: 4})
+    query.once()
+    query.once()
+
+    assert query.found() == sorted(rows(topic, {0: 20, 1: 5, 3: 4}))
+
+
+def test_a_running_query_follows_the_topic_and_shows_where_it_ends(
+    stream: MakeStream, name_servers: str, topic: str
+) -> None:
+    query = stream(startingOffsets="latest", maxOffsetsPerTrigger=4)
+    running = query.begin()
+    try:
+        until(lambda: len(query.ends()) == 1, "the first batch")
+        fill(name_servers, topic, {0: 6, 2: 3})
+        until(lambda: query.found() == rows(topic, {0: 6, 2: 3}), "all rows")
+        running.processAllAvailable()
+        (source,) = running.lastProgress["sources"]
+        assert json.loads(source["latestOffset"]) == {
+            topic: {"broker-a": {"0": 6, "1": 0, "2": 3, "3": 0}}
+        }
+        batches = len(query.ends())
+        assert batches >= 3, "9 rows, at most 4 at a time"
+        last = running.lastProgress["batchId"]
+        until(lambda: running.lastProgress["batchId"] >= last and running.isActive, "idle triggers")
+        assert len(query.ends()) == batches, "no news is no batch"
+    finally:
+        running.stop()
+
+
+@pytest.mark.parametrize("start", ["latest", "group"])
+def test_rows_between_a_failed_first_batch_and_the_next_run_are_read(
+    stream: MakeStream, name_servers: str, topic: str, tmp_path: Path, start: str
+) -> None:
+    fill(name_servers, topic, {0: 5})
+    query = stream(startingOffsets=start, rocketmq_group="nobody")
+    with pytest.raises(StreamingQueryException, match="the first sink fails"):
+        query.once(failing="the first sink fails")
+    assert len(query.ends()) == 1, "the end of the first batch was written down"
+    fill(name_servers, topic, {0: 3, 1: 1})
+
+    query.once()
+
+    assert query.found() == sorted(rows(topic, {0: 3}, start=5) + rows(topic, {1: 1}))
+
+
+def test_available_now_splits_what_there_was_when_it_began(
+    stream: MakeStream, name_servers: str, topic: str
+) -> None:
+    fill(name_servers, topic, {0: 9, 1: 1})
+    query = stream(maxOffsetsPerTrigger=5, minPartitions=3)
+
+    ended = query.once()
+
+    assert query.found() == rows(topic, {0: 9, 1: 1})
+    sizes = [each["numInputRows"] for each in ended.recentProgress]
+    assert sum(sizes) == 10
+    assert max(sizes) <= 6, "5, and one for each queue that would get none"
+
+
+def test_a_query_of_one_trigger_takes_all_there_is(
+    spark: SparkSession, stream: MakeStream, name_servers: str, topic: str
+) -> None:
+    fill(name_servers, topic, {0: 9})
+    query = stream(maxOffsetsPerTrigger=2)
+    sink = query.source().writeStream.format("parquet").trigger(once=True)
+
+    running = sink.option("checkpointLocation", str(query.checkpoint)).start(str(query.out))
+
+    assert running.awaitTermination(60)
+    assert query.found() == rows(topic, {0: 9})
+
+
+def test_topics_and_queues_that_appear_under_a_query_are_read_from_their_beginning(
+    stream: MakeStream, name_servers: str, topic: str, cluster: Cluster, make_topic: MakeTopic
+) -> None:
+    pattern = {"subscribe": None, "subscribePattern": f"{topic}|topic-.*-of-{topic}|more-{topic}"}
+    query = stream(**pattern, startingOffsets="latest")
+    running = query.begin()
+    try:
+        until(lambda: bool(query.ends()), "the first batch")
+        with AdminClient(name_servers) as admin:
+            admin.create_topic(topic, queues=6)
+            admin.create_topic(f"more-{topic}", queues=2)
+            until(lambda: len(admin.queue_bounds(topic)) == 6, "more queues")
+            until(lambda: f"more-{topic}" in admin.topics(), "another topic")
+        fill(name_servers, topic, {0: 2, 5: 3})
+        fill(name_servers, f"more-{topic}", {1: 4})
+        expected = sorted(rows(topic, {0: 2, 5: 3}) + rows(f"more-{topic}", {1: 4}))
+        until(lambda: query.found() == expected, f"rows {expected}")
+    finally:
+        running.stop()
+
+
+def test_a_deleted_topic_fails_the_query_or_is_dropped(
+    stream: MakeStream, name_servers: str, topic: str, make_topic: MakeTopic
+) -> None:
+    other = make_topic(queues=1)
+    fill(name_servers, topic, {0: 2})
+    query = stream(subscribe=f"{topic},{other}")
+    query.once()
+    with AdminClient(name_servers) as admin:
+        admin.delete_topic(topic)
+        until(lambda: topic not in admin.topics(), "the topic is gone")
+    fill(name_servers, other, {0: 2})
+
+    with pytest.raises(StreamingQueryException, match=rf"DataLossError: topic {topic}, queue 0"):
+        query.once()
+    query.once(failOnDataLoss="false")
+
+    assert query.found() == sorted(rows(topic, {0: 2}) + rows(other, {0: 2}))
+    assert json.loads(query.ends()[-1]) == {other: {"broker-a": {"0": 2}}}
+
+
+def test_a_topic_made_anew_fails_the_query_or_is_read_from_its_beginning(
+    stream: MakeStream, name_servers: str, topic: str
+) -> None:
+    fill(name_servers, topic, {0: 5})
+    query = stream()
+    query.once()
+    with AdminClient(name_servers) as admin:
+        admin.delete_topic(topic)
+        until(lambda: topic not in admin.topics(), "the topic is gone")
+        admin.create_topic(topic, queues=4)
+        until(lambda: topic in admin.topics(), "the topic is there again")
+        until(
+            lambda: all(each.max_offset == 0 for each in admin.queue_bounds(topic).values()),
+            "its queues are empty",
+        )
+    fill(name_servers, topic, {0: 2})
+
+    with pytest.raises(StreamingQueryException, match="offsets from 5 are not there"):
+        query.once()
+    query.once(failOnDataLoss="false", maxOffsetsPerTrigger=1)
+    query.once()
+
+    assert query.found() == sorted(rows(topic, {0: 5}) + rows(topic, {0: 2}))
+
+
+@pytest.mark.only_on("comet")
+def test_expired_messages_fail_the_query_or_are_passed_over(
+    spark: SparkSession, make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    """Only our broker deletes old files at once when it is told to."""
+    cluster = make_cluster({**SMALL_FILES, "fileReservedTime": 0})
+    topic = "expiring"
+
+    def large(number: int) -> Message:
+        return Message(topic=topic, body=os.urandom(500_000))
+
+    with AdminClient(cluster.namesrv) as admin:
+        admin.create_topic(topic, queues=1)
+        fill(cluster.namesrv, topic, {0: 2}, message=large)
+        given = {"nameServer": cluster.namesrv, "subscribe": topic, "startingOffsets": "earliest"}
+        query = Stream(spark, tmp_path, **given)
+        query.once()
+        fill(cluster.namesrv, topic, {0: 30}, message=large)
+        admin.clean_up(cluster.broker)
+        ((_, bounds),) = admin.queue_bounds(topic).items()
+    assert 2 < bounds.min_offset < bounds.max_offset == 32
+
+    text = rf"queue 0 of broker-a: offsets from 2 have expired.*{bounds.min_offset} to 32"
+    with pytest.raises(StreamingQueryException, match=text):
+        query.once()
+    query.once(failOnDataLoss="false")
+
+    left = 32 - bounds.min_offset
+    expected = rows(topic, {0: 2}) + rows(topic, {0: left}, start=bounds.min_offset)
+    assert query.found() == expected
+
+
+def test_a_query_outlives_a_restart_of_its_broker(
+    spark: SparkSession, own_cluster: Cluster, tmp_path: Path
+) -> None:
+    with AdminClient(own_cluster.namesrv) as admin:
+        admin.create_topic("lasting", queues=2)
+        until(lambda: "lasting" in admin.topics(), "the topic")
+    fill(own_cluster.namesrv, "lasting", {0: 3})
+    query = Stream(
+        spark,
+        tmp_path,
+        nameServer=own_cluster.namesrv,
+        subscribe="lasting",
+        startingOffsets="earliest",
+    )
+    running = query.begin(every="200 milliseconds")
+    try:
+        until(lambda: query.found() == rows("lasting", {0: 3}), "rows before")
+        own_cluster.restart_broker()
+        fill(own_cluster.namesrv, "lasting", {0: 2, 1: 4})
+        until(lambda: query.found() == rows("lasting", {0: 5, 1: 4}), "rows after")
+        assert running.exception() is None
+    finally:
+        running.stop()
+
+
+def test_finished_batches_are_shown_by_the_group(
+    stream: MakeStream, name_servers: str, topic: str, make_group: Callable[[], str]
+) -> None:
+    group = make_group()
+    fill(name_servers, topic, {0: 3})
+    query = stream(rocketmq_group=group, commitToGroup="true")
+    query.once()
+    fill(name_servers, topic, {0: 2})
+    query.once()
+
+    def committed() -> list[int | None]:
+        with AdminClient(name_servers) as admin:
+            found = admin.committed(group, topic)
+            return [found[queue] for queue in sorted(found) if queue.queue_id == 0]
+
+    # The last batch is committed with the one after it.
+    until(lambda: committed() == [3], f"offset 3, there is {committed()}")
+
+
+def test_filters_by_tag_leave_holes_that_are_no_loss(
+    stream: MakeStream, name_servers: str, topic: str
+) -> None:
+    def message(number: int) -> Message:
+        return Message(topic=topic, body=b"x", tags="AaBB"[number % 2 * 2 :][:2])
+
+    fill(name_servers, topic, {0: 200}, message=message)
+    query = stream(filter_tags="BB", maxOffsetsPerTrigger=70)
+
+    query.once()
+
+    assert query.found() == [(topic, 0, offset) for offset in range(1, 200, 2)]

@@ -47,7 +47,7 @@ demo: compile ## start a name server and a broker, send and receive, show what h
 	@$(BIN)/cometmq demo
 
 pipeline-demo: compile ## orders in a topic, read, archived and audited by local Spark (needs Java 17)
-	@$(BIN)/cometmq pipeline-demo
+	@$(BIN)/cometmq pipeline-demo --folder build/pipeline-demo
 
 clean: ## remove what the other targets made, but not .venv
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

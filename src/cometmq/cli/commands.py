@@ -205,6 +205,20 @@ def pipeline(
     raise typer.Exit(pipelines.run(words or ()))
 
 
+@app.command("pipeline-demo")
+def pipeline_demo(
+    seconds: Annotated[float, typer.Option(min=2, max=600, help="Seconds of orders.")] = 20.0,
+    rate: Annotated[int, typer.Option(min=1, max=2_000, help="Orders per second.")] = 200,
+    folder: Annotated[
+        Path, typer.Option(help="Gets a folder with the archive and the reports.")
+    ] = Path("pipeline-demo"),
+) -> None:
+    """Show data pipelines at work: live totals, an archive, dead letters, an audit, reports."""
+    from cometmq.cli.pipeline_demo import run_pipeline_demo
+
+    raise typer.Exit(run_pipeline_demo(seconds=seconds, rate=rate, folder=folder))
+
+
 StorePath = Annotated[Path, typer.Argument(help="Directory of the store.", metavar="DIR")]
 
 

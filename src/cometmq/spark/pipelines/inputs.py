@@ -123,13 +123,23 @@ class Source:
         """The source as it was given, without its options, some of which are not for all eyes."""
         return f"{self.kind}:{self.place}"
 
+    @property
+    def connection(self) -> dict[str, str]:
+        """How brokers are reached: the options that all formats that talk to them share."""
+        names = {"rocketmq.namesrv.addr": self.place}
+        return names | {
+            name: value
+            for name, value in self.options.items()
+            if name.startswith(("rocketmq.acl.", "rocketmq.tls.", "request.", "fetchOffset."))
+        }
+
     def topics(self, wanted: Topics) -> list[str] | None:
         """Which of the topics there are now; None where only reading everything would tell."""
         if self.kind == ARCHIVE:
             return sorted({f.topic for f in archived_files(self.place) if wanted.has(f.topic)})
         if self.kind != BROKERS:
             return None
-        session = connect(parse_options(ConnectionOptions, self._connection()))
+        session = connect(parse_options(ConnectionOptions, self.connection))
         return [topic for topic in session.topics() if wanted.has(topic)]
 
     def messages(
@@ -139,6 +149,7 @@ class Source:
         columns: Sequence[str],
         *,
         span: Span | None = None,
+        past_damage: bool = False,
         **more: str,
     ) -> DataFrame:
         """Give the messages of some topics with some columns, in their order.
@@ -148,12 +159,14 @@ class Source:
             topics: which topics.
             columns: names out of ``COLUMNS``; few columns are read faster.
             span: when they were stored.
-            more: options of the format ``rocketmq-log`` that matter to the caller.
+            past_damage: read on behind a damaged record of a log, instead of failing.
+            more: options of the formats that read logs and brokers.
         """
-        wanted = list(dict.fromkeys((*columns, "topic", "store_timestamp")))
+        valid = ("record_valid",) if past_damage and self.kind == LOG else ()
+        wanted = list(dict.fromkeys((*columns, "topic", "store_timestamp", *valid)))
         span = span or Span()
         if self.kind == BROKERS:
-            found = self._from_brokers(spark, topics, wanted, span)
+            found = self._from_brokers(spark, topics, wanted, span, more)
         elif self.kind == LOG:
             found = self._from_log(spark, topics, wanted, span, more)
         elif self.kind == ARCHIVE:
@@ -161,26 +174,24 @@ class Source:
         else:
             found = _typed(spark.read.options(**self.options).parquet(self.place), wanted)
         within = topics.column(F.col("topic")) & span.column(F.col("store_timestamp"))
-        if "record_valid" in wanted:
-            within = within | ~F.coalesce("record_valid", F.lit(True))
+        damaged = ~F.coalesce("record_valid", F.lit(True)) if "record_valid" in wanted else None
+        if damaged is not None:
+            within = within | damaged if "record_valid" in columns else within & ~damaged
         return found.where(within).select(*columns)
 
-    def _connection(self) -> dict[str, str]:
-        names = {"rocketmq.namesrv.addr": self.place}
-        return names | {
-            name: value
-            for name, value in self.options.items()
-            if name.startswith(("rocketmq.acl.", "rocketmq.tls.", "request.", "fetchOffset."))
-        }
-
     def _from_brokers(
-        self, spark: SparkSession, topics: Topics, columns: Sequence[str], span: Span
+        self,
+        spark: SparkSession,
+        topics: Topics,
+        columns: Sequence[str],
+        span: Span,
+        more: Mapping[str, str],
     ) -> DataFrame:
         there = self.topics(topics)
         if not there:
             return _nothing(spark, columns)
         asked = _asked(columns, schema.topic_columns(properties="properties" in columns))
-        options = {"rocketmq.namesrv.addr": self.place, "subscribe": ",".join(there)}
+        options = {"rocketmq.namesrv.addr": self.place, "subscribe": ",".join(there), **more}
         options |= _span_options(span)
         if "properties" in columns:
             options["includeProperties"] = "true"

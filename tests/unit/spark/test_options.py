@@ -50,9 +50,17 @@ def test_what_is_not_given_has_its_default() -> None:
     assert parse_options(SomeOptions, {"place.address": "x"}) == SomeOptions("x")
 
 
-@pytest.mark.parametrize("name", ["owner", "Provider", "option.place", "option.anything"])
+@pytest.mark.parametrize("name", ["owner", "Provider", "option.place", "OPTION.PLACE"])
 def test_what_spark_adds_to_a_table_is_passed_over(name: str) -> None:
     assert parse_options(SomeOptions, {"place": "x", name: "y"}) == SomeOptions("x")
+
+
+def test_options_of_a_table_have_a_prefix() -> None:
+    given = {"option.place": "x", "option.loud": "false", "loud": "true", "owner": "me"}
+
+    assert parse_options(SomeOptions, given) == SomeOptions("x", loud=True)
+    with pytest.raises(OptionError, match=r"did you mean loud\?"):
+        parse_options(SomeOptions, given | {"option.lout": "x"})
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,9 @@ from cometmq.system.settings import Setting, describe
 T = TypeVar("T")
 
 ADDED_BY_SPARK = ("owner", "provider")
-"""What Spark adds to the options of a table; ``option.NAME`` besides, which repeats an option."""
+"""What Spark adds to the options of a table."""
+OF_TABLE = "option."
+"""What Spark puts before the names of a table's options."""
 
 
 def option(
@@ -103,7 +105,8 @@ def parse_options(kind: type[T], given: Mapping[str, str]) -> T:
 
     Args:
         kind: the dataclass of options.
-        given: texts by name, in any case; what Spark adds to a table's options is passed over.
+        given: texts by name, in any case. ``option.NAME``, as Spark names the options of a table,
+            stands for NAME where that is not given itself.
 
     Raises:
         OptionError: a name is unknown or given twice, a value is of the wrong kind or out of its
@@ -128,12 +131,15 @@ def _matched(
     known: tuple[Option, ...], given: Mapping[str, str]
 ) -> Iterator[tuple[Option, str, str]]:
     by_name = {name.lower(): entry for entry in known for name in entry.names}
-    for name, text in given.items():
-        lower = name.lower()
-        if lower in by_name:
-            yield by_name[lower], name, text
-        elif lower not in ADDED_BY_SPARK and not lower.startswith("option."):
-            raise OptionError(_unknown(name, known))
+    lower = {name.lower(): text for name, text in given.items()}
+    for name, text in lower.items():
+        plain = name.removeprefix(OF_TABLE)
+        if plain != name and plain in lower:
+            continue
+        if plain in by_name:
+            yield by_name[plain], plain, text
+        elif name not in ADDED_BY_SPARK:
+            raise OptionError(_unknown(plain, known))
 
 
 def _unknown(name: str, known: tuple[Option, ...]) -> str:

@@ -153,10 +153,20 @@ def test_lag_is_what_a_group_has_not_committed(
     with PullConsumer(name_servers, group=group) as consumer:
         first, *_ = queues = consumer.fetch_queues(orders)
         consumer.assign(queues)
-        consumer.commit({first: consumer.bounds(first).max_offset})
+        done = {queue: consumer.bounds(queue).min_offset for queue in queues}
+        consumer.commit(done | {first: consumer.bounds(first).max_offset})
         left = sum(consumer.bounds(queue).max_offset for queue in queues[1:])
+    assert left > 0
 
     assert f"{group} is {left} messages of {orders} behind\n" in run("06_lag", name_servers, orders)
+
+
+def test_an_archive_is_asked_instead_of_the_broker(
+    run: Run, cluster: Cluster, orders: str, tmp_path: Path
+) -> None:
+    said = run("07_archive", cluster.store, tmp_path, orders)
+
+    assert re.fullmatch(r"done: \d+ messages archived\n(\w+: 20 messages\n){3}", said)
 
 
 @pytest.mark.local_only

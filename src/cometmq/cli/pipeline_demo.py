@@ -10,6 +10,8 @@ Source: ours.
 from __future__ import annotations
 
 import logging
+import signal
+import sys
 import tempfile
 import threading
 import time
@@ -52,6 +54,7 @@ def run_pipeline_demo(*, seconds: float, rate: int, folder: Path) -> int:
     console = Console(highlight=False, soft_wrap=True)
     kept = folder.absolute() / f"{datetime.now():%Y-%m-%dT%H-%M-%S}"
     begun = time.monotonic()
+    signal.signal(signal.SIGTERM, _end)
     try:
         with tempfile.TemporaryDirectory(prefix="cometmq-demo-") as own, _stopped_spark():
             kept.mkdir(parents=True)
@@ -61,6 +64,11 @@ def run_pipeline_demo(*, seconds: float, rate: int, folder: Path) -> int:
         return 1
     console.print(f"\nall of it took {time.monotonic() - begun:.0f} s; nothing is left running")
     return 0 if good else 1
+
+
+def _end(number: int, frame: object) -> None:
+    """End in order, as Ctrl-C does: with nothing left running."""
+    sys.exit(128 + number)
 
 
 @contextmanager

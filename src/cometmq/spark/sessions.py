@@ -40,11 +40,17 @@ class SparkStartError(CometError):
     """Java is missing, or Spark's daemons ended or kept silent before they were ready."""
 
 
-def session_settings(cores: int = 2, memory: str = "2g") -> dict[str, str]:
-    """The settings of our sessions: loopback only, no web page, times in UTC, few shuffle parts."""
+def session_settings(
+    cores: int = 2, memory: str = "2g", master: str | None = None
+) -> dict[str, str]:
+    """Give the settings of our sessions: no web page, times in UTC, few shuffle parts.
+
+    The driver keeps to loopback, unless the master is on another machine.
+    """
+    is_near = master is None or master.startswith("local") or LOOPBACK in master
+    loopback = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     return {
-        "spark.driver.host": LOOPBACK,
-        "spark.driver.bindAddress": LOOPBACK,
+        **(loopback if is_near else {}),
         "spark.driver.memory": memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -70,7 +76,7 @@ def local_session(
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("cometmq").master(master or f"local[{cores}]")
-    for name, value in {**session_settings(cores, memory), **_named(conf)}.items():
+    for name, value in {**session_settings(cores, memory, master), **_named(conf)}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register_all(spark)

@@ -33,6 +33,15 @@ def test_sessions_keep_to_loopback_and_utc() -> None:
     assert settings["spark.driver.memory"] == "5g"
 
 
+@pytest.mark.parametrize("master", ["spark://10.0.0.1:7077", "yarn", "k8s://https://10.0.0.1"])
+def test_executors_elsewhere_can_reach_the_driver(master: str) -> None:
+    assert not {
+        name for name in session_settings(master=master) if name.startswith("spark.driver.h")
+    }
+    assert "spark.driver.bindAddress" not in session_settings(master=master)
+    assert session_settings(master="spark://127.0.0.1:7077") == session_settings()
+
+
 def test_settings_may_be_named_as_keywords_or_as_spark_names_them() -> None:
     named = _named({"spark_local_dir": Path("/x"), "spark.sql.a_b": 1, "spark.c": True})
 

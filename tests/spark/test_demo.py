@@ -1,0 +1,83 @@
+"""The demo of pipelines finds what it sent, says where the reports are, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kit import eventually
+
+pytestmark = pytest.mark.local_only
+
+MARK = "COMETMQ_TEST_MARK"
+PATIENCE_S = 180.0
+
+
+@contextmanager
+def demo(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The demo as a process, and the mark that all it starts carry in their environment."""
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cometmq", "pipeline-demo", "--folder", str(folder), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {MARK: mark},
+    )
+    try:
+        yield process, mark
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def left_running(mark: str) -> list[str]:
+    """The processes that carry a mark."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_text().replace("\0", " ")[:200])
+        except OSError:
+            continue  # it has ended
+    return found
+
+
+def test_the_demo_finds_what_it_sent_and_leaves_reports_only(tmp_path: Path) -> None:
+    with demo(tmp_path, "--seconds", "4", "--rate", "100") as (process, mark):
+        said, _ = process.communicate(timeout=PATIENCE_S)
+
+        assert process.returncode == 0, said
+        eventually(lambda: not left_running(mark), timeout=20.0)
+
+    assert "live totals, batch" in said
+    assert "gave up on" in said
+    assert not re.search(r"\bNO\b", said)
+    reports = [Path(path) for path in re.findall(r"^report: (\S+)$", said, re.MULTILINE)]
+    assert [path.parent.name for path in reports] == ["audit", "dead-letters"]
+    for report in reports:
+        page = report.read_text()
+        assert "<svg" in page or report.parent.name == "audit"
+        assert not re.search(r"""(src|href)=["']?(https?:)?//""", page)
+
+
+def test_a_demo_that_is_ended_leaves_nothing_running(tmp_path: Path) -> None:
+    with demo(tmp_path, "--seconds", "60") as (process, mark):
+        assert process.stdout is not None
+        assert any("live totals" in line for line in process.stdout)
+        assert len(left_running(mark)) > 2
+
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(60) == 128 + signal.SIGTERM
+        eventually(lambda: not left_running(mark), timeout=20.0)

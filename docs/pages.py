@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 INCLUDE = re.compile(r"(<!-- include: (\S+) -->\n```\w*\n).*?(```)", re.DOTALL)
 ANNOTATION = re.compile(r": '([^']*)'")
 FUNCTION = re.compile(r"<function (\w+) at 0x[0-9a-f]+>")
@@ -290,6 +291,20 @@ def _client_setting_rows(kind: Any) -> Iterator[str]:
         yield _row(f"`{setting.name}`", default, setting.expectation, meaning)
 
 
+def spark_formats_page() -> str:
+    """Columns and options of the Spark formats."""
+    from docs.spark_pages import formats_page
+
+    return formats_page()
+
+
+def spark_pipelines_page() -> str:
+    """The pipelines and their settings."""
+    from docs.spark_pages import pipelines_page
+
+    return pipelines_page()
+
+
 def _is_kind(thing: Any, kind: type) -> bool:
     return isinstance(thing, type) and issubclass(thing, kind)
 
@@ -442,6 +457,7 @@ GENERATED: dict[Path, Callable[[], str]] = {
     ROOT / "docs/reference/client.md": client_page,
     ROOT / "docs/reference/client-parts.md": client_parts_page,
     ROOT / "docs/reference/client-settings.md": client_settings_page,
+    ROOT / "docs/reference/spark-formats.md": spark_formats_page,
     ROOT / "conf/client.toml": client_sample,
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +10,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import toolchain
-from servers import Cluster, connect, new_topic
+from servers import Cluster
 
 from cometmq.client.blocking import Producer
 from cometmq.model.errors import CometError
 from cometmq.model.message import Message
-from support.rounds import rounds
-from support.spark_kills import Killer
+from support.spark_kills import kill_at_random, topic_of
 from support.spark_program import ROWS_PER_TRIGGER
 from support.topic_audit import stored
 
@@ -44,34 +42,24 @@ class Sender:
                 self._sent += BATCH
 
 
-@pytest.mark.local_only
 @pytest.mark.soak_elsewhere
 def test_every_message_is_in_the_files_exactly_once_however_a_stream_is_killed(
-    target: str, make_cluster: Callable[..., Cluster], tmp_path: Path
+    make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     toolchain.command("java")
     cluster = make_cluster()
-    connection = connect(cluster.broker)
-    topic = new_topic(cluster, connection)
-    connection.close()
+    topic = topic_of(cluster)
     folder = tmp_path / "stream"
     folder.mkdir()
-    seed = random.SystemRandom().randrange(1 << 32)
     with Producer(cluster.namesrv, group="kills") as producer:
         sender = Sender(producer, topic, folder / "checkpoint")
-        killer = Killer("to-parquet", folder, cluster, topic, feed=sender.feed, seed=seed)
-        count = rounds(ci=3, soak=30)
-        try:
-            killer.run(count)
-        finally:
-            killer.close()
+        count = kill_at_random("to-parquet", folder, cluster, topic, sender.feed)
 
-    print(f"seed={seed} starts={killer.starts} on={target}", *killer.done, sep="\n  ")
     rows = pq.read_table(folder / "seen.parquet").to_pylist()
     seen = Counter((row["queue_id"], row["queue_offset"], row["body"]) for row in rows)
     there = Counter(
         (queue, message.queue_offset, message.body)
-        for (_, queue), messages in stored(cluster.namesrv, topic).items()
+        for (_, queue), messages in stored(cluster.namesrv, topic, count=len(rows)).items()
         for message in messages
     )
     print(f"{len(there)} messages, {len(rows)} rows")

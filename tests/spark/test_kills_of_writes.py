@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import toolchain
-from servers import Cluster, connect, new_topic
+from servers import Cluster
 
-from support.rounds import rounds
-from support.spark_kills import Killer
+from support.spark_kills import kill_at_random, topic_of
 from support.topic_audit import Audit, first_ones, order_by_key, stored
 
 LINES, KEYS, AHEAD = 1000, 12, 6
@@ -50,27 +48,17 @@ class Source:
         return [f"k{row % KEYS},{row}" for row in range(first, first + LINES)]
 
 
-@pytest.mark.local_only
 @pytest.mark.soak_elsewhere
 def test_nothing_is_lost_and_twins_have_one_key_however_a_stream_is_killed(
-    target: str, make_cluster: Callable[..., Cluster], tmp_path: Path
+    make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     toolchain.command("java")
     cluster = make_cluster()
-    connection = connect(cluster.broker)
-    topic = new_topic(cluster, connection)
-    connection.close()
-    seed = random.SystemRandom().randrange(1 << 32)
+    topic = topic_of(cluster)
     source = Source(tmp_path / "stream" / "source")
-    killer = Killer("to-topic", tmp_path / "stream", cluster, topic, feed=source.feed, seed=seed)
-    count = rounds(ci=3, soak=30)
-    try:
-        killer.run(count)
-    finally:
-        killer.close()
+    count = kill_at_random("to-topic", tmp_path / "stream", cluster, topic, source.feed)
 
-    print(f"seed={seed} starts={killer.starts} on={target}", *killer.done, sep="\n  ")
-    queues = stored(cluster.namesrv, topic)
+    queues = stored(cluster.namesrv, topic, rows=source.lines)
     messages = [message for found in queues.values() for message in found]
     audit = Audit.of(source.lines, messages)
     print(f"{len(messages)} messages, {audit.repeated} of them repeated")

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 WITHIN_S = 60.0
 
 
-def messages_in(name_servers: str, topic: str) -> list[StoredMessage]:
-    return [each for messages in stored(name_servers, topic).values() for each in messages]
+def messages_in(name_servers: str, topic: str, count: int = 0) -> list[StoredMessage]:
+    """All messages, once there are so many."""
+    queues = stored(name_servers, topic, count=count)
+    return [each for messages in queues.values() for each in messages]
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def test_every_column_arrives(
         'customer' AS sharding_key, 7 AS flag, 'OWN-ID' AS msg_id"""
     )
     write(rows, topic=topic)
-    queues = stored(name_servers, topic)
+    queues = stored(name_servers, topic, count=1)
     ((queue, (message,)),) = ((queue, found) for queue, found in queues.items() if found)
     assert queue == ("broker-a", 2)
     assert (message.body, message.flag) == (b"\x00\xff", 7)
@@ -76,7 +78,7 @@ def test_nothing_is_lost_and_every_row_has_its_own_key(
     spark: SparkSession, name_servers: str, topic: str, write: Callable[..., None]
 ) -> None:
     write(numbers(spark, 20_000), topic=topic, jobId="job")
-    found = messages_in(name_servers, topic)
+    found = messages_in(name_servers, topic, 20_000)
     Audit.of(map(str, range(20_000)), found).check()
     assert len(found) == 20_000
     expected = {
@@ -92,7 +94,7 @@ def test_rows_of_a_key_keep_their_order_in_the_queue_that_java_would_choose(
         "format_string('%05d', id) as body", "concat('k', id % 40) as sharding_key"
     )
     write(rows.repartition(2, "sharding_key").sortWithinPartitions("body"), topic=topic)
-    queues = stored(name_servers, topic)
+    queues = stored(name_servers, topic, count=5000)
     order = order_by_key(queues, lambda message: message.properties["__SHARDINGKEY"])
     assert sum(map(len, order.values())) == 5000
     known = [MessageQueue(topic, broker, queue) for broker, queue in sorted(queues)]
@@ -116,7 +118,8 @@ def test_rows_may_name_topics_of_their_own(
     one, other = make_topic(), make_topic()
     rows = numbers(spark, 100).selectExpr("body", f"if(body < '5', '{one}', '{other}') as topic")
     write(rows)
-    bodies = [{m.body.decode() for m in messages_in(name_servers, name)} for name in (one, other)]
+    found = [messages_in(name_servers, one, 45), messages_in(name_servers, other, 55)]
+    bodies = [{message.body.decode() for message in messages} for messages in found]
     assert bodies[0] == {str(n) for n in range(100) if str(n) < "5"}
     assert bodies[1] == {str(n) for n in range(100) if str(n) >= "5"}
 
@@ -126,9 +129,34 @@ def test_a_second_write_of_the_same_job_is_recognized_by_its_keys(
 ) -> None:
     for _ in range(2):
         write(numbers(spark, 50), topic=topic, jobId="nightly")
-    audit = Audit.of(map(str, range(50)), messages_in(name_servers, topic))
+    audit = Audit.of(map(str, range(50)), messages_in(name_servers, topic, 100))
     audit.check()
     assert audit.repeated == 50
+
+
+def test_a_reader_can_drop_repetitions_by_their_keys(
+    spark: SparkSession,
+    name_servers: str,
+    topic: str,
+    write: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    for _ in range(2):
+        write(numbers(spark, 40), topic=topic, jobId="nightly")
+    assert len(messages_in(name_servers, topic, 80)) == 80
+    options = {"nameServer": name_servers, "subscribe": topic, "startingOffsets": "earliest"}
+    batch = spark.read.format("rocketmq").options(**options).load()
+    assert (batch.count(), batch.dropDuplicates(["msg_id"]).count()) == (80, 40)
+
+    stream = spark.readStream.format("rocketmq").options(**options).load()
+    once = stream.withWatermark("store_timestamp", "1 hour").dropDuplicatesWithinWatermark(
+        ["msg_id"]
+    )
+    writer = once.select("body").writeStream.format("parquet").trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert writer.start(str(tmp_path / "out")).awaitTermination(WITHIN_S)
+    found = spark.read.parquet(str(tmp_path / "out")).toArrow().column("body").to_pylist()
+    assert sorted(map(int, found)) == list(range(40))
 
 
 def test_writes_without_a_job_are_different_ones(
@@ -136,7 +164,7 @@ def test_writes_without_a_job_are_different_ones(
 ) -> None:
     for _ in range(2):
         write(numbers(spark, 3), topic=topic)
-    assert len(set(map(unique_key_of, messages_in(name_servers, topic)))) == 6
+    assert len(set(map(unique_key_of, messages_in(name_servers, topic, 6)))) == 6
 
 
 def test_no_rows_are_no_messages(
@@ -251,7 +279,7 @@ def test_a_batch_that_is_repeated_after_a_restart_has_the_keys_it_had(
     query = stream.run()
     stream.forget_commit(1)
     assert stream.run() == query
-    found = messages_in(name_servers, topic)
+    found = messages_in(name_servers, topic, 6)
     audit = Audit.of("abcd", found)
     audit.check()
     assert audit.repeated == 2
@@ -266,7 +294,7 @@ def test_a_stream_may_be_given_a_name_of_its_own(
 ) -> None:
     stream.add("0", ["a"])
     stream.run(jobId="orders-v1")
-    (message,) = messages_in(name_servers, topic)
+    (message,) = messages_in(name_servers, topic, 1)
     assert unique_key_of(message) == unique_key("orders-v1", 0, 0, 0)
 
 
@@ -279,7 +307,7 @@ def test_rows_of_a_failed_batch_come_again_under_equal_keys(
     with pytest.raises(PySparkException, match="body is too large"):
         stream.run(**{"send.bodyBytesMax": "10"})
     stream.run()
-    audit = Audit.of(["a", "b", "c" * 50], messages_in(name_servers, topic))
+    audit = Audit.of(["a", "b", "c" * 50], messages_in(name_servers, topic, 3))
     audit.check()
     offsets = sorted(int(path.name) for path in (stream.checkpoint / "offsets").glob("[0-9]*"))
     assert offsets == [0, 1], "the failed batch was repeated, not followed by another"

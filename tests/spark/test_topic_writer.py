@@ -46,12 +46,18 @@ def all_of(queues: dict[Any, list[StoredMessage]]) -> list[StoredMessage]:
     return [message for found in queues.values() for message in found]
 
 
+def audited(name_servers: str, topic: str, count: int) -> Audit:
+    """Look for the numbers below ``count``."""
+    rows = list(map(str, range(count)))
+    return Audit.of(rows, all_of(stored(name_servers, topic, rows=rows)))
+
+
 def test_record_batches_share_requests(name_servers: str, topic: str) -> None:
     sent = write(numbered(50), name_servers, topic)
     assert (sent.rows, sent.repeated) == (5000, 0)
     assert sent.requests <= 4, "one for each queue"
     assert (sent.first_key, sent.last_key) == (unique_key(*ORIGIN, 0), unique_key(*ORIGIN, 4999))
-    Audit.of(map(str, range(5000)), all_of(stored(name_servers, topic))).check()
+    audited(name_servers, topic, 5000).check()
 
 
 def test_small_requests_and_little_room_lose_and_reorder_nothing(
@@ -60,7 +66,7 @@ def test_small_requests_and_little_room_lose_and_reorder_nothing(
     options = {"batch_bytes": 2048, "pending_bytes": MIB, "pending_max": 2}
     sent = write(numbered(60), name_servers, topic, **options)
     assert sent.requests > 100
-    queues = stored(name_servers, topic)
+    queues = stored(name_servers, topic, count=6000)
     Audit.of(map(str, range(6000)), all_of(queues)).check()
     for bodies in order_by_key(queues, lambda m: m.properties["__SHARDINGKEY"]).values():
         assert [int(body) for body in bodies] == sorted(map(int, bodies))
@@ -71,7 +77,7 @@ def test_rows_without_a_key_are_spread_over_queues_and_brokers(
 ) -> None:
     batches = (batch.select(["body"]) for batch in numbered(40))
     write(batches, name_servers, topic, batch_bytes=4096)
-    queues = stored(name_servers, topic)
+    queues = stored(name_servers, topic, count=4000)
     assert all(queues.values()), "no queue is left out"
     Audit.of(map(str, range(4000)), all_of(queues)).check()
 
@@ -80,7 +86,7 @@ def test_a_body_of_four_mebibytes_is_taken(name_servers: str, topic: str) -> Non
     bodies = [b"small", b"x" * 4 * MIB, b"behind"]
     keys = ["k"] * 3
     write(batches_of({"body": bodies, "sharding_key": keys}), name_servers, topic)
-    (found,) = [found for found in stored(name_servers, topic).values() if found]
+    (found,) = [found for found in stored(name_servers, topic, count=3).values() if found]
     assert [message.body for message in found] == bodies
 
 
@@ -89,7 +95,7 @@ def test_a_topic_that_does_not_exist_is_made_where_brokers_do_that(
 ) -> None:
     topic = f"made-{id(object()):x}"
     write(numbered(1), name_servers, topic)
-    Audit.of(map(str, range(100)), all_of(stored(name_servers, topic))).check()
+    audited(name_servers, topic, 100).check()
 
 
 def test_what_came_before_a_bad_row_may_be_stored_and_nothing_behind_it(
@@ -111,7 +117,7 @@ def test_a_task_that_is_repeated_after_half_of_it_repeats_the_keys(
     with pytest.raises(OSError, match="the task dies"):
         write(broken(), name_servers, topic, batch_bytes=1024)
     write(numbered(40), name_servers, topic)
-    audit = Audit.of(map(str, range(4000)), all_of(stored(name_servers, topic)))
+    audit = audited(name_servers, topic, 4000)
     audit.check()
     assert audit.repeated > 0
 
@@ -138,9 +144,10 @@ def test_a_write_outlives_the_death_of_its_broker(
         cluster.kill_broker()
         cluster.start_broker()
         sent = writing.result(60)
-    queues = stored(cluster.namesrv, topic)
+    rows = list(map(str, range(6000)))
+    queues = stored(cluster.namesrv, topic, rows=rows)
     assert sent.rows == 6000
-    Audit.of(map(str, range(6000)), all_of(queues)).check()
+    Audit.of(rows, all_of(queues)).check()
     careful = {queue: first_ones(found) for queue, found in queues.items()}
     for bodies in order_by_key(careful, lambda m: m.properties["__SHARDINGKEY"]).values():
         assert [int(body) for body in bodies] == sorted(map(int, bodies))
@@ -148,5 +155,7 @@ def test_a_write_outlives_the_death_of_its_broker(
 
 def test_messages_can_be_found_by_their_made_keys(name_servers: str, topic: str) -> None:
     write(numbered(1, size=3), name_servers, topic)
-    for message in all_of(stored(name_servers, topic)):
+    found = all_of(stored(name_servers, topic, count=3))
+    assert len(found) == 3
+    for message in found:
         assert unique_key_of(message) == unique_key(*ORIGIN, int(message.body))

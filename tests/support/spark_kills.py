@@ -2,9 +2,10 @@
 
 A round waits for progress, lets a random time pass and kills one of
 
-    worker   a Python process of Spark: a task's, or the one that plans
-    driver   Spark's JVM and the program in front of it, with all they have started
-    broker   the broker, and where it is ours the name server with it; it comes back at once
+    worker     a Python process of Spark: a task's, or the one that plans
+    executor   the JVM that runs tasks, where it is another than the driver's
+    driver     Spark's JVM and the program in front of it, with all they have started
+    broker     the broker, and where it is ours the name server with it; it comes back at once
 
 The choices follow from a seed, which a failing test prints; what the machine makes of them does
 not.
@@ -19,16 +20,81 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from processes import Process, ProcessError
-from servers import Cluster
+from processes import LAUNCHER, Process, ProcessError
+from servers import Cluster, connect, new_topic
+
+from cometmq.spark.sessions import StandaloneCluster
+from support.rounds import rounds
 
 PROGRAM = Path(__file__).with_name("spark_program.py")
 VICTIMS = ("worker", "driver", "broker")
+EXECUTOR = "CoarseGrainedExecutorBackend"
 PROGRESS_S, END_S, GONE_S = 120.0, 180.0, 20.0
 DELAY_MAX_S = 1.5
 LOOK_S = 0.05
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a program runs."""
+
+    master: str
+    daemon: int | None = None
+    """The process below which executors are, if they have their own."""
+
+    @property
+    def victims(self) -> tuple[str, ...]:
+        """What can be killed."""
+        return VICTIMS if self.daemon is None else ("executor", *VICTIMS)
+
+
+@contextmanager
+def place(folder: Path) -> Iterator[Place]:
+    """Where ``COMETMQ_SPARK`` says: in the driver, or on a cluster of its own for this test."""
+    if os.environ.get("COMETMQ_SPARK", "local") == "local":
+        yield Place("local[2,8]")
+        return
+    launcher = (sys.executable, "-S", str(LAUNCHER))
+    with StandaloneCluster(2, folder=folder, launcher=launcher) as cluster:
+        yield Place(cluster.master, cluster.daemons[-1].pid)
+
+
+def topic_of(cluster: Cluster) -> str:
+    """Make a topic on a cluster of the test's own."""
+    connection = connect(cluster.broker)
+    try:
+        return new_topic(cluster, connection)
+    finally:
+        connection.close()
+
+
+def kill_at_random(
+    program: str, folder: Path, cluster: Cluster, topic: str, feed: Callable[[], None]
+) -> int:
+    """Run a program through as many rounds as the setting in force says; returns their number.
+
+    Args:
+        program: ``to-topic`` or ``to-parquet``.
+        folder: for its checkpoint, its files and its logs.
+        cluster: whose broker is killed.
+        topic: what it writes or reads.
+        feed: called before each round, and again while progress is awaited: gives it work.
+    """
+    seed = random.SystemRandom().randrange(1 << 32)
+    with place(folder / "spark") as where:
+        count = rounds(ci=3 if where.daemon is None else 1, soak=30)
+        killer = Killer(program, folder, where, cluster, topic, feed=feed, seed=seed)
+        try:
+            killer.run(count)
+        finally:
+            killer.close()
+            print(f"seed={seed} starts={killer.starts} on={cluster.target}", where.master)
+            print(*killer.done, sep="\n")
+    return count
 
 
 class Killer:
@@ -37,6 +103,7 @@ class Killer:
     Args:
         program: ``to-topic`` or ``to-parquet``.
         folder: for its checkpoint, its files and its logs.
+        place: where it runs.
         cluster: whose broker is killed.
         topic: what it writes or reads.
         feed: called before each round, and again while progress is awaited: gives it work.
@@ -47,13 +114,15 @@ class Killer:
         self,
         program: str,
         folder: Path,
+        place: Place,
         cluster: Cluster,
         topic: str,
         *,
         feed: Callable[[], None],
         seed: int,
     ) -> None:
-        self._arguments = [program, str(folder), cluster.namesrv, topic]
+        self._arguments = [program, str(folder), cluster.namesrv, topic, place.master]
+        self._place = place
         self._folder = folder
         self._cluster = cluster
         self._feed = feed
@@ -66,7 +135,8 @@ class Killer:
 
     def run(self, rounds: int) -> None:
         """Kill so many times, each kind of victim equally often, then let the program finish."""
-        victims = [VICTIMS[number % len(VICTIMS)] for number in range(rounds)]
+        kinds = self._place.victims
+        victims = [kinds[number % len(kinds)] for number in range(rounds)]
         self._choice.shuffle(victims)
         self._start()
         for victim in victims:
@@ -147,10 +217,21 @@ class Killer:
     # --- the kills ------------------------------------------------------------------------------
 
     def _kill_worker(self) -> None:
-        self._await(lambda: bool(_python_workers(self._running.pid)), "Python worker")
+        self._kill_one(_is_worker, "Python worker")
+
+    def _kill_executor(self) -> None:
+        self._kill_one(lambda pid: EXECUTOR in _command(pid), "executor")
+
+    def _kill_one(self, is_victim: Callable[[int], bool], what: str) -> None:
+        roots = [pid for pid in (self._running.pid, self._place.daemon) if pid is not None]
+
+        def victims() -> list[int]:
+            return [pid for root in roots for pid in _descendants(root) if is_victim(pid)]
+
+        self._await(lambda: bool(victims()), what)
         self._kills_of_this_start += 1
         with contextlib.suppress(ProcessLookupError, IndexError):
-            os.kill(self._choice.choice(_python_workers(self._running.pid)), signal.SIGKILL)
+            os.kill(self._choice.choice(victims()), signal.SIGKILL)
 
     def _kill_driver(self) -> None:
         self._kill_driver_alone()
@@ -175,12 +256,8 @@ class Killer:
         self._cluster.start_broker()
 
 
-def _python_workers(root: int) -> list[int]:
-    """Spark's Python processes that were forked for some work."""
-    return [pid for pid in _descendants(root) if _is_worker(pid)]
-
-
 def _is_worker(pid: int) -> bool:
+    """Whether this is a Python process of Spark that was forked for some work."""
     parent = _parent(pid)
     return (
         parent is not None

@@ -1,7 +1,7 @@
 """A streaming program of its own, which may be killed like any driver: run as a script.
 
-    python spark_program.py to-topic FOLDER NAME_SERVERS TOPIC       text files become messages
-    python spark_program.py to-parquet FOLDER NAME_SERVERS TOPIC     messages become Parquet files
+    spark_program.py to-topic FOLDER NAME_SERVERS TOPIC MASTER       text files become messages
+    spark_program.py to-parquet FOLDER NAME_SERVERS TOPIC MASTER     messages become Parquet files
 
 It streams until the file ``FOLDER/finish`` is there, then does what is left and ends with status 0.
 Started again it goes on where its checkpoint stands. At the end of ``to-parquet`` it writes what
@@ -10,7 +10,6 @@ Spark finds in the Parquet files to ``FOLDER/seen.parquet``.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,10 +28,10 @@ SLOWLY = "if(java_method('java.lang.Thread', 'sleep', 1L) is null, null, {0}) as
 
 def main() -> None:
     """Run the program that the arguments name."""
-    name, folder, name_servers, topic = sys.argv[1:]
+    name, folder, name_servers, topic, master = sys.argv[1:]
     spark = local_session(
         memory="1g",
-        master=os.environ.get("COMETMQ_KILL_MASTER", "local[2,8]"),
+        master=master,
         **{
             "spark.sql.warehouse.dir": Path(folder) / "warehouse",
             "spark.log.level": "ERROR",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,10 +14,29 @@ from cometmq.spark.offsets import QueueRange
 from cometmq.spark.options.connection import ConnectionOptions
 
 Queue = tuple[str, int]
+DISPATCH_S, LOOK_S = 10.0, 0.05
 
 
-def stored(name_servers: str, topic: str) -> dict[Queue, list[StoredMessage]]:
-    """All messages of a topic, by queue, in order; none but those may be there."""
+def stored(
+    name_servers: str, topic: str, *, rows: Iterable[str] = (), count: int = 0
+) -> dict[Queue, list[StoredMessage]]:
+    """All messages of a topic, by queue, in order.
+
+    RocketMQ puts what it has acknowledged into queues a moment later; so this waits, but not for
+    long, until every one of ``rows`` is there and ``count`` messages in all. What is missing then,
+    the test finds out.
+    """
+    wanted = {row.encode() for row in rows}
+    deadline = time.monotonic() + DISPATCH_S
+    while True:
+        found = _stored_now(name_servers, topic)
+        bodies = [message.body for messages in found.values() for message in messages]
+        if (wanted <= set(bodies) and len(bodies) >= count) or time.monotonic() > deadline:
+            return found
+        time.sleep(LOOK_S)
+
+
+def _stored_now(name_servers: str, topic: str) -> dict[Queue, list[StoredMessage]]:
     session = connect(ConnectionOptions(name_servers=name_servers))
     found: dict[Queue, list[StoredMessage]] = {}
     for key, bounds in session.bounds(session.queues([topic])).items():

@@ -7,7 +7,8 @@ the clusters a test that asks for one runs on, as in ``tests/client``: ``comet``
 
 ``@pytest.mark.only_on("comet")`` skips other clusters, ``@pytest.mark.soak_elsewhere`` skips real
 clusters except on long runs. ``@pytest.mark.local_only`` skips a test on standalone Spark: one that
-brings its own driver, or asks nothing of Spark's executors; ``standalone_only`` on local Spark.
+brings its own driver, or asks nothing of Spark's executors; ``standalone_only`` on local Spark. Tests
+that do not take ``spark`` have nothing to do with where it runs: standalone runs leave them out.
 """
 
 from __future__ import annotations
@@ -59,6 +60,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "standalone_only: not on local Spark")
     if spark_place() not in (LOCAL, STANDALONE):
         raise pytest.UsageError(f"COMETMQ_SPARK={spark_place()}: neither {LOCAL} nor {STANDALONE}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out on standalone Spark what does not concern it."""
+    if spark_place() != STANDALONE:
+        return
+    kept = [item for item in items if _concerns_standalone(item)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+def _concerns_standalone(item: pytest.Item) -> bool:
+    takes_spark = "spark" in getattr(item, "fixturenames", ())
+    return takes_spark or item.get_closest_marker("standalone_only") is not None
 
 
 def spark_place() -> str:

@@ -32,6 +32,9 @@ LOOPBACK = "127.0.0.1"
 START_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 10.0
 POLL_SECONDS = 0.1
+JAVA_OLDEST = 17
+_NEEDED = f"Java {JAVA_OLDEST} or newer (a JRE is enough)"
+_JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _WEB_PAGE = re.compile(r"Bound MasterWebUI to \S+, and started at (http://\S+)")
 
@@ -97,13 +100,17 @@ def find_java() -> str:
     """Give the path of the Java that Spark will run on.
 
     Raises:
-        SparkStartError: there is none; says what to install.
+        SparkStartError: there is none, or it is too old; says what to install.
     """
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else None)
     if found is None:
         where = f"below JAVA_HOME={home}" if home else "on the PATH, and JAVA_HOME is not set"
-        raise SparkStartError(f"no java {where}: Spark needs Java 17 or newer (a JRE is enough)")
+        raise SparkStartError(f"no java {where}: Spark needs {_NEEDED}")
+    said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
+    version = _JAVA_VERSION.search(said)
+    if version is not None and int(version[1]) < JAVA_OLDEST:
+        raise SparkStartError(f"{found} is of version {version[1]}: Spark needs {_NEEDED}")
     return found
 
 

@@ -68,6 +68,16 @@ def test_a_missing_java_is_said_with_what_to_install(
         find_java()
 
 
+def test_a_java_that_is_too_old_is_refused_with_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_java(tmp_path, "#!/bin/sh\necho 'openjdk version \"11.0.26\" 2025-01-21' >&2\n")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    with pytest.raises(SparkStartError, match=r"is of version 11: Spark needs Java 17 or newer"):
+        find_java()
+
+
 def test_a_daemon_that_ends_is_an_error_that_quotes_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from support.spark_kills import kill_at_random, topic_of
 from support.spark_program import ROWS_PER_TRIGGER
 from support.topic_audit import stored
 
-BATCH, AHEAD = 250, 4
+BATCH, AHEAD, BODY_BYTES = 250, 4, 2_000
 
 
 class Sender:
@@ -36,7 +36,9 @@ class Sender:
         done = sum(path.name.isdecimal() for path in self._commits.glob("*"))
         while self._sent < (done + AHEAD) * ROWS_PER_TRIGGER:
             bodies = range(self._sent, self._sent + BATCH)
-            messages = [Message(topic=self._topic, body=str(body).encode()) for body in bodies]
+            messages = [
+                Message(topic=self._topic, body=b"%0*d" % (BODY_BYTES, body)) for body in bodies
+            ]
             with contextlib.suppress(CometError):
                 self._producer.send_batch(messages)
                 self._sent += BATCH

@@ -36,6 +36,7 @@ def main() -> None:
             "spark.sql.warehouse.dir": Path(folder) / "warehouse",
             "spark.log.level": "ERROR",
             "spark.sql.execution.arrow.maxRecordsPerBatch": 50,
+            "spark.buffer.size": 256,  # else a worker gets its rows when all of them are there
         },
     )
     program = {"to-topic": to_topic, "to-parquet": to_parquet}[name]

@@ -36,7 +36,7 @@ from cometmq.spark.offsets import QueueRange
 
 PIECE_BYTES: Final = 1 << 20
 AHEAD_BYTES: Final = 8 << 20
-PULLS_MAX: Final = 8
+PULLS_MAX: Final = 16
 """Pulls of one range that are under way at a time."""
 PULL_S: Final = 15.0
 HOLD_MS: Final = 1_000

@@ -35,10 +35,8 @@ class Sender:
         """Send until the stream has enough ahead of it; what fails may be stored all the same."""
         done = sum(path.name.isdecimal() for path in self._commits.glob("*"))
         while self._sent < (done + AHEAD) * ROWS_PER_TRIGGER:
-            bodies = range(self._sent, self._sent + BATCH)
-            messages = [
-                Message(topic=self._topic, body=b"%0*d" % (BODY_BYTES, body)) for body in bodies
-            ]
+            bodies = [b"%0*d" % (BODY_BYTES, self._sent + number) for number in range(BATCH)]
+            messages = [Message(topic=self._topic, body=body) for body in bodies]
             with contextlib.suppress(CometError):
                 self._producer.send_batch(messages)
                 self._sent += BATCH

@@ -241,6 +241,16 @@ async def test_a_group_has_no_offset_where_it_has_committed_none(asked: Asked) -
     assert asked.brokers["a"].asked[RequestCode.GET_ALL_CONSUMER_OFFSET] == 1
 
 
+async def test_who_may_not_see_all_offsets_asks_for_those_of_the_group(asked: Asked) -> None:
+    asked.brokers["a"].offsets = {"t@g": {0: 4}}
+    asked.brokers["b"].offsets = {"t@g": {1: 7}}
+    refusal = Response(ResponseCode.NO_PERMISSION, "not you")
+    asked.brokers["a"].script_of[RequestCode.GET_ALL_CONSUMER_OFFSET] = deque([refusal])
+    placed = await asked.metadata.places.place(asked.keys)
+    assert await asked.metadata.committed(placed, "g") == {key(0): 4, key(1, "b"): 7}
+    assert asked.brokers["b"].asked[RequestCode.QUERY_CONSUMER_OFFSET] == 0
+
+
 @pytest.mark.parametrize("fault", ["refuses", "is away"])
 async def test_a_question_to_many_fails_like_a_question_to_one(asked: Asked, fault: str) -> None:
     """And leaves no task behind."""

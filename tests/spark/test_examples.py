@@ -19,6 +19,8 @@ from servers import Cluster
 
 from cometmq.client import Message
 from cometmq.client.blocking import Producer, PullConsumer
+from cometmq.spark.brokers import connect, disconnect_all
+from cometmq.spark.options.connection import ConnectionOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +32,7 @@ COUNTRIES = ("AT", "DE", "FR")
 STATES = ("new", "paid", "shipped")
 TESTED = {
     "00_orders", "01_read_a_topic", "02_live_totals", "03_write_a_topic", "04_copy_to_parquet",
-    "05_read_a_log", "06_lag", "07_archive", "08_small_cluster",
+    "05_read_a_log", "06_lag", "07_archive", "08_small_cluster", "09_lag_history",
 }  # fmt: skip
 
 Run = Callable[..., str]
@@ -159,6 +161,21 @@ def test_lag_is_what_a_group_has_not_committed(
     assert left > 0
 
     assert f"{group} is {left} messages of {orders} behind\n" in run("06_lag", name_servers, orders)
+
+
+def test_a_group_that_falls_behind_is_named(
+    run: Run, name_servers: str, orders: str, group: str, tmp_path: Path
+) -> None:
+    session = connect(ConnectionOptions(name_servers=name_servers))
+    session.commit(group, dict.fromkeys(session.queues([orders]), 0))
+    disconnect_all()
+    assert orders not in run("09_lag_history", name_servers, tmp_path / "lag")
+
+    with Producer(name_servers, group="shop") as producer:
+        producer.send(Message(topic=orders, body=b"one more"))
+
+    said = run("09_lag_history", name_servers, tmp_path / "lag")
+    assert f"{group} fell behind in {orders}: {ORDERS}, now {ORDERS + 1}\n" in said
 
 
 def test_an_archive_is_asked_instead_of_the_broker(

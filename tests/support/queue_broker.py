@@ -26,6 +26,8 @@ from cometmq.protocol.headers import (
     GetTopicStatsInfoRequest,
     PullMessageRequest,
     PullMessageResponse,
+    QueryConsumerOffsetRequest,
+    QueryConsumerOffsetResponse,
     SearchOffsetByTimestampRequest,
     SearchOffsetByTimestampResponse,
 )
@@ -85,6 +87,7 @@ class QueueBroker(ScriptedBroker):
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._at_time,
             RequestCode.GET_TOPIC_STATS_INFO: self._stats,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self._offsets,
+            RequestCode.QUERY_CONSUMER_OFFSET: self._committed,
         }
         for code, act in table.items():
             self.processors[code] = self._as_scripted(code, act)
@@ -208,6 +211,13 @@ class QueueBroker(ScriptedBroker):
 
     def _offsets(self, request: Request) -> Response:
         return Response(body=ConsumerOffsetSerializeWrapper(offset_table=self.offsets).encode())
+
+    def _committed(self, request: Request) -> Response:
+        header = request.header(QueryConsumerOffsetRequest)
+        queues = self.offsets.get(f"{header.topic}@{header.consumer_group}", {})
+        if header.queue_id not in queues:
+            return Response(ResponseCode.QUERY_NOT_FOUND, "no offset")
+        return Response(header=QueryConsumerOffsetResponse(offset=queues[header.queue_id]))
 
 
 class QueueNameServer(ScriptedNameServer):

@@ -108,15 +108,17 @@ class Metadata:
         The table of all offsets is asked for, since old brokers answer 0 to a question about a
         group that they do not know.
         """
-        tables = await self._each(
-            list(dict.fromkeys(placed.addresses.values())), lambda each: self._offset_table(each)
-        )
+        tables = await self._each(dict.fromkeys(placed.addresses.values()), self._offsets_or_none)
         found: dict[QueueKey, int] = {}
+        closed: list[QueueKey] = []
         for key, addresses in placed.addresses.items():
-            known = tables[addresses].get((key.topic, group), {})
-            if key.queue_id in known:
+            table = tables[addresses]
+            if table is None:
+                closed.append(key)
+            elif key.queue_id in (known := table.get((key.topic, group), {})):
                 found[key] = known[key.queue_id]
-        return found
+        told = await self._each(closed, lambda key: self._committed(placed, group, key))
+        return found | {key: offset for key, offset in told.items() if offset is not None}
 
     async def commit(self, placed: Placed, group: str, offsets: Mapping[QueueKey, int]) -> None:
         """Store a group's offsets."""
@@ -155,6 +157,25 @@ class Metadata:
             if at and "@" not in group:
                 found[topic, group] = queues
         return found
+
+    async def _offsets_or_none(
+        self, addresses: tuple[str, ...]
+    ) -> dict[tuple[str, str], dict[int, int]] | None:
+        """Give every offset that a broker keeps, None if it does not show them to this account."""
+        try:
+            return await self._offset_table(addresses)
+        except ResponseError as error:
+            if error.code in _SAYS_LITTLE:
+                return None
+            raise
+
+    async def _committed(self, placed: Placed, group: str, key: QueueKey) -> int | None:
+        async def ask(address: str) -> int | None:
+            return await self._brokers.committed(
+                address, group, queue_of(key), zero_if_unknown=False
+            )
+
+        return await ask_one_of(placed.addresses[key], ask)
 
     async def _offset_table(
         self, addresses: tuple[str, ...]

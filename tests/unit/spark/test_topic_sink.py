@@ -54,6 +54,16 @@ def test_where_a_query_keeps_its_checkpoint_is_no_option_of_the_sink(
     sink(OPTIONS | {"checkpointlocation": "/somewhere"}, SCHEMA, False)
 
 
+def test_commit_and_abort_change_nothing_however_often_they_are_called() -> None:
+    """Spark calls abort after a commit that failed, and either again after a restart."""
+    batch, stream = (kind(OPTIONS, SCHEMA, False) for kind in (TopicBatchWriter, TopicStreamWriter))
+    for _ in range(2):
+        batch.commit([None])
+        batch.abort([None])
+        stream.commit([None], 3)
+        stream.abort([None], 3)
+
+
 @BOTH
 def test_rows_are_written_by_tasks_only(
     sink: Callable[..., TopicBatchWriter | TopicStreamWriter],

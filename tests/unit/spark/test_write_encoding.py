@@ -136,6 +136,22 @@ def test_delays_are_properties_of_the_rows_that_have_one() -> None:
     assert "DELAY" not in timed
 
 
+def test_a_time_means_the_same_moment_in_any_time_zone_of_the_session() -> None:
+    due = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+    zone = pa.timestamp("us", tz="Asia/Tokyo")
+    batch = batch_of({"body": b"x", "deliver_timestamp": due}, deliver_timestamp=zone)
+    check_columns(batch.schema, "orders")
+    (item,) = items_of(batch)
+    found = decode_properties(item.properties)["TIMER_DELIVER_MS"]
+    assert found == str(int(due.timestamp() * 1000))
+
+
+def test_a_time_without_a_zone_is_refused() -> None:
+    schema = pa.schema([("body", pa.binary()), ("deliver_timestamp", pa.timestamp("us"))])
+    with pytest.raises(OptionError, match=r"deliver_timestamp is .*: TIMESTAMP is expected"):
+        check_columns(schema, "orders")
+
+
 def test_reserved_properties_can_be_left_out() -> None:
     row = {"body": b"x", "properties": {"TAGS": "old", "UNIQ_KEY": "old", "colour": "red"}}
     (properties,) = properties_of(row, {"body": b"y"}, drop_reserved=True)[:1]

@@ -55,6 +55,11 @@ def _is_text_map(kind: pa.DataType) -> bool:
     )
 
 
+def _is_moment(kind: pa.DataType) -> bool:
+    """Whether it says when, and not just what a clock showed somewhere."""
+    return pa.types.is_timestamp(kind) and kind.tz is not None
+
+
 COLUMNS: dict[str, tuple[str, tuple[Test, ...]]] = {
     "body": ("BINARY or STRING", _BYTES),
     "topic": ("STRING", _TEXT),
@@ -65,7 +70,7 @@ COLUMNS: dict[str, tuple[str, tuple[Test, ...]]] = {
     "queue_id": ("INT", _NUMBER),
     "broker_name": ("STRING", _TEXT),
     "delay_level": ("INT", _NUMBER),
-    "deliver_timestamp": ("TIMESTAMP", (pa.types.is_timestamp,)),
+    "deliver_timestamp": ("TIMESTAMP", (_is_moment,)),
     "flag": ("INT", _NUMBER),
     "msg_id": ("STRING", _TEXT),
 }

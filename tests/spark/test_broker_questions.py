@@ -91,10 +91,14 @@ async def test_queues_that_the_statistics_leave_out_are_asked_for_one_by_one(ask
     assert broker.asked == {STATS: 1, SINGLE[0]: 1, SINGLE[1]: 1}
 
 
-async def test_who_may_not_see_statistics_asks_for_queues_one_by_one(asked: Asked) -> None:
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION])
+async def test_who_may_not_see_statistics_asks_for_queues_one_by_one(
+    asked: Asked, code: int
+) -> None:
+    """Brokers before 5.0 refuse with code 1."""
     broker = asked.brokers["a"]
     broker.put(0, 5)
-    broker.script_of[STATS] = deque([Response(ResponseCode.NO_PERMISSION, "not you")])
+    broker.script_of[STATS] = deque([Response(code, "not you")])
     assert await asked.bounds(key(0)) == {key(0): Bounds(0, 5)}
 
 
@@ -257,7 +261,7 @@ async def test_a_question_to_many_fails_like_a_question_to_one(asked: Asked, fau
     if fault == "is away":
         await asked.brokers["a"].stop()
     else:
-        refusal = Response(ResponseCode.SYSTEM_ERROR, "broken")
+        refusal = Response(ResponseCode.INVALID_PARAMETER, "what?")
         asked.brokers["a"].script_of[STATS] = deque([refusal])
     before = asyncio.all_tasks()
     with pytest.raises((ResponseError, ConnectError)):

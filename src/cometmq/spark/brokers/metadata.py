@@ -235,8 +235,9 @@ class Metadata:
 
 _SAYS_LITTLE: Final = frozenset(
     {
+        ResponseCode.SYSTEM_ERROR,
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
         ResponseCode.NO_PERMISSION,
     }
 )
-"""Answers of brokers that give statistics to nobody, or not to this account."""
+"""Answers of brokers that do not show a table to this account; the first one is that of 4.9."""

@@ -69,7 +69,10 @@ def planted() -> list[dict[str, Any]]:
     rows = [*orders]
     for number in (*range(8), 10, 11, 12, 13):
         rows += [copy_of(orders[number], "%RETRY%shipping", 10 * t, t) for t in (1, 2)]
-    rows += [copy_of(orders[number], "%DLQ%shipping", 60, 3) for number in range(8)]
+    for number in range(8):
+        dead = copy_of(orders[number], "%DLQ%shipping", 60, 3)
+        dead["properties"] |= {"CONSUME_ERROR": f"shop.NoStockError: order {number} of -5 pieces"}
+        rows.append(dead)
     rows.append(copy_of(orders[20], "%DLQ%billing", 30, 16))
     failures = [
         record
@@ -125,6 +128,7 @@ def test_a_letter_says_how_its_last_call_ended_and_whether_it_was_handled_later(
     assert by_id[unique(20)]["last_end"] is None
     [reason] = [row for row in analysed["reasons"] if row["group"] == "shipping"]
     assert (reason["last_end"], reason["tags"], reason["letters"]) == ("EXCEPTION", "small", 8)
+    assert reason["error_pattern"] == "shop.NoStockError: order <n> of <negative> pieces"
 
 
 def test_what_sets_the_dead_apart_comes_first(analysed: dict[str, Any]) -> None:
@@ -161,7 +165,7 @@ def test_the_report_says_whose_why_and_when(analysed: dict[str, Any]) -> None:
     assert set(analysed["result"].tables) == {"findings", *TABLES}
     assert analysed["result"].run.counts["letters"] == 9
     assert not analysed["result"].good
-    for text in ("amount &lt; 0", "shipping", "EXCEPTION", "Dead letters per hour"):
+    for text in ("amount &lt; 0", "shipping", "EXCEPTION", "NoStockError", "Dead letters per hour"):
         assert text in page
 
 
@@ -173,6 +177,7 @@ def test_the_export_is_an_archive_under_the_topics_the_letters_came_from(
     assert [row["msg_id"] for row in rows] == [unique(n) for n in (*range(8), 20)]
     assert {row["topic"] for row in rows} == {"orders"}
     assert json.loads(rows[0]["body"])["amount"] == -5
+    assert rows[0]["properties"] == {}, "nothing that tells of retries or of death"
     assert analysed["result"].run.counts["exported"] == 9
 
 

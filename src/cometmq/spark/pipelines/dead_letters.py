@@ -210,6 +210,7 @@ def dead_letters(
 def find(tables: dict[str, pa.Table]) -> list[Finding]:
     """Say what the tables show."""
     found = [_dead(row) for row in tables["groups"].to_pylist()]
+    found += [_reason(row) for row in tables["reasons"].to_pylist() if row["error_pattern"]]
     found += [_fact(row) for row in tables["facts"].slice(0, 20).to_pylist()]
     return found
 
@@ -266,7 +267,8 @@ def _why(section: Section, tables: dict[str, pa.Table]) -> None:
         section.table(facts, _UNITS, caption="Facts")
     else:
         section.say("Nothing sets the dead letters apart from other messages.")
-    section.table(tables["reasons"], _UNITS, caption="How the last call of a handler ended")
+    reasons = tables["reasons"]
+    section.table(reasons, _UNITS, caption="What handlers raised last, and how the call ended")
 
 
 def _per_hour(tables: dict[str, pa.Table]) -> dict[str, list[tuple[float, float]]]:
@@ -299,6 +301,14 @@ def _dead(row: dict[str, Any]) -> Finding:
     severity = Severity.WARNING if left > 0 else Severity.NOTE
     return Finding(
         "dead-letters", severity, text, row["origin_topic"], count=row["letters"],
+        evidence=evidence(row),
+    )  # fmt: skip
+
+
+def _reason(row: dict[str, Any]) -> Finding:
+    text = f"{counted(row['letters'], 'letter')} of {row['group']} died of {row['error_pattern']}"
+    return Finding(
+        "last-error", Severity.NOTE, text, row["origin_topic"], count=row["letters"],
         evidence=evidence(row),
     )  # fmt: skip
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
@@ -26,6 +25,7 @@ from cometmq.spark.options.connection import ConnectionOptions
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.pipelines.archived import COLUMNS as ARCHIVE_COLUMNS
 from cometmq.spark.pipelines.archived import archived_files, read_archive
+from cometmq.spark.pipelines.instants import instant_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +81,7 @@ class Span:
         Raises:
             ConfigError: one is neither, or the end is before the beginning.
         """
-        span = cls(_instant("since", since), _instant("until", until))
+        span = cls(instant_ms("since", since), instant_ms("until", until))
         if (span.until_ms or 0) < (span.since_ms or 0) and span.until_ms is not None:
             raise ConfigError(f"until={until}: met a time before since={since}")
         return span
@@ -275,19 +275,6 @@ def _span_options(span: Span) -> dict[str, str]:
 
 def _is_system(topic: Column) -> Column:
     return topic.isin(*sorted(SYSTEM_TOPICS)) | topic.startswith(SYSTEM_PREFIX)
-
-
-def _instant(name: str, text: str) -> int | None:
-    if not text:
-        return None
-    if text.isdecimal():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"{name}={text}: expected ms since 1970 or 2026-11-21T18:00") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
 
 
 def _option(text: str) -> tuple[str, str]:

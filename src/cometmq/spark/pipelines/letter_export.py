@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
+from cometmq.client.push.sending_back import CONSUME_ERROR, CONSUME_ERROR_TIME_MS
 from cometmq.model import property_names as names
 from cometmq.model.topic import DLQ_PREFIX
 from cometmq.spark.logs import ByteRange
@@ -26,6 +27,12 @@ from cometmq.spark.pipelines.parquet import Form, parts_of, write_parts
 from cometmq.spark.schema import arrow_schema
 
 EXPORT_COLUMNS = tuple(column.name for column in COLUMNS)
+OF_DEATH = (
+    names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID, names.DLQ_ORIGIN_TOPIC,
+    names.DLQ_ORIGIN_MESSAGE_ID, names.RECONSUME_TIME, names.MAX_RECONSUME_TIMES, names.DELAY,
+    names.REAL_TOPIC, names.REAL_QID, CONSUME_ERROR, CONSUME_ERROR_TIME_MS,
+)  # fmt: skip
+"""Properties that tell of retries and death, which a message that is sent again begins without."""
 CHUNK = 100_000
 """Offsets of a queue that are held in memory at once."""
 
@@ -103,7 +110,10 @@ def _chunks(letters: DataFrame) -> Iterator[tuple[ByteRange, DataFrame]]:
 
 def _write(manifest: Manifest, part: ByteRange, letters: DataFrame) -> int:
     columns: Sequence[str] = [name for name in EXPORT_COLUMNS if name != "topic"]
-    shown = letters.select(F.col("origin").alias("topic"), *columns).toArrow()
+    alive = F.map_filter("properties", lambda name, _: ~name.isin(*OF_DEATH))
+    shown = letters.withColumn("properties", alive).select(
+        F.col("origin").alias("topic"), *columns
+    ).toArrow()  # fmt: skip
     rows = shown.select(EXPORT_COLUMNS).cast(arrow_schema(COLUMNS))
     parts, queues = parts_of(rows)
     files = tuple(write_parts(manifest.folder, part, parts, Form()))

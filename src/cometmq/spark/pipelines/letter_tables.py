@@ -55,9 +55,9 @@ def details(letters: DataFrame, known: Known) -> DataFrame:
     return found.select(
         "group", "origin_topic", "tags", "keys", "msg_id", "origin_id", "born",
         first.alias("first_seen"), by.alias("first_seen_by"), "died", waited.alias("waited_ms"),
-        "reconsume_times", "deliveries", "last_end", later.alias("handled_later"), "sent_again",
-        "pattern", _shown("body").alias("body"), "dead_topic", "broker_name", "queue_id",
-        "queue_offset",
+        "reconsume_times", "deliveries", "last_end", "error", "error_pattern",
+        later.alias("handled_later"), "sent_again", "pattern", _shown("body").alias("body"),
+        "dead_topic", "broker_name", "queue_id", "queue_offset",
     )  # fmt: skip
 
 
@@ -87,8 +87,10 @@ def patterns(found: DataFrame) -> DataFrame:
 
 
 def reasons(found: DataFrame) -> DataFrame:
-    """Per group and topic: how the last call of a handler ended, as far as traces tell."""
-    counted = found.groupBy(*_OF_GROUP, "last_end", "tags").agg(F.count("*").alias("letters"))
+    """Per group and topic: what handlers raised last, and how traces say their call ended."""
+    counted = found.groupBy(*_OF_GROUP, "error_pattern", "last_end", "tags").agg(
+        F.count("*").alias("letters"), F.min("error").alias("example")
+    )
     return _with_share(counted, "letters").orderBy(F.desc("letters"))
 
 

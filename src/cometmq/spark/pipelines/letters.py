@@ -2,6 +2,7 @@
 
 A dead letter lies in ``%DLQ%group``. It keeps the topic it was sent to in ``RETRY_TOPIC`` and the
 broker's id of the first copy in ``ORIGIN_MESSAGE_ID``; its own unique id is that of the message.
+Where our own client gave up, ``CONSUME_ERROR`` says what its handler raised last.
 Copies that waited for another try lie in ``%RETRY%group`` and say the same of themselves.
 
 Source: ours; the properties are those that RocketMQ's brokers and clients set.
@@ -12,6 +13,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
+from cometmq.client.push.sending_back import CONSUME_ERROR, CONSUME_ERROR_TIME_MS
 from cometmq.model import property_names as names
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.spark.pipelines.trace_records import client_of
@@ -45,6 +47,8 @@ def letters(messages: DataFrame) -> DataFrame:
         F.col("topic").alias("dead_topic"), "queue_id", "queue_offset",
         F.col("born_timestamp").alias("born"), F.col("store_timestamp").alias("died"),
         "reconsume_times", "body", "properties", pattern(F.col("body")).alias("pattern"),
+        F.col("properties")[CONSUME_ERROR].alias("error"),
+        _abstract(F.col("properties")[CONSUME_ERROR]).alias("error_pattern"),
     )  # fmt: skip
 
 
@@ -58,16 +62,13 @@ def retries(messages: DataFrame) -> DataFrame:
 
 def pattern(body: Column) -> Column:
     """Give what bodies of one kind have in common: numbers, ids, times and texts are replaced."""
-    text = F.substring(body.cast("string"), 1, _TEXT_CHARS)
-    for expression, instead in _REPLACED:
-        text = F.regexp_replace(text, expression, instead)
     size = F.length(body)
     return (
         F.when(body.isNull() | (size == 0), "(empty)")
         .when(
             ~F.is_valid_utf8(body.cast("string")), F.concat(F.lit("(binary) "), _size_class(size))
         )
-        .otherwise(F.substring(F.trim(text), 1, PATTERN_CHARS))
+        .otherwise(_abstract(body.cast("string")))
     )
 
 
@@ -101,6 +102,8 @@ _SYSTEM_PROPERTIES = {
     names.MAX_RECONSUME_TIMES,
     names.TRANSACTION_ID,
     names.SHARDING_KEY,
+    CONSUME_ERROR,
+    CONSUME_ERROR_TIME_MS,
 }
 
 
@@ -116,6 +119,14 @@ def _copies(messages: DataFrame, prefix: str) -> DataFrame:
         property_of(names.RETRY_TOPIC, names.DLQ_ORIGIN_TOPIC).alias("origin_topic"),
         property_of(names.ORIGIN_MESSAGE_ID, names.DLQ_ORIGIN_MESSAGE_ID).alias("origin_id"),
     )
+
+
+def _abstract(text: Column) -> Column:
+    """A text with numbers, ids, times and quoted values replaced."""
+    text = F.substring(text, 1, _TEXT_CHARS)
+    for expression, instead in _REPLACED:
+        text = F.regexp_replace(text, expression, instead)
+    return F.substring(F.trim(text), 1, PATTERN_CHARS)
 
 
 def _equal(kind: str, entry: Column) -> Column:

@@ -154,6 +154,23 @@ def test_explicit_offsets_begin_where_they_say(brokers: MemoryBrokers) -> None:
     assert sorted(found) == rows(first, 3, 4) + rows(second, *range(5))
 
 
+@pytest.mark.parametrize("offset", [3, 31])
+def test_explicit_offsets_that_are_not_there_fail_at_once(
+    brokers: MemoryBrokers, offset: int
+) -> None:
+    """Also where the first batch only fixes the start, as here: another queue begins at its end."""
+    first, second = brokers.create("t")
+    brokers.send(first, 30)
+    brokers.expire(first, 10)
+    brokers.send(second, 2)
+    offsets = '{"t":{"broker-a":{"0":%d,"1":-1}}}' % offset
+
+    with pytest.raises(DataLossError, match=f"queue 0 of broker-a: offsets from {offset}"):
+        Query(brokers, startingOffsets=offsets).start().trigger()
+    query = Query(brokers, startingOffsets=offsets, failOnDataLoss="false")
+    assert query.once() == rows(first, *range(10, 30))
+
+
 def test_queues_that_are_not_named_begin_where_the_default_says(brokers: MemoryBrokers) -> None:
     first, second = brokers.create("t")
     brokers.send(first, 5)

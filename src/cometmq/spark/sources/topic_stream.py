@@ -107,9 +107,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = self._first_bounds() if first else self._bounds(_known(start))
         self._look(bounds)
         known = self._start.resolve(self._session, bounds) if first else _known(start)
-        if first and not self._start.repeatable:
-            return self._ends_at(known, bounds)
         ranges = self._news(known, bounds)
+        if first and not self._start.repeatable:
+            return self._ends_at({each.key: each.start for each in ranges}, bounds)
         if self._holds_back(ranges):
             return start if first else to_json(known)
         return self._ends_at({each.key: each.end for each in _cut(ranges, limit)}, bounds)

@@ -458,6 +458,7 @@ GENERATED: dict[Path, Callable[[], str]] = {
     ROOT / "docs/reference/client-parts.md": client_parts_page,
     ROOT / "docs/reference/client-settings.md": client_settings_page,
     ROOT / "docs/reference/spark-formats.md": spark_formats_page,
+    ROOT / "docs/reference/spark-pipelines.md": spark_pipelines_page,
     ROOT / "conf/client.toml": client_sample,
 }
 

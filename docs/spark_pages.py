@@ -151,10 +151,15 @@ def _settings(kind: type) -> Iterator[str]:
 
     texts = texts_of(kind)
     for setting in describe(kind):
+        name, text = option_name(setting), _sentence(texts[setting.name])
         shown = setting.render(setting.default())
+        if setting.kind is bool:
+            off = "--no-" + name.removeprefix("--")
+            default = f"`{name if setting.default() else off}`"
+            yield _row(f"`{name}`, `{off}`", default, "", text)
+            continue
         default = f"`{shown}`" if shown and not setting.depends_on_machine else ""
-        text = texts[setting.name]
-        yield _row(f"`{option_name(setting)}`", default, setting.expectation, _sentence(text))
+        yield _row(f"`{name}`", default, setting.expectation, text)
 
 
 def _texts(kind: type) -> dict[str, str]:

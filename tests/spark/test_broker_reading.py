@@ -187,6 +187,17 @@ async def test_pieces_are_large_and_hold_whole_records(reader: Reader) -> None:
     assert all(len(piece) >= reading.PIECE_BYTES for piece in pieces[:-1])
 
 
+async def test_queues_of_a_static_topic_keep_their_numbers_when_they_move(reader: Reader) -> None:
+    """Records have those of the broker that stored them."""
+    reader.broker.put(7, 90)
+    reader.broker.renumbers = (7, 1_000)
+    pieces = await reader.read(wanted(1_010, 1_090))
+    found = [message for piece in pieces for message in decode_messages(piece)]
+    assert [message.queue_offset for message in found] == list(range(1_010, 1_090))
+    assert {message.queue_id for message in found} == {0}
+    assert {message.body for message in found} == {b"x"}
+
+
 # --- bounds ----------------------------------------------------------------------------------
 
 

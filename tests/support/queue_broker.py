@@ -62,6 +62,8 @@ class QueueBroker(ScriptedBroker):
         self.times: dict[int, dict[int, int]] = {}
         self.min: Counter[int] = Counter()
         self.max: Counter[int] = Counter()
+        self.renumbers: tuple[int, int] | None = None
+        """Which queue stores what is asked for as queue 0, and how much larger its offsets are."""
         self.limit = 32
         """Messages in one answer."""
         self.suggests = 0
@@ -158,6 +160,8 @@ class QueueBroker(ScriptedBroker):
     def _answer(self, request: Request) -> Response:
         header = request.header(PullMessageRequest)
         queue_id, offset = header.queue_id, header.queue_offset
+        if self.renumbers is not None:
+            queue_id, offset = self.renumbers[0], offset - self.renumbers[1]
         low, high = self.min[queue_id], self.max[queue_id]
         if not low <= offset <= high:
             return self._say(ResponseCode.PULL_OFFSET_MOVED, low, queue_id)
@@ -172,11 +176,13 @@ class QueueBroker(ScriptedBroker):
         return self._say(ResponseCode.SUCCESS, found[-1][0] + 1, queue_id, body)
 
     def _say(self, code: int, next_offset: int, queue_id: int, body: bytes = b"") -> Response:
+        more = self.renumbers[1] if self.renumbers else 0
         header = PullMessageResponse(
             suggest_which_broker_id=self.suggests,
-            next_begin_offset=next_offset,
-            min_offset=self.min[queue_id],
-            max_offset=self.max[queue_id],
+            next_begin_offset=next_offset + more,
+            min_offset=self.min[queue_id] + more,
+            max_offset=self.max[queue_id] + more,
+            offset_delta=more if self.renumbers else None,
         )
         return Response(code, "as it is", header=header, body=body)
 

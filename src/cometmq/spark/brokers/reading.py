@@ -31,6 +31,7 @@ from cometmq.protocol.headers import PullMessageResponse
 from cometmq.protocol.subscription import ALL_TAGS
 from cometmq.spark.brokers.patience import is_passing
 from cometmq.spark.brokers.placing import Places, queue_of
+from cometmq.spark.brokers.renumbering import renumbered
 from cometmq.spark.errors import DataLossError, GoneError, RangeError, SourceError, UnreachableError
 from cometmq.spark.offsets import QueueRange
 
@@ -288,13 +289,19 @@ class RangePump:
         if answer.code == ResponseCode.PULL_OFFSET_MOVED or next_offset <= self._position:
             return self._short(header)
         if found:
-            self._keep(answer.body)
+            self._keep(self._as_known(answer.body, header))
             self._heed(header.suggest_which_broker_id)
         self._learn(asked, next_offset - self._position)
         self._position = next_offset
         if self._window and self._window[0].start != next_offset:
             self._drop_window()
         return True
+
+    def _as_known(self, body: bytes, header: PullMessageResponse) -> bytes:
+        """Give records the numbers that the topic knows them by."""
+        if header.offset_delta is None:
+            return body
+        return renumbered(body, self._wanted.key.queue_id, header.offset_delta)
 
     def _learn(self, asked: _Asked, step: int) -> None:
         """Guess how many messages the next answers will have."""

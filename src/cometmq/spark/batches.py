@@ -5,6 +5,7 @@ Source: ours.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -63,6 +64,7 @@ class RecordDecoder:
         self._broker_name = broker_name
         self._max_rows = max_rows
         self._max_bytes = max_bytes
+        self._names = pa.nulls(0, pa.string())
         self._records = RecordColumns(
             [column.name for column in columns],
             decompress=decompress,
@@ -145,9 +147,19 @@ class RecordDecoder:
 
     def _array(self, column: Column, rows: int, buffers: dict[str, Buffers]) -> pa.Array:
         if column.name == "broker_name":
-            return pa.repeat(pa.scalar(self._broker_name, column.type), rows)
+            return self._broker_names(rows)
         make: Callable[..., pa.Array] = _map if column.name == "properties" else _plain
         return make(column.type, rows, buffers[column.name])
+
+    def _broker_names(self, rows: int) -> pa.Array:
+        """Return the same name so many times; `pyarrow.scalar` would load pandas for it."""
+        if self._broker_name is None:
+            return pa.nulls(rows, pa.string())
+        if rows > len(self._names):
+            name = self._broker_name.encode()
+            ends = array("i", [len(name) * row for row in range(rows + 1)])
+            self._names = _plain(pa.string(), rows, (None, ends.tobytes(), name * rows))
+        return self._names.slice(0, rows)
 
 
 def _plain(kind: pa.DataType, rows: int, buffers: Buffers) -> pa.Array:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,30 @@ def test_each_column_alone_is_as_among_all(column: Column) -> None:
     alone = next(RecordDecoder([column], broker_name="broker-a").batches(data, 0, len(data)))
     assert alone.schema == arrow_schema([column])
     assert alone.column(0) == every.column(column.name)
+
+
+@pytest.mark.parametrize("name", ["broker-a", "ü", "", None])
+def test_each_row_has_the_broker_s_name(name: str | None) -> None:
+    decoder = RecordDecoder(CORE[:2], broker_name=name)
+    for count in (3, 1, 0, 9):
+        decoded = decoder.batch(plain_log(count), 0, 1 << 20)
+        decoded.batch.validate(full=True)
+        assert decoded.batch.column("broker_name").to_pylist() == [name] * count
+
+
+def test_decoding_loads_no_pandas() -> None:
+    """It would take a quarter of a second of every worker that starts."""
+    program = (
+        "import sys; from cometmq.spark.batches import RecordDecoder\n"
+        "from cometmq.spark.schema import log_columns\n"
+        "columns = log_columns(properties=True, validate=True)\n"
+        "rows = RecordDecoder(columns, broker_name='b').batch(sys.stdin.buffer.read(), 0, 1)\n"
+        "print(rows.batch.num_rows, 'pandas' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=plain_log(1), capture_output=True, timeout=60
+    )
+    assert done.stdout.decode().split() == ["1", "False"], done.stderr.decode()
 
 
 def test_columns_come_in_the_order_they_are_asked_for() -> None:

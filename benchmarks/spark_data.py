@@ -1,0 +1,95 @@
+"""What the Spark figures are measured on: a store of ordinary messages, and the same as Parquet.
+
+Bodies have 128 bytes; four topics get 60, 30, 8 and 2 % of the messages; each message has two keys,
+a tag, a unique id and two properties of its own, about 366 bytes of log in all.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cometmq.protocol.properties import encode_properties
+from cometmq.protocol.record import encode_host
+from cometmq.spark.batches import RecordDecoder
+from cometmq.spark.schema import arrow_schema, log_columns
+from cometmq.store import MessageStore, StoreSettings
+
+SEGMENT_BYTES = 48 * 1024 * 1024
+BODY_BYTES = 128
+TOPICS = ("orders", "payments", "shipments", "refunds")
+WEIGHTS = (60, 30, 8, 2)
+QUEUES = 8
+COLUMNS = log_columns(properties=True, validate=False)
+PRODUCER, BROKER = encode_host("10.0.0.7", 40000), encode_host("10.0.0.1", 10911)
+
+
+def make_store(root: Path, messages: int) -> None:
+    """Fill a store, unless it is there already."""
+    done = root / f"filled-{messages}"
+    if done.exists():
+        return
+    shutil.rmtree(root, ignore_errors=True)
+    settings = StoreSettings(
+        root=root, commit_log_file_bytes=SEGMENT_BYTES, flush_disk_type="ASYNC_FLUSH"
+    )
+    store = MessageStore(settings)
+    store.open()
+    for arguments, more in _messages(messages):
+        store.append(*arguments, **more)
+    store.close()
+    done.touch()
+
+
+def _messages(count: int) -> Iterator[tuple[tuple[str, int, bytes, bytes], dict[str, Any]]]:
+    chance = random.Random(5)
+    topics = chance.choices(TOPICS, WEIGHTS, k=count)
+    body = chance.randbytes(4096)
+    for number, topic in enumerate(topics):
+        properties = encode_properties(
+            {
+                "KEYS": f"order-{number} customer-{number % 5000}",
+                "UNIQ_KEY": f"0A000007{number:024X}",
+                "WAIT": "true",
+                "TAGS": ("paid", "sent", "lost", "new", "old")[number % 5],
+                "region": ("north", "south", "east", "west")[number % 4],
+                "attempt": str(number % 3),
+            }
+        )
+        at = number % (4096 - BODY_BYTES)
+        yield (
+            (topic, number % QUEUES, body[at : at + BODY_BYTES], properties),
+            {
+                "born_time_ms": 1_700_000_000_000 + number,
+                "born_host": PRODUCER,
+                "store_host": BROKER,
+            },
+        )
+
+
+def segments(root: Path) -> list[Path]:
+    """The log files of a store."""
+    return sorted((root / "commitlog").iterdir())
+
+
+def make_parquet(folder: Path, root: Path) -> None:
+    """Write the log as Parquet, a file for each of its own, unless that was done."""
+    done = folder / "_done"
+    if done.exists() and done.stat().st_mtime > root.stat().st_mtime:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    decoder = RecordDecoder(COLUMNS, broker_name="broker-a", max_rows=100_000, max_bytes=64 << 20)
+    for path in segments(root):
+        data = path.read_bytes()
+        batches = list(decoder.batches(data, 0, len(data)))
+        if batches:
+            table = pa.Table.from_batches(batches, arrow_schema(COLUMNS))
+            pq.write_table(table, folder / f"{path.name}.parquet", compression="snappy")
+    done.touch()

@@ -1,0 +1,270 @@
+"""What is measured of Spark: each subject does its work once and says how fast that was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from spark_data import TOPICS
+
+FEW = "queue_id int, queue_offset bigint, store_timestamp timestamp, store_size int, topic string"
+WARM_BATCHES, BATCHES = 15, 30
+BATCHES_WITHIN_S = 120.0
+
+
+@dataclass
+class Bench:
+    """What subjects work with."""
+
+    spark: Any
+    folder: Path
+    messages: int
+    name_servers: str = ""
+    topic: str = ""
+    """A topic with all messages."""
+    writes: str = ""
+    """A topic to write to."""
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def store(self) -> str:
+        """The store of the messages."""
+        return str(self.folder / "store")
+
+    @property
+    def parquet(self) -> str:
+        """The messages as Parquet."""
+        return str(self.folder / "parquet")
+
+    def some_parquet(self) -> tuple[list[str], int]:
+        """Two files of the Parquet copy, one for each core, and how many rows they have."""
+        paths = [str(path) for path in sorted(Path(self.parquet).glob("*.parquet"))[:2]]
+        if "some" not in self.numbers:
+            self.numbers["some"] = self.spark.read.parquet(*paths).count()
+        return paths, self.numbers["some"]
+
+    def fresh(self, name: str) -> Path:
+        """A folder that does not exist yet."""
+        path = self.folder / name
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One line of the table."""
+
+    name: str
+    title: str
+    measure: Callable[[Bench], float] | None = None
+    """None where figures are not taken in the session alone."""
+    goal: float | None = None
+    unit: str = "k rows/s"
+    more_is_better: bool = True
+
+    def reached(self, value: float) -> bool:
+        """Whether a figure is as good as it has to be."""
+        if self.goal is None:
+            return True
+        return value >= self.goal if self.more_is_better else value <= self.goal
+
+
+def _rate(rows: int, work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return rows / (time.perf_counter() - began) / 1e3
+
+
+def _discard(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _log(bench: Bench, schema: str = "", **options: str) -> Any:
+    reader = bench.spark.read.format("rocketmq-log").options(path=bench.store, **options)
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def _topic(bench: Bench, **options: str) -> Any:
+    reader = bench.spark.read.format("rocketmq").options(
+        nameServer=bench.name_servers, subscribe=bench.topic, **options
+    )
+    return reader.load()
+
+
+def _parquet(bench: Bench, *left_out: str) -> Any:
+    return bench.spark.read.parquet(bench.parquet).drop(*left_out)
+
+
+def log_scan(bench: Bench) -> float:
+    """Scan the log, all columns but the properties."""
+    return _rate(bench.messages, lambda: _discard(_log(bench)))
+
+
+def log_scan_properties(bench: Bench) -> float:
+    """Scan the log with the map of properties."""
+    return _rate(bench.messages, lambda: _discard(_log(bench, includeProperties="true")))
+
+
+def log_scan_few(bench: Bench) -> float:
+    """Scan five columns of the log, chosen by a schema."""
+    return _rate(bench.messages, lambda: _discard(_log(bench, FEW)))
+
+
+def log_group(bench: Bench) -> float:
+    """Count the log's messages by tag."""
+    return _rate(bench.messages, lambda: _discard(_log(bench).groupBy("tags").count()))
+
+
+def log_one_topic(bench: Bench) -> float:
+    """Find the 2 % of the messages that one topic has."""
+    return _rate(bench.messages, lambda: _discard(_log(bench, subscribe=TOPICS[-1])))
+
+
+def parquet_scan(bench: Bench) -> float:
+    """The same scan of a Parquet copy, by Spark's own source."""
+    return _rate(bench.messages, lambda: _discard(_parquet(bench, "properties")))
+
+
+def parquet_scan_properties(bench: Bench) -> float:
+    """The same with the properties."""
+    return _rate(bench.messages, lambda: _discard(_parquet(bench)))
+
+
+def parquet_group(bench: Bench) -> float:
+    """The same count by Spark's own source."""
+    return _rate(bench.messages, lambda: _discard(_parquet(bench).groupBy("tags").count()))
+
+
+def parquet_copy(bench: Bench) -> float:
+    """Copy the Parquet files through Spark."""
+    to = str(bench.fresh("parquet-copy"))
+    return _rate(bench.messages, lambda: _parquet(bench).write.parquet(to))
+
+
+def log_to_parquet(bench: Bench) -> float:
+    """Write the log as Parquet through Spark's writer."""
+    to, frame = str(bench.fresh("log-copy")), _log(bench, includeProperties="true")
+    return _rate(bench.messages, lambda: frame.write.parquet(to))
+
+
+def archive(bench: Bench) -> float:
+    """Archive the log by the pipeline."""
+    from cometmq.spark.pipelines.archive import ArchiveSettings
+    from cometmq.spark.pipelines.archive import archive as run
+
+    settings = ArchiveSettings(
+        store=bench.store, broker_name="broker-a", to=str(bench.fresh("archive"))
+    )
+    return _rate(bench.messages, lambda: run(bench.spark, settings))
+
+
+def topic_scan(bench: Bench) -> float:
+    """Read the topic through its broker."""
+    return _rate(bench.messages, lambda: _discard(_topic(bench)))
+
+
+def topic_scan_properties(bench: Bench) -> float:
+    """Read the topic with the properties."""
+    return _rate(bench.messages, lambda: _discard(_topic(bench, includeProperties="true")))
+
+
+def topic_write(bench: Bench) -> float:
+    """Write Parquet rows to a topic, all acknowledgements awaited."""
+    paths, rows = bench.some_parquet()
+    frame = bench.spark.read.parquet(*paths).select("body", "tags", "keys")
+    return _rate(rows, lambda: _write(bench, frame, bench.writes))
+
+
+def fill(bench: Bench) -> None:
+    """Write all messages to the topic that is read later."""
+    frame = bench.spark.read.parquet(bench.parquet).select("body", "tags", "keys")
+    _write(bench, frame, bench.topic)
+
+
+def _write(bench: Bench, frame: Any, topic: str) -> None:
+    writer = frame.write.format("rocketmq").option("nameServer", bench.name_servers)
+    writer.option("topic", topic).mode("append").save()
+
+
+def topic_batch(bench: Bench) -> float:
+    """Time micro-batches of one message each, read through the broker."""
+    queue = json.dumps({bench.topic: {"broker-a": [0]}})
+    source = bench.spark.readStream.format("rocketmq").options(
+        nameServer=bench.name_servers,
+        assign=queue,
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger="1",
+    )
+    return _batch_ms(bench, source.load())
+
+
+def log_batch(bench: Bench) -> float:
+    """Time micro-batches of a few messages each, read from the log."""
+    source = bench.spark.readStream.format("rocketmq-log").options(
+        path=bench.store, startingOffsets="earliest", maxBytesPerTrigger="500"
+    )
+    return _batch_ms(bench, source.load())
+
+
+def rate_batch(bench: Bench) -> float:
+    """The same with Spark's own source of numbers."""
+    source = bench.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
+    return _batch_ms(bench, source.load())
+
+
+def _batch_ms(bench: Bench, frame: Any) -> float:
+    """Return the median time of a trigger, the first ones left out."""
+    checkpoint = bench.fresh("checkpoint")
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(processingTime="0 seconds").start()
+    try:
+        times = _trigger_times(query)
+    finally:
+        query.stop()
+    return median(times[WARM_BATCHES:])
+
+
+def _trigger_times(query: Any) -> list[float]:
+    deadline = time.monotonic() + BATCHES_WITHIN_S
+    times: dict[int, float] = {}
+    while len(times) < WARM_BATCHES + BATCHES:
+        if time.monotonic() > deadline or not query.isActive:
+            raise RuntimeError(f"{len(times)} batches, then {query.exception() or 'nothing more'}")
+        for progress in query.recentProgress:
+            if progress["numInputRows"]:
+                times[progress["batchId"]] = progress["durationMs"]["triggerExecution"]
+        time.sleep(0.2)
+    return list(times.values())
+
+
+def _in_ms(name: str, title: str, measure: Callable[[Bench], float], goal: float | None) -> Subject:
+    return Subject(name, title, measure, goal, "ms", more_is_better=False)
+
+
+OF_FILES = (
+    Subject("log", "`rocketmq-log`, all columns, discarded", log_scan, 600),
+    Subject("parquet", "Spark's Parquet source, the same", parquet_scan),
+    Subject("log-properties", "`rocketmq-log` with properties", log_scan_properties),
+    Subject("parquet-properties", "Spark's Parquet source, the same", parquet_scan_properties),
+    Subject("log-few", "`rocketmq-log`, five columns by a schema", log_scan_few),
+    Subject("log-group", "`rocketmq-log`, count by tag", log_group),
+    Subject("parquet-group", "Spark's Parquet source, the same", parquet_group),
+    Subject("log-topic", "`rocketmq-log`, a topic with 2 % of the rows", log_one_topic),
+    Subject("archive", "archive of the log, zstd", archive, 800),
+    Subject("log-parquet", "`rocketmq-log` through Spark's Parquet writer", log_to_parquet),
+    Subject("parquet-parquet", "Spark's Parquet source, the same", parquet_copy),
+    _in_ms("log-batch", "micro-batch of a few messages of a log", log_batch, 200),
+    _in_ms("rate-batch", "Spark's `rate-micro-batch`, one row", rate_batch, None),
+)
+OF_BROKERS = (
+    Subject("topic", "`rocketmq` through one broker, discarded", topic_scan, 250),
+    Subject("topic-properties", "`rocketmq` with properties", topic_scan_properties),
+    Subject("write", "write to a topic", topic_write, 60),
+    _in_ms("topic-batch", "micro-batch of one message of a topic", topic_batch, 200),
+)

@@ -114,7 +114,7 @@ class DeltaArchive:
 
         stats = json.dumps({"numRecords": file.rows})
         values = {"topic": file.topic, "date": file.date}
-        return AddAction(_delta_path(file.name), file.bytes, values, file.max_store_ms, True, stats)
+        return AddAction(file.name, file.bytes, values, file.max_store_ms, True, stats)
 
 
 class IcebergArchive:
@@ -140,11 +140,11 @@ class IcebergArchive:
 
     def committed(self, broker: str) -> int:
         """Return what the table's property of the broker says."""
-        return int(self._opened().properties.get(_application(broker), -1))
+        return int(self.table().properties.get(_application(broker), -1))
 
     def commit(self, broker: str, entries: Sequence[Entry]) -> None:
         """Add the files and set the property in one commit."""
-        table = self._opened()
+        table = self.table()
         new = _new(entries, int(table.properties.get(_application(broker), -1)))
         if not new:
             return
@@ -154,26 +154,28 @@ class IcebergArchive:
                 transaction.add_files(paths)
             transaction.set_properties({_application(broker): str(new[-1].end)})
 
-    def _opened(self) -> Any:
+    def table(self) -> Any:
+        """Return the table as pyiceberg has it, made if it is not there."""
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
-            return self._catalog.load_table("archive.messages")
+            table = self._catalog.load_table("archive.messages")
         except NoSuchTableError:
             self._catalog.create_namespace_if_not_exists("archive")
-            return self._created()
+            schema = arrow_schema(log_columns(properties=True, validate=False))
+            table = self._catalog.create_table("archive.messages", schema)
+        if table.spec().is_unpartitioned():
+            self._divide(table)
+        return table
 
-    def _created(self) -> Any:
-        from pyiceberg.partitioning import PartitionField, PartitionSpec
-        from pyiceberg.transforms import DayTransform, IdentityTransform
+    @staticmethod
+    def _divide(table: Any) -> None:
+        """Divide an empty table by topic and day."""
+        from pyiceberg.transforms import DayTransform
 
-        schema = arrow_schema(log_columns(properties=True, validate=False))
-        numbers = {name: number for number, name in enumerate(schema.names, 1)}
-        spec = PartitionSpec(
-            PartitionField(numbers["topic"], 1000, IdentityTransform(), "topic"),
-            PartitionField(numbers["store_timestamp"], 1001, DayTransform(), "day"),
-        )
-        return self._catalog.create_table("archive.messages", schema, partition_spec=spec)
+        with table.update_spec() as update:
+            update.add_identity("topic")
+            update.add_field("store_timestamp", DayTransform(), "day")
 
 
 def _application(broker: str) -> str:
@@ -182,10 +184,3 @@ def _application(broker: str) -> str:
 
 def _new(entries: Sequence[Entry], known_to: int) -> list[Entry]:
     return [entry for entry in entries if entry.end > known_to]
-
-
-def _delta_path(name: str) -> str:
-    """A path as Delta's log has it: percent-encoded once more."""
-    from urllib.parse import quote
-
-    return quote(name, safe="/=")

@@ -12,6 +12,7 @@ import pytest
 from processes import LAUNCHER
 from pyspark.errors import AnalysisException
 
+from cometmq.spark import register
 from cometmq.spark.registration import FORMATS
 from cometmq.spark.sessions import StandaloneCluster
 
@@ -58,6 +59,19 @@ def test_a_registered_format_refuses_an_unknown_option_by_name(
 ) -> None:
     with pytest.raises(AnalysisException, match=r"OptionError.*nosuchoption"):
         spark.read.format(name).option("noSuchOption", "1").load()
+
+
+def test_registering_again_does_no_harm_and_may_let_filters_through(spark: SparkSession) -> None:
+    name = "spark.sql.python.filterPushdown.enabled"
+    assert spark.conf.get(name) == "false"
+
+    register(spark)
+    assert spark.conf.get(name) == "false"
+    try:
+        register(spark, push_filters=True)
+        assert spark.conf.get(name) == "true"
+    finally:
+        spark.conf.unset(name)
 
 
 @pytest.mark.local_only

@@ -1,0 +1,82 @@
+"""The reference of Spark leaves out no format, no column, no option and no pipeline."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cometmq.spark.errors import SourceError
+from cometmq.spark.options import options_of
+from cometmq.spark.pipelines import PIPELINES
+from cometmq.spark.pipelines.command import option_name
+from cometmq.spark.registration import FORMATS
+from cometmq.spark.schema import CORE, LOG_ONLY, PROPERTIES
+from cometmq.spark.writing.rows import COLUMNS
+from cometmq.system.settings import describe
+from docs import pages, spark_pages
+
+REFERENCE = pages.ROOT / "docs" / "reference"
+KINDS = [kind for kinds in spark_pages.FORMATS.values() for _, kind in kinds]
+
+
+def rows(section: str) -> dict[str, str]:
+    """The rows of all tables of a text, by their first cell."""
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    return {line.split(" | ")[0].removeprefix("| "): line for line in lines}
+
+
+def section_of(page: str, title: str) -> str:
+    text = (REFERENCE / page).read_text()
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_every_format_has_a_section() -> None:
+    assert set(spark_pages.FORMATS) == set(FORMATS)
+    assert all(section_of("spark-formats.md", name) for name in FORMATS)
+
+
+def test_every_column_is_told_with_its_type() -> None:
+    for name, columns in (("rocketmq", (*CORE, PROPERTIES)), ("rocketmq-log", LOG_ONLY)):
+        section = section_of("spark-formats.md", name).partition("\n###")[0]
+        told = rows(section.partition("\nColumns that are written")[0])
+        for column in columns:
+            row = told[f"`{column.name}`"]
+            assert f"`{column.ddl}`" in row
+            assert ("never null" in row) is not column.nullable
+            assert column.doc in row
+
+
+def test_every_column_that_is_written_is_told() -> None:
+    written = section_of("spark-formats.md", "rocketmq").partition("Columns that are written")[2]
+    told = rows(written.partition("###")[0])
+
+    assert set(told) == {f"`{name}`" for name in COLUMNS}
+    assert all(len(row.split(" | ")[2]) > 10 for row in told.values())
+
+
+@pytest.mark.parametrize("path", [*KINDS, spark_pages.CONNECTION])
+def test_every_option_is_told_with_what_is_expected_of_it(path: str) -> None:
+    told = rows((REFERENCE / "spark-formats.md").read_text())
+    for entry in options_of(spark_pages._found(path)):
+        cell = " or ".join(f"`{name}`" for name in entry.names)
+        assert cell in told
+        assert not re.search(r"\|  \|$", told[cell]), f"{cell} has no text"
+
+
+def test_every_error_is_in_the_tree() -> None:
+    tree = section_of("spark-formats.md", "Errors")
+
+    def below(kind: type) -> list[type]:
+        return [each for sub in kind.__subclasses__() for each in (sub, *below(sub))]
+
+    missing = [kind for kind in below(SourceError) if kind.__module__ == SourceError.__module__]
+    assert missing
+    assert [kind.__name__ for kind in missing if f" {kind.__name__} " not in tree] == []
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_setting_of_a_pipeline_is_told(name: str) -> None:
+    told = " ".join(rows(section_of("spark-pipelines.md", name)))
+    for setting in describe(PIPELINES[name].settings):
+        assert f"`{option_name(setting)}`" in told

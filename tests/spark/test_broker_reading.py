@@ -397,6 +397,16 @@ async def test_a_broker_that_restarts_is_waited_for(reader: Reader) -> None:
         await later.stop()
 
 
+async def test_a_reader_goes_on_while_no_name_server_answers(reader: Reader) -> None:
+    reader.broker.put(0, 500)
+    reader.broker.holds = True
+    reading_ = asyncio.create_task(reader.offsets(wanted(0, 500)))
+    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    await reader.names.stop()
+    reader.broker.let_go()
+    assert await reading_ == list(range(500))
+
+
 async def test_a_broker_that_stays_away_is_an_error_in_time(reader: Reader) -> None:
     await reader.broker.stop()
     with pytest.raises(UnreachableError, match=r"topic t, queue 0 of a, offsets 0 to 50"):

@@ -17,6 +17,8 @@ from servers import SMALL_FILES, Cluster
 
 from cometmq.client import Message
 from cometmq.client.blocking import AdminClient
+from cometmq.spark.offsets import QueueKey
+from cometmq.spark.sources.lag import Lag, LagListener
 from support.spark_topics import Stream, fill, rows, until
 
 if TYPE_CHECKING:
@@ -237,6 +239,26 @@ def test_a_query_outlives_a_restart_of_its_broker(
         assert running.exception() is None
     finally:
         running.stop()
+
+
+def test_a_listener_is_told_how_far_a_query_is_behind(
+    spark: SparkSession, stream: MakeStream, name_servers: str, topic: str
+) -> None:
+    fill(name_servers, topic, {0: 8, 1: 1})
+    told: list[Lag] = []
+    listener = LagListener(told.append)
+    spark.streams.addListener(listener)
+    try:
+        stream(maxOffsetsPerTrigger=4).once()
+        until(lambda: bool(told) and told[-1].messages == 0, "the end of the topic")
+    finally:
+        spark.streams.removeListener(listener)
+
+    first = told[0]
+    assert first.batch == 0
+    assert first.messages in (4, 5)
+    assert first.queues[QueueKey(topic, "broker-a", 0)] == first.messages
+    assert [lag.messages for lag in told] == sorted((lag.messages for lag in told), reverse=True)
 
 
 def test_finished_batches_are_shown_by_the_group(

@@ -5,6 +5,7 @@ Source: ours.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -33,8 +34,10 @@ class TopicSource(DataSource):
         ``.option("subscribe", "orders").load().groupBy("tags").count().show()``
     """
 
-    _ends: Positions | None = None
-    """Where queues ended when the query was made; travels with this object to its reader."""
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # Spark makes this object once per load, and a copy of it for each query over that.
+        self._ends = _ends_to_keep(self.options)
 
     @classmethod
     def name(cls) -> str:
@@ -42,10 +45,8 @@ class TopicSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        """Return all columns, and remember where queues end if that is to stay as it is."""
+        """Return all columns."""
         options = parse_options(TopicReadOptions, self.options)
-        if options.push_down_filters and options.snapshot == LOAD:
-            self._ends = latest_ends(options, connect)
         return ddl(topic_columns(properties=options.include_properties))
 
     def reader(self, schema: StructType) -> TopicBatchReader:
@@ -68,6 +69,16 @@ class TopicSource(DataSource):
     ) -> TopicStreamWriter:
         """Return what writes a stream."""
         return TopicStreamWriter(self.options, schema, overwrite)
+
+
+def _ends_to_keep(given: Mapping[str, str]) -> Positions | None:
+    """Return where queues end now, if all queries are to end there; Spark plans each anew."""
+    if not any(name.lower().endswith("pushdownfilters") for name in given):
+        return None
+    options = parse_options(TopicReadOptions, given)
+    if not options.push_down_filters or options.snapshot != LOAD:
+        return None
+    return latest_ends(options, connect)
 
 
 def _columns(schema: StructType) -> tuple[Column, ...]:

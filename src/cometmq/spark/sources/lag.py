@@ -1,0 +1,117 @@
+"""How far streams are behind: what there was when Spark looked last, less what is done.
+
+Spark's progress of a query has both places of every source as documents; sources in Python can add
+no figures of their own. Give a session a listener, and each progress becomes figures:
+
+    topics   messages by queue (offsets, so those that a filter leaves out count too)
+    logs     bytes by broker
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from cometmq.spark.errors import SourceError
+from cometmq.spark.offsets import QueueKey, from_json, log_from_json
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far a query was behind when it ended a batch."""
+
+    query: str
+    """The query's name, else its id."""
+    batch: int
+    queues: Mapping[QueueKey, int] = field(default_factory=dict)
+    """Messages still to be read of each queue."""
+    logs: Mapping[str, int] = field(default_factory=dict)
+    """Bytes still to be read of each broker's log."""
+
+    @property
+    def messages(self) -> int:
+        """Messages of all queues."""
+        return sum(self.queues.values())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all logs."""
+        return sum(self.logs.values())
+
+
+class LagListener(StreamingQueryListener):
+    """Tells how far queries over our formats are behind, at each progress.
+
+    Args:
+        tell: called with it in the driver, in Spark's own thread: be quick, and raise nothing.
+
+    Example: ``spark.streams.addListener(LagListener(lambda lag: gauge.set(lag.messages)))``
+    """
+
+    def __init__(self, tell: Callable[[Lag], None]) -> None:
+        self._tell = tell
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Do nothing: nothing is known yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        """Tell how far the query is behind, if it reads one of our formats."""
+        progress = event.progress
+        sources = [(each.latestOffset, each.endOffset) for each in progress.sources]
+        name = progress.name or str(progress.id)
+        lag = lag_of(name, progress.batchId, sources)
+        if lag is not None:
+            self._tell(lag)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Do nothing: the progress before has told."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        """Do nothing."""
+
+
+def lag_of(query: str, batch: int, sources: list[tuple[Any, Any]]) -> Lag | None:
+    """Return how far a query is behind; None if no source is one of ours.
+
+    Args:
+        query: its name.
+        batch: the batch it ended last.
+        sources: of each source the newest and the last offset, as texts of Spark's progress.
+    """
+    queues: dict[QueueKey, int] = {}
+    logs: dict[str, int] = {}
+    ours = 0
+    for newest, done in sources:
+        with contextlib.suppress(SourceError):
+            queues.update(_between(from_json, newest, done))
+            ours += 1
+        with contextlib.suppress(SourceError):
+            logs.update(_between(log_from_json, newest, done))
+            ours += 1
+    return Lag(query, batch, queues, logs) if ours else None
+
+
+def _between(read: Callable[[Any], dict[Any, int]], newest: Any, done: Any) -> dict[Any, int]:
+    """Return what lies between two documents; all from 0 on of what the last batch did not know."""
+    ends, places = read(_document(newest)), read(_document(done))
+    return {key: max(end - places.get(key, 0), 0) for key, end in ends.items()}
+
+
+def _document(text: Any) -> Any:
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        raise SourceError(f"an offset that is no document: {text}") from None

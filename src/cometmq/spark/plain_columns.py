@@ -97,18 +97,22 @@ class PlainColumns:
         max_bytes = min(max_bytes, BATCH_BYTES_MAX)
         plain = _Rows(self.wanted)
         ending = Ending.END
+        chooses = topics is not None or first_offset >= 0 or end_offset >= 0
         while position < stop:
             try:
                 parts = split_record(data, position)
                 if log_base >= 0 and parts.log_offset != log_base + position:
                     raise RecordError(place_problem(position, parts.log_offset, log_base))
-                if not _is_chosen(parts, topics, first_offset, end_offset):
+                if chooses and not _is_chosen(parts, topics, first_offset, end_offset):
                     position += parts.size_bytes
                     continue
                 if plain.rows == max_rows:
                     ending = Ending.FULL
                     break
-                if not plain.add(*self._opened(parts), max_bytes):
+                is_valid = True
+                if self._crc or parts.sys_flag & _COMPRESSED:
+                    parts, is_valid = self._opened(parts)
+                if not plain.add(parts, is_valid, max_bytes):
                     ending = Ending.FULL
                     break
             except RecordError as error:
@@ -202,6 +206,8 @@ class _Rows:
     def __init__(self, wanted: frozenset[str]) -> None:
         self.rows = 0
         self._wanted = wanted
+        self._wants_body = "body" in wanted
+        self._wants_map = "properties" in wanted
         self._reads_properties = not OF_PROPERTIES.isdisjoint(wanted)
         self._names = [name for name in _TEXTS if name in wanted]
         self._makers = [_TEXTS[name] for name in self._names]
@@ -217,31 +223,22 @@ class _Rows:
         properties = decode_properties(parts.properties) if self._reads_properties else {}
         texts = tuple([make(parts, properties) for make in self._makers])
         is_ascii = parts.properties.isascii() and parts.topic.isascii()
-        size = self._bytes_of(parts, texts, properties, len if is_ascii else _utf8_bytes)
+        measure = len if is_ascii else _utf8_bytes
+        size = self._fixed_bytes + sum(map(measure, filter(None, texts)))
+        if self._wants_body:
+            size += len(parts.body)
+        if self._wants_map:
+            size += sum(map(measure, properties)) + sum(map(measure, properties.values()))
         if self.rows and self._bytes + size > max_bytes:
             return False
         self._parts.append(parts)
         self._valid.append(is_valid)
         self._texts.append(texts)
-        self._maps.append(properties)
+        if self._wants_map:
+            self._maps.append(properties)
         self._bytes += size
         self.rows += 1
         return True
-
-    def _bytes_of(
-        self,
-        parts: RecordParts,
-        texts: tuple[str | None, ...],
-        properties: dict[str, str],
-        measure: Callable[[str], int],
-    ) -> int:
-        """Return how many bytes a row adds to the columns."""
-        size = self._fixed_bytes + sum(map(measure, filter(None, texts)))
-        if "body" in self._wanted:
-            size += len(parts.body)
-        if "properties" in self._wanted:
-            size += sum(map(measure, properties)) + sum(map(measure, properties.values()))
-        return size
 
     def buffers(self) -> dict[str, Buffers]:
         """Return the buffers of every wanted column."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from servers import SMALL_FILES, Cluster
+from servers import SMALL_FILES, Cluster, CometBroker, RealBroker, Settings
 
 from cometmq.client import Message
 from cometmq.client.blocking import AdminClient
@@ -259,6 +259,50 @@ def test_a_listener_is_told_how_far_a_query_is_behind(
     assert first.messages in (4, 5)
     assert first.queues[QueueKey(topic, "broker-a", 0)] == first.messages
     assert [lag.messages for lag in told] == sorted((lag.messages for lag in told), reverse=True)
+
+
+def test_a_broker_that_joins_is_read_and_one_that_is_away_is_no_loss(
+    spark: SparkSession, target: str, own_cluster: Cluster, tmp_path: Path
+) -> None:
+    """The name server forgets a broker that ends; its messages are not lost for that."""
+    servers = own_cluster.namesrv
+    given: Settings = {"brokerName": "broker-b"}
+    place = {"store": tmp_path / "store-b", "settings": given}
+    second: CometBroker | RealBroker = (
+        CometBroker(tmp_path / "b", servers, **place)  # type: ignore[arg-type]
+        if target == "comet"
+        else RealBroker(target, tmp_path / "b", servers, **place)  # type: ignore[arg-type]
+    )
+    query = Stream(
+        spark,
+        tmp_path,
+        nameServer=servers,
+        subscribe="growing",
+        startingOffsets="earliest",
+        fetchOffset_numRetries=2,
+    )
+    try:
+        with AdminClient(servers) as admin:
+            admin.create_topic("growing", queues=1)
+            until(lambda: "growing" in admin.topics(), "the topic")
+            fill(servers, "growing", {0: 2})
+            query.once()
+            second.start()
+            admin.create_topic("growing", queues=2)
+            until(lambda: len(admin.queue_bounds("growing")) == 4, "queues of both brokers")
+        fill(servers, "growing", {1: 3}, broker="broker-b")
+        query.once()
+        assert query.found() == rows("growing", {0: 2, 1: 3})
+        second.stop()
+        for fail in ("true", "false"):
+            with pytest.raises(StreamingQueryException, match=r"UnreachableError.*broker-b"):
+                query.once(failOnDataLoss=fail)
+        second.start()
+        fill(servers, "growing", {0: 1}, broker="broker-b")
+        query.once()
+        assert query.found() == sorted([*rows("growing", {0: 2, 1: 3}), ("growing", 0, 0)])
+    finally:
+        second.kill()
 
 
 def test_finished_batches_are_shown_by_the_group(

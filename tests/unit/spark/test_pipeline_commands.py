@@ -1,0 +1,197 @@
+"""Pipelines as commands: their options, their help, their exit codes, and what they print."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cometmq.cli import pipeline as command_line
+from cometmq.model.errors import ConfigError, StoreError
+from cometmq.spark.pipelines import PIPELINES, Pipeline, PipelineSettings, Result, RunRecord
+from cometmq.spark.pipelines import command as command_module
+from cometmq.spark.pipelines.command import listing, main, parser_of, settings_of, show, texts_of
+from cometmq.spark.pipelines.progress import Lines
+from cometmq.spark.pipelines.registry import MODULES
+from cometmq.system.settings import describe
+from unit.docs.test_pages import PAGES, blocks
+
+NAMES = sorted(MODULES)
+RECORD = RunRecord(
+    "audit-1", "audit", 5, 6, "done", {"a": 1}, ["/out"], {"rows": 1234}, checksum="ab"
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_pipeline_and_every_setting_has_a_text(name: str) -> None:
+    pipeline = PIPELINES[name]
+    assert pipeline.name == name
+    assert pipeline.summary.endswith(".")
+    kind: type = pipeline.settings
+    texts = texts_of(kind)
+    assert all(texts.get(setting.name) for setting in describe(kind))
+    assert f"cometmq pipeline {name}" in parser_of(pipeline).format_help()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_option_at_all_means_the_defaults(name: str) -> None:
+    pipeline = PIPELINES[name]
+    assert settings_of(pipeline, parser_of(pipeline).parse_args([])) == pipeline.settings()
+
+
+def documented() -> list[list[str]]:
+    """The pipeline commands of all pages."""
+    found = []
+    for page in (parameter.values[0] for parameter in PAGES):
+        for block in blocks(page, "sh"):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                if words[:2] == ["cometmq", "pipeline"] and words[2:3] and words[2] in MODULES:
+                    found.append(words[2:])
+    return found
+
+
+@pytest.mark.parametrize("words", documented(), ids=" ".join)
+def test_commands_in_documents_are_understood(words: list[str]) -> None:
+    pipeline = PIPELINES[words[0]]
+    settings_of(pipeline, parser_of(pipeline).parse_args(words[1:]))
+
+
+def test_there_are_commands_in_documents() -> None:
+    assert {words[0] for words in documented()} >= {"archive", "replay", "verify", "rebuild"}
+
+
+def test_values_have_their_kind() -> None:
+    pipeline = PIPELINES["archive"]
+    words = "--topics a --topics b;c --range-bytes 5000 --closed --no-decompress --codec snappy"
+    settings = settings_of(pipeline, parser_of(pipeline).parse_args(words.split()))
+    assert settings.topics == ("a", "b", "c")
+    assert (settings.range_bytes, settings.closed, settings.decompress) == (5000, True, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["archive", "--range-bytes", "1"], "--range-bytes=1: expected a whole number from 4096"),
+        (["archive", "--codec", "zip"], "--codec=zip: expected one of zstd"),
+        (["nope"], "no pipeline 'nope': expected one of archive"),
+    ],
+)
+def test_a_mistake_is_named_and_ends_with_code_2(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(None, words) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_an_unknown_option_ends_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main("archive", ["--rnage-bytes", "5000"])
+    assert ended.value.code == 2
+    assert "--rnage-bytes" in capsys.readouterr().err
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[Any]:
+    """A pipeline of its own that answers, or raises; gives what it is called with."""
+    calls: list[Any] = []
+
+    def work(spark: Any, settings: Any, *, progress: Any, dry_run: bool) -> Any:
+        calls.append((settings, dry_run))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    pipeline = Pipeline("archive", "Answers.", PipelineSettings, work)
+    monkeypatch.setattr(command_module, "PIPELINES", {"archive": pipeline})
+    monkeypatch.setattr(command_module, "session", lambda given: None)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (Result(RECORD), 0),
+        (Result(RECORD, good=False), 1),
+        (ConfigError("no store"), 2),
+        (StoreError("broken"), 3),
+        (ModuleNotFoundError("No module named 'pyspark'", name="pyspark.sql"), 2),
+    ],
+)
+def test_the_exit_code_says_how_it_ended(
+    answer: Any, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = answering(monkeypatch, answer)
+    assert main("archive", ["--dry-run", "--quiet", "--resume", "latest"]) == code
+    assert calls == [(PipelineSettings(resume="latest"), True)]
+    complaint = capsys.readouterr().err
+    assert bool(complaint) == (code > 1)
+    if isinstance(answer, ModuleNotFoundError):
+        assert "pip install 'cometmq[spark]'" in complaint
+
+
+def test_other_missing_modules_are_not_explained_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, ModuleNotFoundError("No module named 'x'", name="x"))
+    with pytest.raises(ModuleNotFoundError):
+        main("archive", [])
+
+
+def test_results_are_shown_to_people(capsys: pytest.CaptureFixture[str]) -> None:
+    table = pa.table({"topic": ["a", None], "body": [b"\xff", b"x" * 100]})
+    show(Result(RECORD, {"found": table}, ("a note",)), as_json=False)
+    shown = capsys.readouterr().out
+    assert shown.startswith("a note\n\nfound:\ntopic  body")
+    assert "\\xff" in shown
+    assert "x..." in shown
+    assert "run audit-1: done, rows 1,234\nwrote /out\n" in shown
+
+
+def test_a_long_table_is_cut_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Result(RECORD, {"found": pa.table({"n": list(range(25))})}), as_json=False)
+    assert "... and 5 more" in capsys.readouterr().out
+
+
+def test_results_are_shown_to_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Result(replace(RECORD, status="done"), notes=("n",)), as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert (document["id"], document["counts"], document["notes"]) == (
+        "audit-1",
+        {"rows": 1234},
+        ["n"],
+    )
+
+
+def test_the_list_names_every_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(None, ["--list"]) == 0
+    assert capsys.readouterr().out == "\n".join(listing()) + "\n"
+    assert len(list(listing())) == len(MODULES) + 1
+
+
+def test_without_the_extra_the_command_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command_line, "NEEDED", ("pyspark", "no_such_module_at_all"))
+    with pytest.raises(ConfigError, match=r"no_such_module_at_all: pip install 'cometmq\[spark\]'"):
+        command_line.run(["archive"])
+
+
+def test_the_script_for_spark_submit_is_there() -> None:
+    assert command_line.script().is_file()
+
+
+def test_progress_is_written_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "progress"
+    with path.open("w") as file:
+        lines = Lines(file, interval_s=0.0)
+        lines.start(2_000, "rows", "replay")
+        lines.step(1_500)
+        lines.end()
+    assert path.read_text().splitlines() == [
+        "replay: 0 of 2,000 rows",
+        "replay: 1,500 of 2,000 rows",
+        "replay: 1,500 of 2,000 rows",
+    ]

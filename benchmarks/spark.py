@@ -35,6 +35,9 @@ from spark_subjects import OF_BROKERS, OF_FILES, Bench, Subject, fill
 
 from cometmq.cli.build import version_line
 
+sys.path.append(str(servers.TESTS))
+from support.sparse_log import make_sparse_log
+
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 FILES = Path("build/bench/spark")
@@ -205,7 +208,7 @@ def _measure_memory(folder: Path, options: argparse.Namespace, values: Values) -
     """Read a huge log in sessions of their own, as workers keep what they once needed."""
     sparse = folder / "sparse"
     shutil.rmtree(sparse, ignore_errors=True)
-    count = spark_memory.make_sparse_log(sparse / "commitlog", int(options.sparse_gb * GB))
+    count = make_sparse_log(sparse / "commitlog", int(options.sparse_gb * GB))
     try:
         for subject, size in zip(MEMORY, BATCH_BYTES, strict=True):
             if subject in _asked(options, MEMORY):

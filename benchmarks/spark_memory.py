@@ -1,7 +1,4 @@
-"""How much memory a Python worker of Spark needs to read a log that is far larger.
-
-The log is sparse: bodies of 1 MiB that are holes in the file, so 10 GB of log take next to no disk.
-"""
+"""How much memory a Python worker of Spark needs to read a log that is far larger."""
 
 from __future__ import annotations
 
@@ -10,53 +7,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
-from cometmq.protocol.record import CRC_MASK, encode_host, encode_record
-
-FILE_BYTES = 1 << 30
-HOST = encode_host("10.0.0.1", 10911)
 POLL_S = 0.02
-
-
-def make_sparse_log(folder: Path, size_bytes: int, *, body_bytes: int = 1 << 20) -> int:
-    """Make log files of 1 GiB, full of messages whose bodies are zeros; return how many there are.
-
-    The bodies are never written: the file system gives zeros for what was skipped.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    empty = _record(b"", 0, 0)
-    head, tail = empty[:88], empty[88:]
-    crc = crc32(bytes(body_bytes)) & CRC_MASK
-    total = len(empty) + body_bytes
-    count = 0
-    for base in range(0, size_bytes, FILE_BYTES):
-        with (folder / f"{base:020d}").open("wb") as file:
-            for at in range(0, FILE_BYTES - total - 8, total):
-                head = _record(b"", base + at, crc)[:84]
-                file.seek(at)
-                file.write(total.to_bytes(4, "big") + head[4:] + body_bytes.to_bytes(4, "big"))
-                file.seek(at + total - len(tail))
-                file.write(tail)
-                count += 1
-            file.truncate(FILE_BYTES)
-    return count
-
-
-def _record(body: bytes, log_offset: int, crc: int) -> bytes:
-    return encode_record(
-        b"large",
-        body,
-        b"TAGS\x01large\x02",
-        queue_id=0,
-        queue_offset=log_offset >> 20,
-        log_offset=log_offset,
-        born_time_ms=1_700_000_000_000,
-        born_host=HOST,
-        store_time_ms=1_700_000_000_000,
-        store_host=HOST,
-        crc=crc,
-    )
 
 
 class WorkerMemory:

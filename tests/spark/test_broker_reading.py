@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import random
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from cometmq.client import ClientInstance, ClientSettings
 from cometmq.client.subscription import Filter
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.record import decode_messages
-from cometmq.remoting import Response
+from cometmq.remoting import Request, Response
 from cometmq.spark.brokers import reading
 from cometmq.spark.brokers.reading import RangePump, Read
 from cometmq.spark.errors import (
@@ -27,6 +28,7 @@ from cometmq.spark.errors import (
 )
 from cometmq.spark.offsets import QueueKey, QueueRange
 from support.queue_broker import QueueBroker, QueueNameServer
+from support.rounds import rounds
 from support.scripted import Act
 
 PULL = RequestCode.PULL_MESSAGE
@@ -451,3 +453,44 @@ async def test_the_replica_that_a_broker_suggests_is_read_from() -> None:
         assert await reader.offsets(wanted(0, 1_000)) == list(range(1_000))
     assert 1 <= len(master.pulls) <= 2
     assert len(copy.pulls) > 20
+
+
+# --- all at once -----------------------------------------------------------------------------
+
+
+class MoodyBroker(QueueBroker):
+    """Gives as much at once as it likes, refuses now and then, and hangs up."""
+
+    def __init__(self, mood: random.Random) -> None:
+        super().__init__()
+        self._mood = mood
+        self.faults = 0
+
+    def _pull(self, request: Request) -> Response | None:
+        self.limit = self._mood.choice((1, 3, 32, 32, 32, 32))
+        fault = self._mood.random()
+        if fault < 0.04:
+            self.faults += 1
+            return BUSY
+        if fault < 0.06:
+            self.faults += 1
+            request.connection.abort()
+            return None
+        return super()._pull(request)
+
+
+@pytest.mark.parametrize("seed", range(rounds(ci=10, soak=200)))
+async def test_whatever_happens_a_range_comes_whole_and_in_order(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "RELEARN", 7)
+    monkeypatch.setattr(reading, "PAUSE_S", 0.001)
+    mood = random.Random(seed)
+    broker = MoodyBroker(mood)
+    for _ in range(mood.randrange(1, 8)):
+        broker.put(0, mood.randrange(1, 150), gap=mood.choice((0, 0, 1, 40)))
+    end = broker.max[0]
+    start = mood.randrange(end)
+    async with running(broker) as reader:
+        found = await reader.offsets(wanted(start, end))
+    assert found == [offset for offset in sorted(broker.records[0]) if offset >= start]

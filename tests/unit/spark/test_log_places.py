@@ -123,10 +123,12 @@ def test_other_file_systems_read_the_same(filled: FilledStore) -> None:
 def test_secrets_in_a_url_are_not_shown() -> None:
     url = "s3://key:secret@bucket/log?endpoint_override=x&secret_key=abc"
     assert shown(url) == "s3://bucket/log"
-    with pytest.raises(OptionError) as met:
-        storage_of("nofs://user:secret@host/path?token=secret")
-    assert "secret" not in str(met.value)
-    assert "nofs://host/path" in str(met.value)
+    for bad in ("nofs://user@host/path?token=secret", "s3://user:secret@host/path"):
+        with pytest.raises(OptionError) as met:
+            storage_of(bad)
+        assert "=secret" not in str(met.value)
+        assert ":secret" not in str(met.value)
+        assert "://host/path" in str(met.value)
 
 
 def test_a_place_travels_to_workers(filled: FilledStore) -> None:

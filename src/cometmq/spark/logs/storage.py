@@ -164,12 +164,19 @@ def storage_of(path_or_url: str) -> tuple[Storage, str]:
             ``gs://…``, ``hdfs://…``; credentials come from the environment).
 
     Raises:
-        OptionError: no file system of that scheme; the text shows no password of the URL.
+        OptionError: no file system of that scheme, or the URL carries a password, which plans
+            would show; the text of the error does not.
     """
     if not _SCHEME.match(path_or_url):
         return LocalStorage(), path_or_url
     if path_or_url.lower().startswith("file://"):
         return LocalStorage(), urlsplit(path_or_url).path
+    if ":" in urlsplit(path_or_url).netloc.rpartition("@")[0]:
+        raise OptionError(
+            f"met a password in the URL of {shown(path_or_url)}: plans show options, so put it"
+            " where the file system's own client looks for it, for example in AWS_ACCESS_KEY_ID"
+            " and AWS_SECRET_ACCESS_KEY"
+        )
     from pyarrow import ArrowException, fs
 
     try:

@@ -126,8 +126,9 @@ class LogOptions(PlaceOptions):
     include_properties: bool = option(False, "includeProperties")
     """Whether there is a column ``properties``; it costs a third of the time."""
     push_down_filters: bool = option(False, "pushDownFilters")
-    """Whether Spark may push filters; it needs
-    ``spark.sql.python.filterPushdown.enabled=true``."""
+    """Let a batch read only what the query's conditions on topic, broker, store time and log offset
+    let through. Needs ``spark.sql.python.filterPushdown.enabled=true``, and a ``load()`` for every
+    query: Spark (4.3 still) gives a DataFrame that was filtered once the same rows ever after."""
     read_through: str = option("auto", "readThrough", choices=("auto", "log", "queues"))
     """How topics are found: by a walk over the whole log, or by their consume queues, where the
     store's directory has them; by what reads less unless told otherwise."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan
 
-from cometmq.protocol.record import encode_record
+from cometmq.protocol.record import MAGIC_BLANK, encode_host, encode_record
 from cometmq.spark.errors import BadRecordError, DataLossError, OptionError, SourceError
 from cometmq.spark.logs.places import open_place
 from cometmq.spark.sources.log_batch import LogBatchReader
@@ -99,6 +100,29 @@ def test_a_record_larger_than_any_window_is_read(tmp_path: Path) -> None:
         assert [len(body) - len(b"0:") for body in bodies] == sizes
     assert rows_at(log_reader(store.root / "commitlog")) == store.offsets
     store.close()
+
+
+def test_records_of_every_form_are_found_from_any_cut(tmp_path: Path) -> None:
+    """Long topics, IPv6 hosts, empty bodies, and properties with and without their last sign."""
+    data, expected = bytearray(), []
+    hosts = (PRODUCER, encode_host("2001:db8::7", 4711))
+    topics = (b"t", b"%RETRY%" + b"g" * 200)
+    kinds = itertools.product(topics, (b"", b"body" * 30), hosts, hosts, (b"", b"A\1b", b"A\1b\2"))
+    for number, (topic, body, born, stored, properties) in enumerate(kinds):
+        expected.append((len(data), topic.decode(), body, number))
+        data += encode_record(
+            *(topic, body, properties),
+            queue_id=0, queue_offset=number, log_offset=len(data), born_time_ms=1,
+            born_host=born, store_time_ms=2 + number, store_host=stored,
+        )  # fmt: skip
+    blank = 1000
+    data += blank.to_bytes(4, "big") + (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
+    (tmp_path / f"{0:020d}").write_bytes(data.ljust(len(data) - 8 + blank, b"\xee"))
+    columns = ("phy_offset", "topic", "body", "queue_offset")
+    for most in (1 << 30, 1000, 333, 1):
+        table = read_all(log_reader(tmp_path, columns=columns, maxPartitionBytes=most))
+        assert list(zip(*table.to_pydict().values(), strict=True)) == expected
+    assert rows_at(log_reader(tmp_path, startingTimestamp=30)) == [e[0] for e in expected[28:]]
 
 
 def test_several_brokers_are_read_together(filled: FilledStore, tmp_path: Path) -> None:

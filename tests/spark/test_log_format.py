@@ -1,0 +1,352 @@
+"""Logs, consume queues and indexes in Spark: stores of both worlds, at rest and alive."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import tarfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
+from pyspark.sql import functions as f
+from servers import Cluster
+
+from cometmq.spark.registration import PUSH_FILTERS
+from support.log_files import FilledStore, log_reader, rows_at
+from support.object_storage import object_storage
+from support.spark_topics import Stream, fill, found_in, named, rows, until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+STORES = Path(__file__).resolve().parents[1] / "vectors" / "stores"
+HOWTO = Path(__file__).resolve().parents[2] / "docs" / "howto" / "read-a-log-with-spark.md"
+SHORT = "queue_offset BIGINT NOT NULL, topic STRING"
+
+
+@pytest.fixture(scope="module", params=["4.9.7-main", "5.3.3-main"])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: Any) -> tuple[Path, dict[str, Any]]:
+    """A store that RocketMQ wrote, and what is in it."""
+    folder = tmp_path_factory.mktemp("recorded")
+    with tarfile.open(STORES / f"{request.param}.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "store", json.loads((STORES / f"{request.param}.json").read_text())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FilledStore:
+    """A store of this project, open as a broker has it open."""
+    filled = FilledStore(tmp_path / "store")
+    filled.fill(120)
+    yield filled
+    filled.close()
+
+
+def log(spark: SparkSession, path: Path | str | list[str], **options: Any) -> DataFrame:
+    return (
+        spark.read.format("rocketmq-log")
+        .options(**named(options))
+        .load(str(path) if isinstance(path, Path) else path)
+    )
+
+
+class LogStream(Stream):
+    """The same of the log of a store."""
+
+    def source(self, **options: Any) -> DataFrame:
+        source = self.spark.readStream.format("rocketmq-log").options(**self.options)
+        return source.options(**named(options)).load()
+
+
+# --- stores at rest ------------------------------------------------------------------------------
+
+
+def test_a_recorded_log_has_its_messages(
+    spark: SparkSession, recorded: tuple[Path, dict[str, Any]]
+) -> None:
+    root, facts = recorded
+    frame = log(spark, root, brokerName="broker-a", validate=True, maxPartitionBytes=200_000)
+    met = {row["topic"]: row["count"] for row in frame.groupBy("topic").count().collect()}
+    assert met == Counter(message["topic"] for message in facts["messages"])
+    row = frame.agg(
+        f.sum("store_size"), f.every("record_valid"), f.min("broker_name"), f.max("queue_offset")
+    ).first()
+    assert row is not None
+    assert row[0] == sum(message["size"] for message in facts["messages"])
+    assert row[1:3] == (True, "broker-a")
+
+
+def test_properties_are_a_map(spark: SparkSession, recorded: tuple[Path, dict[str, Any]]) -> None:
+    root, facts = recorded
+    frame = log(spark, root, includeProperties=True).where("properties['color'] = 'red'")
+    expected = sum(m["properties"].get("color") == "red" for m in facts["messages"])
+    assert expected > 0
+    assert frame.count() == expected
+
+
+def test_units_and_entries_lead_to_the_messages(
+    spark: SparkSession, recorded: tuple[Path, dict[str, Any]]
+) -> None:
+    """Joined with the log, every unit finds its record, and every record its unit."""
+    root, facts = recorded
+    messages = log(spark, root)
+    units = spark.read.format("rocketmq-consumequeue").load(str(root))
+    entries = spark.read.format("rocketmq-index").load(str(root))
+    assert units.count() == sum(len(queue["units"]) for queue in facts["consume_queues"])
+    assert entries.count() == sum(file["index_count"] - 1 for file in facts["index_files"])
+    joined = units.join(
+        messages,
+        (units.phy_offset == messages.phy_offset)
+        & (units.size == messages.store_size)
+        & (units.cq_offset == messages.queue_offset)
+        & (units.queue_id == messages.queue_id)
+        & (units.topic == messages.topic),
+    )
+    assert joined.count() == units.count() == messages.count()
+    assert entries.join(messages, "phy_offset", "left_anti").count() == 0
+
+
+def test_some_units_and_entries_are_read_alone(spark: SparkSession, store: FilledStore) -> None:
+    units = spark.read.format("rocketmq-consumequeue").schema("cq_offset BIGINT, topic STRING")
+    met = units.option("subscribe", "orders").load(str(store.root)).collect()
+    assert sorted(row.cq_offset for row in met) == sorted([*range(60), *range(60)])
+    assert units.option("subscribe", "none").load(str(store.root)).count() == 0
+    entries = spark.read.format("rocketmq-index").schema("phy_offset BIGINT")
+    # The messages have no key.
+    assert entries.load(str(store.root)).count() == 0
+
+
+# --- batches -------------------------------------------------------------------------------------
+
+
+def test_a_schema_of_ones_own_chooses_columns(spark: SparkSession, store: FilledStore) -> None:
+    frame = spark.read.format("rocketmq-log").schema(SHORT).load(str(store.root))
+    assert frame.columns == ["queue_offset", "topic"]
+    assert frame.where("queue_offset = 7").collect() == [(7, "orders")] * 2
+    with pytest.raises(AnalysisException, match="met the type int of column queue_offset"):
+        spark.read.format("rocketmq-log").schema("queue_offset INT").load(str(store.root)).count()
+    with pytest.raises(AnalysisException, match="met the column 'value', expected some of topic"):
+        spark.read.format("rocketmq-log").schema("value STRING").load(str(store.root)).count()
+
+
+def test_lists_patterns_urls_and_tables_name_a_log(spark: SparkSession, store: FilledStore) -> None:
+    folder = f"{store.root}/commitlog"
+    paths = sorted(str(path) for path in (store.root / "commitlog").iterdir())
+    whole = found_in(log(spark, store.root))
+    assert len(whole) == 120
+    assert found_in(log(spark, paths)) == whole
+    assert found_in(log(spark, f"{folder}/0000*")) == whole
+    assert found_in(log(spark, f"file://{folder}")) == whole
+    brokers = json.dumps({"b-1": str(store.root)})
+    assert found_in(spark.read.format("rocketmq-log").option("brokers", brokers).load()) == whole
+    view = f"CREATE OR REPLACE TEMPORARY VIEW l USING `rocketmq-log` OPTIONS (path '{store.root}')"
+    spark.sql(view)
+    assert spark.sql("SELECT count(*) AS n FROM l").collect() == [(120,)]
+
+
+def test_mistakes_are_told_when_planning(spark: SparkSession, store: FilledStore) -> None:
+    with pytest.raises(AnalysisException, match="did you mean maxPartitionBytes"):
+        log(spark, store.root, maxPartitionByte=1).count()
+    with pytest.raises(AnalysisException, match=r"met nothing at .*/none"):
+        log(spark, store.root / "none").count()
+    assert log(spark, store.root, startingOffsets="latest").count() == 0
+
+
+def test_damage_is_told_with_file_and_place(spark: SparkSession, store: FilledStore) -> None:
+    bad = store.records[60]
+    store.write(bad.log_offset, b"\xff" * 8)
+    with pytest.raises(PythonException, match=f"log offset {bad.log_offset}"):
+        log(spark, store.root).count()
+    permissive = {"badRecords": "permissive", "validate": True}
+    frame = log(spark, store.root, **permissive)
+    met = frame.where("NOT record_valid").select("phy_offset", "store_size").collect()
+    assert met == [(bad.log_offset, bad.size_bytes)]
+    assert frame.where("record_valid").count() == 119
+
+
+@pytest.fixture
+def pushing(spark: SparkSession) -> Any:
+    spark.conf.set(PUSH_FILTERS, "true")
+    yield
+    spark.conf.unset(PUSH_FILTERS)
+
+
+def test_conditions_narrow_what_is_read_if_asked(
+    spark: SparkSession, store: FilledStore, pushing: None
+) -> None:
+    store.fill(3, topic="rare")
+
+    def count(condition: Any, **options: Any) -> int:
+        frame = log(spark, store.root, pushDownFilters=True, **options)
+        return frame.where(condition).count()
+
+    assert count("topic = 'rare' AND queue_offset >= 0") == 3
+    assert count(f"phy_offset >= {store.offsets[100]}") == 23
+    assert count("topic = 'rare' OR topic = 'orders'") == 123
+    first = log(spark, store.root).agg(f.min("store_timestamp")).collect()[0][0]
+    assert count(f.col("store_timestamp") < first) == 0
+    assert count(f.col("store_timestamp") >= first) == 123
+
+
+def test_the_end_is_that_of_the_load_or_of_the_action(
+    spark: SparkSession, store: FilledStore, pushing: None
+) -> None:
+    loaded = log(spark, store.root, pushDownFilters=True).where("topic = 'rare'")
+    acted = log(spark, store.root, pushDownFilters=True, snapshot="action").where("topic = 'rare'")
+    store.fill(2, topic="rare")
+    assert (loaded.count(), acted.count()) == (0, 2)
+
+
+def test_a_frame_that_was_filtered_once_keeps_its_rows(
+    spark: SparkSession, store: FilledStore, pushing: None
+) -> None:
+    """A fault of Spark's that our texts warn of: should this fail, they can be shortened."""
+    store.fill(3, topic="rare")
+    frame = log(spark, store.root, pushDownFilters=True)
+    assert frame.count() == 123
+    assert frame.where("topic = 'rare'").count() == 3
+    assert frame.count() == 3
+    assert log(spark, store.root, pushDownFilters=True).count() == 123
+
+
+def test_conditions_are_not_pushed_where_spark_does_not_allow_it(
+    spark: SparkSession, store: FilledStore
+) -> None:
+    with pytest.raises(AnalysisException, match="DATA_SOURCE_PUSHDOWN_DISABLED"):
+        log(spark, store.root, pushDownFilters=True).where("topic = 'rare'").count()
+
+
+def test_one_topic_is_found_by_its_queues(spark: SparkSession, store: FilledStore) -> None:
+    store.fill(3, topic="rare")
+    given = {"subscribe": "rare", "readThrough": "queues"}
+    assert {row[0] for row in found_in(log(spark, store.root, **given))} == {"rare"}
+    assert log(spark, store.root, **given).count() == 3
+
+
+def test_object_storage_is_read_like_a_disk(
+    store: FilledStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the client that workers use, in one request per range; parts travel without keys."""
+    keys = {"AWS_ACCESS_KEY_ID": "reader", "AWS_SECRET_ACCESS_KEY": "s3cr3t"}
+    for name, value in (keys | {"AWS_EC2_METADATA_DISABLED": "true"}).items():
+        monkeypatch.setenv(name, value)
+    with object_storage(store.root) as storage:
+        reader = log_reader(storage.url("commitlog"))
+        assert rows_at(reader) == store.offsets
+        parts = reader.partitions()
+        assert b"s3cr3t" not in pickle.dumps(parts)
+        before = storage.met["GET"]
+        read = [batch for part in pickle.loads(pickle.dumps(parts)) for batch in reader.read(part)]
+        assert sum(batch.num_rows for batch in read) == 120
+        assert storage.met["GET"] - before <= 2 * len(parts)
+        given = {"subscribe": "orders", "readThrough": "queues"}
+        assert sorted(rows_at(log_reader(storage.url(""), **given))) == store.offsets
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+def messages(start: int, stop: int) -> list[tuple[str, int, int]]:
+    return sorted(("orders", number % 2, number // 2) for number in range(start, stop))
+
+
+def test_every_run_takes_what_is_new(
+    spark: SparkSession, store: FilledStore, tmp_path: Path
+) -> None:
+    query = LogStream(
+        spark, tmp_path, path=store.root, startingOffsets="earliest", maxBytesPerTrigger=5000
+    )
+    query.once()
+    assert query.found() == messages(0, 120)
+    batches = len(query.ends())
+    assert batches > 4
+    store.fill(10)
+    query.once()
+    query.once()
+    assert query.found() == messages(0, 130)
+    assert json.loads(query.ends()[-1]) == {"log": {"phy": store.end}}
+    assert len(query.ends()) == batches + 1
+
+
+def test_a_running_query_follows_a_log(
+    spark: SparkSession, store: FilledStore, tmp_path: Path
+) -> None:
+    query = LogStream(spark, tmp_path, path=store.root)
+    running = query.begin()
+    try:
+        until(lambda: len(query.ends()) == 1, "the first batch")
+        store.fill(150)
+        until(lambda: query.found() == messages(120, 270), "all rows")
+        (source,) = running.lastProgress["sources"]
+        assert json.loads(source["latestOffset"]) == {"log": {"phy": store.end}}
+    finally:
+        running.stop()
+
+
+def test_rows_between_a_failed_first_batch_and_the_next_run_are_read(
+    spark: SparkSession, store: FilledStore, tmp_path: Path
+) -> None:
+    query = LogStream(spark, tmp_path, path=store.root, startingOffsets="latest")
+    with pytest.raises(StreamingQueryException, match="the first sink fails"):
+        query.once(failing="the first sink fails")
+    store.fill(6)
+    query.once()
+    assert query.found() == messages(120, 126)
+
+
+def test_segments_deleted_under_a_query_fail_it_unless_told(
+    spark: SparkSession, store: FilledStore, tmp_path: Path
+) -> None:
+    given = {"path": store.root, "startingOffsets": json.dumps({"log": store.offsets[10]})}
+    store.segment(0).unlink()
+    failing = LogStream(spark, tmp_path / "a", **given)
+    with pytest.raises(StreamingQueryException, match=r"log of log, bytes .* are in no file"):
+        failing.once()
+    kept = [number for number, at in enumerate(store.offsets) if at >= 16 * 1024]
+    tolerant = LogStream(spark, tmp_path / "b", failOnDataLoss=False, **given)
+    tolerant.once()
+    assert tolerant.found() == messages(kept[0], 120)
+
+
+# --- brokers that run ----------------------------------------------------------------------------
+
+
+def test_the_log_of_a_running_broker_is_read(
+    spark: SparkSession, cluster: Cluster, name_servers: str, topic: str, tmp_path: Path
+) -> None:
+    fill(name_servers, topic, {0: 30, 2: 5})
+    given = {"subscribe": topic, "brokerName": "broker-a", "validate": True}
+    frame = log(spark, cluster.store, **given)
+    assert found_in(frame) == rows(topic, {0: 30, 2: 5})
+    assert frame.where("record_valid AND broker_name = 'broker-a'").count() == 35
+    units = spark.read.format("rocketmq-consumequeue").option("subscribe", topic)
+    assert units.load(str(cluster.store)).count() == 35
+
+    query = LogStream(spark, tmp_path, path=cluster.store, startingOffsets="earliest", **given)
+    query.once()
+    assert query.found() == rows(topic, {0: 30, 2: 5})
+    fill(name_servers, topic, {1: 7})
+    query.once()
+    assert query.found() == rows(topic, {0: 30, 1: 7, 2: 5})
+
+
+# --- the page about it ---------------------------------------------------------------------------
+
+
+def test_the_programs_of_the_page_run(spark: SparkSession, store: FilledStore) -> None:
+    bad = store.records[60]
+    store.write(bad.log_offset, b"\xff" * 8)
+    made: dict[str, Any] = {"spark": spark}
+    blocks = re.findall(
+        r"<!-- run by tests/spark -->\n```python\n(.*?)```", HOWTO.read_text(), re.S
+    )
+    for block in blocks:
+        exec(block.replace("/data/store", str(store.root)), made)
+    assert made["stream"].isStreaming
+    assert made["bad"].collect() == [(bad.log_offset, bad.size_bytes)]
+    assert [row.cq_offset for row in made["units"].where("phy_offset = 0").collect()] == [0]
+    assert "size" in made["lost"].columns

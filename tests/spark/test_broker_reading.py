@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,9 @@ from cometmq.client.subscription import Filter
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Request, Response
-from cometmq.spark.brokers import reading
-from cometmq.spark.brokers.reading import RangePump, Read
+from cometmq.spark.brokers import pulls, reading
+from cometmq.spark.brokers.pulls import Read
+from cometmq.spark.brokers.reading import RangePump
 from cometmq.spark.errors import (
     DataLossError,
     GoneError,
@@ -75,14 +77,14 @@ def offsets_in(pieces: list[bytes]) -> list[int]:
 
 
 @asynccontextmanager
-async def running(*brokers: QueueBroker) -> AsyncIterator[Reader]:
+async def running(*brokers: QueueBroker, **more: Any) -> AsyncIterator[Reader]:
     """Brokers of one name, the first of them the master, and a client."""
     names = QueueNameServer()
     await names.start()
     for broker in brokers:
         await broker.start()
     names.serve({"a": {number: broker.address for number, broker in enumerate(brokers)}})
-    settings = ClientSettings(name_servers=names.address, http_domain="")
+    settings = ClientSettings(name_servers=names.address, http_domain="", **more)
     try:
         async with ClientInstance(settings=settings) as instance:
             yield Reader(instance, brokers[0], names)
@@ -407,6 +409,34 @@ async def test_a_reader_goes_on_while_no_name_server_answers(reader: Reader) -> 
     await reader.names.stop()
     reader.broker.let_go()
     assert await reading_ == list(range(500))
+
+
+async def test_a_connection_over_which_nothing_comes_is_given_up(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is in between may have forgotten it."""
+    monkeypatch.setattr(pulls, "ANSWER_S", 1.1)
+    reader.broker.put(0, 500)
+    reader.broker.holds = True
+    reading_ = asyncio.create_task(reader.offsets(wanted(0, 500)))
+    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    reader.broker.let_go()
+    silent: deque[Response | Act | None] = deque([Act.STAY_SILENT] * reading.PULLS_MAX)
+    reader.broker.script_of[PULL] = silent
+    used = reader.instance.remoting.ready(reader.broker.address)
+    await reader.broker.wait_until(lambda: len(silent) < reading.PULLS_MAX)
+    silent.extend([None] * 20)
+    assert await reading_ == list(range(500))
+    assert used is not None
+    assert used.closed
+
+
+async def test_pulls_are_signed_where_there_is_an_account() -> None:
+    broker = QueueBroker()
+    broker.put(0, 500)
+    async with running(broker, access_key="who", secret_key="hush") as reader:
+        assert await reader.offsets(wanted(0, 500)) == list(range(500))
+    assert broker.signed == len(broker.pulls) > 10
 
 
 async def test_a_broker_that_stays_away_is_an_error_in_time(reader: Reader) -> None:

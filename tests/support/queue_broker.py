@@ -71,6 +71,8 @@ class QueueBroker(ScriptedBroker):
         self.find_time: Time = first_not_before
         self.asked: Counter[int] = Counter()
         self.pulls: list[PullMessageRequest] = []
+        self.signed = 0
+        """How many pulls named an account."""
         self.waiting = 0
         self.waiting_max = 0
         self.script_of: dict[int, deque[Answer | None]] = {}
@@ -151,6 +153,7 @@ class QueueBroker(ScriptedBroker):
 
     def _pull(self, request: Request) -> Response | None:
         self.pulls.append(request.header(PullMessageRequest))
+        self.signed += "Signature" in request.command.fields
         if self.holds:
             self.held.append(request)
             self.waiting_max = max(self.waiting_max, len(self.held))

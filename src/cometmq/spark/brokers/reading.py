@@ -21,26 +21,21 @@ from typing import Final
 
 from cometmq.client import ClientInstance
 from cometmq.client.blocking.portal import Portal
-from cometmq.client.pulling import Pull
-from cometmq.client.subscription import Filter
 from cometmq.model.errors import CometError, ResponseError
-from cometmq.model.offsets import QueueOffset
-from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import PullMessageResponse
 from cometmq.protocol.subscription import ALL_TAGS
 from cometmq.spark.brokers.patience import is_passing
-from cometmq.spark.brokers.placing import Places, queue_of
+from cometmq.spark.brokers.placing import Places
+from cometmq.spark.brokers.pulls import Pulls, Read
 from cometmq.spark.brokers.renumbering import renumbered
 from cometmq.spark.errors import DataLossError, GoneError, RangeError, SourceError, UnreachableError
-from cometmq.spark.offsets import QueueRange
 
 PIECE_BYTES: Final = 1 << 20
 AHEAD_BYTES: Final = 8 << 20
 PULLS_MAX: Final = 16
 """Pulls of one range that are under way at a time."""
-PULL_S: Final = 15.0
-HOLD_MS: Final = 1_000
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 2.0
 RELEARN: Final = 256
@@ -66,18 +61,6 @@ _GONE: Final = frozenset(
 """Refusals of a pull that say that the queue is not there to be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
-    """What to read, and how; see `BrokerSession.read`."""
-
-    range: QueueRange
-    filter: Filter
-    batch_size: int
-    timeout_s: float
-    group: str
-    skip_expired: bool = False
-
-
 @dataclass(slots=True)
 class _Asked:
     """A pull under way."""
@@ -86,7 +69,7 @@ class _Asked:
     count: int
     learns: bool
     """Whether it asked for a whole batch, to see what the broker gives at once."""
-    answer: asyncio.Task[Command]
+    answer: asyncio.Future[Command]
 
 
 def read_range(portal: Portal, instance: ClientInstance, read: Read) -> Iterator[bytes]:
@@ -128,6 +111,7 @@ class RangePump:
         self._wanted = read.range
         self._guesses = read.filter.expression == ALL_TAGS
         self._pieces = pieces
+        self._pulls = Pulls(instance, read)
         self._position = read.range.start
         self._window: deque[_Asked] = deque()
         self._step: int | None = None
@@ -252,23 +236,9 @@ class RangePump:
             count = self._step or self._read.batch_size
             if self._guesses:
                 count = min(count, self._wanted.end - start)
-            self._window.append(self._ask(start, count, HOLD_MS if waits else 0))
+            answer = self._pulls.ask(self._addresses[0], start, count, holds=waits)
+            self._window.append(_Asked(start, count, self._step is None, answer))
             start += count
-
-    def _ask(self, start: int, count: int, hold_ms: int) -> _Asked:
-        pull = Pull(
-            group=self._read.group,
-            queue=queue_of(self._wanted.key),
-            offset=QueueOffset(start),
-            wanted=self._read.filter,
-            max_messages=count,
-            hold_ms=hold_ms,
-        )
-        call = self._instance.brokers.call_raw(
-            self._addresses[0], RequestCode.PULL_MESSAGE, pull.header(), timeout=PULL_S
-        )
-        answer = asyncio.get_running_loop().create_task(call)
-        return _Asked(start, count, self._step is None, answer)
 
     def _drop_window(self) -> None:
         for asked in self._window:

@@ -23,7 +23,8 @@ from cometmq.spark.brokers.life import IDLE_S, Life
 from cometmq.spark.brokers.metadata import Metadata
 from cometmq.spark.brokers.patience import Patience
 from cometmq.spark.brokers.placing import Placed
-from cometmq.spark.brokers.reading import Read, read_range
+from cometmq.spark.brokers.pulls import Read
+from cometmq.spark.brokers.reading import read_range
 from cometmq.spark.brokers.times import READ_GROUP
 from cometmq.spark.errors import GoneError
 from cometmq.spark.offsets import Bounds, QueueKey, QueueRange

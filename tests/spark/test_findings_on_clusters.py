@@ -247,7 +247,10 @@ PAGES = (
 
 @pytest.fixture
 def here(spark: SparkSession, shop: Shop, tmp_path: Path) -> Callable[[str], str]:
-    """Turn a text of the documentation into one about this cluster and this folder."""
+    """Turn a text of the documentation into one about this cluster and this folder.
+
+    What would read all topics reads that of the shop: the cluster has those of other tests too.
+    """
     (tmp_path / "archive").mkdir()
     manifest = Manifest(open_folder(tmp_path / "archive"))
     manifest.settle({"columns": [column.name for column in COLUMNS]})
@@ -259,6 +262,9 @@ def here(spark: SparkSession, shop: Shop, tmp_path: Path) -> Callable[[str], str
         "--topics orders": f"--topics {shop.topic}",
         '("orders",)': f'("{shop.topic}",)',
         "--groups shipping": f"--groups {shop.group}",
+        "pipeline usage ": f"pipeline usage --topics {shop.topic} ",
+        "pipeline audit ": f"pipeline audit --topics {shop.topic} ",
+        "UsageSettings(source": f'UsageSettings(topics=("{shop.topic}",), source',
     }
 
     def replaced(text: str) -> str:

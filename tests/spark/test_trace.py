@@ -170,7 +170,7 @@ def planted() -> list[str]:
 def test_losses_and_doubles_that_were_planted_are_found(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    traces = Traces(read(spark, tmp_path / "m", *planted()).persist())
+    traces = Traces(read(spark, tmp_path / "m", *planted()))
 
     missing = {row["msg_id"][-2:]: row["reason"] for row in rows(traces.table("not_consumed"))}
     [twice] = rows(traces.table("consumed_twice"))
@@ -187,7 +187,7 @@ def test_losses_and_doubles_that_were_planted_are_found(
 def test_latencies_are_told_by_topic_group_and_client(spark: SparkSession, tmp_path: Path) -> None:
     sends = [published(n, n, cost_ms=10 * (n + 1)) for n in range(10)]
     calls = [record for n in range(10) for record in handled(n, n + 0.5, cost_ms=n)]
-    traces = Traces(read(spark, tmp_path / "m", *map(encode, [*sends, *calls])).persist())
+    traces = Traces(read(spark, tmp_path / "m", *map(encode, [*sends, *calls])))
 
     [sent] = rows(traces.table("sends"))
     [wait] = rows(traces.table("waits"))
@@ -205,7 +205,7 @@ def test_a_group_is_not_expected_to_get_tags_it_never_got(
 ) -> None:
     paid = [published(n, n, tags="paid") for n in (1, 2)]
     found = [*paid, published(3, 3, tags="sent"), *handled(1, 2), published(4, 200)]
-    traces = Traces(read(spark, tmp_path / "m", *map(encode, found)).persist())
+    traces = Traces(read(spark, tmp_path / "m", *map(encode, found)))
 
     missing = {(r["msg_id"][-2:], r["reason"]) for r in rows(traces.table("not_consumed"))}
 

@@ -63,15 +63,24 @@ class Traces:
     """The tables of one set of records.
 
     Args:
-        found: what `cometmq.spark.pipelines.trace_records.records` gave; best kept in memory.
+        found: what `cometmq.spark.pipelines.trace_records.records` gave; kept in memory until
+            `close`.
         settle_s: as in the settings.
     """
 
     def __init__(self, found: DataFrame, settle_s: int = 60) -> None:
-        self._records = found
-        self._settle_s = settle_s
-        self._sent = trace_tables.sent(found)
-        self._calls = trace_tables.with_topics(trace_tables.deliveries(found), self._sent)
+        self._records = found.persist()
+        self._sent = trace_tables.sent(self._records)
+        calls = trace_tables.with_topics(trace_tables.deliveries(self._records), self._sent)
+        self._calls = calls.persist()
+        self._missing = trace_tables.not_consumed(
+            self._sent, self._calls, self._records, settle_s=settle_s
+        ).persist()
+
+    def close(self) -> None:
+        """Let go of what is kept in memory."""
+        for kept in (self._missing, self._calls, self._records):
+            kept.unpersist()
 
     def table(self, name: str) -> DataFrame:
         """Give one of ``TABLES``; nothing is computed yet."""
@@ -94,12 +103,10 @@ class Traces:
         return trace_tables.transactions(self._records)
 
     def _not_consumed(self) -> DataFrame:
-        return trace_tables.not_consumed(
-            self._sent, self._calls, self._records, settle_s=self._settle_s
-        )
+        return self._missing
 
     def _not_consumed_counts(self) -> DataFrame:
-        return trace_tables.not_consumed_counts(self._not_consumed())
+        return trace_tables.not_consumed_counts(self._missing)
 
     def _consumed_twice(self) -> DataFrame:
         return trace_tables.consumed_twice(self._calls)
@@ -137,13 +144,12 @@ def trace(
     analysis = Analysis("trace", settings, progress, len(TABLES))
     with analysis.recorded():
         messages = settings.messages.messages(spark, topics, MESSAGE_COLUMNS, span=settings.span)
-        found = repeated_removed(records(messages)).persist()
+        traces = Traces(repeated_removed(records(messages)), settings.settle_s)
         try:
-            traces = Traces(found, settings.settle_s)
             for name in TABLES:
                 analysis.table(name, lambda name=name: traces.table(name))  # type: ignore[misc]
         finally:
-            found.unpersist()
+            traces.close()
         analysis.findings.add(*find(analysis.tables))
         return analysis.finish(
             report_of(settings, analysis.tables, analysis.findings), _counts(analysis.tables)

@@ -39,6 +39,25 @@ def test_an_error_comes_back_as_it_is(portal: Portal) -> None:
         portal.run(work())
 
 
+def test_a_function_is_called_soon_in_the_loops_thread(portal: Portal) -> None:
+    told: list[object] = []
+    called = threading.Event()
+
+    def note(*arguments: object) -> None:
+        told.extend((threading.current_thread().name, *arguments))
+        called.set()
+
+    portal.soon(note, 1, "two")
+    assert called.wait(5)
+    assert told == [portal.thread_name, 1, "two"]
+
+
+def test_nothing_is_called_soon_once_the_loop_has_ended() -> None:
+    held = hold()
+    let_go(held)
+    held.soon(pytest.fail, "called")
+
+
 def test_a_call_that_takes_too_long_is_cancelled(portal: Portal) -> None:
     cancelled = threading.Event()
 

@@ -27,6 +27,7 @@ MS = 1_700_000_000_000
 def row(offset: int, **more: Any) -> dict[str, Any]:
     return {
         "topic": "orders",
+        "broker_name": "b",
         "queue_id": 0,
         "queue_offset": offset,
         "msg_id": f"id{offset}",
@@ -65,7 +66,7 @@ def test_a_row_says_where_it_came_from() -> None:
         "REPLAY_JOB": "job",
     }
     assert dict(two["properties"]) == {"ORIGIN_MSG_ID": "id2", "REPLAY_JOB": "job"}
-    assert (one["topic"], one["body"], one["sharding_key"]) == ("orders", b"b1", "b-0")
+    assert (one["topic"], one["body"], one["sharding_key"]) == ("orders", b"b1", "b-b-0")
 
 
 def test_properties_of_a_slice_stay_with_their_rows() -> None:
@@ -82,9 +83,10 @@ def test_keys_follow_from_job_and_origin_alone() -> None:
         Rewriting("other").rows("b", "orders", table(row(1))),
         Rewriting("job").rows("c", "orders", table(row(1))),
         Rewriting("job").rows("b", "orders", table(row(1, queue_id=1))),
+        Rewriting("job").rows("b", "orders", table(row(1, broker_name="other"))),
     ]
     keys = {one, two, *(each["msg_id"][0].as_py() for each in others)}
-    assert len(keys) == 5
+    assert len(keys) == 6
     assert all(len(key) == 32 and key == key.upper() for key in keys)
 
 

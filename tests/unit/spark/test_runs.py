@@ -116,3 +116,21 @@ def test_a_damaged_line_is_named(runs: Runs, tmp_path: Path) -> None:
         file.write(b"{broken\n")
     with pytest.raises(RunError, match="line 2"):
         runs.all()
+
+
+def test_runs_make_a_table(runs: Runs, clock: ManualClock) -> None:
+    runs.begin("archive", INPUTS).end(counts={"rows": 3})
+    clock.advance(1)
+    runs.begin("replay", INPUTS)
+    table = runs.table()
+    assert table["pipeline"].to_pylist() == ["archive", "replay"]
+    assert table["counts"].to_pylist() == ['{"rows": 3}', "{}"]
+    assert table["ended_ms"].null_count == 1
+
+
+def test_a_failed_run_that_goes_on_is_running_again(runs: Runs) -> None:
+    run = runs.begin("archive", INPUTS)
+    run.fail("disk full")
+    runs.resume("archive", INPUTS).step("a")
+    (record,) = runs.all()
+    assert (record.status, record.ended_ms, record.reason) == ("running", None, "")

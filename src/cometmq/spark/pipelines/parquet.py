@@ -8,7 +8,7 @@ is done on 16-bit keys, which is a matter of milliseconds. Source: ours.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,22 +214,30 @@ def _queue_rows(
     topics: list[str], codes: Any, queues: Any, offsets: Any, millis: Any
 ) -> list[QueueRows]:
     """What there is of each queue; rows are sorted by topic and day, so a queue may come twice."""
-    found: dict[tuple[str, int], QueueRows] = {}
-    for low, high in _edges(codes, queues):
-        key = (topics[codes[low]], int(queues[low]))
-        met = QueueRows(
-            *key,
+    return joined(
+        QueueRows(
+            topics[codes[low]],
+            int(queues[low]),
             rows=high - low,
             min_offset=int(offsets[low:high].min()),
             max_offset=int(offsets[low:high].max()),
             min_store_ms=int(millis[low:high].min()),
             max_store_ms=int(millis[low:high].max()),
         )
-        found[key] = _joined(found[key], met) if key in found else met
+        for low, high in _edges(codes, queues)
+    )
+
+
+def joined(parts: Iterable[QueueRows]) -> list[QueueRows]:
+    """Return what parts have of each queue together, by topic and queue."""
+    found: dict[tuple[str, int], QueueRows] = {}
+    for part in parts:
+        key = (part.topic, part.queue_id)
+        found[key] = _both(found[key], part) if key in found else part
     return [found[key] for key in sorted(found)]
 
 
-def _joined(one: QueueRows, two: QueueRows) -> QueueRows:
+def _both(one: QueueRows, two: QueueRows) -> QueueRows:
     return QueueRows(
         one.topic,
         one.queue_id,

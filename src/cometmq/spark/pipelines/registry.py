@@ -59,6 +59,7 @@ class Pipeline:
 
 MODULES: dict[str, str] = {
     "archive": "archive",
+    "archive-topics": "archive_topics",
     "replay": "replay",
     "dead-letters": "dead_letters",
     "trace": "trace",

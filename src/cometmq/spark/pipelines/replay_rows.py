@@ -25,8 +25,8 @@ from cometmq.protocol.compression import decompress_body
 ORIGIN_MSG_ID = "ORIGIN_MSG_ID"
 REPLAY_JOB = "REPLAY_JOB"
 NEEDED = (
-    *("topic", "queue_id", "queue_offset", "msg_id", "tags", "keys", "body", "store_timestamp"),
-    *("sys_flag", "flag", "phy_offset", "properties"),
+    *("topic", "broker_name", "queue_id", "queue_offset", "msg_id", "tags", "keys", "body"),
+    *("store_timestamp", "sys_flag", "flag", "phy_offset", "properties"),
 )
 _COMPRESSED, _KIND_BITS, _PREPARED, _ROLLBACK = 1, 12, 4, 12
 _NO_TIME = "0" * 8
@@ -77,17 +77,22 @@ class Rewriting:
         """Return the rows to write, in the order of the log.
 
         Args:
-            broker: that archived them.
+            broker: as the manifest calls what they were archived from.
             topic: their topic.
             found: rows with the columns ``NEEDED``.
         """
         found = found.sort_by([("phy_offset", "ascending"), ("queue_offset", "ascending")])
         found = found.combine_chunks()
         count = found.num_rows
-        queues = found["queue_id"].to_pylist()
+        homes = [
+            f"{broker}-{own}-{queue}"
+            for own, queue in zip(
+                found["broker_name"].to_pylist(), found["queue_id"].to_pylist(), strict=True
+            )
+        ]
         offsets = found["queue_offset"].to_pylist()
-        names = [f"{self.job}\0{broker}\0{topic}\0{queue}\0" for queue in range(max(queues) + 1)]
-        keys = [_key(names[q], at) for q, at in zip(queues, offsets, strict=True)]
+        start = f"{self.job}\0{topic}\0"
+        keys = [_key(f"{start}{home}\0{at}") for home, at in zip(homes, offsets, strict=True)]
         columns = {
             "topic": pa.array([self.target(topic)] * count, pa.string()),
             "msg_id": pa.array(keys, pa.string()),
@@ -100,14 +105,13 @@ class Rewriting:
         if self.same_queue:
             columns["queue_id"] = found["queue_id"]
         else:
-            shards = [f"{broker}-{queue}" for queue in queues]
-            columns["sharding_key"] = pa.array(shards, pa.string())
+            columns["sharding_key"] = pa.array(homes, pa.string())
         return pa.table(columns)
 
 
-def _key(name: str, offset: int) -> str:
+def _key(origin: str) -> str:
     """A unique key in the shape of RocketMQ's; see `cometmq.spark.writing.identity`."""
-    digest = hashlib.sha256(f"{name}{offset}".encode()).hexdigest().upper()
+    digest = hashlib.sha256(origin.encode()).hexdigest().upper()
     return f"{digest[:20]}{_NO_TIME}{digest[20:24]}"
 
 

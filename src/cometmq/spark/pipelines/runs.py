@@ -11,6 +11,7 @@ never been written. A run without an end, or one that failed, can be gone on wit
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import secrets
@@ -185,6 +186,18 @@ class Runs:
         records = [run.record for run in found if run is not None]
         return sorted(records, key=lambda record: (record.started_ms, record.id))
 
+    def table(self) -> Any:
+        """Return all runs as a ``pyarrow`` table, oldest first, for reports and for Spark."""
+        import pyarrow as pa
+
+        texts = {"id", "pipeline", "status", "inputs", "outputs", "counts", "checksum", "reason"}
+        fields = [
+            (each.name, pa.string() if each.name in texts else pa.int64())
+            for each in dataclasses.fields(RunRecord)
+        ]
+        rows = [record.as_row() for record in self.all()]
+        return pa.Table.from_pylist(rows, schema=pa.schema(fields))
+
     def _latest(self, pipeline: str, inputs: dict[str, Any]) -> Run:
         found = self.unfinished(pipeline, inputs)
         if found is None:
@@ -217,6 +230,7 @@ class Runs:
         steps: dict[str, dict[str, Any]] = {}
         for line in lines[1:]:
             if line["event"] == "step":
+                record = dataclasses.replace(record, status=RUNNING, ended_ms=None, reason="")
                 steps[line["step"]] = {k: v for k, v in line.items() if k not in ("event", "step")}
             elif line["event"] == "end":
                 facts = {key: value for key, value in line.items() if key != "event"}

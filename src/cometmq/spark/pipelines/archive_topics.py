@@ -1,0 +1,163 @@
+"""Archive topics: what brokers have gained in some topics, as Parquet, through the brokers.
+
+For whoever cannot reach the brokers' disks: slower than an archive of the log, and without the
+addresses of senders. It is a stream that ends when it has all there is; a scheduler starts it again
+and again. Where it stands is in the stream's checkpoint. Layout and promise are those of
+`cometmq.spark.pipelines.manifest`, with a micro-batch in the place of a range. Source: ours.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from cometmq.model.errors import ConfigError
+from cometmq.spark.pipelines.archived import COLUMNS
+from cometmq.spark.pipelines.command import main
+from cometmq.spark.pipelines.folders import open_folder
+from cometmq.spark.pipelines.manifest import Entry, Manifest, encoded
+from cometmq.spark.pipelines.progress import Progress, silent
+from cometmq.spark.pipelines.registry import Pipeline, PipelineSettings, Result
+from cometmq.spark.pipelines.runs import RunRecord, Runs, recorded
+from cometmq.system.settings import setting
+
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class ArchiveTopicsSettings(PipelineSettings):
+    """What is archived, where to and how."""
+
+    name_servers: str = setting("")
+    """Where from: ``host:port;host:port``."""
+    topics: tuple[str, ...] = setting(())
+    """Topics to archive."""
+    to: str = setting("")
+    """Folder of the archive: a directory that all executors see."""
+    name: str = setting("topics")
+    """What the manifest calls this stream; another one for other topics in the same folder."""
+    batch_rows: int = setting(1_000_000, unit="rows", low=1, high=1 << 40)
+    """Messages of a micro-batch at most."""
+    codec: str = setting("zstd", choices=("zstd", "snappy", "none"))
+    """How files are compressed."""
+    fail_on_data_loss: bool = setting(True)
+    """Whether to fail if messages that were never archived are gone."""
+    options: tuple[str, ...] = setting(())
+    """Options of the format ``rocketmq``: ``name=value``, such as those of an account."""
+
+
+def archive_topics(
+    spark: Any,
+    settings: ArchiveTopicsSettings,
+    *,
+    progress: Progress = silent,
+    dry_run: bool = False,
+) -> Result:
+    """Archive what topics have beyond the archive.
+
+    Args:
+        spark: the session.
+        settings: what, where to and how.
+        progress: is told of archived rows.
+        dry_run: only count what topics hold, archived or not.
+
+    Returns:
+        The run's record; ``counts`` has rows, files and their bytes.
+
+    Raises:
+        ConfigError: a setting is missing, or the folder is an archive of another kind.
+        pyspark.errors.StreamingQueryException: brokers or disk failed; the next run goes on.
+    """
+    if not (settings.name_servers and settings.topics and settings.to):
+        raise ConfigError("archive-topics: expected name_servers, topics and to")
+    if dry_run:
+        return _foretold(spark, settings)
+    folder = open_folder(settings.to)
+    manifest = Manifest(folder)
+    manifest.settle({"columns": [column.name for column in COLUMNS], "table": "topics"})
+    runs = Runs(settings.runs or folder.path("_runs"))
+    run = runs.begin_or_resume("archive-topics", _inputs(settings), settings.resume)
+    known = {entry.start for entry in manifest.entries(settings.name)}
+    with recorded(run):
+        progress.start(0, "rows", "archive topics")
+        _stream(spark, settings, folder.path(f"_checkpoint/{encoded(settings.name)}"), progress)
+        progress.end()
+    new = [entry for entry in manifest.entries(settings.name) if entry.start not in known]
+    return Result(run.end(outputs=[folder.place], counts=_counts(new)))
+
+
+def _stream(
+    spark: Any, settings: ArchiveTopicsSettings, checkpoint: str, progress: Progress
+) -> None:
+    """Run the stream until it has all there is."""
+    from cometmq.spark.pipelines.archive_sink import FORMAT, ArchiveSink
+
+    spark.dataSource.register(ArchiveSink)
+    source = spark.readStream.format("rocketmq").options(**_options(settings))
+    query = (
+        source.load()
+        .writeStream.format(FORMAT)
+        .options(to=settings.to, name=settings.name, codec=settings.codec)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    seen = -1
+    try:
+        while not query.awaitTermination(_POLL_SECONDS):
+            for told in query.recentProgress:
+                if told["batchId"] > seen:
+                    seen = told["batchId"]
+                    progress.step(told["numInputRows"])
+    finally:
+        query.stop()
+
+
+def _options(settings: ArchiveTopicsSettings) -> dict[str, str]:
+    given = dict(pair.partition("=")[::2] for pair in settings.options)
+    return {
+        "startingOffsets": "earliest",
+        **given,
+        "rocketmq.namesrv.addr": settings.name_servers,
+        "subscribe": ",".join(settings.topics),
+        "includeProperties": "true",
+        "maxOffsetsPerTrigger": str(settings.batch_rows),
+        "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
+    }
+
+
+def _inputs(settings: ArchiveTopicsSettings) -> dict[str, Any]:
+    names = ("name_servers", "topics", "to", "name")
+    return {name: getattr(settings, name) for name in names}
+
+
+def _counts(entries: list[Entry]) -> dict[str, int]:
+    files = [file for entry in entries for file in entry.files]
+    return {
+        "batches": len(entries),
+        "rows": sum(entry.rows for entry in entries),
+        "files": len(files),
+        "file_bytes": sum(file.bytes for file in files),
+    }
+
+
+def _foretold(spark: Any, settings: ArchiveTopicsSettings) -> Result:
+    options = _options(settings)
+    del options["maxOffsetsPerTrigger"]
+    source = spark.read.format("rocketmq").options(**options).schema("queue_offset BIGINT")
+    rows = source.load().count()
+    note = f"{', '.join(settings.topics)} hold {rows:,} messages, archived ones included"
+    record = RunRecord("", "archive-topics", 0, status="dry run", counts={"rows": rows})
+    return Result(record, notes=(note,))
+
+
+PIPELINE = Pipeline(
+    "archive-topics",
+    "Write what topics have gained to Parquet files, through the brokers.",
+    ArchiveTopicsSettings,
+    archive_topics,
+)
+
+if __name__ == "__main__":
+    sys.exit(main("archive-topics"))

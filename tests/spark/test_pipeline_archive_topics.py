@@ -1,0 +1,83 @@
+"""Topics are archived through brokers of both worlds, each message once, begun again or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cometmq.model.errors import ConfigError
+from cometmq.spark.pipelines.archive_topics import ArchiveTopicsSettings, archive_topics
+from cometmq.spark.pipelines.archived import read_archive
+from cometmq.spark.pipelines.folders import open_folder
+from cometmq.spark.pipelines.manifest import Manifest
+from support.spark_topics import fill
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def settings(name_servers: str, topic: str, tmp_path: Path) -> ArchiveTopicsSettings:
+    return ArchiveTopicsSettings(
+        name_servers=name_servers, topics=(topic,), to=str(tmp_path / "archive"), batch_rows=50
+    )
+
+
+def places(spark: SparkSession, settings: ArchiveTopicsSettings) -> list[tuple[int, int]]:
+    rows = read_archive(spark, settings.to, columns=["queue_id", "queue_offset"]).collect()
+    return sorted((row["queue_id"], row["queue_offset"]) for row in rows)
+
+
+def test_a_topic_is_archived_once_however_often_it_is_begun(
+    spark: SparkSession, settings: ArchiveTopicsSettings, topic: str
+) -> None:
+    fill(settings.name_servers, topic, {0: 70, 1: 40})
+    first = archive_topics(spark, settings)
+    assert first.run.counts["rows"] == 110
+    assert first.run.counts["batches"] > 1
+    assert archive_topics(spark, settings).run.counts["rows"] == 0
+    fill(settings.name_servers, topic, {1: 20})
+    assert archive_topics(spark, settings).run.counts["rows"] == 20
+    wanted = [*((0, at) for at in range(70)), *((1, at) for at in range(60))]
+    assert places(spark, settings) == wanted
+    queues = [q for entry in Manifest(open_folder(settings.to)).entries() for q in entry.queues]
+    assert sum(queue.rows for queue in queues) == 130
+    assert max(queue.max_offset for queue in queues if queue.queue_id == 1) == 59
+
+
+def test_a_batch_that_is_done_again_replaces_itself(
+    spark: SparkSession, settings: ArchiveTopicsSettings, topic: str
+) -> None:
+    """As after a kill between the manifest's entry and Spark's own note of the batch."""
+    fill(settings.name_servers, topic, {0: 70, 2: 30})
+    archive_topics(spark, settings)
+    commits = Path(settings.to) / "_checkpoint" / settings.name / "commits"
+    last = max(
+        (path for path in commits.iterdir() if path.name.isdigit()), key=lambda p: int(p.name)
+    )
+    last.unlink()
+    (commits / f".{last.name}.crc").unlink(missing_ok=True)
+    archive_topics(spark, settings)
+    assert places(spark, settings) == [
+        *((0, at) for at in range(70)),
+        *((2, at) for at in range(30)),
+    ]
+    named = {f.name for entry in Manifest(open_folder(settings.to)).entries() for f in entry.files}
+    there = {
+        path.relative_to(settings.to).as_posix() for path in Path(settings.to).rglob("*.parquet")
+    }
+    assert there == named
+
+
+def test_a_dry_run_counts(spark: SparkSession, settings: ArchiveTopicsSettings, topic: str) -> None:
+    fill(settings.name_servers, topic, {0: 7})
+    assert archive_topics(spark, settings, dry_run=True).run.counts == {"rows": 7}
+    assert not Path(settings.to).exists()
+
+
+def test_what_is_missing_is_named(settings: ArchiveTopicsSettings) -> None:
+    with pytest.raises(ConfigError, match="expected name_servers, topics and to"):
+        archive_topics(None, replace(settings, topics=()))

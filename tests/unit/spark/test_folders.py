@@ -1,0 +1,100 @@
+"""Folders on disks and behind pyarrow keep one promise: a file is whole, or it is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+
+from cometmq.model.errors import ConfigError
+from cometmq.spark.pipelines.archive import ArchiveSettings, archive
+from cometmq.spark.pipelines.folders import DiskFolder, Folder, RemoteFolder, open_folder
+from cometmq.spark.pipelines.manifest import Manifest
+from support.stores import opened, put
+
+
+@pytest.fixture(params=["disk", "remote"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    if request.param == "disk":
+        return DiskFolder(tmp_path / "root")
+    return RemoteFolder(fs.LocalFileSystem(), str(tmp_path / "root"), f"file://{tmp_path}/root")
+
+
+def test_what_is_written_is_read(folder: Folder) -> None:
+    folder.write("a/b=%25/x.json", b"one")
+    folder.write("a/b=%25/x.json", b"two")
+    assert folder.read("a/b=%25/x.json") == b"two"
+    with folder.reading("a/b=%25/x.json") as file:
+        assert file.read() == b"two"
+    assert folder.read("a/none") is None
+
+
+def test_what_is_appended_comes_behind(folder: Folder) -> None:
+    folder.append("runs/x", b"1\n")
+    folder.append("runs/x", b"2\n")
+    assert folder.read("runs/x") == b"1\n2\n"
+
+
+def test_files_are_listed_in_order(folder: Folder) -> None:
+    for name in ("b/2", "a/1", "c"):
+        folder.write(name, b"x")
+    assert folder.names() == ["a/1", "b/2", "c"]
+    assert folder.names("b") == ["b/2"]
+    assert folder.names("none") == []
+    folder.remove("c")
+    folder.remove("c")
+    assert folder.names() == ["a/1", "b/2"]
+
+
+def half_written(folder: Folder, name: str) -> None:
+    with folder.writing(name) as file:
+        file.write(b"half")
+        assert folder.read(name) != b"half"
+        assert all("half" not in each for each in folder.names())
+        raise RuntimeError("killed")
+
+
+def test_a_file_that_was_not_finished_is_not_there(folder: Folder) -> None:
+    folder.write("x", b"whole")
+    for name in ("x", "new"):
+        with pytest.raises(RuntimeError, match="killed"):
+            half_written(folder, name)
+    assert folder.read("x") == b"whole"
+    assert folder.names() == ["x"]
+
+
+def test_places_are_paths_and_addresses(tmp_path: Path) -> None:
+    assert open_folder(tmp_path).place == str(tmp_path)
+    assert open_folder(f"file://{tmp_path}").path("a") == f"{tmp_path}/a"
+    with pytest.raises(ConfigError, match="nosuch://x: expected a path or an address"):
+        open_folder("nosuch://x")
+
+
+def test_an_archive_is_written_to_what_is_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything goes through the file system of the address, files and manifest alike."""
+    store = opened(tmp_path / "store")
+    for number in range(50):
+        put(store, b"%d" % number)
+    store.close()
+    system = fs.SubTreeFileSystem(str(tmp_path / "bucket"), fs.LocalFileSystem())
+    (tmp_path / "bucket").mkdir()
+    known = SimpleNamespace(from_uri=lambda text: (system, text.split("//")[1]))
+    monkeypatch.setattr(fs, "FileSystem", known)
+    place = "s3://archive/deep"
+    archive(None, ArchiveSettings(store=str(tmp_path / "store"), to=place))
+    assert archive(None, ArchiveSettings(store=str(tmp_path / "store"), to=place)).run.counts == {
+        "ranges": 0,
+        "rows": 0,
+        "log_bytes": 0,
+        "files": 0,
+        "file_bytes": 0,
+    }
+    (entry,) = Manifest(open_folder(place)).entries()
+    with open_folder(place).reading(entry.files[0].name) as file:
+        assert pq.ParquetFile(file).metadata.num_rows == 50
+    assert (tmp_path / "bucket" / "archive" / "deep" / entry.files[0].name).is_file()

@@ -122,9 +122,9 @@ class Report:
 def severity_figures(section: Section, findings: Findings) -> Section:
     """Add how many findings there are of each severity."""
     counts = findings.by_severity()
-    names = {Severity.ERROR: "errors", Severity.WARNING: "warnings", Severity.NOTE: "notes"}
-    kinds = {names[severity]: severity.value for severity, number in counts.items() if number}
-    return section.figures({names[key]: count(number) for key, number in counts.items()}, kinds)
+    names = {kind: f"{kind.value}{'' if counts[kind] == 1 else 's'}" for kind in Severity}
+    kinds = {names[kind]: kind.value for kind, number in counts.items() if number}
+    return section.figures({names[kind]: count(number) for kind, number in counts.items()}, kinds)
 
 
 def top_rows(

@@ -34,6 +34,10 @@ ADDED_BY_SPARK = ("owner", "provider")
 """What Spark adds to the options of a table."""
 OF_TABLE = "option."
 """What Spark puts before the names of a table's options."""
+NO_OPTIONS = (
+    "; there are none at all: Spark does not hand over those of CREATE TABLE when the table is "
+    "read, but those of CREATE TEMPORARY VIEW ... USING ... OPTIONS (...)"
+)
 
 
 def option(
@@ -159,4 +163,5 @@ def _parsed(entry: Option, text: str) -> Any:
 def _check_required(known: tuple[Option, ...], values: Mapping[str, Any]) -> None:
     for entry in known:
         if entry.required and not values.get(entry.setting.name):
-            raise OptionError(f"option {' or '.join(entry.names)} is required")
+            advice = "" if values else NO_OPTIONS
+            raise OptionError(f"option {' or '.join(entry.names)} is required{advice}")

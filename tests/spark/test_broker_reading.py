@@ -19,6 +19,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Request, Response
 from cometmq.spark.brokers import pulls, reading
+from cometmq.spark.brokers.placing import queue_of
 from cometmq.spark.brokers.pulls import Read
 from cometmq.spark.brokers.reading import RangePump
 from cometmq.spark.errors import (
@@ -215,6 +216,23 @@ async def test_only_so_many_pulls_are_under_way(reader: Reader) -> None:
     assert reader.broker.waiting_max == reading.PULLS_MAX
     reader.broker.let_go()
     assert await reading_ == list(range(5_000))
+
+
+async def test_fewer_large_answers_are_under_way(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is under way is bounded by bytes, too."""
+    monkeypatch.setattr(reading, "UNDER_WAY_BYTES", 450_000)
+    reader.broker.put(0, 60, body=b"x" * 100_000)
+    reader.broker.limit = 1
+    reading_ = asyncio.create_task(reader.offsets(wanted(0, 60)))
+    await reader.broker.wait_until(lambda: len(reader.broker.pulls) >= 2)
+    reader.broker.holds = True
+    await reader.broker.wait_until(lambda: len(reader.broker.held) >= 4)
+    await reader.instance.brokers.max_offset(reader.broker.address, queue_of(KEY))
+    assert reader.broker.waiting_max == 4
+    reader.broker.let_go()
+    assert await reading_ == list(range(60))
 
 
 async def test_pulling_stops_while_nobody_takes_what_came(

@@ -36,6 +36,8 @@ PIECE_BYTES: Final = 1 << 20
 AHEAD_BYTES: Final = 8 << 20
 PULLS_MAX: Final = 16
 """Pulls of one range that are under way at a time."""
+UNDER_WAY_BYTES: Final = 8 << 20
+"""What they may bring, going by the last answer; one is always under way."""
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 2.0
 RELEARN: Final = 256
@@ -118,6 +120,7 @@ class RangePump:
         self._answers = 0
         self._parts: list[bytes] = []
         self._parts_bytes = 0
+        self._answer_bytes = 0
         self._waiting_bytes = 0
         self._room = asyncio.Event()
         self._addresses: tuple[str, ...] = ()
@@ -229,7 +232,7 @@ class RangePump:
 
     def _fill(self, *, waits: bool) -> None:
         """Have as many pulls under way as makes sense."""
-        most = PULLS_MAX if self._step and not waits else 1
+        most = self._most() if self._step and not waits else 1
         last = self._window[-1] if self._window else None
         start = last.start + last.count if last else self._position
         while len(self._window) < most and start < self._wanted.end:
@@ -239,6 +242,9 @@ class RangePump:
             answer = self._pulls.ask(self._addresses[0], start, count, holds=waits)
             self._window.append(_Asked(start, count, self._step is None, answer))
             start += count
+
+    def _most(self) -> int:
+        return max(1, min(PULLS_MAX, UNDER_WAY_BYTES // max(self._answer_bytes, 1)))
 
     def _drop_window(self) -> None:
         for asked in self._window:
@@ -304,6 +310,7 @@ class RangePump:
     def _keep(self, body: bytes) -> None:
         self._parts.append(body)
         self._parts_bytes += len(body)
+        self._answer_bytes = len(body)
         if self._parts_bytes >= PIECE_BYTES:
             self._hand_over()
 

@@ -36,7 +36,8 @@ class TopicSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Spark makes this object once per load, and a copy of it for each query over that.
+        # Spark makes this object once per load, or at the first query over it where the schema is
+        # the user's own, and a copy of it for each query.
         self._ends = _ends_to_keep(self.options)
 
     @classmethod

@@ -118,8 +118,8 @@ class TopicReadOptions(ConnectionOptions):
     and tags let through. Needs ``spark.sql.python.filterPushdown.enabled=true``."""
 
     snapshot: str = option(LOAD, "snapshot", choices=(LOAD, ACTION))
-    """When the end of a batch is found out: once, at ``load`` (with a schema of the user's own at the
-    first query over it), so that every action sees the same rows; or anew whenever Spark plans,
+    """When the end of a batch is found out: once, at ``load`` (with a schema of the user's own, at
+    the first query over it), so that every action sees the same rows; or anew whenever Spark plans,
     which it does per ``action`` if filters are pushed down."""
 
     group_id_prefix: str = option("", "groupIdPrefix")

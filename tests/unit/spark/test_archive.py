@@ -19,6 +19,7 @@ from cometmq.spark.pipelines import archive as archive_module
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive, archived_to
 from cometmq.spark.pipelines.folders import open_folder
 from cometmq.spark.pipelines.manifest import Entry, Manifest, covered, encoded, file_name
+from cometmq.spark.pipelines.parquet import Form, Part, write_parts
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
 from support.stores import opened, put
@@ -308,3 +309,19 @@ def test_a_table_of_no_rows_has_no_parts() -> None:
 
     empty = pa.Table.from_batches([], schema=arrow_schema(archive_module.COLUMNS))
     assert parts_of(empty) == ([], [])
+
+
+def test_files_have_a_filter_for_ids(
+    store: MessageStore, clock: ManualClock, settings: ArchiveSettings
+) -> None:
+    """Larger by it, for a reader to skip row groups that cannot have an id."""
+    fill(store, clock, 300)
+    archive(None, replace(settings, range_bytes=1 << 20))
+    file = manifest_of(settings).entries()[0].files[0]
+    table = pq.ParquetFile(Path(settings.to) / file.name).read()
+    folder = open_folder(Path(settings.to) / "plain")
+    part = Part(file.topic, file.date, table)
+    (plain,) = write_parts(folder, ByteRange("b", 0, 1), [part], Form(bloom=False))
+    (filtered,) = write_parts(folder, ByteRange("b", 1, 2), [part], Form())
+    assert filtered.bytes > plain.bytes
+    assert filtered.ids_crc == plain.ids_crc

@@ -28,6 +28,7 @@ _FEW = (
 """Columns with few values, written as numbers into a dictionary."""
 _UNSEEN = ("body", "properties", "keys", "offset_msg_id", "born_host", "store_host")
 """Columns whose least and greatest value nobody looks for."""
+_FALSE_POSITIVES = 0.05
 _MS_PER_DAY = 86_400_000
 _DAY_ZERO = np.datetime64("1970-01-01")
 
@@ -128,7 +129,8 @@ def _write(folder: Folder, name: str, rows: pa.Table, form: Form) -> int:
     sorting = [pq.SortingColumn(names.index(column)) for column in ("queue_id", "queue_offset")]
     more: dict[str, Any] = {}
     if form.bloom:
-        more["bloom_filter_options"] = {"msg_id": True}
+        ids = max(1, min(rows.num_rows, form.group_rows))
+        more["bloom_filter_options"] = {"msg_id": {"ndv": ids, "fpp": _FALSE_POSITIVES}}
     with folder.writing(name) as sink:
         pq.write_table(
             rows,

@@ -1,9 +1,9 @@
 """Cutting a file of a log into pieces that begin where records begin.
 
 Every reader of a piece walks from one certain place to another, so damage between them is met by
-one reader, and by one only. Where the store's consume queues are known, a cut is where a unit
-leads; else it is where something begins that looks like a record and says that it is there. A body
-may be made to look so, which the reader of the piece before finds out.
+one reader, and by one only. Where the store's consume queues are on a disk of this machine, a cut
+is where a unit leads; else it is where something begins that looks like a record and says that it
+is there. A body may be made to look so, which the reader of the piece before finds out.
 
 Source: ours.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 from cometmq.spark.logs.places import LogFile, LogPlace
 from cometmq.spark.logs.probe import Probe
@@ -20,13 +19,13 @@ from cometmq.spark.logs.queue_files import (
     QUEUES,
     QueueFile,
     UnitReader,
+    for_each,
     queue_directories,
     queue_files,
 )
 from cometmq.store.consume_queue import FILLER_SIZE
 
 _QUEUES_ASKED = 4
-_REMOTE_THREADS = 16
 
 
 class Piece:
@@ -48,11 +47,7 @@ def bounds_of(place: LogPlace, pieces: Iterable[Piece]) -> list[list[int]]:
     A piece whose file is gone stays whole; who reads it will tell.
     """
     units = _Units(place)
-    pieces = list(pieces)
-    if not place.remote or sum(bool(piece.wanted) for piece in pieces) < 2:
-        return [_bounds(place, units, piece) for piece in pieces]
-    with ThreadPoolExecutor(_REMOTE_THREADS) as threads:
-        return list(threads.map(lambda piece: _bounds(place, units, piece), pieces))
+    return for_each(place, lambda piece: _bounds(place, units, piece), pieces)
 
 
 def _bounds(place: LogPlace, units: _Units, piece: Piece) -> list[int]:
@@ -84,12 +79,12 @@ class _Units:
     """Some consume queues of a store, the ones with the most units, to find records by.
 
     Args:
-        place: the log; nothing is found if its store is not known.
+        place: the log; nothing is found if its store is not known, or far away.
     """
 
     def __init__(self, place: LogPlace) -> None:
         self._files: list[list[QueueFile]] = []
-        if place.store is None:
+        if place.store is None or place.remote:
             return
         self._storage, store = place.store
         queues = [

@@ -17,14 +17,16 @@ from cometmq.spark.errors import BadRecordError, DataLossError
 from cometmq.spark.logs.places import LogFile, LogPlace
 from cometmq.spark.logs.queue_files import (
     BATCH_QUEUES,
+    QueueDirectory,
     QueueFile,
     UnitReader,
+    for_each,
     queue_directories,
     queue_files,
     read_units,
 )
 from cometmq.spark.logs.ranges import ByteRange
-from cometmq.spark.logs.storage import OpenFile
+from cometmq.spark.logs.storage import OpenFile, Storage
 from cometmq.store.consume_queue import FILLER_SIZE
 from cometmq.store.consume_queue_ext import ADDRESS_MAX
 
@@ -54,19 +56,25 @@ def units_between(place: LogPlace, topics: frozenset[str], part: ByteRange) -> l
     if place.store is None:
         return []
     storage, store = place.store
-    found = []
-    for queue in queue_directories(storage, store, topics):
-        for file in queue_files(storage, queue):
-            try:
-                with UnitReader(storage, file) as reader:
-                    written = reader.written()
-                    first = reader.first_at_or_after(part.start, written)
-                    stop = reader.first_at_or_after(part.end, written)
-            except FileNotFoundError:
-                continue
-            if first < stop:
-                found.append(UnitRange(file, first, stop))
-    return found
+
+    def of_queue(queue: QueueDirectory) -> list[UnitRange]:
+        files = queue_files(storage, queue)
+        return [units for file in files for units in _between(storage, file, part)]
+
+    queues = queue_directories(storage, store, topics)
+    return [units for found in for_each(storage, of_queue, queues) for units in found]
+
+
+def _between(storage: Storage, file: QueueFile, part: ByteRange) -> Iterator[UnitRange]:
+    try:
+        with UnitReader(storage, file) as reader:
+            written = reader.written()
+            first = reader.first_at_or_after(part.start, written)
+            stop = reader.first_at_or_after(part.end, written)
+    except FileNotFoundError:  # expired, and so are its records
+        return
+    if first < stop:
+        yield UnitRange(file, first, stop)
 
 
 def has_queues_of(place: LogPlace, topics: frozenset[str]) -> bool:
@@ -206,6 +214,6 @@ class _Spans:
         return record
 
 
-def _storage(place: LogPlace) -> Any:
+def _storage(place: LogPlace) -> Storage:
     assert place.store is not None
     return place.store[0]

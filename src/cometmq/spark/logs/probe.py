@@ -7,7 +7,7 @@ from struct import Struct
 from cometmq.model.flags import SysFlag
 from cometmq.protocol.record import STORE_TIME_AT_V4, SYS_FLAG_AT
 from cometmq.spark.logs.places import LogFile, LogPlace
-from cometmq.spark.logs.resync import blank_size, next_record
+from cometmq.spark.logs.resync import blank_size, next_record, record_size
 from cometmq.spark.logs.windows import Window
 
 _PROBE_BYTES = 64 * 1024
@@ -37,6 +37,10 @@ class Probe:
         """Return where the next record or blank begins; ``stop`` if none does before."""
         self._window.move(position)
         return next_record(self._window, self._file.base_offset, self._file.size, position, stop)
+
+    def size_at(self, position: int) -> int:
+        """Return the size of the record that begins at a position; 0 if none does."""
+        return record_size(self._window, position) if self.begins_at(position) else 0
 
     def store_time_ms(self, position: int) -> int | None:
         """Return when the record at a position was stored, None for a blank."""

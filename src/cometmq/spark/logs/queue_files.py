@@ -10,9 +10,10 @@ BatchConsumeQueue, RocketMQ 5.3.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from cometmq.spark.errors import PlaceError
 from cometmq.spark.logs.storage import Entry, OpenFile, Storage, parent, shown, storage_of
 from cometmq.store.consume_queue import FILLER_SIZE, UNIT_BYTES
 
+T = TypeVar("T")
+U = TypeVar("U")
 QUEUES = "consumequeue"
 BATCH_QUEUES = "batchconsumequeue"
 _WIDTHS = {QUEUES: UNIT_BYTES, BATCH_QUEUES: 46}
@@ -34,6 +37,9 @@ UNIT_TYPES = {
     )
     for width in _WIDTHS.values()
 }
+_BLOCK_BYTES = {False: 4 * 1024, True: 64 * 1024}
+"""How much is read for one unit: of a disk of this machine, and of a remote one."""
+_REMOTE_THREADS = 16
 _UNIT = Struct(">qiq")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _NAME = re.compile(r"[0-9]{20}")
@@ -129,6 +135,23 @@ def _directories(storage: Storage, path: str) -> list[Entry]:
     return [entry for entry in storage.entries(path) if entry.is_dir]
 
 
+class Distant(Protocol):
+    """Something that may be far away."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether a small read costs as much as a large one."""
+
+
+def for_each(storage: Distant, ask: Callable[[T], U], items: Iterable[T]) -> list[U]:
+    """Ask about each of some things, several at a time where ``storage`` is far away."""
+    items = list(items)
+    if not storage.remote or len(items) < 2:
+        return [ask(item) for item in items]
+    with ThreadPoolExecutor(_REMOTE_THREADS) as threads:
+        return list(threads.map(ask, items))
+
+
 def read_units(storage: Storage, file: QueueFile, first: int, stop: int) -> Any:
     """Return units of a file as an array with the fields phy_offset, size and tags_code."""
     width = file.queue.unit_bytes
@@ -142,12 +165,16 @@ def read_units(storage: Storage, file: QueueFile, first: int, stop: int) -> Any:
 
 
 class UnitReader:
-    """Single units of a file, by number; closes the file in the end."""
+    """Single units of a file, by number; closes the file in the end.
+
+    A block around a unit is read at once and remembered, for whoever halves comes back to it.
+    """
 
     def __init__(self, storage: Storage, file: QueueFile) -> None:
         self.file = file
         self._opened: OpenFile = storage.open(file.path)
-        self._buffer = memoryview(bytearray(_UNIT.size))
+        self._block_units = _BLOCK_BYTES[storage.remote] // file.queue.unit_bytes
+        self._blocks: dict[int, bytes] = {}
 
     def __enter__(self) -> UnitReader:
         return self
@@ -157,11 +184,21 @@ class UnitReader:
 
     def unit(self, index: int) -> Unit | None:
         """Return a unit, None where none was written yet."""
-        place = index * self.file.queue.unit_bytes
-        if self._opened.read_into(place, self._buffer) < len(self._buffer):
+        number, place = divmod(index, self._block_units)
+        block = self._blocks.get(number)
+        if block is None:
+            block = self._blocks[number] = self._block(number)
+        place *= self.file.queue.unit_bytes
+        if place + _UNIT.size > len(block):
             return None
-        unit = Unit(*_UNIT.unpack(self._buffer))
+        unit = Unit(*_UNIT.unpack_from(block, place))
         return unit if unit.log_offset >= 0 and unit.size > 0 else None
+
+    def _block(self, number: int) -> bytes:
+        size = self._block_units * self.file.queue.unit_bytes
+        buffer = bytearray(size)
+        count = self._opened.read_into(number * size, memoryview(buffer))
+        return bytes(buffer[:count])
 
     def written(self, least: int = 0) -> int:
         """Return how many units were written; units are written from the first one on.
@@ -208,7 +245,8 @@ class DispatchedEnd:
 
     def now(self) -> Unit | None:
         """Return the unit of the last record that some queue leads to; None for no unit at all."""
-        last = (self._last_of(queue) for queue in queue_directories(self._storage, self._store))
+        queues = queue_directories(self._storage, self._store)
+        last = for_each(self._storage, self._last_of, queues)
         return max((unit for unit in last if unit is not None), default=None)
 
     def _last_of(self, queue: QueueDirectory) -> Unit | None:

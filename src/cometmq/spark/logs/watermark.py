@@ -93,7 +93,7 @@ class Follower:
             return None
         with Probe(place, file) as probe:
             position = unit.log_offset - file.base_offset
-            return unit.end if probe.begins_at(position) else None
+            return unit.end if probe.size_at(position) == unit.size else None
 
     @staticmethod
     def from_record(place: LogPlace, start: int) -> int:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cometmq.model.errors import ConfigError
-from cometmq.spark.errors import DataLossError, PlaceError
+from cometmq.spark.errors import BadRecordError, DataLossError, PlaceError
 from cometmq.spark.logs import ByteRange
 from cometmq.spark.pipelines import Runs
 from cometmq.spark.pipelines import archive as archive_module
@@ -325,3 +325,37 @@ def test_files_have_a_filter_for_ids(
     (filtered,) = write_parts(folder, ByteRange("b", 1, 2), [part], Form())
     assert filtered.bytes > plain.bytes
     assert filtered.ids_crc == plain.ids_crc
+
+
+def test_a_closed_log_is_archived_to_its_end(clock: ManualClock, settings: ArchiveSettings) -> None:
+    """Half messages behind the last unit, to which no queue leads, included."""
+    made = opened(Path(settings.store), clock=clock)
+    fill(made, clock, 10)
+    put(made, b"half", topic="half", sys_flag=4)
+    made.flush()
+    archive(None, settings)
+    assert len(rows_of(settings)) == 10
+    archive(None, replace(settings, closed=True))
+    assert len(rows_of(settings)) == 11
+    made.close()
+    other = replace(settings, to=settings.to + "-2")
+    archive(None, other)
+    assert len(rows_of(other)) == 11
+
+
+def test_damage_in_the_log_ends_the_run_and_keeps_what_was_archived(
+    store: MessageStore, clock: ManualClock, settings: ArchiveSettings
+) -> None:
+    fill(store, clock, 300)
+    logs = (Path(settings.store) / "commitlog").iterdir()
+    (damaged,) = [path for path in logs if b"body 250" in path.read_bytes()]
+    position = damaged.read_bytes().index(b"body 250")
+    with damaged.open("r+b") as file:
+        file.seek(position)
+        file.write(b"BODY")
+    with pytest.raises(BadRecordError, match="checksum"):
+        archive(None, settings)
+    (record,) = Runs(Path(settings.to) / "_runs").all()
+    assert record.status == "failed"
+    assert "checksum" in record.reason
+    assert 0 < len(rows_of(settings)) < 300

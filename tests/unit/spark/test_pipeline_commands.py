@@ -16,7 +16,7 @@ from cometmq.model.errors import ConfigError, StoreError
 from cometmq.spark.pipelines import PIPELINES, Pipeline, PipelineSettings, Result, RunRecord
 from cometmq.spark.pipelines import command as command_module
 from cometmq.spark.pipelines.command import listing, main, parser_of, settings_of, show, texts_of
-from cometmq.spark.pipelines.progress import Lines
+from cometmq.spark.pipelines.progress import Bar, Lines
 from cometmq.spark.pipelines.registry import MODULES
 from cometmq.system.settings import describe
 from unit.docs.test_pages import PAGES, blocks
@@ -195,3 +195,15 @@ def test_progress_is_written_line_by_line(tmp_path: Path) -> None:
         "replay: 1,500 of 2,000 rows",
         "replay: 1,500 of 2,000 rows",
     ]
+
+
+def test_a_bar_is_drawn_for_each_phase(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = Bar()
+    for what in ("first", "second"):
+        bar.start(10, "rows", what)
+        bar.step(4)
+        bar.end()
+    shown = capsys.readouterr().err
+    assert "first" in shown
+    assert "second" in shown
+    assert "4/10 rows" in shown

@@ -290,3 +290,13 @@ def test_ranges_whose_log_is_gone_are_not_marked(archived: VerifySettings) -> No
     assert kinds(result)["archive-alone"] > 0
     assert entries_of(archived)[0].verified_ms is None
     assert entries_of(archived)[-1].verified_ms is not None
+
+
+def test_a_page_says_what_was_compared_and_found(store: Path, tmp_path: Path) -> None:
+    set_unit(store, 5, code=7)
+    page = tmp_path / "report.html"
+    result = verify(None, store_settings(store, report=str(page)))
+    text = page.read_text()
+    assert f"<b>{COUNT}</b>rows" in text
+    assert "unit-wrong" in text
+    assert result.run.outputs == [str(page)]

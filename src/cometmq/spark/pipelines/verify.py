@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -35,6 +35,7 @@ from cometmq.spark.pipelines.findings import Finding, Findings, Severity
 from cometmq.spark.pipelines.folders import open_folder
 from cometmq.spark.pipelines.progress import Progress, silent
 from cometmq.spark.pipelines.registry import Pipeline, PipelineSettings, Result
+from cometmq.spark.pipelines.report import Report
 from cometmq.spark.pipelines.runs import Run, RunRecord, Runs, recorded
 from cometmq.spark.pipelines.store_files import StoreFiles, log_end
 from cometmq.spark.pipelines.work import waves
@@ -56,6 +57,8 @@ class VerifySettings(PipelineSettings):
     """Folder of an archive of the store, whose ranges are compared with the log and marked."""
     topics: tuple[str, ...] = setting(())
     """Topics whose queues are compared; all if empty."""
+    report: str = setting("")
+    """An HTML file to write, which says what was compared and what was found."""
     range_bytes: int = setting(64 * _MIB, unit="bytes", low=4096, high=1 << 31)
     """Bytes of log that one task takes."""
     closed: bool = setting(False)
@@ -100,9 +103,22 @@ def verify(
     run = runs.begin_or_resume("verify", _inputs(settings, job), settings.resume)
     with recorded(run):
         findings, counts = _compared(spark, settings, job, run, progress)
+        outputs = [settings.archive] if settings.archive else []
+        if settings.report:
+            outputs.append(_report(settings, counts, findings))
     notes = () if findings.clean else (f"{len(findings)} findings",)
-    record = run.end(outputs=[settings.archive] if settings.archive else [], counts=counts)
+    record = run.end(outputs=outputs, counts=counts)
     return Result(record, {"findings": findings.table()}, notes, findings.clean)
+
+
+def _report(settings: VerifySettings, counts: Mapping[str, int], findings: Findings) -> str:
+    """Write a page about the run; return where it is."""
+    report = Report("Store and log", settings.store)
+    summary = "All is as the log says." if findings.clean else "Not all is as the log says."
+    compared = {name.replace("_", " "): f"{count:,}" for name, count in counts.items()}
+    report.section("Compared", summary).figures(compared)
+    report.section("Findings").findings(findings)
+    return report.write(settings.report)
 
 
 def _compared(

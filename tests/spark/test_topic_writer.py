@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,7 +12,9 @@ import pyarrow as pa
 import pytest
 from servers import Cluster, connect, new_topic
 
+from cometmq.client.blocking import AdminClient
 from cometmq.model.message import StoredMessage
+from cometmq.protocol.message_id import unique_id_time_ms
 from cometmq.spark.brokers import connect as session_of
 from cometmq.spark.errors import RowError
 from cometmq.spark.options.writing import TopicWriteOptions
@@ -153,9 +156,18 @@ def test_a_write_outlives_the_death_of_its_broker(
         assert [int(body) for body in bodies] == sorted(map(int, bodies))
 
 
-def test_messages_can_be_found_by_their_made_keys(name_servers: str, topic: str) -> None:
+def test_a_row_can_be_found_by_its_made_key_as_tools_look_for_it(
+    name_servers: str, topic: str
+) -> None:
+    """Tools search from the time in an id on; a made key says the first of the month."""
     write(numbered(1, size=3), name_servers, topic)
-    found = all_of(stored(name_servers, topic, count=3))
-    assert len(found) == 3
-    for message in found:
-        assert unique_key_of(message) == unique_key(*ORIGIN, int(message.body))
+    assert len(all_of(stored(name_servers, topic, count=3))) == 3
+    key = unique_key(*ORIGIN, 2)
+    now_ms = time.time_ns() // 1_000_000
+    begin_ms = unique_id_time_ms(key, now_ms=now_ms) - 1000
+    with AdminClient(name_servers) as admin:
+        deadline = time.monotonic() + 10
+        found: list[StoredMessage] = []
+        while not found and time.monotonic() < deadline:  # RocketMQ's index is filled behind
+            found = admin.messages_by_key(topic, key, begin_ms=begin_ms, unique_id=True)
+    assert [(message.body, unique_key_of(message)) for message in found] == [(b"2", key)]

@@ -45,7 +45,9 @@ class TopicWriteOptions(ConnectionOptions):
     batch_bytes: int = option(MIB, "send.batchBytes", unit="bytes", low=1024, high=4 * MIB - 65_536)
     """Messages for one queue travel together up to this size."""
 
-    body_bytes_max: int = option(4 * MIB, "send.bodyBytesMax", unit="bytes", low=1)
+    body_bytes_max: int = option(
+        4 * MIB, "send.bodyBytesMax", unit="bytes", low=1, high=16 * MIB - 65_536
+    )
     """The largest body the brokers take; larger ones fail the task before anything is sent."""
 
     pending_max: int = option(8, "send.pendingMax", unit="requests", low=1, high=1024)

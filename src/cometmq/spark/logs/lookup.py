@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from cometmq.spark.logs.queue_files import (
     read_units,
 )
 from cometmq.spark.logs.ranges import ByteRange
+from cometmq.spark.logs.reading import Damage
+from cometmq.spark.logs.resync import is_whole, start_of
 from cometmq.spark.logs.storage import OpenFile, Storage
 from cometmq.store.consume_queue import FILLER_SIZE
 from cometmq.store.consume_queue_ext import ADDRESS_MAX
@@ -110,7 +112,10 @@ def cut_units(units: UnitRange, most: int) -> list[UnitRange]:
 
 
 def gathered(
-    place: LogPlace, units: UnitRange, codes: frozenset[int] | None = None
+    place: LogPlace,
+    units: UnitRange,
+    codes: frozenset[int] | None = None,
+    damage: list[Damage] | None = None,
 ) -> Iterator[bytearray]:
     """Yield the records that units lead to, back to back, some at a time.
 
@@ -118,6 +123,7 @@ def gathered(
         place: the log.
         units: the units.
         codes: hashes of tags that are wanted, None for all; other records may be among them.
+        damage: where to note what is no record, to go on behind it; None to fail.
 
     Raises:
         BadRecordError: what stands where a unit leads is no record of that size.
@@ -128,7 +134,7 @@ def gathered(
     if codes is not None:
         tags = places["tags_code"]
         places = places[np.isin(tags, sorted(codes)) | (tags <= ADDRESS_MAX)]
-    reader = _Spans(place, units)
+    reader = _Spans(place, units, damage)
     try:
         yield from reader.gathered(places["phy_offset"].tolist(), places["size"].tolist())
     finally:
@@ -138,9 +144,10 @@ def gathered(
 class _Spans:
     """Reads records by their places, close ones together."""
 
-    def __init__(self, place: LogPlace, units: UnitRange) -> None:
+    def __init__(self, place: LogPlace, units: UnitRange, damage: list[Damage] | None) -> None:
         self._place = place
         self._units = units
+        self._damage = damage
         self._gap_bytes = _GAP_BYTES[place.remote]
         self._file: LogFile | None = None
         self._opened: OpenFile | None = None
@@ -203,15 +210,20 @@ class _Spans:
             raise DataLossError(f"{self._units}: {file.path} was deleted") from None
         self._file = file
 
-    def _checked(self, record: memoryview, offset: int) -> Any:
-        size = int.from_bytes(record[:4], "big")
-        met = int.from_bytes(record[28:36], "big")
-        if (size, met) != (len(record), offset):
+    def _checked(self, record: memoryview, offset: int) -> memoryview | bytes:
+        """Return the record if it is one; nothing where damage is noted."""
+        met, size = start_of(record)
+        if (met, size) == (offset, len(record)) and is_whole(record, 0):
+            return record
+        problem = f"{size} bytes that say they are at {met}, or lengths that do not add up"
+        if self._damage is None:
             raise BadRecordError(
-                f"{self._units}: met {size} bytes that say they are at {met}, expected a record of"
-                f" {len(record)} bytes at log offset {offset}"
+                f"{self._units}: met {problem}, expected a record of {len(record)} bytes at log"
+                f" offset {offset}"
             )
-        return record
+        there = ByteRange(self._place.name, offset, offset + len(record))
+        self._damage.append(Damage(there, problem))
+        return b""
 
 
 def _storage(place: LogPlace) -> Storage:

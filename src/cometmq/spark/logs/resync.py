@@ -106,9 +106,16 @@ def _begins(window: Window, position: int, base_offset: int, file_bytes: int) ->
     return window.holds(position, size) and is_whole(window.data, position - window.start)
 
 
+def start_of(record: memoryview) -> tuple[int, int]:
+    """Return the log offset and the size that a record says it has."""
+    return int(_I64.unpack_from(record, LOG_OFFSET_AT)[0]), int(_I32.unpack_from(record)[0])
+
+
 def is_whole(data: memoryview, at: int) -> bool:
     """Return whether the lengths in a record add up to its size, all of which is in ``data``."""
     size, magic = _START.unpack_from(data, at)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return False
     (sys_flag,) = _I32.unpack_from(data, at + SYS_FLAG_AT)
     place = at + _HOSTS_AT + 8 + 12
     place += 20 if sys_flag & SysFlag.BORN_HOST_V6 else 8

@@ -18,9 +18,11 @@ import pyarrow.compute as pc
 from cometmq.model.errors import CometError
 from cometmq.protocol.subscription import TagExpression, parse_tag_expression
 from cometmq.spark.batches import RecordDecoder
+from cometmq.spark.columns import Ending
 from cometmq.spark.errors import BadRecordError, DataLossError, OptionError
 from cometmq.spark.logs import ByteRange, Damage, LogPlace, Reading, read_range
 from cometmq.spark.logs.lookup import UnitRange, gathered
+from cometmq.spark.logs.resync import start_of
 from cometmq.spark.options.logs import PERMISSIVE, LogOptions
 from cometmq.spark.schema import CORE, RECORD_VALID, Column, arrow_schema
 from cometmq.spark.sources.losses import Losses
@@ -145,20 +147,19 @@ class PartReader:
             permissive=self._permissive,
         )
         for batch in read_range(part.place, part.range, reading):
-            yield from self._damage(part, reading)
+            yield from self._damage(part, reading.damage)
             yield self._asked(batch)
-        yield from self._damage(part, reading)
+        yield from self._damage(part, reading.damage)
 
     def _looked_up(self, part: LogPart, decoder: RecordDecoder) -> Iterator[pa.RecordBatch]:
         tags = self._conditions.tags
         codes = None if tags.selects_all else tags.codes
+        damage: list[Damage] | None = [] if self._permissive else None
         for units in part.units or ():
-            for data in gathered(part.place, units, codes):
-                try:
-                    for batch in decoder.batches(data, 0, len(data)):
-                        yield self._asked(batch)
-                except BadRecordError as error:
-                    raise BadRecordError(f"{units}: {error}") from error
+            for data in gathered(part.place, units, codes, damage):
+                for batch in _decoded(decoder, data, units):
+                    yield self._asked(batch)
+        yield from self._damage(part, damage)
 
     def _asked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         batch = self._conditions.kept(batch)
@@ -166,11 +167,22 @@ class PartReader:
             batch = batch.select(range(len(self._columns)))
         return batch
 
-    def _damage(self, part: LogPart, reading: Reading) -> Iterator[pa.RecordBatch]:
+    def _damage(self, part: LogPart, damage: list[Damage] | None) -> Iterator[pa.RecordBatch]:
         """Yield rows for what was passed over since the last call."""
-        if reading.damage:
-            yield damage_rows(self._columns, reading.damage, part.place.broker)
-            reading.damage.clear()
+        if damage:
+            yield damage_rows(self._columns, damage, part.place.broker)
+            damage.clear()
+
+
+def _decoded(decoder: RecordDecoder, data: bytearray, units: UnitRange) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of records that stand back to back, and were in a log elsewhere."""
+    position, ending = 0, Ending.FULL
+    while ending is Ending.FULL:
+        batch, position, ending, problem = decoder.batch(data, position, len(data))
+        yield batch
+    if ending is not Ending.END:
+        log_offset, _ = start_of(memoryview(data)[position:])
+        raise BadRecordError(f"{units}: met {problem} at log offset {log_offset}")
 
 
 def damage_rows(

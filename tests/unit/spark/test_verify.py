@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from cometmq.model.errors import ConfigError
+from cometmq.spark.logs.storage import LocalStorage
 from cometmq.spark.pipelines import Runs
 from cometmq.spark.pipelines import verify as verify_module
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
 from cometmq.spark.pipelines.folders import open_folder
 from cometmq.spark.pipelines.manifest import Manifest, verified_to
 from cometmq.spark.pipelines.registry import Result
+from cometmq.spark.pipelines.store_files import StoreFiles
 from cometmq.spark.pipelines.verify import VerifySettings, verify
 from cometmq.store import MessageStore
 from golden.test_stores import NAMES, facts_of, settings_of
@@ -300,3 +302,18 @@ def test_a_page_says_what_was_compared_and_found(store: Path, tmp_path: Path) ->
     assert f"<b>{COUNT}</b>rows" in text
     assert "unit-wrong" in text
     assert result.run.outputs == [str(page)]
+
+
+def test_a_log_alone_is_not_called_whole(store: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    for path in (store / "commitlog").iterdir():
+        (alone / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(ConfigError, match="nothing to compare"):
+        verify(None, store_settings(alone))
+
+
+def test_a_topic_that_names_another_directory_has_no_units(store: Path) -> None:
+    files = StoreFiles(LocalStorage(), str(store))
+    assert files.queue("a", 0).files
+    assert not files.queue("../consumequeue/a", 0).files

@@ -16,6 +16,7 @@ from cometmq.spark.errors import BadRecordError, DataLossError
 from cometmq.spark.logs import ByteRange, LogPlace
 from cometmq.spark.pipelines.dispatched import dispatch
 from cometmq.spark.pipelines.findings import Finding, Severity, evidence
+from cometmq.spark.pipelines.record_heads import RecordHeads
 from cometmq.spark.pipelines.store_files import (
     ENTRY,
     IndexFile,
@@ -24,6 +25,7 @@ from cometmq.spark.pipelines.store_files import (
     StoreFiles,
     is_filler,
 )
+from cometmq.store.consume_queue import FILLER_SIZE
 
 FINDINGS_MAX = 100
 """Of one kind from one task; the last one says how many more there are."""
@@ -184,15 +186,12 @@ def check_queue(job: CheckJob, queue: tuple[str, int, int]) -> Checked:
 
 def _dangling(job: CheckJob, units: QueueUnits, first: int, stop: int) -> Iterator[int]:
     """Yield the offsets of units that do not lead to the head of a record of theirs."""
-    from cometmq.spark.pipelines.record_heads import RecordHeads
-
     with RecordHeads(job.place) as heads:
         for low in range(first, stop, _UNITS_AT_ONCE):
             met = units.read(low, min(low + _UNITS_AT_ONCE, stop))
             for at, (phy, size, _) in enumerate(met.tolist(), low):
-                if size <= 0 or phy < job.place.min_offset or (phy >= job.end and not job.closed):
-                    continue
-                if size == 0x7FFFFFFF:
+                past = phy >= job.end and not job.closed
+                if size <= 0 or size == FILLER_SIZE or phy < job.place.min_offset or past:
                     continue
                 if not heads.has(phy, size, units.topic, units.queue_id, at, job.end):
                     yield at
@@ -275,7 +274,7 @@ def _limited(runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 def _unit_text(unit: Any) -> str:
     if unit["size"] == 0:
         return "no unit"
-    if unit["size"] == 0x7FFFFFFF:
+    if unit["size"] == FILLER_SIZE:
         return "a filler"
     return f"{int(unit['phy_offset'])}+{int(unit['size'])} code {int(unit['tags_code'])}"
 

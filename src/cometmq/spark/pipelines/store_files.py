@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from cometmq.model.errors import InvalidNameError
 from cometmq.spark.logs.places import LogPlace
 from cometmq.spark.logs.queue_files import (
     QUEUES,
@@ -29,6 +30,7 @@ from cometmq.spark.logs.storage import Storage
 from cometmq.spark.logs.watermark import watermark
 from cometmq.store.consume_queue import FILLER_SIZE, UNIT_BYTES
 from cometmq.store.consume_queue_ext import ADDRESS_MAX, real_offset_of
+from cometmq.store.paths import directory_name
 
 ENTRY = np.dtype([("hash", ">i4"), ("phy", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 """An entry of an index file."""
@@ -59,6 +61,10 @@ class StoreFiles:
 
     def queue(self, topic: str, queue_id: int) -> QueueUnits:
         """Return the units of one queue; it has none if there is no such queue."""
+        try:
+            directory_name(topic)
+        except InvalidNameError:
+            return QueueUnits(self, topic, queue_id, ())
         path = f"{self.root}/{QUEUES}/{topic}/{queue_id}"
         files = queue_files(self.storage, QueueDirectory(topic, queue_id, path, UNIT_BYTES))
         return QueueUnits(self, topic, queue_id, tuple(files))

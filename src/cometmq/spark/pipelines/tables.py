@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from cometmq.model.errors import ConfigError
@@ -133,8 +134,6 @@ class IcebergArchive:
         self._place = place
         address = catalog or f"sqlite:///{place}/_iceberg/catalog.db"
         if not catalog:
-            from pathlib import Path
-
             (Path(place) / "_iceberg").mkdir(parents=True, exist_ok=True)
         self._catalog = SqlCatalog("cometmq", **{"uri": address, "warehouse": f"{place}/_iceberg"})
 

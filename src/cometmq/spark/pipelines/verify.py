@@ -97,6 +97,8 @@ def verify(
         raise ConfigError("verify: expected store, the directory of a store")
     place = open_place(settings.store, broker=settings.broker_name or None)
     job = _job(settings, place)
+    if job is None and not settings.archive:
+        raise ConfigError(f"verify: {settings.store} has a log and nothing to compare with it")
     if dry_run:
         return _foretold(job, settings)
     runs = Runs(settings.runs or _runs_of(settings))

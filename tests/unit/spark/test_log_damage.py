@@ -1,0 +1,192 @@
+"""Damaged logs: errors that say where, and rows that mark what is passed over."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.protocol.record import encode_record
+from cometmq.spark.errors import BadRecordError
+from cometmq.spark.sources.log_batch import LogBatchReader
+from support.log_files import FilledStore, log_reader, read_all, rows_at, without_queues
+from support.stores import LOG_FILE_BYTES, PRODUCER, put
+
+PERMISSIVE = {"badRecords": "permissive", "validate": True}
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> FilledStore:
+    store = FilledStore(tmp_path / "store")
+    store.fill(200)
+    yield store
+    store.close()
+
+
+def outcome(reader: LogBatchReader) -> list[tuple[int, int, bool]]:
+    table = read_all(reader)
+    names = ("phy_offset", "store_size", "record_valid")
+    return list(zip(*(table.column(name).to_pylist() for name in names), strict=True))
+
+
+def good(store: FilledStore, *without: int) -> list[tuple[int, int, bool]]:
+    return [
+        (record.log_offset, record.size_bytes, True)
+        for number, record in enumerate(store.records)
+        if number not in without
+    ]
+
+
+def test_a_wrong_checksum_is_an_error_that_says_where(filled: FilledStore) -> None:
+    bad = filled.records[90]
+    filled.write(bad.log_offset + 95, b"\0\0\0")
+    with pytest.raises(BadRecordError) as met:
+        read_all(log_reader(filled.root))
+    text = str(met.value)
+    assert f"log offset {bad.log_offset}" in text
+    assert f"byte {bad.log_offset % LOG_FILE_BYTES} of {filled.segment(1)}" in text
+    assert "checksum" in text
+    assert rows_at(log_reader(filled.root, checkCrc=False)) == filled.offsets
+
+
+def test_a_wrong_checksum_is_a_row_if_permitted(filled: FilledStore) -> None:
+    bad = filled.records[90]
+    filled.write(bad.log_offset + 95, b"\0\0\0")
+    expected = sorted([*good(filled, 90), (bad.log_offset, bad.size_bytes, False)])
+    assert outcome(log_reader(filled.root, **PERMISSIVE)) == expected
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"\xff" * 8, b"\0" * 8, b"\0\0\0\x05\xda\xa3\x20\xa7", b"\x7f\xff\xff\xff\xda\xa3\x20\xa7"],
+)
+def test_a_wrong_length_is_passed_over_if_permitted(filled: FilledStore, damage: bytes) -> None:
+    bad, after = filled.records[90:92]
+    assert after.log_offset == bad.log_offset + bad.size_bytes, "no filler between"
+    filled.write(bad.log_offset, damage)
+    with pytest.raises(BadRecordError, match=f"log offset {bad.log_offset}"):
+        read_all(log_reader(filled.root))
+    expected = sorted([*good(filled, 90), (bad.log_offset, bad.size_bytes, False)])
+    assert outcome(log_reader(filled.root, **PERMISSIVE)) == expected
+    # Wherever the cuts are, somebody meets the damage, and one only.
+    for most in (150, 201, 1000):
+        assert outcome(log_reader(filled.root, maxPartitionBytes=most, **PERMISSIVE)) == expected
+        with pytest.raises(BadRecordError):
+            read_all(log_reader(filled.root, maxPartitionBytes=most))
+
+
+def test_damage_is_met_by_who_looks_records_up(filled: FilledStore) -> None:
+    given = {"subscribe": "orders", "readThrough": "queues"}
+    lengths, body = filled.records[90], filled.records[91]
+    filled.write(lengths.log_offset + 84, b"\x7f")
+    filled.write(body.log_offset + 95, b"\0\0")
+    where = rf"topic orders, queue 0, units \d+ to \d+: .* log offset {lengths.log_offset}"
+    with pytest.raises(BadRecordError, match=where):
+        read_all(log_reader(filled.root, **given))
+    filled.write(lengths.log_offset + 84, b"\0")
+    where = rf"topic orders, queue 1, .* checksum .* log offset {body.log_offset}"
+    with pytest.raises(BadRecordError, match=where):
+        read_all(log_reader(filled.root, **given))
+    filled.write(lengths.log_offset + 84, b"\x7f")
+    rows = outcome(log_reader(filled.root, **given, **PERMISSIVE))
+    bad = [(each.log_offset, each.size_bytes, False) for each in (lengths, body)]
+    assert sorted(rows) == sorted([*good(filled, 90, 91), *bad])
+    filled.write(filled.offsets[93], b"\xff" * 40)
+    begin = f'{{"log": {filled.offsets[92]}}}'
+    with pytest.raises(BadRecordError, match=rf"log offset {filled.offsets[93]}"):
+        read_all(log_reader(filled.root, **given | {"startingOffsets": begin}, checkCrc=False))
+    rows = outcome(log_reader(filled.root, **given, **PERMISSIVE))
+    assert (filled.offsets[93], filled.records[93].size_bytes, False) in rows
+    assert len(rows) == 200
+
+
+def test_a_damaged_begin_of_a_file_is_passed_over_if_permitted(filled: FilledStore) -> None:
+    filled.write(LOG_FILE_BYTES, b"\xff" * 40)
+    number = filled.offsets.index(LOG_FILE_BYTES)
+    bad = filled.records[number]
+    with pytest.raises(BadRecordError, match=f"log offset {LOG_FILE_BYTES}"):
+        read_all(log_reader(filled.root))
+    expected = sorted([*good(filled, number), (bad.log_offset, bad.size_bytes, False)])
+    assert outcome(log_reader(filled.root, **PERMISSIVE)) == expected
+
+
+def test_rows_of_damage_have_nothing_but_their_place(filled: FilledStore) -> None:
+    bad = filled.records[90]
+    filled.write(bad.log_offset, b"\xff" * 8)
+    reader = log_reader(filled.root, includeProperties=True, brokerName="b", **PERMISSIVE)
+    row = next(row for row in read_all(reader).to_pylist() if not row["record_valid"])
+    known = {"phy_offset", "store_size", "record_valid", "broker_name"}
+    assert row["broker_name"] == "b"
+    rest = {name: value for name, value in row.items() if name not in known and value is not None}
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    assert rest == {"topic": "", "queue_id": -1, "queue_offset": -1, "store_timestamp": epoch}
+
+
+def test_random_damage_costs_no_other_record(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    store = FilledStore(tmp_path / "store")
+    store.fill(150, body_bytes=60)
+    hurt = set(chance.sample(range(150), 12))
+    for number in hurt:
+        record = store.records[number]
+        size = chance.randint(1, record.size_bytes)
+        start = chance.randint(0, record.size_bytes - size)
+        store.write(record.log_offset + start, chance.randbytes(size))
+    for most in (1 << 30, chance.randint(60, 5000)):
+        rows = outcome(log_reader(store.root, maxPartitionBytes=most, **PERMISSIVE))
+        assert set(good(store, *hurt)) <= set(rows)
+    store.close()
+
+
+def test_a_body_that_looks_like_a_record_is_none_when_walked_over(tmp_path: Path) -> None:
+    store = FilledStore(tmp_path / "store")
+    store.fill(3)
+    inner = store.segment(0).read_bytes()[: store.offsets[1]]
+    store.records.append(put(store.store, b"before" + inner + b"after"))
+    store.fill(3)
+    for most in (1 << 30, 50, 111):
+        assert rows_at(log_reader(store.root, maxPartitionBytes=most)) == store.offsets
+    store.close()
+
+
+def test_a_body_made_to_look_like_the_next_record_is_never_a_row(tmp_path: Path) -> None:
+    """It says the right place, so it can be told only by who comes from the record around it."""
+    store = FilledStore(tmp_path / "store")
+    store.fill(3, queues=1)
+    inside = b"x" * 500
+    head_bytes = 88
+    fake = encode_record(
+        b"orders",
+        b"fake",
+        b"",
+        queue_id=0,
+        queue_offset=9,
+        born_time_ms=1,
+        born_host=PRODUCER,
+        store_time_ms=1,
+        store_host=PRODUCER,
+        log_offset=store.end + head_bytes + len(inside),
+    )
+    store.records.append(put(store.store, inside + fake + inside))
+    store.fill(3, queues=1)
+    copy = without_queues(store.root, tmp_path / "copy")
+    sizes = range(50, 1200, 50)
+    for most in sizes:
+        assert rows_at(log_reader(store.root, maxPartitionBytes=most)) == store.offsets
+    outcomes = [rows_or_error(log_reader(copy, maxPartitionBytes=most)) for most in sizes]
+    assert "a part of a body" in outcomes, "some cut is before the fake"
+    assert all(each in (store.offsets, "a part of a body") for each in outcomes)
+    assert rows_at(log_reader(copy, maxPartitionBytes=LOG_FILE_BYTES)) == store.offsets
+    store.close()
+
+
+def rows_or_error(reader: LogBatchReader) -> Any:
+    try:
+        return rows_at(reader)
+    except BadRecordError as error:
+        return "a part of a body" if "is a part of a body" in str(error) else error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,12 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In,
 
 from cometmq.protocol.record import MAGIC_BLANK, encode_host, encode_record
 from cometmq.spark.errors import DataLossError, OptionError, SourceError
-from cometmq.spark.logs.places import open_place
+from cometmq.spark.logs.logs import Logs
+from cometmq.spark.logs.storage import LocalStorage
+from cometmq.spark.schema import chosen, log_columns
+from cometmq.spark.sources.log_plan import Planner
+from cometmq.spark.sources.log_rows import Conditions, PartReader
+from cometmq.spark.sources.losses import Losses
 from cometmq.system.clock import ManualClock
 from support.log_files import (
     FilledStore,
@@ -286,32 +292,19 @@ def test_tags_in_extension_units_are_found(tmp_path: Path) -> None:
 
 def test_a_rare_topic_of_a_remote_log_is_found_by_its_queues(mixed: FilledStore) -> None:
     """Nearly nothing of the log is read then."""
-    options = log_options(mixed.root, subscribe="rare")
-    place = open_place(str(mixed.root))
     counted = CountingStorage()
-    remote = place.__class__(
-        **{
-            **place.__dict__,
-            "sources": tuple(source._replace(storage=counted) for source in place.sources),
-            "storages": (counted,) * len(place.files),
-            "store": (counted, str(mixed.root)),
-        }
+    logs = Logs({None: (str(mixed.root),)})
+    (place,) = logs.places.values()
+    logs.places["log"] = replace(
+        place,
+        sources=tuple(source._replace(storage=counted) for source in place.sources),
+        storages=(counted,) * len(place.files),
+        store=(counted, str(mixed.root)),
     )
-    from cometmq.spark.schema import chosen, log_columns
-    from cometmq.spark.sources.log_plan import Planner
-    from cometmq.spark.sources.log_rows import Conditions, PartReader
-    from cometmq.spark.sources.losses import Losses
-
-    class OneLog:
-        places = {"log": remote}  # noqa: RUF012
-
+    options = log_options(mixed.root, subscribe="rare")
     conditions = Conditions.of(options)
-    parts = Planner(options, Losses(fail=True)).parts(
-        OneLog(),
-        {"log": 0},
-        {"log": mixed.end},
-        conditions,  # type: ignore[arg-type]
-    )
+    planner = Planner(options, Losses(fail=True))
+    parts = planner.parts(logs, {"log": 0}, {"log": mixed.end}, conditions)
     assert all(part.units for part in parts)
     counted.log_bytes = 0
     columns = chosen(log_columns(properties=False, validate=False), ["phy_offset"])
@@ -364,8 +357,6 @@ class CountingStorage:
     remote = True
 
     def __init__(self) -> None:
-        from cometmq.spark.logs.storage import LocalStorage
-
         self._local = LocalStorage()
         self.log_bytes = 0
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -319,6 +321,42 @@ def test_a_path_that_vanishes_is_an_error_and_no_empty_log(filled: FilledStore) 
     with pytest.raises(SourceError):
         run.trigger()
     shutil.move(filled.root.with_name("away"), filled.root)
+
+
+@pytest.mark.parametrize("round_number", range(5))
+def test_every_record_arrives_once_whatever_happens_between(
+    tmp_path: Path, round_number: int
+) -> None:
+    """Failures of the sink, new starts, limits, growth and lagging queues, in random order."""
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    store = FilledStore(tmp_path / "store", consume_queue_ext_enabled=chance.random() < 0.3)
+    store.fill(chance.randrange(1, 60))
+    query = Query(
+        store.root,
+        maxBytesPerTrigger=chance.choice([1, 700, 5000, 1 << 30]),
+        maxPartitionBytes=chance.choice([300, 4000, 1 << 30]),
+        logEnd=chance.choice(["auto", "log"]),
+    )
+    run, met = query.start(), []
+    for _ in range(40):
+        what = chance.choice(["grow", "start", "fail", "read", "read", "now"])
+        if what == "grow":
+            store.fill(chance.randrange(30), body_bytes=chance.randrange(300))
+        elif what in ("start", "now"):
+            run = query.start(available_now=what == "now")
+        elif what == "fail":
+            try:
+                assert run.trigger(fails=True) is None
+            except SinkError:
+                run = query.start()
+        else:
+            met += run.trigger() or []
+    query.options = dataclasses.replace(query.options, max_bytes_per_trigger=None)
+    met += query.once()
+    assert sorted(met) == rows(0, len(store.records))
+    store.close()
 
 
 # --- objects -------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MakeStream = Callable[..., Stream]
-MakeTopic = Callable[..., str]
 
 
 @pytest.fixture
@@ -139,7 +138,7 @@ def test_a_query_of_one_trigger_takes_all_there_is(
 
 
 def test_topics_and_queues_that_appear_under_a_query_are_read_from_their_beginning(
-    stream: MakeStream, name_servers: str, topic: str, cluster: Cluster, make_topic: MakeTopic
+    stream: MakeStream, name_servers: str, topic: str
 ) -> None:
     pattern = {"subscribe": None, "subscribePattern": f"{topic}|topic-.*-of-{topic}|more-{topic}"}
     query = stream(**pattern, startingOffsets="latest")

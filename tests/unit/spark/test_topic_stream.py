@@ -568,6 +568,24 @@ def test_messages_that_expire_under_a_task_fail_it_or_are_passed_over(
         assert found == rows(key, *range(4, 9))
 
 
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_topic_that_is_deleted_under_a_task_fails_it_or_ends_it(
+    brokers: MemoryBrokers, fail: bool
+) -> None:
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 9)
+    reader = Query(brokers, failOnDataLoss=str(fail)).reader()
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    (part,) = reader.partitions(reader.initialOffset(), end)
+    brokers.delete("t")
+
+    if fail:
+        with pytest.raises(DataLossError, match="queue 0 of broker-a: gone for good"):
+            list(reader.read(part))
+    else:
+        assert list(reader.read(part)) == []
+
+
 # --- the rest ------------------------------------------------------------------------------------
 
 

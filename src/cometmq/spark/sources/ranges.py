@@ -97,8 +97,8 @@ class RangeReader:
                 yield from self._asked(session, each)
             except DataLossError as error:
                 losses.report(str(error))
-                limits = session.bounds([each.key])[each.key]
-                if not each.start < limits.min:
+                limits = session.bounds([each.key], gone=set()).get(each.key)
+                if limits is None or limits.min <= each.start:
                     return
                 each = each._replace(start=min(limits.min, each.end))
             else:

@@ -163,8 +163,8 @@ def check_queue(job: CheckJob, queue: tuple[str, int, int]) -> Checked:
 
     Args:
         job: the store.
-        queue: topic, number, and how many of its records have their right unit. As each has one of
-            its own, no other unit leads anywhere if there are not more units than that.
+        queue: topic, number, and how many of its records have their right unit. If there are no
+            more units than that, each leads to a record of its own; else they are looked at.
     """
     topic, queue_id, matched = queue
     checked = Checked(f"{topic}-{queue_id}")
@@ -180,7 +180,7 @@ def check_queue(job: CheckJob, queue: tuple[str, int, int]) -> Checked:
         count += int(due.sum())
     if count > matched:
         dangling = list(_dangling(job, units, first, stop))
-        checked.findings += _dangling_findings(units, dangling, count - matched)
+        checked.findings += _dangling_findings(units, dangling)
     return checked
 
 
@@ -197,7 +197,7 @@ def _dangling(job: CheckJob, units: QueueUnits, first: int, stop: int) -> Iterat
                     yield at
 
 
-def _dangling_findings(units: QueueUnits, offsets: list[int], surplus: int) -> Iterator[Finding]:
+def _dangling_findings(units: QueueUnits, offsets: list[int]) -> Iterator[Finding]:
     place = {"topic": units.topic, "queue_id": units.queue_id}
     for low, high in _limited(_runs(np.array(offsets, dtype=np.int64))):
         yield Finding(
@@ -209,17 +209,6 @@ def _dangling_findings(units: QueueUnits, offsets: list[int], surplus: int) -> I
             first=offsets[low],
             last=offsets[high - 1],
             count=high - low,
-            evidence=evidence(place),
-        )
-    if not offsets:
-        text = f"met {surplus} more units than records that have theirs"
-        yield Finding(
-            "unit-surplus",
-            Severity.ERROR,
-            text,
-            topic=units.topic,
-            queue_id=units.queue_id,
-            count=surplus,
             evidence=evidence(place),
         )
 

@@ -535,6 +535,25 @@ def test_a_topic_made_anew_is_read_again_if_its_first_batch_fails(brokers: Memor
     assert query.once() == rows(key, *range(5))
 
 
+def test_a_topic_made_anew_before_a_batch_is_repeated_is_read_once(
+    brokers: MemoryBrokers,
+) -> None:
+    """What was planned of the old topic is lost; of the new one nothing is read twice."""
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, 10)
+    query = Query(brokers, failOnDataLoss="false")
+    query.once()
+    brokers.send(key, 5)
+    with pytest.raises(SinkError):
+        query.start().trigger(fails=True)
+    brokers.make_anew(key)
+    brokers.send(key, 3)
+
+    assert query.once() == rows(key, 0, 1, 2)
+    brokers.send(key, 1)
+    assert query.once() == rows(key, 3)
+
+
 def test_a_tail_that_was_cut_off_fails_a_repeated_batch(brokers: MemoryBrokers) -> None:
     (key,) = brokers.create("t", queues=1)
     brokers.send(key, 5)

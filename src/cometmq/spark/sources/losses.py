@@ -66,8 +66,9 @@ class Losses:
     def within(self, each: QueueRange, limits: Bounds) -> QueueRange:
         """Return the part of a range that a queue has.
 
-        A range that ends before it begins was planned when the queue had been made anew, after
-        the loss was reported: it begins with the queue.
+        A range that ends before it begins was planned when the queue had been made anew: it begins
+        with the queue. One that lies behind the queue's end was planned before: nothing of it is
+        left, and the batch that is planned next begins with the queue.
 
         Raises:
             DataLossError: it is not all of the range, and that is an error.
@@ -75,6 +76,9 @@ class Losses:
         if each.end < each.start:
             self.report(f"{each.key}: it was made anew, offsets from {each.start} are not there")
             each = each._replace(start=limits.min)
+        elif each.start > limits.max:
+            self.begin(each.key, each.start, limits)
+            return each._replace(end=each.start)
         start = self.begin(each.key, each.start, limits)
         return each._replace(start=start, end=max(start, self.end(each, limits)))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ _FEW = (
 _UNSEEN = ("body", "properties", "keys", "offset_msg_id", "born_host", "store_host")
 """Columns whose least and greatest value nobody looks for."""
 _FALSE_POSITIVES = 0.05
+_FILES_AT_ONCE = 2
 _MS_PER_DAY = 86_400_000
 _DAY_ZERO = np.datetime64("1970-01-01")
 
@@ -83,11 +85,17 @@ def parts_of(table: pa.Table) -> tuple[list[Part], list[QueueRows]]:
 def write_parts(
     folder: Folder, part: ByteRange, parts: list[Part], form: Form
 ) -> Iterator[ArchiveFile]:
-    """Write each part to its file and yield what the manifest says of it."""
-    for each in parts:
+    """Write each part to its file and yield what the manifest says of it.
+
+    While one file goes to the disk, the next one is encoded.
+    """
+
+    def write(each: Part) -> ArchiveFile:
         name = file_name(each.topic, each.date, part)
-        size = _write(folder, name, each.rows, form)
-        yield describe(each, name, size)
+        return describe(each, name, _write(folder, name, each.rows, form))
+
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        yield from pool.map(write, parts)
 
 
 def describe(part: Part, name: str, size: int) -> ArchiveFile:

@@ -147,6 +147,14 @@ def test_bytes_of_a_batch_are_bounded_by_what_its_columns_hold() -> None:
     assert 1500 < size < 2000 + 4 * 20 + rows * 8 * 4  # entries of the map have offsets too
 
 
+def test_bytes_of_a_batch_count_bytes_and_not_characters() -> None:
+    tags = "TAGS\x01" + "ü" * 500
+    data = compressed(b"", 0, tags.encode()) * 6
+    wanted = frozenset({"tags"})
+    assert take(data, max_bytes=3 * 1004, how={"wanted": wanted})[0] == 3
+    assert take(data, max_bytes=3 * 1004 - 1, how={"wanted": wanted})[0] == 2
+
+
 def test_one_row_is_taken_however_large_it_is() -> None:
     assert take(plain_log(2, body=bytes(5000)), max_bytes=10)[:3] == (
         1,
@@ -162,9 +170,11 @@ def test_a_decompressed_body_counts_with_the_bytes_it_then_has() -> None:
     assert take(data, max_bytes=250_000, how={"decompress": False})[0] == 4
 
 
-def compressed(body: bytes, flag: int = SysFlag.COMPRESSED) -> bytes:
+def compressed(
+    body: bytes, flag: int = SysFlag.COMPRESSED, properties: bytes = b"TAGS\x01a"
+) -> bytes:
     return encode_record(
-        b"orders", body, b"", queue_id=0, queue_offset=0, log_offset=0, born_time_ms=0,
+        b"orders", body, properties, queue_id=0, queue_offset=0, log_offset=0, born_time_ms=0,
         born_host=bytes(8), store_time_ms=0, store_host=bytes(8), sys_flag=flag,
     )  # fmt: skip
 
@@ -251,6 +261,18 @@ def test_the_flag_of_a_row_is_the_same_whether_its_body_is_wanted_or_not() -> No
     data = compressed(compress_body(b"body"))
     alone = take(data, how={"wanted": frozenset({"sys_flag"})})[4]
     assert alone["sys_flag"] == take(data)[4]["sys_flag"]
+
+
+def test_a_body_that_nobody_wants_is_not_looked_into() -> None:
+    broken = compressed(b"not compressed at all")
+    assert take(broken, how={"wanted": frozenset({"tags"})})[:3] == (1, len(broken), Ending.END)
+
+
+def test_what_is_null_takes_no_bytes() -> None:
+    data = compressed(b"", 0, b"") + compressed(b"", 0, b"TAGS\x01a")
+    validity, offsets, text = take(data)[4]["tags"]
+    assert (validity, text) == (bytearray([0b10]), bytearray(b"a"))
+    assert offsets == bytearray((0).to_bytes(8, "little") + (1).to_bytes(4, "little"))
 
 
 def test_properties_in_the_thousands_are_read_in_time() -> None:

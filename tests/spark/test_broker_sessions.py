@@ -37,12 +37,17 @@ def session(name_servers: str) -> Iterator[BrokerSession]:
 
 
 def send(name_servers: str, topic: str, queue_id: int, bodies: list[bytes], tag: str = "") -> None:
+    """Send to one queue, and return once readers see it all."""
+    key = QueueKey(topic, broker_of(name_servers, topic), queue_id)
+    end = connect(options(name_servers)).bounds([key])[key].max + len(bodies)
     with Producer(name_servers, group="g-session") as producer:
         for begin in range(0, len(bodies), 200):
             producer.send_batch(
                 [Message(topic, body, tags=tag) for body in bodies[begin : begin + 200]],
-                queue=MessageQueue(topic, broker_of(name_servers, topic), queue_id),
+                queue=MessageQueue(*key),
             )
+    bounds = connect(options(name_servers)).bounds
+    eventually(lambda: bounds([key])[key].max == end, f"{len(bodies)} messages in {key}")
 
 
 def broker_of(name_servers: str, topic: str) -> str:

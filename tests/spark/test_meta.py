@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,16 @@ def send(name_servers: str, session: BrokerSession, topic: str, counts: dict[int
         for queue_id, count in counts.items():
             queue = MessageQueue(topic, broker, queue_id)
             producer.send_batch([Message(topic, b"x")] * count, queue=queue)
+    _await_visible(session, topic, counts)
+
+
+def _await_visible(session: BrokerSession, topic: str, counts: dict[int, int]) -> None:
+    """Brokers put what they have stored into its queue a moment later."""
+    deadline = time.monotonic() + 10
+    keys = [key for key in session.queues([topic]) if key.queue_id in counts]
+    while any(each.max < counts[key.queue_id] for key, each in session.bounds(keys).items()):
+        assert time.monotonic() < deadline, f"{counts} messages are not all in {topic}"
+        time.sleep(0.02)
 
 
 def test_every_group_of_a_queue_has_a_row(

@@ -115,7 +115,8 @@ class TopicReadOptions(ConnectionOptions):
 
     push_down_filters: bool = option(False, "pushDownFilters")
     """Let a batch read only what the query's conditions on topic, broker, queue, offset, store time
-    and tags let through. Needs ``spark.sql.python.filterPushdown.enabled=true``."""
+    and tags let through. Needs ``spark.sql.python.filterPushdown.enabled=true``. Load anew for each
+    query: Spark keeps with a DataFrame what was pushed last."""
 
     snapshot: str = option(LOAD, "snapshot", choices=(LOAD, ACTION))
     """When the end of a batch is found out: once, at ``load`` (with a schema of the user's own, at

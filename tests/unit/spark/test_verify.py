@@ -310,3 +310,10 @@ def test_a_topic_that_names_another_directory_has_no_units(store: Path) -> None:
     files = StoreFiles(LocalStorage(), str(store))
     assert files.queue("a", 0).files
     assert not files.queue("../consumequeue/a", 0).files
+
+
+def test_an_archive_of_topics_is_not_compared_with_a_log(store: Path, tmp_path: Path) -> None:
+    Manifest(open_folder(tmp_path / "archive")).settle({"table": "topics"})
+    asked = store_settings(store, archive=str(tmp_path / "archive"))
+    with pytest.raises(ConfigError, match="not archived from a log"):
+        verify(None, asked)

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cometmq.model.errors import ConfigError
 from cometmq.spark.errors import BadRecordError, DataLossError
 from cometmq.spark.logs import LogPlace, missing
 from cometmq.spark.pipelines.archive import RangeJob, read_rows
@@ -145,5 +146,7 @@ def _findings(compared: Compared) -> Iterator[Finding]:
 
 def _job(manifest: Manifest, place: str, log: LogPlace) -> RangeJob:
     kind = manifest.kind()
+    if "decompress" not in kind:
+        raise ConfigError(f"{place} was not archived from a log, so it cannot be compared with one")
     topics = frozenset(topic.encode() for topic in kind["topics"]) or None
     return RangeJob(log, place, topics, kind["decompress"], Form())

@@ -359,3 +359,29 @@ def test_damage_in_the_log_ends_the_run_and_keeps_what_was_archived(
     assert record.status == "failed"
     assert "checksum" in record.reason
     assert 0 < len(rows_of(settings)) < 300
+
+
+def test_two_logs_without_a_name_are_not_mixed_up(
+    store: MessageStore, clock: ManualClock, settings: ArchiveSettings, tmp_path: Path
+) -> None:
+    """One would count as archived as far as the other one was."""
+    fill(store, clock, 30)
+    archive(None, replace(settings, broker_name=""))
+    other = opened(tmp_path / "other", clock=clock)
+    fill(other, clock, 90)
+    with pytest.raises(ConfigError, match="store="):
+        archive(None, replace(settings, broker_name="", store=str(tmp_path / "other")))
+    other.close()
+
+
+def test_an_archive_holds_several_brokers(
+    store: MessageStore, clock: ManualClock, settings: ArchiveSettings, tmp_path: Path
+) -> None:
+    fill(store, clock, 30)
+    archive(None, settings)
+    other = opened(tmp_path / "other", clock=clock)
+    fill(other, clock, 20)
+    archive(None, replace(settings, broker_name="broker-b", store=str(tmp_path / "other")))
+    other.close()
+    assert bodies_of(settings) == sorted([*bodies(30), *bodies(20)])
+    assert {row["broker_name"] for row in rows_of(settings)} == {"broker-a", "broker-b"}

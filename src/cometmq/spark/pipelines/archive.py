@@ -57,7 +57,8 @@ class ArchiveSettings(PipelineSettings):
     store: str = setting("")
     """The log: a store's directory, its ``commitlog``, or an address such as ``s3://…``."""
     broker_name: str = setting("")
-    """The name of the broker that wrote it; stands in the column, in files' names and manifest."""
+    """The name of the broker that wrote it; stands in the column, in files' names and manifest. It
+    is needed if the archive is to hold several brokers."""
     to: str = setting("")
     """Folder of the archive: a directory that all executors see, or an address."""
     topics: tuple[str, ...] = setting(())
@@ -187,8 +188,9 @@ def _opened(settings: ArchiveSettings) -> LogPlace:
 
 
 def _kind(settings: ArchiveSettings) -> dict[str, Any]:
-    """What must be the same in all runs."""
-    return {
+    """What must be the same in all runs; logs without a name are told apart by their place."""
+    unnamed = {} if settings.broker_name else {"store": settings.store}
+    return unnamed | {
         "columns": [column.name for column in COLUMNS],
         "topics": sorted(settings.topics),
         "decompress": settings.decompress,

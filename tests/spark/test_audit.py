@@ -14,8 +14,11 @@ import pytest
 
 from cometmq.model.errors import ConfigError
 from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.spark.pipelines.archive import ArchiveSettings, archive
 from cometmq.spark.pipelines.audit import AuditSettings, audit
 from cometmq.spark.pipelines.findings import Finding, Findings, Severity
+from cometmq.spark.pipelines.folders import open_folder
+from cometmq.spark.pipelines.manifest import Manifest
 from support.message_frames import START, message, write
 
 if TYPE_CHECKING:
@@ -279,6 +282,34 @@ def test_the_log_of_a_real_broker_is_whole_and_equal_to_its_copy(
         normal
     )
     assert result.run.counts["different"] == 0
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
+def test_an_archive_is_equal_to_its_log_until_a_range_is_lost(
+    spark: SparkSession, tmp_path: Path, version: str
+) -> None:
+    with tarfile.open(VECTORS / f"{version}-main.tar.gz") as tar:
+        tar.extractall(tmp_path, filter="data")
+    store, kept = str(tmp_path / "store"), str(tmp_path / "archive")
+    archive(None, ArchiveSettings(store=store, to=kept, range_bytes=100_000, closed=True))
+    settings = AuditSettings(
+        source=f"log:{store}", other=f"archive:{kept}", output=str(tmp_path / "out"), checks=()
+    )
+
+    whole = audit(spark, settings)
+    manifest = Manifest(open_folder(kept))
+    lost = next(e for e in manifest.entries() if {f.topic for f in e.files} == {"TopicNormal"})
+    [entry] = (tmp_path / "archive" / "_manifest").rglob(f"{lost.start:020d}-*.json")
+    entry.unlink()
+    holed = audit(spark, settings)
+
+    assert whole.run.counts["different"] == 0
+    assert whole.run.counts["compared"] > 10
+    assert whole.good
+    found = Findings.from_table(holed.tables["findings"])
+    assert sum(f.count for f in found) == lost.rows
+    assert {f.topic for f in found} == {"TopicNormal"}
+    assert {f.finding for f in found} <= {"missing-there", "expired-there", "behind-there"}
 
 
 def test_a_byte_that_flipped_in_a_log_is_found(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
 from cometmq.spark.pipelines.replay import ReplaySettings, replay
+from support.spark_topics import until
 from support.stores import opened, put
+from support.topic_audit import stored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,5 +67,6 @@ def test_replay_an_archive(
     )
     replay(None, settings)
     replay(None, settings)
+    until(lambda: sum(map(len, stored(name_servers, topic).values())) == 2 * COUNT, "all of them")
     run_blocks("replay-an-archive", **{"127.0.0.1:9876": name_servers, "orders-again": topic})
     assert capsys.readouterr().out == f"{COUNT}\n"

@@ -7,6 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.compression import compress_body
@@ -14,8 +16,9 @@ from cometmq.spark.errors import PlaceError
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
 from cometmq.spark.pipelines.archived import COLUMNS
 from cometmq.spark.pipelines.instants import instant_ms
+from cometmq.spark.pipelines.manifest import ArchiveFile, Entry, QueueRows
 from cometmq.spark.pipelines.pace import Pace
-from cometmq.spark.pipelines.replay import ReplaySettings, replay
+from cometmq.spark.pipelines.replay import ReplaySettings, portions, replay, shares
 from cometmq.spark.pipelines.replay_rows import Choice, Rewriting
 from cometmq.spark.schema import arrow_schema
 from cometmq.system.clock import ManualClock
@@ -227,3 +230,41 @@ def test_mistakes_are_named(
     given = {"archive": archived, "name_servers": "127.0.0.1:1", **more}
     with pytest.raises(error, match=text):
         replay(None, ReplaySettings(**given), dry_run=True)
+
+
+def entry(number: int, rows: int, queues: int) -> Entry:
+    """An entry whose rows are of two topics."""
+    topics = ("orders", "bills", "rmq_sys_x")
+    files = tuple(
+        ArchiveFile(f"{topic}-{number}", topic, "2026-01-01", rows, 1, 0, 0, 0, 0)
+        for topic in topics
+    )
+    numbers = tuple(
+        QueueRows(topic, queue, 1, 0, 0, 0, 0) for topic in topics for queue in range(queues)
+    )
+    return Entry("b", number, number + 1, rows, files, numbers)
+
+
+@given(st.lists(st.integers(0, 50), max_size=20), st.integers(1, 60), st.integers(1, 9))
+def test_every_queue_of_a_portion_is_in_one_share(
+    rows: list[int], portion_rows: int, cores: int
+) -> None:
+    """So that its order is kept; and every file is in a portion, in order."""
+    entries = [entry(number, count, queues=5) for number, count in enumerate(rows)]
+    divided = list(portions(entries, portion_rows))
+    assert [each for portion in divided for each in portion] == entries
+    for number, portion in enumerate(divided):
+        found = list(shares(ReplaySettings(topics=("orders", "bills")), number, portion, cores))
+        held = [(share.topic, queue) for share in found for queue in share.queues]
+        assert sorted(held) == [(t, q) for t in ("bills", "orders") for q in range(5)]
+        assert {share.files for share in found if share.topic == "orders"} == {
+            tuple(f"orders-{each.start}" for each in portion)
+        }
+
+
+def test_tasks_that_run_at_once_share_the_rate() -> None:
+    settings = ReplaySettings(rate=100.0)
+    for cores in (1, 2, 8):
+        found = list(shares(settings, 0, [entry(0, 1, queues=5)], cores))
+        assert sum(share.rate for share in found[:cores]) == pytest.approx(100)
+        assert {share.topic for share in found} == {"bills", "orders"}

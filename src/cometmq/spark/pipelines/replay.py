@@ -158,9 +158,8 @@ def _send_all(
 ) -> Iterator[Sending]:
     """Send portion by portion; a portion begins when the one before is acknowledged."""
     job = _job(settings, name, dry_run=begun is None)
-    portions = list(_portions(entries, settings.portion_rows))
     progress.start(sum(entry.rows for entry in entries), "rows", "replay")
-    for number, portion in enumerate(portions):
+    for number, portion in enumerate(portions(entries, settings.portion_rows)):
         key = f"portion:{number}"
         if begun is not None and key in begun.steps:
             done = [
@@ -168,8 +167,8 @@ def _send_all(
                 for archived, rows, repeated, (topic, sent) in begun.steps[key]["sendings"]
             ]
         else:
-            shares = list(_shares(settings, number, portion, cores_of(spark)))
-            done = run(spark, partial(send_share, job), shares)
+            divided = list(shares(settings, number, portion, cores_of(spark)))
+            done = run(spark, partial(send_share, job), divided)
             if begun is not None:
                 begun.step(key, sendings=done)
         progress.step(sum(entry.rows for entry in portion))
@@ -215,7 +214,7 @@ def _batch_bytes(options: TopicWriteOptions, pace: Pace) -> int:
     return min(options.batch_bytes, max(_BATCH_BYTES_MIN, pace.slice_rows * 256))
 
 
-def _portions(entries: Sequence[Entry], rows_max: int) -> Iterator[list[Entry]]:
+def portions(entries: Sequence[Entry], rows_max: int) -> Iterator[list[Entry]]:
     """Divide entries, in their order, into portions of about so many rows."""
     portion: list[Entry] = []
     for entry in entries:
@@ -227,7 +226,7 @@ def _portions(entries: Sequence[Entry], rows_max: int) -> Iterator[list[Entry]]:
         yield portion
 
 
-def _shares(
+def shares(
     settings: ReplaySettings, number: int, portion: Sequence[Entry], cores: int
 ) -> Iterator[Share]:
     """Divide a portion by topic and queue, so that each queue is in one share alone."""

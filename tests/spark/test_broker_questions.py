@@ -177,6 +177,15 @@ async def test_a_queue_is_not_gone_when_its_broker_comes_back_between_two_questi
     assert not placed.gone
 
 
+async def test_no_topic_is_missing_while_the_only_broker_is_away(asked: Asked) -> None:
+    asked.serve()
+    asked.names.routes.clear()
+    with pytest.raises(AwayError, match="no broker is registered"):
+        await asked.metadata.queues(["t"])
+    asked.serve("a")
+    assert await asked.metadata.queues(["t", "u"]) == {"t": [key(0), key(1)], "u": None}
+
+
 async def test_a_copy_tells_the_bounds_when_the_master_does_not_answer(asked: Asked) -> None:
     master, copy = asked.brokers["a"], asked.brokers["b"]
     copy.name = "a"

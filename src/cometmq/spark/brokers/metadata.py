@@ -68,8 +68,13 @@ class Metadata:
         return sorted(TopicList.decode(answer.body).topic_list)
 
     async def queues(self, topics: Iterable[str]) -> dict[str, list[QueueKey] | None]:
-        """Give the readable queues of each topic, None for a topic that does not exist."""
+        """Give the readable queues of each topic, None for a topic that does not exist.
+
+        Where no broker at all is registered, as while the only one restarts, nothing is known.
+        """
         routes = await self.places.routes(topics)
+        if None in routes.values() and not (await self.places.cluster()).broker_addr_table:
+            raise AwayError("no broker is registered with the name server now")
         return {topic: keys_of(route) if route else None for topic, route in routes.items()}
 
     async def bounds(self, placed: Placed) -> dict[QueueKey, Bounds]:

@@ -37,7 +37,7 @@ PASSING: Final = frozenset(
 
 
 class AwayError(RemotingError):
-    """A broker is not registered with the name server now."""
+    """A broker, or any, is not registered with the name server now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+
+import pyarrow as pa
 
 from cometmq.spark.batches import Decoded, RecordDecoder
 from cometmq.spark.columns import Ending
@@ -48,7 +49,9 @@ class Reading:
     damage: list[Damage] = field(default_factory=list)
 
 
-def read_range(place: LogPlace, part: ByteRange, how: Reading | RecordDecoder) -> Iterator[Any]:
+def read_range(
+    place: LogPlace, part: ByteRange, how: Reading | RecordDecoder
+) -> Iterator[pa.RecordBatch]:
     """Yield the records that begin in a range, in the order of the log.
 
     Args:
@@ -86,7 +89,7 @@ class _FileReading:
         self._part = part
         self._reading = reading
 
-    def batches(self, position: int, stop: int) -> Iterator[Any]:
+    def batches(self, position: int, stop: int) -> Iterator[pa.RecordBatch]:
         size = self._reading.window_bytes
         if size is None:
             most = REMOTE_WINDOW_BYTES if self._place.remote else LOCAL_WINDOW_BYTES
@@ -113,7 +116,9 @@ class _FileReading:
             return found
         problem = "something else where a record began before"
         if not self._reading.permissive:
-            raise DataLossError(f"{self._part}: met {problem}: the log was cut and written anew")
+            raise DataLossError(
+                f"{self._part}: met {problem}: the log was cut and written anew, or is damaged"
+            )
         passed = ByteRange(self._place.name, begin, self._file.base_offset + found)
         self._reading.damage.append(Damage(passed, problem))
         return found
@@ -128,7 +133,7 @@ class _FileReading:
                 " files are read without such guesses (maxPartitionBytes)"
             )
 
-    def _walk(self, window: Window, position: int, stop: int) -> Iterator[Any]:
+    def _walk(self, window: Window, position: int, stop: int) -> Iterator[pa.RecordBatch]:
         while position < stop:
             if not window.holds(position, 1):
                 window.move(position)

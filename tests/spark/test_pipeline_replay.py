@@ -13,6 +13,8 @@ import pytest
 
 from cometmq.spark.pipelines import replay as replay_module
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
+from cometmq.spark.pipelines.archived import read_archive
+from cometmq.spark.pipelines.letter_export import Selection, export
 from cometmq.spark.pipelines.replay import ReplaySettings, replay
 from support.spark_topics import until
 from support.stores import opened, put
@@ -190,3 +192,25 @@ def test_the_rate_is_kept(settings: ReplaySettings, topic: str) -> None:
     assert 2.0 <= time.monotonic() - begun < 6.0
     assert len(set(grown)) > 2
     assert len(messages(settings, topic)) == COUNT
+
+
+def test_exported_dead_letters_come_back_where_they_were_sent_to(
+    spark: SparkSession, tmp_path: Path, name_servers: str, topic: str
+) -> None:
+    """The letters of two groups, which have equal queues and offsets, are kept apart."""
+    store = opened(tmp_path / "store")
+    for number in range(60):
+        put(
+            store,
+            f"{number}".encode(),
+            topic=f"%DLQ%g{number % 2}",
+            properties={"RETRY_TOPIC": topic, "ORIGIN_MESSAGE_ID": f"id{number}"},
+        )
+    store.close()
+    archive(None, ArchiveSettings(store=str(tmp_path / "store"), to=str(tmp_path / "archive")))
+    letters = str(tmp_path / "letters")
+    assert export(read_archive(spark, tmp_path / "archive"), Selection(), letters)["rows"] == 60
+    replay(spark, ReplaySettings(archive=letters, name_servers=name_servers))
+    found = messages(ReplaySettings(name_servers=name_servers), topic, 60)
+    assert sorted(int(message.body) for message in found) == list(range(60))
+    assert len({unique_key_of(message) for message in found}) == 60

@@ -7,6 +7,7 @@ is done on 16-bit keys, which is a matter of milliseconds. Source: ours.
 
 from __future__ import annotations
 
+import inspect
 import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,8 @@ _FEW = (
 """Columns with few values, written as numbers into a dictionary."""
 _UNSEEN = ("body", "properties", "keys", "offset_msg_id", "born_host", "store_host")
 """Columns whose least and greatest value nobody looks for."""
+_HAS_FILTERS = "bloom_filter_options" in inspect.signature(pq.ParquetWriter).parameters
+"""Older versions of pyarrow cannot write them."""
 _FALSE_POSITIVES = 0.05
 _FILES_AT_ONCE = 2
 _MS_PER_DAY = 86_400_000
@@ -42,7 +45,7 @@ class Form:
     codec: str = "zstd"
     group_rows: int = 131_072
     bloom: bool = True
-    """Whether files have a Bloom filter on ``msg_id``."""
+    """Whether files have a Bloom filter on ``msg_id``, where pyarrow can write one."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def _write(folder: Folder, name: str, rows: pa.Table, form: Form) -> int:
     names = rows.schema.names
     sorting = [pq.SortingColumn(names.index(column)) for column in ("queue_id", "queue_offset")]
     more: dict[str, Any] = {}
-    if form.bloom:
+    if form.bloom and _HAS_FILTERS:
         ids = max(1, min(rows.num_rows, form.group_rows))
         more["bloom_filter_options"] = {"msg_id": {"ndv": ids, "fpp": _FALSE_POSITIVES}}
     with folder.writing(name) as sink:

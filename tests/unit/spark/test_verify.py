@@ -13,7 +13,7 @@ import pytest
 
 from cometmq.model.errors import ConfigError
 from cometmq.spark.logs.storage import LocalStorage
-from cometmq.spark.pipelines import Runs
+from cometmq.spark.pipelines import Runs, store_files
 from cometmq.spark.pipelines import verify as verify_module
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
 from cometmq.spark.pipelines.folders import open_folder
@@ -185,6 +185,15 @@ def test_only_chosen_topics_are_compared(store: Path) -> None:
     drop_queue(store)
     assert verify(None, store_settings(store, topics=("a",))).good
     assert not verify(None, store_settings(store, topics=("b",))).good
+
+
+def test_chains_are_followed_from_one_part_of_a_file_to_the_next(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_files, "_CHUNK_ENTRIES", 7)
+    assert verify(None, store_settings(store)).good
+    change_slot(store)
+    assert kinds(verify(None, store_settings(store))) == {"index-chain": 1}
 
 
 class KilledError(BaseException):

@@ -217,22 +217,34 @@ def check_chains(job: CheckJob, number: int) -> Checked:
     """Check that the slots of an index file lead to all of its entries, newest first."""
     file, header = job.index[number]
     checked = Checked(file.path)
-    entries = file.entries(1, header.next_entry)
-    if len(entries) == 0:
-        return checked
-    slots = entries["hash"].astype(np.int64) % file.slots
-    order = np.argsort(slots, kind="stable")
-    previous = np.zeros(len(entries), np.int64)
-    follows = slots[order][1:] == slots[order][:-1]
-    previous[order[1:][follows]] = order[:-1][follows] + 1
-    newest = np.zeros(file.slots, np.int64)
-    newest[slots] = np.arange(1, len(entries) + 1)
-    wrong = np.flatnonzero(previous != entries["previous"])
-    lost = np.flatnonzero(newest != file.slot_values())
-    checked.findings += _chain_findings(file, "entries", wrong + 1)
-    checked.findings += _chain_findings(file, "slots", lost)
-    checked.keys = len(entries)
+    newest = np.zeros(file.slots, np.int32)
+    wrong = []
+    for first, entries in file.chunks(header):
+        previous = _previous(entries["hash"] % file.slots, first, newest)
+        wrong.append(np.flatnonzero(previous != entries["previous"]) + first)
+        checked.keys += len(entries)
+    if wrong:
+        lost = np.flatnonzero(newest != file.slot_values())
+        checked.findings += _chain_findings(file, "entries", np.concatenate(wrong))
+        checked.findings += _chain_findings(file, "slots", lost)
     return checked
+
+
+def _previous(slots: Any, first: int, newest: Any) -> Any:
+    """Return what entry each entry must lead to, and bring ``newest`` of each slot up to date.
+
+    Args:
+        slots: of some entries that follow each other.
+        first: the number of the first of them.
+        newest: by slot, the number of the newest entry before them.
+    """
+    order = np.argsort(slots, kind="stable")
+    sorted_slots = slots[order]
+    previous = newest[slots]
+    follows = sorted_slots[1:] == sorted_slots[:-1]
+    previous[order[1:][follows]] = order[:-1][follows] + first
+    newest[slots] = np.arange(first, first + len(slots))  # of equal slots the last one stays
+    return previous
 
 
 def _chain_findings(file: IndexFile, what: str, numbers: Any) -> Iterator[Finding]:

@@ -43,7 +43,8 @@ RESULTS = HERE / "results"
 FILES = Path("build/bench/spark")
 GB = 1000**3
 INTERPRETED_ROWS = 50_000
-BATCH_BYTES = (1 << 20, 16 << 20, 64 << 20)
+BATCH_BYTES = {1 << 20: 150, 16 << 20: 200}
+"""Bounds of a batch, and how many MiB a worker may then take, itself included."""
 KERNEL = (
     Subject("kernel", "decoder alone, core columns", goal=3000),
     Subject("kernel-properties", "decoder alone, with properties"),
@@ -54,11 +55,11 @@ MEMORY = tuple(
     Subject(
         f"memory-{size >> 20}",
         f"worker that reads {{size:g}} GB of log, `batch.bytes` of {size >> 20} MiB",
-        goal={1: 200, 16: 300, 64: 700}[size >> 20],
+        goal=goal,
         unit="MiB",
         more_is_better=False,
     )
-    for size in BATCH_BYTES
+    for size, goal in BATCH_BYTES.items()
 )
 Values = dict[str, list[float]]
 

@@ -25,7 +25,7 @@ from support.rounds import rounds
 from support.stores import files_of, opened, put, small_settings
 
 COUNT = 1500
-KILLS = rounds(ci=6, soak=30)
+KILLS = rounds(ci=4, soak=30)
 PROGRAM = """
 import json, sys
 from importlib import import_module

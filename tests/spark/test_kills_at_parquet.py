@@ -9,17 +9,16 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import toolchain
 from servers import Cluster
 
 from cometmq.client.blocking import Producer
 from cometmq.model.errors import CometError
 from cometmq.model.message import Message
-from support.spark_kills import kill_at_random, topic_of
+from support.spark_kills import ON_EVERY_SPARK, kill_at_random, topic_of
 from support.spark_program import ROWS_PER_TRIGGER
 from support.topic_audit import stored
 
-BATCH, AHEAD, BODY_BYTES = 250, 4, 2_000
+BATCH, AHEAD, BODY_BYTES = 250, 3, 2_000
 
 
 class Sender:
@@ -43,17 +42,17 @@ class Sender:
 
 
 @pytest.mark.soak_elsewhere
+@ON_EVERY_SPARK
 def test_every_message_is_in_the_files_exactly_once_however_a_stream_is_killed(
-    make_cluster: Callable[..., Cluster], tmp_path: Path
+    where: str, make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
-    toolchain.command("java")
     cluster = make_cluster()
     topic = topic_of(cluster)
     folder = tmp_path / "stream"
     folder.mkdir()
     with Producer(cluster.namesrv, group="kills") as producer:
         sender = Sender(producer, topic, folder / "checkpoint")
-        count = kill_at_random("to-parquet", folder, cluster, topic, sender.feed)
+        count = kill_at_random("to-parquet", folder, where, cluster, topic, sender.feed)
 
     rows = pq.read_table(folder / "seen.parquet").to_pylist()
     seen = Counter((row["queue_id"], row["queue_offset"], row["body"]) for row in rows)

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import toolchain
 from servers import Cluster
 
-from support.spark_kills import kill_at_random, topic_of
+from support.spark_kills import ON_EVERY_SPARK, kill_at_random, topic_of
 from support.topic_audit import Audit, first_ones, order_by_key, stored
 
-LINES, KEYS, AHEAD = 1000, 12, 6
+LINES, KEYS, AHEAD = 600, 12, 3
 
 
 class Source:
@@ -49,14 +48,14 @@ class Source:
 
 
 @pytest.mark.soak_elsewhere
+@ON_EVERY_SPARK
 def test_nothing_is_lost_and_twins_have_one_key_however_a_stream_is_killed(
-    make_cluster: Callable[..., Cluster], tmp_path: Path
+    where: str, make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
-    toolchain.command("java")
     cluster = make_cluster()
     topic = topic_of(cluster)
     source = Source(tmp_path / "stream" / "source")
-    count = kill_at_random("to-topic", tmp_path / "stream", cluster, topic, source.feed)
+    count = kill_at_random("to-topic", tmp_path / "stream", where, cluster, topic, source.feed)
 
     queues = stored(cluster.namesrv, topic, rows=source.lines)
     messages = [message for found in queues.values() for message in found]

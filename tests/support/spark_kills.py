@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+import toolchain
 from processes import LAUNCHER, Process, ProcessError
 from servers import Cluster, connect, new_topic
 
@@ -34,7 +36,7 @@ PROGRAM = Path(__file__).with_name("spark_program.py")
 VICTIMS = ("worker", "driver", "broker")
 EXECUTOR = "CoarseGrainedExecutorBackend"
 PROGRESS_S, END_S, GONE_S = 120.0, 180.0, 20.0
-DELAY_MAX_S = 1.5
+DELAY_MAX_S = 1.0
 LOOK_S = 0.05
 
 
@@ -53,14 +55,21 @@ class Place:
 
 
 @contextmanager
-def place(folder: Path) -> Iterator[Place]:
-    """Where ``COMETMQ_SPARK`` says: in the driver, or on a cluster of its own for this test."""
-    if os.environ.get("COMETMQ_SPARK", "local") == "local":
+def place(name: str, folder: Path) -> Iterator[Place]:
+    """Give a place: ``local``, in the driver, or ``standalone``, on a cluster for this test."""
+    os.environ["JAVA_HOME"] = str(toolchain.java_home())
+    if name == "local":
         yield Place("local[2,8]")
         return
     launcher = (sys.executable, "-S", str(LAUNCHER))
     with StandaloneCluster(2, folder=folder, launcher=launcher) as cluster:
         yield Place(cluster.master, cluster.daemons[-1].pid)
+
+
+ON_EVERY_SPARK = pytest.mark.parametrize(
+    "where", ["local", pytest.param("standalone", marks=pytest.mark.standalone_only)]
+)
+"""For tests that take ``where`` they run: in the driver, or with executors of their own."""
 
 
 def topic_of(cluster: Cluster) -> str:
@@ -73,26 +82,32 @@ def topic_of(cluster: Cluster) -> str:
 
 
 def kill_at_random(
-    program: str, folder: Path, cluster: Cluster, topic: str, feed: Callable[[], None]
+    program: str,
+    folder: Path,
+    where: str,
+    cluster: Cluster,
+    topic: str,
+    feed: Callable[[], None],
 ) -> int:
     """Run a program through as many rounds as the setting in force says; returns their number.
 
     Args:
         program: ``to-topic`` or ``to-parquet``.
         folder: for its checkpoint, its files and its logs.
+        where: on which Spark, as `place` calls it.
         cluster: whose broker is killed.
         topic: what it writes or reads.
         feed: called before each round, and again while progress is awaited: gives it work.
     """
     seed = random.SystemRandom().randrange(1 << 32)
-    with place(folder / "spark") as where:
-        count = rounds(ci=3 if where.daemon is None else 1, soak=30)
-        killer = Killer(program, folder, where, cluster, topic, feed=feed, seed=seed)
+    with place(where, folder / "spark") as found:
+        count = rounds(ci=3 if found.daemon is None else 1, soak=30)
+        killer = Killer(program, folder, found, cluster, topic, feed=feed, seed=seed)
         try:
             killer.run(count)
         finally:
             killer.close()
-            print(f"seed={seed} starts={killer.starts} on={cluster.target}", where.master)
+            print(f"seed={seed} starts={killer.starts} on={cluster.target}", found.master)
             print(*killer.done, sep="\n")
     return count
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-ROWS_PER_TRIGGER = 2_000
+ROWS_PER_TRIGGER = 1_000
 LOOK_S = 0.2
 SLOWLY = "if(java_method('java.lang.Thread', 'sleep', 1L) is null, null, {0}) as {0}"
 """One row in a millisecond: a batch takes its time, and a kill finds it under way."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.spark.errors import SourceError
+from cometmq.spark.errors import OptionError, SourceError
 from cometmq.spark.registration import FORMATS, check_version, source_class
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,6 +26,12 @@ def test_spark_finds_each_format_in_a_module_of_its_own(name: str) -> None:
 
     assert module.DefaultSource is source_class(name)
     assert module.DefaultSource.name() == name
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_refuses_an_unknown_option_when_it_is_loaded(name: str) -> None:
+    with pytest.raises(OptionError, match="option nosuchoption is unknown"):
+        source_class(name)({"nosuchoption": "1"}).schema()
 
 
 def test_every_module_that_spark_finds_is_installed_and_holds_a_format() -> None:

@@ -75,6 +75,7 @@ class ConsumeQueueSource(DataSource):
 
     def schema(self) -> str:
         """Return all columns."""
+        parse_options(QueueFileOptions, self.options)
         return ddl(COLUMNS)
 
     def reader(self, schema: StructType) -> ConsumeQueueReader:

@@ -65,6 +65,7 @@ class IndexSource(DataSource):
 
     def schema(self) -> str:
         """Return all columns."""
+        parse_options(IndexOptions, self.options)
         return ddl(COLUMNS)
 
     def reader(self, schema: StructType) -> IndexReader:

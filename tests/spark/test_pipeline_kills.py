@@ -70,12 +70,12 @@ def kill_again_and_again(pipeline: str, settings: Any, runs: Path, *, resume: bo
     print(f"seed={seed}")
     chance = random.Random(seed)
     kills = 0
-    for _ in range(KILLS):
+    for number in range(KILLS):
         before = size_of(runs)
         program = started(pipeline, resumed(settings, runs) if resume else settings)
         wait_for(runs, program, before)
         try:
-            program.wait(chance.uniform(0.0, 0.25))
+            program.wait(chance.uniform(0.0, 0.25 if number else 0.01))
         except subprocess.TimeoutExpired:
             program.kill()
             kills += 1

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,22 +13,23 @@ from pathlib import Path
 import pytest
 from kit import eventually
 
+from support.marked import left_running, marked_environment
+
 pytestmark = pytest.mark.local_only
 
-MARK = "COMETMQ_TEST_MARK"
 PATIENCE_S = 180.0
 
 
 @contextmanager
 def demo(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The demo as a process, and the mark that all it starts carry in their environment."""
-    mark = uuid.uuid4().hex
+    environment, mark = marked_environment()
     process = subprocess.Popen(
         [sys.executable, "-m", "cometmq", "pipeline-demo", "--folder", str(folder), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | {MARK: mark},
+        env=environment,
     )
     try:
         yield process, mark
@@ -39,18 +38,6 @@ def demo(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], s
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
-
-
-def left_running(mark: str) -> list[str]:
-    """The processes that carry a mark."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
-                found.append((folder / "cmdline").read_text().replace("\0", " ")[:200])
-        except OSError:
-            continue  # it has ended
-    return found
 
 
 def test_the_demo_finds_what_it_sent_and_leaves_reports_only(tmp_path: Path) -> None:

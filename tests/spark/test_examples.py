@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from kit import eventually
 from servers import Cluster
 
 from cometmq.client import Message
 from cometmq.client.blocking import Producer, PullConsumer
+from support.marked import left_running, marked_environment
 from cometmq.spark.brokers import connect, disconnect_all
 from cometmq.spark.options.connection import ConnectionOptions
 
@@ -188,9 +190,13 @@ def test_an_archive_is_asked_instead_of_the_broker(
 
 @pytest.mark.local_only
 @pytest.mark.only_on("comet")
-def test_a_cluster_of_ones_own_counts_as_well(name_servers: str, orders: str) -> None:
+def test_a_cluster_of_ones_own_counts_as_well_and_is_gone_with_the_program(
+    name_servers: str, orders: str
+) -> None:
+    environment, mark = marked_environment()
     done = subprocess.run(
         [sys.executable, str(FOLDER / "08_small_cluster.py"), name_servers, orders],
+        env=environment,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -199,3 +205,4 @@ def test_a_cluster_of_ones_own_counts_as_well(name_servers: str, orders: str) ->
 
     said = rf"{ORDERS} messages, counted by executors of spark://127\.0\.0\.1:\d+\n"
     assert re.fullmatch(said, done.stdout), done.stdout + done.stderr
+    eventually(lambda: not left_running(mark), timeout=20.0)

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import LAUNCHER
 from pyspark.errors import AnalysisException
 
 from cometmq.spark import register
 from cometmq.spark.registration import FORMATS
-from cometmq.spark.sessions import StandaloneCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,16 +86,3 @@ def test_formats_are_found_without_being_registered(tmp_path: Path) -> None:
     )
 
     assert done.stdout.splitlines() == ["found"] * len(FORMATS), done.stdout + done.stderr
-
-
-@pytest.mark.local_only
-def test_a_standalone_cluster_leaves_no_process(tmp_path: Path) -> None:
-    launcher = (sys.executable, "-S", str(LAUNCHER))
-    with StandaloneCluster(1, "512m", folder=tmp_path, launcher=launcher) as cluster:
-        assert cluster.master.startswith("spark://127.0.0.1:")
-        master, worker = cluster.daemons
-        assert master.poll() is worker.poll() is None
-
-    assert cluster.daemons == ()
-    assert master.poll() is not None
-    assert worker.poll() is not None

@@ -20,9 +20,9 @@ from servers import Cluster
 
 from cometmq.client import Message
 from cometmq.client.blocking import Producer, PullConsumer
-from support.marked import left_running, marked_environment
 from cometmq.spark.brokers import connect, disconnect_all
 from cometmq.spark.options.connection import ConnectionOptions
+from support.marked import left_running, marked_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from cometmq.model.errors import ConfigError
 from cometmq.model.topic import DELAY_TOPIC
+from cometmq.spark.pipelines import Run
 from cometmq.spark.pipelines import rebuild as rebuild_module
 from cometmq.spark.pipelines.rebuild import RebuildSettings, rebuild
 from cometmq.store import MessageStore
@@ -175,3 +177,31 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
 def test_rebuild_needs_a_store_and_a_place() -> None:
     with pytest.raises(ConfigError, match="expected store and to"):
         rebuild(None, RebuildSettings())
+
+
+def after_clearing(patched: pytest.MonkeyPatch) -> None:
+    patched.setattr(Run, "end", _kill)
+
+
+def before_naming(patched: pytest.MonkeyPatch) -> None:
+    patched.setattr(rebuild_module, "_name_index_files", _kill)
+
+
+def _kill(*_: object, **__: object) -> None:
+    raise KilledError
+
+
+@pytest.mark.parametrize("moment", [before_naming, after_clearing])
+def test_a_run_that_is_killed_at_the_end_ends_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    store = filled(tmp_path)
+    asked = asked_of(tmp_path)
+    with monkeypatch.context() as patched:
+        moment(patched)
+        with pytest.raises(KilledError):
+            rebuild(None, asked)
+    assert rebuild(None, replace(asked, resume="latest")).run.status == "done"
+    assert files_below(tmp_path / "new" / "consumequeue") == files_below(store / "consumequeue")
+    assert contents(tmp_path / "new" / "index") == contents(store / "index")
+    assert not (tmp_path / "new" / "_rebuild").exists()

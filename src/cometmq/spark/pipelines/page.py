@@ -54,8 +54,11 @@ table{border-collapse:collapse;width:100%;font-size:.9rem;font-variant-numeric:t
 caption{text-align:left;font-weight:600;padding:.5rem 0 .25rem}
 th,td{text-align:left;vertical-align:top;padding:.35rem 1rem .35rem 0;
 border-bottom:1px solid var(--rule)}
-th{color:var(--soft);font-weight:600}
-.n{text-align:right;white-space:nowrap}
+th{color:var(--soft);font-weight:600;white-space:nowrap}
+td{overflow-wrap:break-word;max-width:24rem}
+summary{color:var(--soft);cursor:pointer}
+code{overflow-wrap:anywhere}
+.n{text-align:right;white-space:nowrap}.t{white-space:nowrap}
 .tag{font-weight:600}.tag.error{color:var(--error)}.tag.warning{color:var(--warning)}
 .tag.note{color:var(--note)}
 code,pre{font:.85em ui-monospace,Menlo,Consolas,monospace}
@@ -64,7 +67,7 @@ table,tbody,tr,td,caption{display:block}thead{display:none}
 tr{border:1px solid var(--rule);border-radius:.5rem;padding:.4rem .7rem;margin:.5rem 0;
 background:var(--card)}
 td,td.n{border:0;padding:.15rem 0;display:flex;gap:.75rem;justify-content:space-between;
-text-align:right;white-space:normal}
+text-align:right;white-space:normal;max-width:none;overflow-wrap:anywhere}
 td::before{content:attr(data-name);color:var(--soft);flex:0 0 38%;text-align:left}
 td:empty{display:none}}
 @media print{nav{display:none}figure,tr{break-inside:avoid}}

@@ -175,7 +175,8 @@ def _table(table: pa.Table, units: Mapping[str, Unit], caption: str) -> str:
 
 def _cell(name: str, value: object, numeric: bool, unit: Unit | None) -> str:
     text = _written(value, unit)
-    return f'<td{_kind(numeric)} data-name="{escape(_spoken(name))}">{escape(text)}</td>'
+    kind = ' class="t"' if isinstance(value, datetime) else _kind(numeric)
+    return f'<td{kind} data-name="{escape(_spoken(name))}">{escape(text)}</td>'
 
 
 def _written(value: object, unit: Unit | None) -> str:
@@ -221,4 +222,7 @@ def _findings(findings: Findings) -> str:
 
 
 def _code(text: str | None) -> str:
-    return f"<code>{escape(clipped(text))}</code>" if text else ""
+    """A text to look at if one wants to; closed at first."""
+    if not text:
+        return ""
+    return f"<details><summary>show</summary><code>{escape(clipped(text))}</code></details>"

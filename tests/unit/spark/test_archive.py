@@ -20,6 +20,7 @@ from cometmq.spark.pipelines.archive import ArchiveSettings, archive, archived_t
 from cometmq.spark.pipelines.folders import open_folder
 from cometmq.spark.pipelines.manifest import Entry, Manifest, covered, encoded, file_name
 from cometmq.spark.pipelines.parquet import Form, Part, write_parts
+from cometmq.spark.pipelines.tables import IcebergArchive
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
 from support.stores import opened, put
@@ -385,3 +386,9 @@ def test_an_archive_holds_several_brokers(
     other.close()
     assert bodies_of(settings) == sorted([*bodies(30), *bodies(20)])
     assert {row["broker_name"] for row in rows_of(settings)} == {"broker-a", "broker-b"}
+
+
+def test_an_iceberg_table_in_object_storage_needs_a_catalog() -> None:
+    pytest.importorskip("pyiceberg")
+    with pytest.raises(ConfigError, match="needs catalog"):
+        IcebergArchive("s3://bucket/archive", "")

@@ -132,6 +132,10 @@ class IcebergArchive:
         except ImportError as problem:
             raise ConfigError("Iceberg tables need: pip install cometmq[iceberg]") from problem
         self._place = place
+        if "://" in place and not catalog:
+            raise ConfigError(
+                f"an Iceberg table at {place} needs catalog, an SQL catalog's address"
+            )
         address = catalog or f"sqlite:///{place}/_iceberg/catalog.db"
         if not catalog:
             (Path(place) / "_iceberg").mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -61,10 +62,12 @@ def test_the_demo_finds_what_it_sent_and_leaves_reports_only(tmp_path: Path) -> 
 def test_a_demo_that_is_ended_leaves_nothing_running(tmp_path: Path) -> None:
     with demo(tmp_path, "--seconds", "60") as (process, mark):
         assert process.stdout is not None
-        assert any("live totals" in line for line in process.stdout)
+        said = list(takewhile(lambda line: "live totals" not in line, process.stdout))
+        assert process.poll() is None, said
         assert len(left_running(mark)) > 2
 
         process.send_signal(signal.SIGTERM)
 
-        assert process.wait(60) == 128 + signal.SIGTERM
+        rest, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 128 + signal.SIGTERM, rest
         eventually(lambda: not left_running(mark), timeout=20.0)

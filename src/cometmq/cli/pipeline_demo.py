@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.table import Table
@@ -100,10 +101,10 @@ class _Demo:
             with Shop(server.name_servers, self._rate) as shop:
                 self._say(f"the shop sends {self._rate} orders per second; some cannot be billed")
                 spark = self._spark()
-                totals = _Totals(spark, server.name_servers, self._console)
-                threading.Event().wait(seconds)
-                shop.close()
-            counted = totals.finish(shop.acknowledged)
+                with _Totals(spark, server.name_servers, self._console) as totals:
+                    threading.Event().wait(seconds)
+                    shop.close()
+                    counted = totals.finish(shop.acknowledged)
             desk.wait_until_done(shop.acknowledged)
             self._check("orders in the live totals", shop.acknowledged, sum(counted.values()))
             self._check("orders by country", dict(shop.by_country), counted)
@@ -189,7 +190,7 @@ def _text(value: object) -> str:
 
 
 class _Totals:
-    """A query that adds orders up while they come, and prints the sums of every batch."""
+    """A query that adds orders up within ``with``, and prints the sums of every batch."""
 
     def __init__(self, spark: SparkSession, name_servers: str, console: Console) -> None:
         self._console = console
@@ -215,7 +216,7 @@ class _Totals:
         self._console.print(f"live totals, batch {batch:>2}:  {sums}")
 
     def finish(self, orders: int) -> dict[str, int]:
-        """Wait until all orders are counted, end the query and give the counts by country.
+        """Wait until all orders are counted and give the counts by country.
 
         Raises:
             DemoError: the query failed, or it takes too long.
@@ -227,8 +228,18 @@ class _Totals:
                     break
         if (problem := self._query.exception()) is not None:
             raise DemoError(f"the live totals ended: {problem}")
-        self._query.stop()
         return self._counted
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._query.stop()
 
 
 def _totals(messages: DataFrame) -> DataFrame:

@@ -35,7 +35,7 @@ QUEUES = 4
 COUNTRIES = {"DE": 31, "FR": 24, "IT": 19, "ES": 14, "AT": 9, "XX": 3}
 """Countries of the orders and how often each comes; nobody can bill an order from XX."""
 STATES = ("new", "paid", "shipped")
-START_S, STOP_S, WAIT_S = 15.0, 10.0, 60.0
+START_S, STOP_S, WAIT_S = 60.0, 10.0, 60.0
 TICK_S = 0.02
 IN_FLIGHT_MAX = 256
 

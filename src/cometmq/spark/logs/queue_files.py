@@ -263,11 +263,8 @@ class DispatchedEnd:
     def _last_in(self, reader: UnitReader) -> Unit | None:
         """Return the last unit of a file that leads to a record, None if none does."""
         path = reader.file.path
-        known = self._written.get(path, 0)
-        if known and reader.unit(known - 1) is None:  # cut since
-            known = 0
-        self._written[path] = written = reader.written(known)
-        for index in range(written - 1, -1, -1):
+        self._written[path] = written = reader.written(self._written.get(path, 0))
+        for index in range(written - 1, -1, -1):  # past what was cut since
             unit = reader.unit(index)
             if unit is not None and unit.size != FILLER_SIZE:
                 return unit

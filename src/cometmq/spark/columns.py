@@ -129,6 +129,7 @@ class RecordColumns:
         """
         if position < 0 or max_rows < 1:
             raise ValueError(f"met position {position} and {max_rows} rows, expected 0 and 1 or up")
+        self.buffers = {}  # whoever needs the last ones has them
         if cython.compiled:
             found = self._found
             taken = found.walk(

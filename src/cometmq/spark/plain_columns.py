@@ -93,6 +93,7 @@ class PlainColumns:
     ) -> tuple[int, int, Ending]:
         """Decode what fits into one batch, as `cometmq.spark.columns.RecordColumns.take` does."""
         self.problem = None
+        self.buffers = {}  # whoever needs the last ones has them
         stop = min(stop, len(data))
         max_bytes = min(max_bytes, BATCH_BYTES_MAX)
         plain = _Rows(self.wanted)
@@ -257,7 +258,7 @@ class _Rows:
             found[name] = _text_buffers(texts, nullable=name in NULLABLE)
         if "body" in wanted:
             bodies = fields["body"]
-            found["body"] = (None, _offsets(map(len, bodies)), bytearray(b"".join(bodies)))
+            found["body"] = (None, _offsets(map(len, bodies)), bytearray().join(bodies))
         if "record_valid" in wanted:
             found["record_valid"] = (None, _bits(self._valid))
         if "properties" in wanted:
@@ -307,7 +308,7 @@ def _micros(times_ms: Sequence[int]) -> list[int]:
 
 
 def _packed(kind: str, numbers: Iterable[int]) -> bytearray:
-    return bytearray(array(kind, numbers).tobytes())
+    return bytearray(array(kind, numbers))
 
 
 def _bits(values: Sequence[bool]) -> bytearray:

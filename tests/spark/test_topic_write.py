@@ -225,6 +225,13 @@ def test_a_topic_is_not_overwritten(spark: SparkSession, name_servers: str, topi
         writer.option("topic", topic).mode("overwrite").save()
 
 
+def test_a_mode_must_be_named(spark: SparkSession, name_servers: str, topic: str) -> None:
+    """Spark's default mode would have to know whether the topic exists."""
+    writer = numbers(spark, 1).write.format("rocketmq").option("nameServer", name_servers)
+    with pytest.raises(PySparkException, match=r"SAVE_MODE|ErrorIfExists"):
+        writer.option("topic", topic).save()
+
+
 def test_a_row_that_cannot_be_a_message_is_named_and_none_of_its_batch_is_sent(
     spark: SparkSession, name_servers: str, topic: str, write: Callable[..., None]
 ) -> None:
@@ -251,10 +258,12 @@ class Stream:
         ready.write_text("".join(f"{line}\n" for line in lines))
         ready.rename(self.source / name)
 
+    def rows(self) -> DataFrame:
+        return self._spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.source))
+
     def run(self, **options: str) -> str:
         """Write what is new and end; returns the query's id."""
-        rows = self._spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.source))
-        writer = rows.withColumnRenamed("value", "body").writeStream.format("rocketmq")
+        writer = self.rows().withColumnRenamed("value", "body").writeStream.format("rocketmq")
         writer = writer.options(**self._options, **options).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(self.checkpoint)).start()
         assert query.awaitTermination(WITHIN_S), "the stream does not end"

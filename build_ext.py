@@ -45,7 +45,8 @@ COMPILED: dict[str, str] = {
     "cometmq.broker.processors.plain_pull": "nearly every pull, the same way",
     "cometmq.broker.processors.plain_frames": "every read, ahead of the two",
     "cometmq.spark.record_rows": "every record that Spark reads, taken apart",
-    "cometmq.spark.columns": "every record that Spark reads, into columns",
+    "cometmq.spark.gathering": "every column that Spark reads",
+    "cometmq.spark.columns": "every batch that Spark reads, out of the two",
 }
 """Modules worth compiling, and why each one is: it runs once or more for every message."""
 

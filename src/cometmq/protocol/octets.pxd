@@ -22,11 +22,31 @@ cpdef Py_ssize_t put_decimal(object space, Py_ssize_t position, long long value)
 @cython.locals(value=cython.uint)
 cdef int i32_in(const unsigned char* memory, Py_ssize_t position) noexcept
 
+@cython.locals(high=cython.uint, low=cython.uint)
+cdef long long i64_in(const unsigned char* memory, Py_ssize_t position) noexcept
+
 cdef short i16_in(const unsigned char* memory, Py_ssize_t position) noexcept
 
 @cython.locals(found=cython.p_void)
 cdef Py_ssize_t end_of_run(
     const unsigned char* memory, Py_ssize_t at, Py_ssize_t end, int unit) noexcept
+
+cdef const unsigned char* memory_of(const unsigned char[::1] data) noexcept
+
+cdef const unsigned char* window(
+    const unsigned char* memory, Py_ssize_t at, Py_ssize_t size) noexcept
+
+cdef bytes bytes_in(const unsigned char* memory, Py_ssize_t at, Py_ssize_t size)
+
+@cython.locals(wanted=cython.p_char)
+cdef bint equals(
+    const unsigned char* memory, Py_ssize_t at, Py_ssize_t size, bytes text) noexcept
+
+cdef bint are_same(
+    const unsigned char* memory, Py_ssize_t at, Py_ssize_t other, Py_ssize_t size) noexcept
+
+@cython.locals(seen=cython.ulonglong, word=cython.ulonglong, end=cython.Py_ssize_t)
+cdef bint is_ascii(const unsigned char* memory, Py_ssize_t at, Py_ssize_t size) noexcept
 
 @cython.locals(memory=cython.p_char)
 cpdef bytes copy_of(object data, Py_ssize_t start, Py_ssize_t end)

@@ -22,6 +22,7 @@ if cython.compiled:
 
 _unpack_two = Struct(">II").unpack_from
 _unpack_i32 = Struct(">i").unpack_from
+_unpack_i64 = Struct(">q").unpack_from
 _unpack_i16 = Struct(">h").unpack_from
 
 
@@ -45,6 +46,15 @@ def i32_in(memory: Any, position: int) -> int:
     return int(_unpack_i32(memory, position)[0])
 
 
+def i64_in(memory: Any, position: int) -> int:
+    """Return the signed 8-byte number at ``position``, big-endian."""
+    if cython.compiled:
+        high = cython.cast(cython.uint, i32_in(memory, position))
+        low = cython.cast(cython.uint, i32_in(memory, position + 4))
+        return cython.cast(cython.ulonglong, high) << 32 | low  # type: ignore[no-any-return]
+    return int(_unpack_i64(memory, position)[0])
+
+
 def i16_in(memory: Any, position: int) -> int:
     """Return the signed 2-byte number at ``position``, big-endian."""
     if cython.compiled:
@@ -59,6 +69,65 @@ def end_of_run(memory: Any, at: int, end: int, unit: int) -> int:
         return end if found == cython.NULL else cython.cast(cython.p_uchar, found) - memory
     place = memory.find(unit.to_bytes(1, "big"), at, end)
     return end if place < 0 else int(place)
+
+
+def memory_of(data: Any) -> Any:
+    """Return what the functions here call ``memory`` of any buffer that is not empty."""
+    if cython.compiled:
+        return cython.address(data[0])
+    return data if isinstance(data, bytes) else memoryview(data)
+
+
+def window(memory: Any, at: int, size: int) -> Any:
+    """Return the ``memory`` that begins at ``at``, for ``size`` bytes."""
+    if cython.compiled:
+        return memory + at
+    return bytes(memory[at : at + size])
+
+
+def bytes_in(memory: Any, at: int, size: int) -> bytes:
+    """Return a copy of so many bytes."""
+    if cython.compiled:
+        return cython.cast(cython.p_char, memory + at)[:size]  # type: ignore[no-any-return]
+    return bytes(memory[at : at + size])
+
+
+def equals(memory: Any, at: int, size: int, text: bytes) -> bool:
+    """Return whether just ``text`` lies in the ``size`` bytes at ``at``."""
+    if size != len(text):
+        return False
+    if cython.compiled:
+        wanted: cython.p_char = text
+        return bool(memcmp(memory + at, wanted, size) == 0)
+    return bool(memory[at : at + size] == text)
+
+
+def are_same(memory: Any, at: int, other: int, size: int) -> bool:
+    """Return whether so many bytes are the same in two places."""
+    if cython.compiled:
+        return bool(memcmp(memory + at, memory + other, size) == 0)
+    return bool(memory[at : at + size] == memory[other : other + size])
+
+
+def is_ascii(memory: Any, at: int, size: int) -> bool:
+    """Return whether so many bytes are all below 128."""
+    if cython.compiled:
+        seen = cython.cast(cython.ulonglong, 0)
+        word = cython.cast(cython.ulonglong, 0)
+        end = at + size
+        while at + 8 <= end:
+            memcpy(cython.address(word), memory + at, 8)
+            seen |= word
+            at += 8
+        if at < end and size >= 8:
+            memcpy(cython.address(word), memory + end - 8, 8)
+            seen |= word
+            at = end
+        while at < end:
+            seen |= memory[at]
+            at += 1
+        return seen & 0x8080808080808080 == 0  # type: ignore[no-any-return]
+    return bytes(memory[at : at + size]).isascii()
 
 
 def copy_of(data: bytes | bytearray, start: int, end: int) -> bytes:

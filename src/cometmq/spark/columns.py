@@ -1,4 +1,4 @@
-# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
+# cython: annotation_typing=False, boundscheck=False, wraparound=False
 """Records to columns: the buffers of Arrow arrays, straight from the bytes of a log or an answer.
 
     buffers of numbers := nothing values
@@ -6,40 +6,27 @@
     buffers of a map   := nothing offsets:i32[rows + 1] text-of-names text-of-values
 
 Times are microseconds. Broken UTF-8 becomes replacement characters, an empty property counts as
-not there, of equal names the last one wins: as in `cometmq.protocol`. Compiled, a first walk over
-the records notes where everything is, then buffers of exactly the right sizes are filled;
-interpreted, `cometmq.spark.plain_columns` does the work.
+not there, of equal names the last one wins: as in `cometmq.protocol`. A first walk over the
+records (`record_rows`) notes where everything is, then one column after the other is gathered
+(`gathering`).
 
 Source: ours; the formats are those of `cometmq.protocol.record` and of Arrow's columnar layout.
 """
-
-# Names and pointers of the `.pxd` file, which only the compiler knows.
-# ruff: noqa: F821
-# mypy: disable-error-code="name-defined, no-any-return"
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from cometmq.protocol import octets
 from cometmq.protocol.record import LOG_OFFSET_AT, QUEUE_OFFSET_AT
-from cometmq.spark import record_rows
-from cometmq.spark.plain_columns import TIME_MS_MAX, Buffers, Ending, PlainColumns
-from cometmq.spark.record_rows import KEYS, TAGS, TEXTS, RecordRows
-
-try:
-    import cython  # type: ignore[import-untyped]
-except ImportError:  # interpreted, without Cython at hand
-    from cometmq.system.uncompiled import cython
-
-if cython.compiled:
-    from cython.cimports.cpython.bytearray import (  # type: ignore
-        PyByteArray_AS_STRING,
-        PyByteArray_FromStringAndSize,
-    )
-    from cython.cimports.libc.string import memcpy, memset  # type: ignore
+from cometmq.spark import gathering
+from cometmq.spark.endings import Ending
+from cometmq.spark.record_rows import TEXTS, RecordRows
 
 __all__ = ["Buffers", "Ending", "RecordColumns"]
+
+Buffers = tuple[bytearray | None, ...]
 
 _RECORD, _STORE_TIME, _BODY = range(3)
 _I32S = {
@@ -56,12 +43,8 @@ _I64S = {
     "prepared_offset": (_BODY, -12),
 }
 _TIMES = {"born_timestamp": (_RECORD, 40), "store_timestamp": (_STORE_TIME, 0)}
-_HEX = bytes(range(256)).hex().upper().encode()
-
-# C numbers once compiled.
-_AT_STORE_TIME, _AT_BODY = _STORE_TIME, _BODY
-_LOG_OFFSET_AT, _TIME_MS_MAX = LOG_OFFSET_AT, TIME_MS_MAX
-_TAGS, _KEYS = TAGS, KEYS
+_NULLABLE = frozenset({"tags", "keys"})
+_KINDS = len(TEXTS)
 
 
 class RecordColumns:
@@ -86,16 +69,13 @@ class RecordColumns:
         self.wanted: frozenset[str] = frozenset(wanted)
         self.buffers: dict[str, Buffers] = {}
         self.problem: str | None = None
-        self._plain: PlainColumns | None = None
-        self._found: Any = None
-        if cython.compiled:
-            self._found = RecordRows(
-                self.wanted, decompress=decompress, crc=crc, permissive=permissive
-            )
-        else:
-            self._plain = PlainColumns(
-                self.wanted, decompress=decompress, crc=crc, permissive=permissive
-            )
+        self._rows = RecordRows(
+            self.wanted,
+            _row_bytes(self.wanted),
+            decompress=decompress,
+            crc=crc,
+            permissive=permissive,
+        )
 
     def take(
         self,
@@ -130,163 +110,65 @@ class RecordColumns:
         if position < 0 or max_rows < 1:
             raise ValueError(f"met position {position} and {max_rows} rows, expected 0 and 1 or up")
         self.buffers = {}  # whoever needs the last ones has them
-        if cython.compiled:
-            found = self._found
-            taken = found.walk(
-                data, data, position, stop, max_rows, max_bytes, topics, first_offset, end_offset,
-                log_base,
-            )  # fmt: skip
-            self.problem, self.buffers = found.problem, self._filled(taken[0])
-            found.forget()
-            return taken
-        plain = self._plain
-        assert plain is not None
-        taken = plain.take(
+        taken = self._rows.walk(
             data, position, stop, max_rows, max_bytes, topics, first_offset, end_offset, log_base
         )
-        self.buffers, self.problem = plain.buffers, plain.problem
+        self.problem = self._rows.problem
+        self.buffers = self._gathered(octets.memory_of(data), taken[0])
         return taken
 
-    # From here on, everything runs compiled only.
-
-    def _filled(self, rows: int) -> dict[str, Buffers]:
+    def _gathered(self, memory: Any, count: int) -> dict[str, Buffers]:
         """Return the buffers of the first so many rows."""
+        rows = self._rows
         found: dict[str, Buffers] = {}
         for name in self.wanted:
             if name in _I32S:
-                found[name] = (None, self._i32s(rows, _I32S[name]))
+                base, delta = _I32S[name]
+                places = rows.heads if base == _BODY else rows.records
+                found[name] = (None, gathering.i32s(memory, places, count, delta))
             elif name in _I64S:
-                found[name] = (None, self._i64s(rows, _I64S[name]))
+                base, delta = _I64S[name]
+                places = rows.heads if base == _BODY else rows.records
+                found[name] = (None, gathering.i64s(memory, places, count, delta))
             elif name in _TIMES:
-                found[name] = (None, self._times(rows, _TIMES[name]))
+                base, delta = _TIMES[name]
+                places = rows.stores if base == _STORE_TIME else rows.records
+                found[name] = (None, gathering.times(memory, places, count, delta))
             elif name in TEXTS:
-                found[name] = self._texts(rows, TEXTS[name])
+                found[name] = self._text(memory, count, TEXTS[name], name in _NULLABLE)
         if "sys_flag" in self.wanted:
-            found["sys_flag"] = (None, self._sys_flags(rows))
+            found["sys_flag"] = (None, gathering.numbers(rows.flags, count))
         if "record_valid" in self.wanted:
-            found["record_valid"] = (None, self._valid_bits(rows))
+            found["record_valid"] = (None, gathering.bits(rows.faults, count, 0, 1))
         if "offset_msg_id" in self.wanted:
-            found["offset_msg_id"] = self._offset_ids(rows)
+            ids = gathering.offset_ids(memory, rows.stores, rows.records, rows.host_sizes, count)
+            found["offset_msg_id"] = (None, *ids)
         if "properties" in self.wanted:
-            found["properties"] = self._maps(rows)
+            found["properties"] = self._map(memory, count)
         return found
 
-    def _i32s(self, rows: int, place: tuple[int, int]) -> bytearray:
-        base, delta = place
-        made = PyByteArray_FromStringAndSize(cython.NULL, rows * 4)
-        out = cython.cast(cython.p_int, PyByteArray_AS_STRING(made))
-        for number in range(rows):
-            out[number] = i32_at(_place(cython.address(self._found.rows[number]), base) + delta)
-        return made
+    def _text(self, memory: Any, count: int, kind: int, nullable: bool) -> Buffers:
+        rows = self._rows
+        validity = gathering.bits(rows.sizes, count, kind, _KINDS) if nullable else None
+        ends = gathering.offsets(rows.sizes, count, kind, _KINDS)
+        text = gathering.texts(memory, rows.extra, rows.starts, rows.sizes, count, kind, _KINDS)
+        return validity, ends, text
 
-    def _i64s(self, rows: int, place: tuple[int, int]) -> bytearray:
-        base, delta = place
-        made = PyByteArray_FromStringAndSize(cython.NULL, rows * 8)
-        out = cython.cast(cython.p_longlong, PyByteArray_AS_STRING(made))
-        for number in range(rows):
-            out[number] = i64_at(_place(cython.address(self._found.rows[number]), base) + delta)
-        return made
-
-    def _times(self, rows: int, place: tuple[int, int]) -> bytearray:
-        made = self._i64s(rows, place)
-        out = cython.cast(cython.p_longlong, PyByteArray_AS_STRING(made))
-        for number in range(rows):
-            out[number] = min(max(out[number], -_TIME_MS_MAX), _TIME_MS_MAX) * 1000
-        return made
-
-    def _sys_flags(self, rows: int) -> bytearray:
-        made = PyByteArray_FromStringAndSize(cython.NULL, rows * 4)
-        out = cython.cast(cython.p_int, PyByteArray_AS_STRING(made))
-        for number in range(rows):
-            out[number] = self._found.rows[number].sys_flag
-        return made
-
-    def _valid_bits(self, rows: int) -> bytearray:
-        made = _no_bits(rows)
-        out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(made))
-        for number in range(rows):
-            out[number >> 3] |= self._found.rows[number].valid << (number & 7)
-        return made
-
-    def _texts(self, rows: int, kind: int) -> Buffers:
-        offsets = PyByteArray_FromStringAndSize(cython.NULL, (rows + 1) * 4)
-        ends = cython.cast(cython.p_int, PyByteArray_AS_STRING(offsets))
-        ends[0] = 0
-        for number in range(rows):
-            ends[number + 1] = ends[number] + max(self._found.rows[number].text_bytes[kind], 0)
-        text = PyByteArray_FromStringAndSize(cython.NULL, ends[rows])
-        out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(text))
-        for number in range(rows):
-            length = ends[number + 1] - ends[number]
-            memcpy(out + ends[number], self._found.rows[number].texts[kind], length)
-        validity = self._text_bits(rows, kind) if kind in (_TAGS, _KEYS) else None
-        return validity, offsets, text
-
-    def _text_bits(self, rows: int, kind: int) -> bytearray:
-        made = _no_bits(rows)
-        out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(made))
-        for number in range(rows):
-            if self._found.rows[number].text_bytes[kind] >= 0:
-                out[number >> 3] |= 1 << (number & 7)
-        return made
-
-    def _offset_ids(self, rows: int) -> Buffers:
-        offsets = PyByteArray_FromStringAndSize(cython.NULL, (rows + 1) * 4)
-        ends = cython.cast(cython.p_int, PyByteArray_AS_STRING(offsets))
-        ends[0] = 0
-        for number in range(rows):
-            host_bytes = record_rows.store_host_bytes(cython.address(self._found.rows[number]))
-            ends[number + 1] = ends[number] + 2 * (host_bytes + 8)
-        text = PyByteArray_FromStringAndSize(cython.NULL, ends[rows])
-        out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(text))
-        for number in range(rows):
-            row = cython.address(self._found.rows[number])
-            host_bytes = record_rows.store_host_bytes(row)
-            host = row.record + row.store_at + 8
-            _put_hex(out + ends[number], host, host_bytes)
-            _put_hex(out + ends[number] + 2 * host_bytes, row.record + _LOG_OFFSET_AT, 8)
-        return None, offsets, text
-
-    def _maps(self, rows: int) -> Buffers:
-        offsets = PyByteArray_FromStringAndSize(cython.NULL, (rows + 1) * 4)
-        ends = cython.cast(cython.p_int, PyByteArray_AS_STRING(offsets))
-        ends[0] = 0
-        for number in range(rows):
-            ends[number + 1] = ends[number] + self._found.rows[number].entries
-        return None, offsets, *self._entry_texts(False), *self._entry_texts(True)
-
-    def _entry_texts(self, values: bool) -> tuple[bytearray, bytearray]:
-        count = self._found.entry_count
-        offsets = PyByteArray_FromStringAndSize(cython.NULL, (count + 1) * 4)
-        ends = cython.cast(cython.p_int, PyByteArray_AS_STRING(offsets))
-        ends[0] = 0
-        for number in range(count):
-            entry = cython.address(self._found.entries[number])
-            ends[number + 1] = ends[number] + (entry.value_bytes if values else entry.name_bytes)
-        text = PyByteArray_FromStringAndSize(cython.NULL, ends[count])
-        out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(text))
-        for number in range(count):
-            entry = cython.address(self._found.entries[number])
-            source = entry.value if values else entry.name
-            memcpy(out + ends[number], source, ends[number + 1] - ends[number])
-        return offsets, text
+    def _map(self, memory: Any, count: int) -> Buffers:
+        rows, every = self._rows, self._rows.entry_count
+        return (
+            None,
+            gathering.offsets(rows.entries, count, 0, 1),
+            gathering.offsets(rows.name_sizes, every, 0, 1),
+            gathering.texts(memory, rows.extra, rows.name_starts, rows.name_sizes, every, 0, 1),
+            gathering.offsets(rows.value_sizes, every, 0, 1),
+            gathering.texts(memory, rows.extra, rows.value_starts, rows.value_sizes, every, 0, 1),
+        )
 
 
-def _place(row: Any, base: int) -> Any:
-    """Return the address of one of the places from which numbers are found."""
-    if base == _AT_STORE_TIME:
-        return row.record + row.store_at
-    return row.record + row.head if base == _AT_BODY else row.record
-
-
-def _no_bits(rows: int) -> bytearray:
-    made = PyByteArray_FromStringAndSize(cython.NULL, (rows + 7) >> 3)
-    memset(PyByteArray_AS_STRING(made), 0, (rows + 7) >> 3)
-    return made
-
-
-def _put_hex(out: Any, memory: Any, length: int) -> None:
-    digits = cython.cast(cython.p_uchar, _HEX)
-    for at in range(length):
-        out[2 * at] = digits[2 * memory[at]]
-        out[2 * at + 1] = digits[2 * memory[at] + 1]
+def _row_bytes(wanted: frozenset[str]) -> int:
+    """Return what a row takes besides the bytes of its texts: numbers, and where texts end."""
+    ends = {*TEXTS, "offset_msg_id", "properties"}
+    return 4 * len(wanted & (_I32S.keys() | ends | {"sys_flag"})) + 8 * len(
+        wanted & (_I64S.keys() | _TIMES.keys())
+    )

@@ -3,21 +3,6 @@ cimport cython
 from cometmq.protocol cimport checksum, lazy_record, octets, properties
 
 
-cdef extern from *:
-    """
-    static inline int cometmq_i32(const unsigned char *p) {
-        return (int)((unsigned int)p[0] << 24 | (unsigned int)p[1] << 16
-            | (unsigned int)p[2] << 8 | (unsigned int)p[3]);
-    }
-    static inline long long cometmq_i64(const unsigned char *p) {
-        return (long long)((unsigned long long)(unsigned int)cometmq_i32(p) << 32
-            | (unsigned int)cometmq_i32(p + 4));
-    }
-    """
-    int i32_at "cometmq_i32"(const unsigned char* place) noexcept
-    long long i64_at "cometmq_i64"(const unsigned char* place) noexcept
-
-
 cdef int _COMPRESSED, _BORN_V6, _STORE_V6, _CRC_BITS, _V2
 cdef int _TOPIC, _BODY, _TAGS, _KEYS, _ID, _BORN, _STORE, _KINDS
 cdef int _QUEUE_OFFSET_AT, _LOG_OFFSET_AT, _SYS_FLAG_AT, _MAGIC_AT, _CRC_AT, _BORN_HOST_AT
@@ -25,97 +10,102 @@ cdef int _COMPARED_MAX
 cdef long long _BATCH_BYTES_MAX
 
 
-cdef struct Row:
-    const unsigned char* record
-    const unsigned char* properties
-    const unsigned char* texts[7]
-    int text_bytes[7]  # below 0 where there is none
-    int properties_bytes
-    int entries  # how many properties there are, if anybody wants them
-    int size
-    int store_at  # where the store time begins
-    int head  # where the body begins
-    int sys_flag
-    int valid
-
-
-cdef struct Entry:
-    const unsigned char* name
-    const unsigned char* value
-    int name_bytes
-    int value_bytes
-
-
 cdef class RecordRows:
-    cdef Row* rows
-    cdef Entry* entries
-    cdef Py_ssize_t entry_count
     cdef readonly object problem
+    cdef readonly bytearray extra
+    cdef long long[::1] records
+    cdef long long[::1] stores
+    cdef long long[::1] heads
+    cdef int[::1] flags
+    cdef int[::1] host_sizes
+    cdef int[::1] faults
+    cdef int[::1] entries
+    cdef long long[::1] starts
+    cdef int[::1] sizes
+    cdef long long[::1] name_starts
+    cdef int[::1] name_sizes
+    cdef long long[::1] value_starts
+    cdef int[::1] value_sizes
+    cdef Py_ssize_t entry_count
     cdef bint _decompress, _crc, _permissive, _wants_properties, _wants_map, _wants_offset_id
-    cdef bint _wants[7]
+    cdef bint _wants_body, _wants_topic, _wants_id, _wants_born, _wants_store
+    cdef int[::1] _counted
+    cdef int _counted_kinds
     cdef int _row_bytes
-    cdef bytearray _row_space, _entry_space
-    cdef list _kept
+    cdef Py_ssize_t _room, _entry_room, _text_at
+    cdef int _text_bytes
     cdef dict _hosts
+    cdef long long[::1] _host_at
+    cdef int[::1] _host_bytes
 
     @cython.locals(
         limit=cython.Py_ssize_t, rows=cython.Py_ssize_t, size=cython.Py_ssize_t,
-        wanted=tuple, used=cython.longlong, cost=cython.longlong, log_offset=cython.longlong,
+        chosen=tuple, used=cython.longlong, cost=cython.longlong, log_offset=cython.longlong,
         queue_offset=cython.longlong)
-    cdef tuple walk(
-        self, object source, const unsigned char[::1] data, Py_ssize_t position, Py_ssize_t stop,
-        Py_ssize_t max_rows, long long max_bytes, object topics, long long first_offset,
-        long long end_offset, long long log_base)
-    cdef Row* _row(self, Py_ssize_t number) except NULL
-    @cython.locals(is_compressed=cython.int)
-    cdef int _open(self, Row* row, Py_ssize_t number) except -1
+    cpdef tuple walk(
+        self, object data, Py_ssize_t position, Py_ssize_t stop, Py_ssize_t max_rows,
+        long long max_bytes, object topics, long long first_offset, long long end_offset,
+        long long log_base)
+    cdef int _make_room(self) except -1
+    @cython.locals(room=cython.Py_ssize_t)
+    cdef int _make_entry_room(self, Py_ssize_t needed) except -1
 
-    @cython.locals(met=cython.int, stored=cython.int)
-    cdef int _check_crc(self, Row* row) except -1
+    @cython.locals(
+        flag=cython.int, at=cython.Py_ssize_t, head=cython.Py_ssize_t, body_bytes=cython.int,
+        topic_bytes=cython.int)
+    cdef void _measure(
+        self, const unsigned char* memory, Py_ssize_t row, Py_ssize_t record) noexcept
+    @cython.locals(at=cython.Py_ssize_t, size=cython.int, topic=bytes)
+    cdef bint _has_topic(
+        self, const unsigned char* memory, Py_ssize_t row, tuple topics) except -1
+    @cython.locals(is_compressed=cython.int, at=cython.Py_ssize_t, size=cython.int)
+    cdef bint _open(self, const unsigned char* memory, Py_ssize_t row) except -1
+    @cython.locals(
+        met=cython.int, stored=cython.int, head=cython.Py_ssize_t, body_bytes=cython.int)
+    cdef bint _check_crc(self, const unsigned char* memory, Py_ssize_t row) except -1
+    @cython.locals(stored=bytes, body=bytes)
+    cdef bint _inflate(self, const unsigned char* memory, Py_ssize_t row) except -1
+    cdef int _keep(self, Py_ssize_t row, int kind, bytes text) except -1
+    @cython.locals(number=cython.Py_ssize_t, host=bytes)
+    cdef int _find_host(
+        self, const unsigned char* memory, Py_ssize_t row, int kind, Py_ssize_t at,
+        int size) except -1
 
-    @cython.locals(body=bytes)
-    cdef int _inflate(self, Row* row) except -1
-    cdef int _keep(self, Row* row, int kind, bytes text) except -1
+    @cython.locals(
+        size=cython.Py_ssize_t, base=cython.longlong, text=bytes, number=cython.Py_ssize_t,
+        kind=cython.int, host=bytes, log_offset=cython.longlong)
+    cdef int _find_properties(self, const unsigned char* memory, Py_ssize_t row) except -1
+    @cython.locals(place=cython.longlong)
+    cdef long long _add(self, bytes text) except 1
+    @cython.locals(
+        first=cython.Py_ssize_t, count=cython.Py_ssize_t, at=cython.Py_ssize_t,
+        stop=cython.Py_ssize_t, middle=cython.Py_ssize_t)
+    cdef bint _list(
+        self, const unsigned char* source, Py_ssize_t size, Py_ssize_t row,
+        long long base) except -1
+    @cython.locals(
+        later=cython.Py_ssize_t, earlier=cython.Py_ssize_t, size=cython.int,
+        at=cython.Py_ssize_t)
+    cdef bint _are_unique(
+        self, const unsigned char* source, Py_ssize_t first, Py_ssize_t end,
+        long long base) noexcept
+    @cython.locals(
+        number=cython.Py_ssize_t, entry=cython.Py_ssize_t, at=cython.Py_ssize_t,
+        size=cython.int, kind=cython.int)
+    cdef void _find_in_list(
+        self, const unsigned char* source, Py_ssize_t row, long long base) noexcept
+    @cython.locals(
+        tags=cython.Py_ssize_t, tags_end=cython.Py_ssize_t, keys=cython.Py_ssize_t,
+        keys_end=cython.Py_ssize_t, id_at=cython.Py_ssize_t, id_end=cython.Py_ssize_t)
+    cdef void _find_in_text(
+        self, const unsigned char* source, Py_ssize_t size, Py_ssize_t row,
+        long long base) noexcept
+    cdef void _put_span(
+        self, Py_ssize_t number, Py_ssize_t start, Py_ssize_t end, long long base) noexcept
+    @cython.locals(cost=cython.longlong, number=cython.int, entry=cython.Py_ssize_t)
+    cdef long long _cost(self, Py_ssize_t row) noexcept
 
-    @cython.locals(met=bytes)
-    cdef int _replace_text(self, Row* row, int kind) except -1
 
-    @cython.locals(met=bytes, store_host=bytes)
-    cdef int _find_properties(self, Row* row) except -1
-    cdef int _rewrite_properties(self, Row* row, bytes text) except -1
-
-    @cython.locals(needed=cython.Py_ssize_t)
-    cdef int _list_properties(self, Row* row, bint unique) except -1
-
-    @cython.locals(number=cython.int, kind=cython.int)
-    cdef void _find_in_list(self, Row* row) noexcept
-
-    @cython.locals(length=cython.int, key=bytes, text=bytes)
-    cdef object _find_host(self, Row* row, Py_ssize_t number, int kind)
-
-    @cython.locals(cost=cython.longlong, kind=cython.int, number=cython.int)
-    cdef long long _cost(self, Row* row) noexcept
-    cdef forget(self)
-
-
-@cython.locals(flag=cython.int, at=cython.Py_ssize_t)
-cdef void _measure(Row* row, const unsigned char* record, Py_ssize_t size) noexcept
-cdef int store_host_bytes(Row* row) noexcept
-cdef int _host_bytes(Row* row, int kind) noexcept
-cdef int _host_at(Row* row, int kind) noexcept
-@cython.locals(
-    tags=cython.Py_ssize_t, tags_end=cython.Py_ssize_t, keys=cython.Py_ssize_t,
-    keys_end=cython.Py_ssize_t, id_at=cython.Py_ssize_t, id_end=cython.Py_ssize_t)
-cdef void _find_in_text(Row* row) noexcept
-cdef void _put_span(Row* row, int kind, Py_ssize_t start, Py_ssize_t end) noexcept
-@cython.locals(length=cython.int, number=cython.Py_ssize_t, topic=bytes)
-cdef bint _has_topic(Row* row, tuple topics) except -1
-cdef bytes _copy(const unsigned char* memory, Py_ssize_t length)
-@cython.locals(
-    at=cython.Py_ssize_t, seen=cython.ulonglong, word=cython.ulonglong, tail=cython.uint)
-cdef bint _is_ascii(const unsigned char* memory, Py_ssize_t length) noexcept
-@cython.locals(count=cython.int, found=cython.p_void)
-cdef int _list_entries(Entry* entry, const unsigned char* memory, Py_ssize_t length) noexcept
-@cython.locals(later=cython.int, earlier=cython.int)
-cdef bint _are_unique(Entry* entry, int count) noexcept
-cdef int _enlarge(bytearray space, Py_ssize_t needed) except -1
+cdef long long _placed(long long at, long long base) noexcept
+cdef long long _found(long long place, long long base) noexcept
+cdef bytes _mended(bytes text)

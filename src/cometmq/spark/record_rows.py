@@ -1,17 +1,16 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""Where everything is in records that stand back to back: the compiled build's first walk.
+"""Where everything is in records that stand back to back: the first walk of the decoder.
 
 Nothing is copied, but for what the record does not say as it is wanted: bodies that were
-decompressed, texts with broken UTF-8, properties of which two have one name, names of hosts.
-It runs compiled only. Source: ours; the format is that of `cometmq.protocol.record`.
-"""
+decompressed, texts with broken UTF-8, properties of which two have one name, names of hosts. Such
+texts are put together in ``extra``, and the place of one there is ``-1 - place``.
 
-# Names and pointers of the `.pxd` file, which only the compiler knows.
-# ruff: noqa: F821
-# mypy: disable-error-code="name-defined, attr-defined, no-any-return"
+Source: ours; the format is that of `cometmq.protocol.record`.
+"""
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 from cometmq.model.flags import SysFlag
@@ -27,29 +26,10 @@ from cometmq.protocol.record import (
     SYS_FLAG_AT,
     host_text,
 )
-from cometmq.spark.plain_columns import (
-    BATCH_BYTES_MAX,
-    OF_PROPERTIES,
-    Ending,
-    crc_problem,
-    explain,
-    place_problem,
-    row_bytes,
-)
-
-try:
-    import cython  # type: ignore[import-untyped]
-except ImportError:  # interpreted, without Cython at hand
-    from cometmq.system.uncompiled import cython
-
-if cython.compiled:
-    from cython.cimports.cpython.bytearray import (  # type: ignore
-        PyByteArray_AS_STRING,
-        PyByteArray_Resize,
-    )
-    from cython.cimports.libc.string import memchr, memcmp, memcpy  # type: ignore
+from cometmq.spark.endings import Ending, crc_problem, explain, place_problem
 
 TOPIC, BODY, TAGS, KEYS, ID, BORN_HOST, STORE_HOST = range(7)
+KINDS = 7
 TEXTS = {
     "topic": TOPIC,
     "body": BODY,
@@ -60,15 +40,20 @@ TEXTS = {
     "store_host": STORE_HOST,
 }
 """Texts of a row, by the names of their columns."""
+BATCH_BYTES_MAX = 1 << 30
+"""No batch holds more than this and one row, lest the offsets of a text overflow."""
 
 # C numbers once compiled.
 _TOPIC, _BODY, _TAGS, _KEYS, _ID, _BORN, _STORE, _KINDS = range(8)
-_COMPRESSED, _BORN_V6, _STORE_V6 = SysFlag.COMPRESSED, SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6
+_COMPRESSED, _BORN_V6 = int(SysFlag.COMPRESSED), int(SysFlag.BORN_HOST_V6)
+_STORE_V6 = int(SysFlag.STORE_HOST_V6)
 _CRC_BITS, _V2, _BATCH_BYTES_MAX = CRC_MASK, MAGIC_V2, BATCH_BYTES_MAX
 _QUEUE_OFFSET_AT, _LOG_OFFSET_AT, _SYS_FLAG_AT = QUEUE_OFFSET_AT, LOG_OFFSET_AT, SYS_FLAG_AT
 _MAGIC_AT, _CRC_AT, _BORN_HOST_AT = 4, 8, 48
 _COMPARED_MAX = 64
 """Names of properties are compared with each other up to this many."""
+_ROWS_MIN, _ENTRIES_MIN = 64, 1024
+_OF_PROPERTIES = frozenset({"msg_id", "tags", "keys", "properties"})
 
 
 class RecordRows:
@@ -76,350 +61,377 @@ class RecordRows:
 
     Args:
         wanted: names of columns; only what they need is looked for.
+        row_bytes: how many bytes a row has in the columns, besides its texts.
         decompress, crc, permissive: as `cometmq.spark.columns.RecordColumns` has them.
+
+    Places are counted from the start of the data. The texts of row n are numbers
+    ``n * KINDS`` and following of ``starts`` and ``sizes``; a size is below 0 where there is none.
     """
 
     def __init__(
-        self, wanted: frozenset[str], *, decompress: bool, crc: bool, permissive: bool
+        self,
+        wanted: frozenset[str],
+        row_bytes: int,
+        *,
+        decompress: bool,
+        crc: bool,
+        permissive: bool,
     ) -> None:
-        if not cython.compiled:
-            raise NotImplementedError("records are only walked over like this when compiled")
         self.problem: str | None = None
+        self.extra = bytearray()
         self._decompress = decompress
         self._crc = crc
         self._permissive = permissive
-        for name, kind in TEXTS.items():
-            self._wants[kind] = name in wanted
-        self._wants_properties = not OF_PROPERTIES.isdisjoint(wanted)
+        self._wants_body = "body" in wanted
+        self._wants_topic = "topic" in wanted
+        self._wants_id = "msg_id" in wanted
+        self._wants_born = "born_host" in wanted
+        self._wants_store = "store_host" in wanted
+        self._wants_properties = not _OF_PROPERTIES.isdisjoint(wanted)
         self._wants_map = "properties" in wanted
         self._wants_offset_id = "offset_msg_id" in wanted
-        self._row_bytes = row_bytes(wanted)
-        self._row_space = bytearray()
-        self._entry_space = bytearray()
+        counted = [kind for name, kind in TEXTS.items() if name in wanted]
+        self._counted_kinds = len(counted)
+        self._counted = array("i", [*counted, 0])
+        self._row_bytes = row_bytes
+        self._room = _ROWS_MIN
+        self.records = _zeros("q", _ROWS_MIN)
+        self.stores = _zeros("q", _ROWS_MIN)
+        self.heads = _zeros("q", _ROWS_MIN)
+        self.flags = _zeros("i", _ROWS_MIN)
+        self.host_sizes = _zeros("i", _ROWS_MIN)
+        self.faults = _zeros("i", _ROWS_MIN)
+        self.entries = _zeros("i", _ROWS_MIN)
+        self.starts = _zeros("q", _ROWS_MIN * KINDS)
+        self.sizes = _zeros("i", _ROWS_MIN * KINDS)
+        self._entry_room = _ENTRIES_MIN
+        self.name_starts = _zeros("q", _ENTRIES_MIN)
+        self.name_sizes = _zeros("i", _ENTRIES_MIN)
+        self.value_starts = _zeros("q", _ENTRIES_MIN)
+        self.value_sizes = _zeros("i", _ENTRIES_MIN)
+        self._hosts: dict[bytes, tuple[int, int]] = {}
+        self._host_at = _zeros("q", KINDS)
+        self._host_bytes = _zeros("i", KINDS)
+        self._text_at = self._text_bytes = self.entry_count = 0
+
+    # --- walking ------------------------------------------------------------------------------
 
     def walk(
         self,
-        source: Any,
         data: Any,
         position: int,
         stop: int,
         max_rows: int,
         max_bytes: int,
-        topics: Any,
+        topics: frozenset[bytes] | None,
         first_offset: int,
         end_offset: int,
         log_base: int,
     ) -> tuple[int, int, Ending]:
-        """Walk over records as `RecordColumns.take` says; ``source`` is what ``data`` views."""
+        """Walk over records as `RecordColumns.take` says; what ``data`` is must stay as it is."""
         self.problem = None
-        self._kept: list[bytes] = []
-        self._hosts: dict[bytes, bytes] = {}
-        max_bytes = min(max_bytes, _BATCH_BYTES_MAX)
-        wanted = None if topics is None else tuple(topics)
-        limit = data.shape[0]
+        self.extra.clear()
+        self._hosts.clear()
+        self._host_bytes[_BORN] = self._host_bytes[_STORE] = 0
+        memory = octets.memory_of(data)
+        chosen = None if topics is None else tuple(topics)
+        limit = len(data)
         stop = min(stop, limit)
+        max_bytes = min(max_bytes, _BATCH_BYTES_MAX)
         rows = used = 0
         self.entry_count = 0
         ending = Ending.END
         while position < stop:
-            memory = cython.address(data[position])
-            size = lazy_record.whole_size(memory, 0, limit - position)
+            size = lazy_record.whole_size(memory, position, limit)
             if size == 0:
-                ending, self.problem = explain(source, position)
+                ending, self.problem = explain(data, position)
                 break
-            log_offset = i64_at(memory + _LOG_OFFSET_AT)
+            log_offset = octets.i64_in(memory, position + _LOG_OFFSET_AT)
             if log_base >= 0 and log_offset != log_base + position:
                 ending, self.problem = Ending.BAD, place_problem(position, log_offset, log_base)
                 break
-            queue_offset = i64_at(memory + _QUEUE_OFFSET_AT)
+            queue_offset = octets.i64_in(memory, position + _QUEUE_OFFSET_AT)
             if not (0 <= end_offset <= queue_offset or queue_offset < first_offset >= 0):
-                row = self._row(rows)
-                _measure(row, memory, size)
-                if wanted is None or _has_topic(row, wanted):
+                if rows == self._room:
+                    self._make_room()
+                self._measure(memory, rows, position)
+                if chosen is None or self._has_topic(memory, rows, chosen):
                     if rows == max_rows:
                         ending = Ending.FULL
                         break
-                    if not self._open(row, rows):
+                    if not self._open(memory, rows):
                         ending = Ending.BAD
                         break
-                    cost = self._cost(row)
+                    cost = self._cost(rows)
                     if rows and used + cost > max_bytes:
                         ending = Ending.FULL
                         break
                     used += cost
-                    self.entry_count += row.entries
+                    self.entry_count += self.entries[rows]
                     rows += 1
             position += size
         return rows, position, ending
 
-    def _row(self, number: int) -> Any:
-        """Return the place of a row, and make some if there is none."""
-        if (number + 1) * cython.sizeof(Row) > len(self._row_space):
-            _enlarge(self._row_space, 64 * cython.sizeof(Row))
-            self.rows = cython.cast(
-                cython.pointer(Row),
-                PyByteArray_AS_STRING(self._row_space),
-            )
-        return cython.address(self.rows[number])
+    def _make_room(self) -> None:
+        """Make room for more rows."""
+        room = 4 * self._room
+        self.records = _longer(self.records, "q", room)
+        self.stores = _longer(self.stores, "q", room)
+        self.heads = _longer(self.heads, "q", room)
+        self.flags = _longer(self.flags, "i", room)
+        self.host_sizes = _longer(self.host_sizes, "i", room)
+        self.faults = _longer(self.faults, "i", room)
+        self.entries = _longer(self.entries, "i", room)
+        self.starts = _longer(self.starts, "q", room * KINDS)
+        self.sizes = _longer(self.sizes, "i", room * KINDS)
+        self._room = room
 
-    def _open(self, row: Any, number: int) -> bool:
+    def _make_entry_room(self, needed: int) -> None:
+        """Make room for so many properties."""
+        room = max(needed, 2 * self._entry_room)
+        self.name_starts = _longer(self.name_starts, "q", room)
+        self.name_sizes = _longer(self.name_sizes, "i", room)
+        self.value_starts = _longer(self.value_starts, "q", room)
+        self.value_sizes = _longer(self.value_sizes, "i", room)
+        self._entry_room = room
+
+    # --- one record ---------------------------------------------------------------------------
+
+    def _measure(self, memory: Any, row: int, record: int) -> None:
+        """Note where the parts of a record are that is known to be whole."""
+        flag = octets.i32_in(memory, record + _SYS_FLAG_AT)
+        head = record + lazy_record.head_bytes(flag)
+        body_bytes = octets.i32_in(memory, head - 4)
+        at = head + body_bytes
+        if octets.i32_in(memory, record + _MAGIC_AT) == _V2:
+            topic_bytes = octets.i16_in(memory, at)
+            at += 2
+        else:
+            topic_bytes = memory[at]
+            at += 1
+        self.records[row] = record
+        self.heads[row] = head
+        self.flags[row] = flag
+        self.stores[row] = record + _BORN_HOST_AT + (20 if flag & _BORN_V6 else 8)
+        self.host_sizes[row] = 20 if flag & _STORE_V6 else 8
+        self.faults[row] = 0
+        self.entries[row] = 0
+        self.starts[row * _KINDS + _BODY] = head
+        self.sizes[row * _KINDS + _BODY] = body_bytes
+        self.starts[row * _KINDS + _TOPIC] = at
+        self.sizes[row * _KINDS + _TOPIC] = topic_bytes
+        self._text_at = at + topic_bytes + 2
+        self._text_bytes = octets.i16_in(memory, self._text_at - 2)
+
+    def _has_topic(self, memory: Any, row: int, topics: tuple[bytes, ...]) -> bool:
+        at = self.starts[row * _KINDS + _TOPIC]
+        size = self.sizes[row * _KINDS + _TOPIC]
+        if not octets.is_ascii(memory, at, size):
+            return _mended(octets.bytes_in(memory, at, size)) in topics
+        for topic in topics:  # noqa: SIM110 (a generator here would cost every record)
+            if octets.equals(memory, at, size, topic):
+                return True
+        return False
+
+    def _open(self, memory: Any, row: int) -> bool:
         """Find what is wanted of a record; False, with the problem noted, if it is damaged."""
-        row.valid = 1
-        row.entries = 0
-        if self._crc and not self._check_crc(row):
+        if self._crc and not self._check_crc(memory, row):
             return False
-        is_compressed = row.sys_flag & _COMPRESSED
-        if self._decompress and row.valid and is_compressed and not self._inflate(row):
-            return False
-        if self._wants[_TOPIC] and not _is_ascii(row.texts[_TOPIC], row.text_bytes[_TOPIC]):
-            self._replace_text(row, _TOPIC)
+        is_compressed = self.flags[row] & _COMPRESSED
+        if self._decompress and is_compressed and self.faults[row] == 0:  # noqa: SIM102
+            if not self._inflate(memory, row):
+                return False
+        if self._wants_topic:
+            at = self.starts[row * _KINDS + _TOPIC]
+            size = self.sizes[row * _KINDS + _TOPIC]
+            if not octets.is_ascii(memory, at, size):
+                self._keep(row, _TOPIC, _mended(octets.bytes_in(memory, at, size)))
         if self._wants_properties:
-            self._find_properties(row)
-        if self._wants[_BORN]:
-            self._find_host(row, number, _BORN)
-        if self._wants[_STORE]:
-            self._find_host(row, number, _STORE)
+            self._find_properties(memory, row)
+        if self._wants_born:
+            size = 20 if self.flags[row] & _BORN_V6 else 8
+            self._find_host(memory, row, _BORN, self.records[row] + _BORN_HOST_AT, size)
+        if self._wants_store:
+            self._find_host(memory, row, _STORE, self.stores[row] + 8, self.host_sizes[row])
         return True
 
-    def _check_crc(self, row: Any) -> bool:
-        body_end = row.head + row.text_bytes[_BODY]
-        met = checksum.crc_of(row.record, row.head, body_end) & _CRC_BITS
-        stored = i32_at(row.record + _CRC_AT)
+    def _check_crc(self, memory: Any, row: int) -> bool:
+        head = self.heads[row]
+        body_bytes = self.sizes[row * _KINDS + _BODY]
+        met = checksum.crc_of(memory, head, head + body_bytes) & _CRC_BITS
+        stored = octets.i32_in(memory, self.records[row] + _CRC_AT)
         if met == stored:
             return True
-        row.valid = 0
+        self.faults[row] = -1
         if not self._permissive:
             self.problem = crc_problem(met, stored)
         return self._permissive
 
-    def _inflate(self, row: Any) -> bool:
-        if self._wants[_BODY]:
+    def _inflate(self, memory: Any, row: int) -> bool:
+        if self._wants_body:
+            stored = octets.bytes_in(memory, self.heads[row], self.sizes[row * _KINDS + _BODY])
             try:
-                body = decompress_body(_copy(row.texts[_BODY], row.text_bytes[_BODY]), row.sys_flag)
+                body = decompress_body(stored, self.flags[row])
             except CompressionError as error:
-                row.valid = 0
+                self.faults[row] = -1
                 if not self._permissive:
                     self.problem = str(error)
                 return self._permissive
             self._keep(row, _BODY, body)
-        row.sys_flag &= ~_COMPRESSED
+        self.flags[row] &= ~_COMPRESSED
         return True
 
-    def _keep(self, row: Any, kind: int, text: bytes) -> None:
+    def _keep(self, row: int, kind: int, text: bytes) -> None:
         """Let a text of a row be one that is not in the data."""
-        self._kept.append(text)
-        row.texts[kind] = cython.cast(cython.p_uchar, text)
-        row.text_bytes[kind] = len(text)
+        self.starts[row * _KINDS + kind] = -1 - len(self.extra)
+        self.sizes[row * _KINDS + kind] = len(text)
+        self.extra += text
 
-    def _replace_text(self, row: Any, kind: int) -> None:
-        met = _copy(row.texts[kind], row.text_bytes[kind])
-        self._keep(row, kind, str(met, "utf-8", "replace").encode())
-
-    def _find_properties(self, row: Any) -> None:
-        if not _is_ascii(row.properties, row.properties_bytes):
-            met = _copy(row.properties, row.properties_bytes)
-            self._rewrite_properties(row, str(met, "utf-8", "replace").encode())
-        if self._wants_map and not self._list_properties(row, False):
-            met = _copy(row.properties, row.properties_bytes)
-            self._rewrite_properties(row, encode_properties(decode_properties(met)))
-            self._list_properties(row, True)
-        if self._wants_map:
-            self._find_in_list(row)
+    def _find_host(self, memory: Any, row: int, kind: int, at: int, size: int) -> None:
+        """Name a host of a row; mostly it is the one of the row before."""
+        number = row * _KINDS + kind
+        if size == self._host_bytes[kind] and octets.are_same(
+            memory, at, self._host_at[kind], size
+        ):
+            self.starts[number] = self.starts[number - _KINDS]
+            self.sizes[number] = self.sizes[number - _KINDS]
         else:
-            _find_in_text(row)
-        if row.text_bytes[_ID] < 0 and self._wants[_ID]:
-            store_host = _copy(row.record + row.store_at + 8, store_host_bytes(row))
-            offset_id = encode_offset_id(store_host, i64_at(row.record + _LOG_OFFSET_AT))
-            self._keep(row, _ID, offset_id.encode())
+            host = octets.bytes_in(memory, at, size)
+            place = self._hosts.get(host)
+            if place is None:
+                self._keep(row, kind, host_text(host).encode())
+                self._hosts[host] = (self.starts[number], self.sizes[number])
+            else:
+                self.starts[number], self.sizes[number] = place
+        self._host_at[kind] = at
+        self._host_bytes[kind] = size
 
-    def _rewrite_properties(self, row: Any, text: bytes) -> None:
-        self._kept.append(text)
-        row.properties = cython.cast(cython.p_uchar, text)
-        row.properties_bytes = len(text)
+    # --- properties ---------------------------------------------------------------------------
 
-    def _list_properties(self, row: Any, unique: bool) -> bool:
-        """Note every property of a row; False if they are too many to see that none is twice."""
-        needed = self.entry_count + row.properties_bytes // 3 + 1
-        if needed * cython.sizeof(Entry) > len(self._entry_space):
-            _enlarge(self._entry_space, needed * cython.sizeof(Entry))
-        self.entries = cython.cast(
-            cython.pointer(Entry),
-            PyByteArray_AS_STRING(self._entry_space),
-        )
-        first = cython.address(self.entries[self.entry_count])
-        row.entries = _list_entries(first, row.properties, row.properties_bytes)
-        return unique or _are_unique(first, row.entries)
+    def _find_properties(self, memory: Any, row: int) -> None:
+        size = self._text_bytes
+        source = octets.window(memory, self._text_at, size)
+        base = self._text_at
+        text = b""
+        if not octets.is_ascii(source, 0, size):
+            text = _mended(octets.bytes_in(source, 0, size))
+            source, base, size = octets.memory_of(text), self._add(text), len(text)
+        if self._wants_map:
+            if not self._list(source, size, row, base):
+                text = encode_properties(decode_properties(octets.bytes_in(source, 0, size)))
+                source, base, size = octets.memory_of(text), self._add(text), len(text)
+                self._list(source, size, row, base)
+            self._find_in_list(source, row, base)
+        else:
+            self._find_in_text(source, size, row, base)
+        if self._wants_id and self.sizes[row * _KINDS + _ID] < 0:
+            host = octets.bytes_in(memory, self.stores[row] + 8, self.host_sizes[row])
+            log_offset = octets.i64_in(memory, self.records[row] + _LOG_OFFSET_AT)
+            self._keep(row, _ID, encode_offset_id(host, log_offset).encode())
 
-    def _find_in_list(self, row: Any) -> None:
+    def _add(self, text: bytes) -> int:
+        """Put a text of properties into those that were made up; return the base of its places."""
+        place = len(self.extra)
+        self.extra += text
+        return -1 - place
+
+    def _list(self, source: Any, size: int, row: int, base: int) -> bool:
+        """Note every property of a row; False if one may be there twice."""
+        first = count = self.entry_count
+        if first + size // 3 + 1 > self._entry_room:
+            self._make_entry_room(first + size // 3 + 1)
+        at = 0
+        while at < size:
+            stop = octets.end_of_run(source, at, size, 2)
+            middle = octets.end_of_run(source, at, stop, 1)
+            if at < middle and middle + 1 < stop:
+                self.name_starts[count] = _placed(at, base)
+                self.name_sizes[count] = middle - at
+                self.value_starts[count] = _placed(middle + 1, base)
+                self.value_sizes[count] = stop - middle - 1
+                count += 1
+            at = stop + 1
+        self.entries[row] = count - first
+        return self._are_unique(source, first, count, base)
+
+    def _are_unique(self, source: Any, first: int, end: int, base: int) -> bool:
+        """Whether no name is there twice; False too if there are too many to compare."""
+        if end - first > _COMPARED_MAX:
+            return False
+        for later in range(first + 1, end):
+            size = self.name_sizes[later]
+            for earlier in range(first, later):
+                if self.name_sizes[earlier] == size:
+                    at = _found(self.name_starts[earlier], base)
+                    if octets.are_same(source, at, _found(self.name_starts[later], base), size):
+                        return False
+        return True
+
+    def _find_in_list(self, source: Any, row: int, base: int) -> None:
         """Find the properties that are columns of their own among those that were noted."""
-        row.text_bytes[_TAGS] = row.text_bytes[_KEYS] = row.text_bytes[_ID] = -1
-        for number in range(row.entries):
-            entry = cython.address(self.entries[self.entry_count + number])
+        number = row * _KINDS
+        self.sizes[number + _TAGS] = self.sizes[number + _KEYS] = self.sizes[number + _ID] = -1
+        for entry in range(self.entry_count, self.entry_count + self.entries[row]):
+            size = self.name_sizes[entry]
+            if size != 4 and size != 8:
+                continue
+            at = _found(self.name_starts[entry], base)
             kind = _KINDS
-            if entry.name_bytes == 4:
-                if not memcmp(entry.name, b"TAGS", 4):
+            if size == 4:
+                if octets.equals(source, at, size, b"TAGS"):
                     kind = _TAGS
-                elif not memcmp(entry.name, b"KEYS", 4):
+                elif octets.equals(source, at, size, b"KEYS"):
                     kind = _KEYS
-            elif entry.name_bytes == 8 and not memcmp(entry.name, b"UNIQ_KEY", 8):
+            elif octets.equals(source, at, size, b"UNIQ_KEY"):
                 kind = _ID
             if kind < _KINDS:
-                row.texts[kind] = entry.value
-                row.text_bytes[kind] = entry.value_bytes
+                self.starts[number + kind] = self.value_starts[entry]
+                self.sizes[number + kind] = self.value_sizes[entry]
 
-    def _find_host(self, row: Any, number: int, kind: int) -> None:
-        """Name a host of a row; mostly it is the one of the row before."""
-        length = _host_bytes(row, kind)
-        host = row.record + _host_at(row, kind)
-        if number:
-            before = cython.address(self.rows[number - 1])
-            if _host_bytes(before, kind) == length and not memcmp(
-                before.record + _host_at(before, kind), host, length
-            ):
-                row.texts[kind] = before.texts[kind]
-                row.text_bytes[kind] = before.text_bytes[kind]
-                return
-        key = _copy(host, length)
-        text = self._hosts.get(key)
-        if text is None:
-            text = self._hosts[key] = host_text(key).encode()
-        row.texts[kind] = cython.cast(cython.p_uchar, text)
-        row.text_bytes[kind] = len(text)
+    def _find_in_text(self, source: Any, size: int, row: int, base: int) -> None:
+        """Find the properties that are columns of their own."""
+        tags, tags_end, keys, keys_end, id_at, id_end = properties.spans_of(source, 0, size)
+        self._put_span(row * _KINDS + _TAGS, tags, tags_end, base)
+        self._put_span(row * _KINDS + _KEYS, keys, keys_end, base)
+        self._put_span(row * _KINDS + _ID, id_at, id_end, base)
 
-    def _cost(self, row: Any) -> int:
+    def _put_span(self, number: int, start: int, end: int, base: int) -> None:
+        self.starts[number] = _placed(start, base)
+        self.sizes[number] = end - start if start < end else -1
+
+    def _cost(self, row: int) -> int:
         """Return how many bytes a row adds to the columns."""
         cost = self._row_bytes
-        for kind in range(_KINDS):
-            if self._wants[kind] and row.text_bytes[kind] > 0:
-                cost += row.text_bytes[kind]
+        for number in range(self._counted_kinds):
+            cost += max(self.sizes[row * _KINDS + self._counted[number]], 0)
         if self._wants_offset_id:
-            cost += 2 * (store_host_bytes(row) + 8)
-        for number in range(row.entries):
-            entry = cython.address(self.entries[self.entry_count + number])
-            cost += entry.name_bytes + entry.value_bytes
+            cost += 2 * (self.host_sizes[row] + 8)
+        for entry in range(self.entry_count, self.entry_count + self.entries[row]):
+            cost += self.name_sizes[entry] + self.value_sizes[entry]
         return cost
 
-    def forget(self) -> None:
-        """Let go of texts that were made up; rows are not to be looked at again."""
-        self._kept = []
-        self._hosts = {}
+
+def _placed(at: int, base: int) -> int:
+    """Return the place of what is ``at`` in a text of properties."""
+    return base + at if base >= 0 else base - at
 
 
-def _measure(row: Any, record: Any, size: int) -> None:
-    """Note where the parts of a record are that is known to be whole."""
-    flag = i32_at(record + _SYS_FLAG_AT)
-    row.record = record
-    row.size = size
-    row.sys_flag = flag
-    row.store_at = _BORN_HOST_AT + (20 if flag & _BORN_V6 else 8)
-    row.head = lazy_record.head_bytes(flag)
-    row.texts[_BODY] = record + row.head
-    row.text_bytes[_BODY] = i32_at(record + row.head - 4)
-    at = row.head + row.text_bytes[_BODY]
-    if i32_at(record + _MAGIC_AT) == _V2:
-        row.text_bytes[_TOPIC] = octets.i16_in(record, at)
-        at += 2
-    else:
-        row.text_bytes[_TOPIC] = record[at]
-        at += 1
-    row.texts[_TOPIC] = record + at
-    at += row.text_bytes[_TOPIC]
-    row.properties = record + at + 2
-    row.properties_bytes = octets.i16_in(record, at)
+def _found(place: int, base: int) -> int:
+    """Return where in its text of properties something is that has this place."""
+    return place - base if base >= 0 else base - place
 
 
-def _find_in_text(row: Any) -> None:
-    """Find the properties that are columns of their own."""
-    text = row.properties
-    tags, tags_end, keys, keys_end, id_at, id_end = properties.spans_of(
-        text, 0, row.properties_bytes
-    )
-    _put_span(row, _TAGS, tags, tags_end)
-    _put_span(row, _KEYS, keys, keys_end)
-    _put_span(row, _ID, id_at, id_end)
+def _mended(text: bytes) -> bytes:
+    """Return a text with replacement characters for what is no UTF-8."""
+    return str(text, "utf-8", "replace").encode()
 
 
-def _put_span(row: Any, kind: int, start: int, end: int) -> None:
-    row.texts[kind] = row.properties + start
-    row.text_bytes[kind] = end - start if start < end else -1
+def _zeros(kind: str, room: int) -> Any:
+    return array(kind, bytes(room * (8 if kind == "q" else 4)))
 
 
-def store_host_bytes(row: Any) -> int:
-    """Return how long the address of the broker is in a record."""
-    return _host_bytes(row, _STORE)
-
-
-def _host_bytes(row: Any, kind: int) -> int:
-    return 20 if row.sys_flag & (_STORE_V6 if kind == _STORE else _BORN_V6) else 8
-
-
-def _host_at(row: Any, kind: int) -> int:
-    return row.store_at + 8 if kind == _STORE else _BORN_HOST_AT
-
-
-def _has_topic(row: Any, topics: tuple[bytes, ...]) -> bool:
-    length = row.text_bytes[_TOPIC]
-    if not _is_ascii(row.texts[_TOPIC], length):
-        return str(_copy(row.texts[_TOPIC], length), "utf-8", "replace").encode() in topics
-    for number in range(len(topics)):
-        topic = topics[number]
-        if len(topic) == length:
-            name = cython.cast(cython.p_uchar, topic)
-            if not memcmp(name, row.texts[_TOPIC], length):
-                return True
-    return False
-
-
-def _copy(memory: Any, length: int) -> bytes:
-    return cython.cast(cython.p_char, memory)[:length]
-
-
-def _is_ascii(memory: Any, length: int) -> bool:
-    at = 0
-    seen = cython.cast(cython.ulonglong, 0)
-    word = cython.cast(cython.ulonglong, 0)
-    while at + 8 <= length:
-        memcpy(cython.address(word), memory + at, 8)
-        seen |= word
-        at += 8
-    tail = 0
-    while at < length:
-        tail |= memory[at]
-        at += 1
-    return not seen & 0x8080808080808080 and not tail & 0x80
-
-
-def _list_entries(entry: Any, memory: Any, length: int) -> int:
-    """Note the properties of a property string, from ``entry`` on; return how many there are."""
-    count = 0
-    stop = memory + length
-    while memory < stop:
-        found = memchr(memory, 2, stop - memory)
-        end = stop if found == cython.NULL else cython.cast(cython.p_uchar, found)
-        found = memchr(memory, 1, end - memory)
-        middle = memory if found == cython.NULL else cython.cast(cython.p_uchar, found)
-        if memory < middle and middle + 1 < end:
-            entry[count].name = memory
-            entry[count].name_bytes = middle - memory
-            entry[count].value = middle + 1
-            entry[count].value_bytes = end - middle - 1
-            count += 1
-        memory = end + 1
-    return count
-
-
-def _are_unique(entry: Any, count: int) -> bool:
-    """Whether no name is there twice; False too if there are too many to compare."""
-    if count > _COMPARED_MAX:
-        return False
-    for later in range(1, count):
-        for earlier in range(later):
-            if entry[later].name_bytes == entry[earlier].name_bytes and not memcmp(
-                entry[later].name, entry[earlier].name, entry[later].name_bytes
-            ):
-                return False
-    return True
-
-
-def _enlarge(space: bytearray, needed: int) -> None:
-    PyByteArray_Resize(space, max(needed, 2 * len(space)))
+def _longer(old: Any, kind: str, room: int) -> Any:
+    """Return an array of so many numbers that begins as another one does."""
+    made = _zeros(kind, room)
+    made[: len(old)] = array(kind, bytes(old))
+    return made

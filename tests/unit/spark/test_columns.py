@@ -11,17 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.model.flags import SysFlag
-from cometmq.protocol import octets
 from cometmq.protocol.compression import compress_body
-from cometmq.protocol.record import MAGIC_BLANK, RecordError, encode_record, record_size
+from cometmq.protocol.record import (
+    MAGIC_BLANK,
+    RecordError,
+    encode_host,
+    encode_record,
+    record_size,
+)
 from cometmq.spark.columns import Ending, RecordColumns
-from cometmq.spark.plain_columns import PlainColumns
 from cometmq.spark.schema import log_columns
 from support.generated_records import I64, logs, messages_of, plain_log, records
+from support.plain_columns import PlainColumns
 
 NAMES = [column.name for column in log_columns(properties=True, validate=True)]
 NAMES.remove("broker_name")
 ALL = frozenset(NAMES)
+HOST = encode_host("10.0.0.1", 10911)
 MANY, LARGE = 10_000, 1 << 30
 
 Taken = tuple[int, int, Ending, str | None, dict[str, Any]]
@@ -343,5 +349,15 @@ def test_a_record_is_taken_if_the_decoder_of_messages_takes_it(data: bytes) -> N
     assert (rows, ending, problem) == expected
 
 
-def test_the_build_decides_who_decodes() -> None:
-    assert hasattr(RecordColumns(ALL), "_plain") != octets.is_compiled()
+def test_a_text_that_was_made_up_stands_beside_those_of_the_data() -> None:
+    data = b"".join(
+        encode_record(
+            b"orders", b"%d" % at, text, queue_id=0, queue_offset=at, log_offset=0, born_time_ms=0,
+            born_host=HOST, store_time_ms=0, store_host=HOST,
+        )
+        for at, text in enumerate([b"TAGS\x01\xff", b"TAGS\x01a\x02", b"a\x01b\x02a\x01c", b""])
+    )  # fmt: skip
+    rows, *_, buffers = take(data)
+    assert rows == 4
+    assert bytes(buffers["tags"][2]) == "\ufffda".encode()
+    assert bytes(buffers["properties"][5]) == "\ufffdac".encode()

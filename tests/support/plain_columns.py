@@ -1,17 +1,14 @@
-"""Records to columns by way of Python objects: what the interpreted build does.
+"""Records to columns by way of Python objects, one record after the other.
 
-It says what `cometmq.spark.columns` has to make of records; both give the very same bytes.
-Source: ours.
+It says what `cometmq.spark.columns` has to make of records: the very same bytes.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate, chain, repeat
-from struct import Struct
 from typing import Any
 
 from cometmq.model.flags import SysFlag
@@ -19,16 +16,13 @@ from cometmq.protocol.compression import CompressionError, decompress_body
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.properties import decode_properties
 from cometmq.protocol.record import (
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    RECORD_BYTES_MIN,
     RecordError,
     RecordParts,
     body_crc,
     host_text,
     split_record,
 )
+from cometmq.spark.endings import Ending, crc_problem, ending_at, place_problem
 
 BATCH_BYTES_MAX = 1 << 30
 """No batch holds more than this and one row, lest the offsets of a text overflow."""
@@ -37,25 +31,7 @@ TIME_MS_MAX = (2**63 - 1) // 1000
 
 Buffers = tuple[bytearray | None, ...]
 
-_START = Struct(">ii")
 _COMPRESSED = int(SysFlag.COMPRESSED)
-
-
-class Ending(IntEnum):
-    """Why no further record was taken."""
-
-    END = 0
-    """The stop was reached."""
-    FULL = 1
-    """The batch has as many rows or bytes as it may have."""
-    BLANK = 2
-    """The filler stands here that closes a file of the log."""
-    ZERO = 3
-    """Nothing was written here yet."""
-    TORN = 4
-    """A record begins here and goes on behind the end of the data."""
-    BAD = 5
-    """What stands here is no record, or a damaged one; ``problem`` says more."""
 
 
 class PlainColumns:
@@ -117,7 +93,7 @@ class PlainColumns:
                     ending = Ending.FULL
                     break
             except RecordError as error:
-                ending, self.problem = _ending_at(data, position, error)
+                ending, self.problem = ending_at(data, position, error)
                 break
             position += parts.size_bytes
         self.buffers = plain.buffers()
@@ -148,41 +124,6 @@ def _is_chosen(
     if 0 <= end_offset <= parts.queue_offset or parts.queue_offset < first_offset >= 0:
         return False
     return topics is None or parts.topic.encode() in topics
-
-
-def crc_problem(met: int, stored: int) -> str:
-    """Say that a body is not what its checksum was made of."""
-    return f"a body with checksum {met:#x}, expected {stored & 0xFFFFFFFF:#x}"
-
-
-def place_problem(position: int, log_offset: int, log_base: int) -> str:
-    """Say that a record is not where it says it is."""
-    expected = log_base + position
-    return f"a record at {position} with log offset {log_offset}, expected {expected}"
-
-
-def explain(data: Any, position: int) -> tuple[Ending, str | None]:
-    """Say what stands where no record could be taken."""
-    try:
-        split_record(data, position)
-    except RecordError as error:
-        return _ending_at(data, position, error)
-    return Ending.BAD, f"no whole record at {position}"
-
-
-def _ending_at(data: Any, position: int, error: RecordError) -> tuple[Ending, str | None]:
-    """Say what stands where no record could be taken."""
-    left = len(data) - position
-    if left < _START.size:
-        return Ending.TORN, None
-    size, magic = _START.unpack_from(data, position)
-    if magic == MAGIC_BLANK:
-        return Ending.BLANK, None
-    if magic == 0 and size == 0:
-        return Ending.ZERO, None
-    if magic in (MAGIC_V1, MAGIC_V2) and size >= RECORD_BYTES_MIN and size > left:
-        return Ending.TORN, None
-    return Ending.BAD, str(error)
 
 
 NUMBERS: dict[str, tuple[str, str]] = {

@@ -133,15 +133,16 @@ def texts(
                     memcpy(out + total, made_up - 1 - start, size)
                 total += size
         return made
+    made_up_view = memoryview(extra)
     where = zip(
         starts[kind : count * kinds : kinds], sizes[kind : count * kinds : kinds], strict=True
     )
     found = [
-        memory[start : start + size] if start >= 0 else extra[-1 - start : size - 1 - start]
+        memory[start : start + size] if start >= 0 else made_up_view[-1 - start : size - 1 - start]
         for start, size in where
         if size > 0
     ]
-    return bytearray(b"".join(found))
+    return bytearray().join(found)
 
 
 def offset_ids(

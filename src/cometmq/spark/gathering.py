@@ -203,4 +203,4 @@ def _i64_at(place: Any) -> int:
 
 
 def _packed(kind: str, values: Any) -> bytearray:
-    return bytearray(array(kind, values).tobytes())
+    return bytearray(array(kind, values))

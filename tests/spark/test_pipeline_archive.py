@@ -247,4 +247,4 @@ def test_the_command_says_what_it_did(settings: ArchiveSettings, launcher: str) 
     document = json.loads(done.stdout.splitlines()[-1])
     assert document["counts"]["rows"] == COUNT
     assert document["status"] == "done"
-    assert "archive: " in done.stderr
+    assert "archive: " in done.stdout + done.stderr  # spark-submit joins the two

@@ -334,6 +334,37 @@ def test_complete_output_is_refused(
         query.awaitTermination(WITHIN_S)
 
 
+def test_an_aggregation_writes_the_rows_that_changed_through_foreach_batch(
+    spark: SparkSession, stream: Stream, write: Callable[..., None], name_servers: str, topic: str
+) -> None:
+    """Spark offers the output mode ``update`` to no sink that is written in Python."""
+    stream.add("0", ["a", "b", "a"])
+    rows = spark.readStream.text(str(stream.source)).groupBy("value").count()
+    rows = rows.selectExpr("concat(value, '=', count) as body", "value as sharding_key")
+    writer = rows.writeStream.outputMode("update").trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", str(stream.checkpoint))
+
+    def write_batch(batch: DataFrame, number: int) -> None:
+        write(batch, topic=topic, jobId=f"counts-{number}")
+
+    for line in ("", "b"):
+        if line:
+            stream.add("1", [line])
+        assert writer.foreachBatch(write_batch).start().awaitTermination(WITHIN_S)
+    bodies = [message.body for message in messages_in(name_servers, topic, 3)]
+    assert sorted(bodies) == [b"a=2", b"b=1", b"b=2"]
+
+
+def test_update_output_is_refused(stream: Stream, name_servers: str, topic: str) -> None:
+    stream.add("0", ["a"])
+    rows = stream.rows().groupBy("value").count().selectExpr("value as body")
+    writer = rows.writeStream.format("rocketmq").outputMode("update").trigger(availableNow=True)
+    writer = writer.options(nameServer=name_servers, topic=topic)
+    writer = writer.option("checkpointLocation", str(stream.checkpoint))
+    with pytest.raises(PySparkException, match="does not support Update mode"):
+        writer.start().awaitTermination(WITHIN_S)
+
+
 def test_the_checkpoint_holds_nothing_of_the_sink(stream: Stream) -> None:
     """Options, and so secrets by reference, stay out of it."""
     stream.add("0", ["a"])

@@ -65,16 +65,6 @@ def test_commit_and_abort_change_nothing_however_often_they_are_called() -> None
 
 
 @BOTH
-def test_options_of_a_table_count_and_those_of_the_write_go_before(
-    sink: Callable[..., object],
-) -> None:
-    table = {f"option.{name}": text for name, text in OPTIONS.items()}
-    sink({**table, "owner": "root", "provider": "rocketmq"}, SCHEMA, False)
-    with pytest.raises(OptionError, match="option topic is 'a b'"):
-        sink({**table, "topic": "a b"}, SCHEMA, False)
-
-
-@BOTH
 def test_rows_are_written_by_tasks_only(
     sink: Callable[..., TopicBatchWriter | TopicStreamWriter],
 ) -> None:

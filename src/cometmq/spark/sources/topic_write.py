@@ -32,7 +32,6 @@ from cometmq.spark.writing.delivery import check_delivery
 
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
-OF_A_TABLE = "option."
 OF_THE_QUERY = ("checkpointlocation",)
 """Options of a stream that Spark hands to its sink, too."""
 
@@ -83,21 +82,11 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicWriteOptions:
     if overwrite:
         raise OptionError("a topic cannot be overwritten: use the mode append")
-    parsed = parse_options(TopicWriteOptions, _own(options))
+    own = {name: text for name, text in options.items() if name.lower() not in OF_THE_QUERY}
+    parsed = parse_options(TopicWriteOptions, own)
     check_delivery(parsed.delivery)
     check_columns(to_arrow_schema(schema), parsed.topic)
     return parsed
-
-
-def _own(options: Mapping[str, str]) -> dict[str, str]:
-    """Give the sink's own options; those of a table come under `OF_A_TABLE` and their names."""
-    named = {name.lower(): text for name, text in options.items()}
-    of_table = {
-        name.removeprefix(OF_A_TABLE): text
-        for name, text in named.items()
-        if name.startswith(OF_A_TABLE)
-    }
-    return {name: text for name, text in (of_table | named).items() if name not in OF_THE_QUERY}
 
 
 def _write(

@@ -13,6 +13,8 @@ cdef class Wire:
     cdef Py_ssize_t _frame_bytes_max
     cdef Py_ssize_t _out_bytes_max
     cdef FastPath _fast_path
+    cdef bytearray _buffer
+    cdef object _view
     cdef public object _transport
     cdef readonly bytearray _partial
     cdef object _partial_view

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Sequence
 from time import monotonic
 
@@ -31,9 +32,16 @@ UNSENT_FACTOR_MAX = 64
 
 Slice = bytes | memoryview
 
-_shared_buffer = bytearray(READ_BYTES)
-_shared_view = memoryview(_shared_buffer)
-"""All wires read into this: each read is handled before the next one begins."""
+
+class _Shared(threading.local):
+    """What all wires of a thread read into: each read is handled before the next one begins."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray(READ_BYTES)
+        self.view = memoryview(self.buffer)
+
+
+_shared = _Shared()
 
 
 class FastPath:
@@ -45,7 +53,7 @@ class FastPath:
 
 
 class Wire:
-    """Reads frames and writes answers, as asyncio's buffered protocols do.
+    """Reads frames and writes answers, as asyncio's buffered protocols do, in the loop's thread.
 
     Args:
         loop: the event loop.
@@ -67,6 +75,8 @@ class Wire:
         self._frame_bytes_max = frame_bytes_max
         self._out_bytes_max = out_bytes_max
         self._fast_path = fast_path
+        self._buffer = _shared.buffer
+        self._view = _shared.view
         self._transport: asyncio.Transport | None = None
         self._partial: bytearray | None = None
         self._partial_view: memoryview | None = None
@@ -111,7 +121,7 @@ class Wire:
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go: behind the frame that has begun, or into the shared buffer."""
         if self._partial_view is None:
-            return _shared_view
+            return self._view
         return self._partial_view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -119,7 +129,7 @@ class Wire:
         self.last_active_s = self._loop.time()
         self.received_s = monotonic()
         if self._partial is None:
-            self._consume(_shared_buffer, nbytes)
+            self._consume(self._buffer, nbytes)
         else:
             self._filled += nbytes
             self._consume(self._partial, self._filled)

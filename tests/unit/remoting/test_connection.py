@@ -619,3 +619,15 @@ async def test_cancelling_a_call_before_it_is_sent_sends_nothing() -> None:
     assert len(sent) == 2
     wired.transport.send(answered(sent[1].opaque, b"the other one"))
     assert (await calls[1]).body == b"the other one"
+
+
+async def test_loops_in_two_threads_do_not_read_into_one_buffer() -> None:
+    mine = Peers().wired().connection.get_buffer(-1)
+
+    async def elsewhere() -> memoryview:
+        return Peers().wired().connection.get_buffer(-1)
+
+    theirs = await asyncio.to_thread(asyncio.run, elsewhere())
+    mine[:1], theirs[:1] = b"a", b"b"
+    assert bytes(mine[:1]) == b"a"
+    assert Peers().wired().connection.get_buffer(-1).obj is mine.obj

@@ -148,7 +148,8 @@ def _queue_rows(
     key: QueueKey, state: QueueState, groups: Mapping[str, int | None], observed_us: int
 ) -> Iterator[dict[str, Any]]:
     last_us = state.last_store_ms * 1_000 if state.last_store_ms > 0 else None
-    for group, offset in sorted(groups.items()) or [(None, None)]:
+    nobody: dict[str | None, int | None] = {None: None}
+    for group, offset in sorted(groups.items()) or nobody.items():
         yield {
             "topic": key.topic,
             "broker_name": key.broker,

@@ -41,7 +41,7 @@ cdef class RecordRows:
     @cython.locals(
         limit=cython.Py_ssize_t, rows=cython.Py_ssize_t, size=cython.Py_ssize_t,
         chosen=tuple, used=cython.longlong, cost=cython.longlong, log_offset=cython.longlong,
-        queue_offset=cython.longlong)
+        chooses=cython.bint)
     cpdef tuple walk(
         self, object data, Py_ssize_t position, Py_ssize_t stop, Py_ssize_t max_rows,
         long long max_bytes, object topics, long long first_offset, long long end_offset,
@@ -109,3 +109,8 @@ cdef class RecordRows:
 cdef long long _placed(long long at, long long base) noexcept
 cdef long long _found(long long place, long long base) noexcept
 cdef bytes _mended(bytes text)
+
+@cython.locals(queue_offset=cython.longlong)
+cdef bint _is_chosen(
+    const unsigned char* memory, Py_ssize_t record, long long first_offset,
+    long long end_offset) noexcept

@@ -139,6 +139,7 @@ class RecordRows:
         stop = min(stop, limit)
         max_bytes = min(max_bytes, _BATCH_BYTES_MAX)
         rows = used = 0
+        chooses = first_offset >= 0 or end_offset >= 0
         self.entry_count = 0
         ending = Ending.END
         while position < stop:
@@ -146,12 +147,13 @@ class RecordRows:
             if size == 0:
                 ending, self.problem = explain(data, position)
                 break
-            log_offset = octets.i64_in(memory, position + _LOG_OFFSET_AT)
-            if log_base >= 0 and log_offset != log_base + position:
-                ending, self.problem = Ending.BAD, place_problem(position, log_offset, log_base)
-                break
-            queue_offset = octets.i64_in(memory, position + _QUEUE_OFFSET_AT)
-            if not (0 <= end_offset <= queue_offset or queue_offset < first_offset >= 0):
+            if log_base >= 0:
+                log_offset = octets.i64_in(memory, position + _LOG_OFFSET_AT)
+                if log_offset != log_base + position:
+                    ending = Ending.BAD
+                    self.problem = place_problem(position, log_offset, log_base)
+                    break
+            if not chooses or _is_chosen(memory, position, first_offset, end_offset):
                 if rows == self._room:
                     self._make_room()
                 self._measure(memory, rows, position)
@@ -409,6 +411,14 @@ class RecordRows:
         for entry in range(self.entry_count, self.entry_count + self.entries[row]):
             cost += self.name_sizes[entry] + self.value_sizes[entry]
         return cost
+
+
+def _is_chosen(memory: Any, record: int, first_offset: int, end_offset: int) -> bool:
+    """Whether the queue offset of a record is in the range; a bound below 0 is none."""
+    queue_offset = octets.i64_in(memory, record + _QUEUE_OFFSET_AT)
+    if 0 <= end_offset <= queue_offset:
+        return False
+    return first_offset < 0 or queue_offset >= first_offset
 
 
 def _placed(at: int, base: int) -> int:

@@ -173,9 +173,9 @@ def name_servers(cluster: Cluster) -> str:
     return cluster.namesrv
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def broker(cluster: Cluster) -> Iterator[Connection]:
-    """A raw connection to the shared cluster's broker."""
+    """A raw connection to the shared cluster's broker; brokers close those that idle too long."""
     connection = connect(cluster.broker)
     yield connection
     connection.close()

@@ -15,10 +15,10 @@ import pytest
 from cometmq.model.errors import ConfigError
 from cometmq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
+from cometmq.spark.pipelines.archive.manifest import Manifest
 from cometmq.spark.pipelines.audit import AuditSettings, audit
-from cometmq.spark.pipelines.findings import Finding, Findings, Severity
-from cometmq.spark.pipelines.folders import open_folder
-from cometmq.spark.pipelines.manifest import Manifest
+from cometmq.spark.pipelines.findings.rows import Finding, Findings, Severity
+from cometmq.spark.pipelines.running.folders import open_folder
 from support.message_frames import START, message, write
 
 if TYPE_CHECKING:

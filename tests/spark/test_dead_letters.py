@@ -12,9 +12,9 @@ import pytest
 
 from cometmq.client.hooks import ConsumeEnd
 from cometmq.client.trace import encode
-from cometmq.spark.pipelines.archived import read_archive
-from cometmq.spark.pipelines.dead_letters import TABLES, DeadLetterSettings, dead_letters
-from cometmq.spark.pipelines.letters import pattern
+from cometmq.spark.pipelines.archive.reading import read_archive
+from cometmq.spark.pipelines.dead_letters.letters import pattern
+from cometmq.spark.pipelines.dead_letters.pipeline import TABLES, DeadLetterSettings, dead_letters
 from support.message_frames import START, frame, message, write
 from support.traces import handled, trace_messages
 

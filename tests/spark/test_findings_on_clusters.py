@@ -17,14 +17,14 @@ from wire import Connection
 
 from cometmq.client import Message, Producer, PushConsumer, StartFrom, StoredMessage
 from cometmq.spark.errors import GoneError
-from cometmq.spark.pipelines import command
-from cometmq.spark.pipelines.archived import COLUMNS, read_archive
+from cometmq.spark.pipelines.archive.manifest import Manifest
+from cometmq.spark.pipelines.archive.reading import COLUMNS, read_archive
 from cometmq.spark.pipelines.audit import AuditSettings, audit
 from cometmq.spark.pipelines.dead_letters import DeadLetterSettings, dead_letters
-from cometmq.spark.pipelines.findings import Findings
-from cometmq.spark.pipelines.folders import open_folder
-from cometmq.spark.pipelines.manifest import Manifest
+from cometmq.spark.pipelines.findings.rows import Findings
 from cometmq.spark.pipelines.replay import ReplaySettings, replay
+from cometmq.spark.pipelines.running import command
+from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.pipelines.trace import TraceSettings, trace
 from cometmq.spark.pipelines.usage import UsageSettings, usage
 from support.seen import until

@@ -21,11 +21,11 @@ import pytest
 from cometmq.cli.pipeline import script
 from cometmq.model.errors import ConfigError
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
-from cometmq.spark.pipelines.archived import read_archive
-from cometmq.spark.pipelines.folders import open_folder
-from cometmq.spark.pipelines.manifest import Manifest
+from cometmq.spark.pipelines.archive.manifest import Manifest
+from cometmq.spark.pipelines.archive.reading import read_archive
+from cometmq.spark.pipelines.archive.tables import DeltaArchive, IcebergArchive
 from cometmq.spark.pipelines.rebuild import RebuildSettings, rebuild
-from cometmq.spark.pipelines.tables import DeltaArchive, IcebergArchive
+from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.pipelines.verify import VerifySettings, verify
 from cometmq.store.config import StoreSettings
 from golden.test_stores import facts_of, settings_of

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cometmq.model.errors import ConfigError
+from cometmq.spark.pipelines.archive.manifest import Manifest
+from cometmq.spark.pipelines.archive.reading import read_archive
 from cometmq.spark.pipelines.archive_topics import ArchiveTopicsSettings, archive_topics
-from cometmq.spark.pipelines.archived import read_archive
-from cometmq.spark.pipelines.folders import open_folder
-from cometmq.spark.pipelines.manifest import Manifest
+from cometmq.spark.pipelines.running.folders import open_folder
 from support.spark_topics import fill
 
 if TYPE_CHECKING:

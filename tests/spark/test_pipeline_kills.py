@@ -18,7 +18,7 @@ import pytest
 
 from cometmq.spark.pipelines import Runs
 from cometmq.spark.pipelines.archive import ArchiveSettings
-from cometmq.spark.pipelines.archived import archived_files
+from cometmq.spark.pipelines.archive.reading import archived_files
 from cometmq.spark.pipelines.rebuild import RebuildSettings
 from cometmq.spark.pipelines.verify import VerifySettings, verify
 from support.rounds import rounds

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cometmq.spark.pipelines import replay as replay_module
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
-from cometmq.spark.pipelines.archived import read_archive
-from cometmq.spark.pipelines.letter_export import Selection, export
+from cometmq.spark.pipelines.archive.reading import read_archive
+from cometmq.spark.pipelines.dead_letters.export import Selection, export
 from cometmq.spark.pipelines.replay import ReplaySettings, replay
+from cometmq.spark.pipelines.replay import pipeline as replay_module
 from support.spark_topics import until
 from support.stores import opened, put
 from support.topic_audit import stored, unique_key_of

@@ -22,9 +22,9 @@ from cometmq.client.trace import (
 )
 from cometmq.model.topic import TRACE_TOPIC
 from cometmq.protocol.headers import SendMessageV2Request
-from cometmq.spark.pipelines.trace import TABLES, Traces, TraceSettings, trace
-from cometmq.spark.pipelines.trace_records import records, repeated_removed
-from cometmq.spark.pipelines.trace_tables import stream_deliveries
+from cometmq.spark.pipelines.trace.pipeline import TABLES, Traces, TraceSettings, trace
+from cometmq.spark.pipelines.trace.records import records, repeated_removed
+from cometmq.spark.pipelines.trace.tables import stream_deliveries
 from support.message_frames import START, frame, write
 from support.recorded import VERSIONS, frames
 from support.traces import PRODUCER, at, handled, published, trace_messages

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cometmq.model.topic import is_system_topic
-from cometmq.spark.pipelines.findings import Findings
+from cometmq.spark.pipelines.findings.rows import Findings
 from cometmq.spark.pipelines.usage import WAYS, UsageSettings, usage
 from support.message_frames import START, message, write
 

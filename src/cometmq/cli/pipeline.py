@@ -21,7 +21,7 @@ def run(arguments: Sequence[str]) -> int:
         ConfigError: Spark is not installed.
     """
     check_installed()
-    from cometmq.spark.pipelines.command import main
+    from cometmq.spark.pipelines.running.command import main
 
     return main(None, arguments)
 

@@ -9,7 +9,7 @@ import pytest
 from cometmq.spark.errors import SourceError
 from cometmq.spark.options import options_of
 from cometmq.spark.pipelines import PIPELINES
-from cometmq.spark.pipelines.command import option_name
+from cometmq.spark.pipelines.running.command import option_name
 from cometmq.spark.registration import FORMATS
 from cometmq.spark.schema import CORE, LOG_ONLY, PROPERTIES
 from cometmq.spark.writing.rows import COLUMNS

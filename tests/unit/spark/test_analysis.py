@@ -10,11 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from cometmq.model.errors import ConfigError
-from cometmq.spark.pipelines.analysis import Analysis, AnalysisSettings, checksum, new_report
-from cometmq.spark.pipelines.findings import Finding, Severity
-from cometmq.spark.pipelines.progress import Silent
-from cometmq.spark.pipelines.registry import Result
-from cometmq.spark.pipelines.runs import Runs
+from cometmq.spark.pipelines.findings.analysis import (
+    Analysis,
+    AnalysisSettings,
+    checksum,
+    new_report,
+)
+from cometmq.spark.pipelines.findings.rows import Finding, Severity
+from cometmq.spark.pipelines.running.progress import Silent
+from cometmq.spark.pipelines.running.registry import Result
+from cometmq.spark.pipelines.running.runs import Runs
 
 
 class Counting(Silent):

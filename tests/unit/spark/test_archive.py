@@ -15,12 +15,12 @@ from cometmq.model.errors import ConfigError
 from cometmq.spark.errors import BadRecordError, DataLossError, PlaceError
 from cometmq.spark.logs import ByteRange
 from cometmq.spark.pipelines import Runs
-from cometmq.spark.pipelines import archive as archive_module
-from cometmq.spark.pipelines.archive import ArchiveSettings, archive, archived_to
-from cometmq.spark.pipelines.folders import open_folder
-from cometmq.spark.pipelines.manifest import Entry, Manifest, covered, encoded, file_name
-from cometmq.spark.pipelines.parquet import Form, Part, write_parts
-from cometmq.spark.pipelines.tables import IcebergArchive
+from cometmq.spark.pipelines.archive import pipeline as archive_module
+from cometmq.spark.pipelines.archive.manifest import Entry, Manifest, covered, encoded, file_name
+from cometmq.spark.pipelines.archive.parquet import Form, Part, write_parts
+from cometmq.spark.pipelines.archive.pipeline import ArchiveSettings, archive, archived_to
+from cometmq.spark.pipelines.archive.tables import IcebergArchive
+from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
 from support.stores import opened, put
@@ -305,7 +305,7 @@ def test_archives_need_to_know_from_where_and_to_where() -> None:
 
 
 def test_a_table_of_no_rows_has_no_parts() -> None:
-    from cometmq.spark.pipelines.parquet import parts_of
+    from cometmq.spark.pipelines.archive.parquet import parts_of
     from cometmq.spark.schema import arrow_schema
 
     empty = pa.Table.from_batches([], schema=arrow_schema(archive_module.COLUMNS))

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.hashing import extend_hash, index_hash, java_hash
 from cometmq.spark.logs import ByteRange, open_place, plan
-from cometmq.spark.pipelines.dispatched import dispatch
-from cometmq.spark.pipelines.hashes import index_hashes, java_hashes
+from cometmq.spark.pipelines.stores.dispatched import dispatch
+from cometmq.spark.pipelines.stores.hashes import index_hashes, java_hashes
 from cometmq.store.config import StoreSettings
 from cometmq.store.inspect import StoreReader
 from support.stores import opened, put

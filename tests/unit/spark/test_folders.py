@@ -11,8 +11,8 @@ from pyarrow import fs
 
 from cometmq.model.errors import ConfigError
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
-from cometmq.spark.pipelines.folders import DiskFolder, Folder, RemoteFolder, open_folder
-from cometmq.spark.pipelines.manifest import Manifest
+from cometmq.spark.pipelines.archive.manifest import Manifest
+from cometmq.spark.pipelines.running.folders import DiskFolder, Folder, RemoteFolder, open_folder
 from support.stores import opened, put
 
 

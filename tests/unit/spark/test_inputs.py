@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cometmq.model.errors import ConfigError
-from cometmq.spark.pipelines.inputs import Source, Span, Topics
+from cometmq.spark.pipelines.findings.inputs import Source, Span, Topics
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from cometmq.spark.pipelines.findings import Severity
-from cometmq.spark.pipelines.folders import open_folder
-from cometmq.spark.pipelines.offset_checks import growing, keep, offset_findings
+from cometmq.spark.pipelines.audit.offset_checks import growing, keep, offset_findings
+from cometmq.spark.pipelines.findings.rows import Severity
+from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.schema import arrow_schema
 from cometmq.spark.sources.meta_rows import META
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,17 @@ import pytest
 from cometmq.cli import pipeline as command_line
 from cometmq.model.errors import ConfigError, StoreError
 from cometmq.spark.pipelines import PIPELINES, Pipeline, PipelineSettings, Result, RunRecord
-from cometmq.spark.pipelines import command as command_module
-from cometmq.spark.pipelines.command import listing, main, parser_of, settings_of, show, texts_of
-from cometmq.spark.pipelines.progress import Bar, Lines
-from cometmq.spark.pipelines.registry import MODULES
+from cometmq.spark.pipelines.running import command as command_module
+from cometmq.spark.pipelines.running.command import (
+    listing,
+    main,
+    parser_of,
+    settings_of,
+    show,
+    texts_of,
+)
+from cometmq.spark.pipelines.running.progress import Bar, Lines
+from cometmq.spark.pipelines.running.registry import MODULES
 from cometmq.system.settings import describe
 from unit.docs.test_pages import PAGES, blocks
 
@@ -42,6 +51,15 @@ def test_every_pipeline_and_every_setting_has_a_text(name: str) -> None:
 def test_no_option_at_all_means_the_defaults(name: str) -> None:
     pipeline = PIPELINES[name]
     assert settings_of(pipeline, parser_of(pipeline).parse_args([])) == pipeline.settings()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_pipeline_can_be_run_as_a_module(name: str) -> None:
+    """Under the name that its function is documented with, be it a module or a package."""
+    words = [sys.executable, "-m", f"cometmq.spark.pipelines.{MODULES[name]}", "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert f"cometmq pipeline {name}" in done.stdout
 
 
 def documented() -> list[list[str]]:

@@ -14,12 +14,12 @@ from cometmq.model.errors import ConfigError
 from cometmq.protocol.compression import compress_body
 from cometmq.spark.errors import PlaceError
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
-from cometmq.spark.pipelines.archived import COLUMNS
-from cometmq.spark.pipelines.instants import instant_ms
-from cometmq.spark.pipelines.manifest import ArchiveFile, Entry, QueueRows
-from cometmq.spark.pipelines.pace import Pace
-from cometmq.spark.pipelines.replay import ReplaySettings, portions, replay, shares
-from cometmq.spark.pipelines.replay_rows import Choice, Rewriting
+from cometmq.spark.pipelines.archive.manifest import ArchiveFile, Entry, QueueRows
+from cometmq.spark.pipelines.archive.reading import COLUMNS
+from cometmq.spark.pipelines.replay.pace import Pace
+from cometmq.spark.pipelines.replay.pipeline import ReplaySettings, portions, replay, shares
+from cometmq.spark.pipelines.replay.rows import Choice, Rewriting
+from cometmq.spark.pipelines.running.instants import instant_ms
 from cometmq.spark.schema import arrow_schema
 from cometmq.system.clock import ManualClock
 from support.stores import opened, put

@@ -10,10 +10,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from cometmq.spark.pipelines import charts
-from cometmq.spark.pipelines.figures import Unit, clipped, count, duration, instant, size, ticks
-from cometmq.spark.pipelines.findings import Finding, Findings, Severity
-from cometmq.spark.pipelines.report import (
+from cometmq.spark.pipelines.findings import charts
+from cometmq.spark.pipelines.findings.figures import (
+    Unit,
+    clipped,
+    count,
+    duration,
+    instant,
+    size,
+    ticks,
+)
+from cometmq.spark.pipelines.findings.report import (
     ROWS_SHOWN,
     Report,
     Section,
@@ -21,6 +28,7 @@ from cometmq.spark.pipelines.report import (
     spread_rows,
     top_rows,
 )
+from cometmq.spark.pipelines.findings.rows import Finding, Findings, Severity
 
 HOSTILE = "<script>alert(1)</script>\"'&"
 

@@ -13,14 +13,15 @@ import pytest
 
 from cometmq.model.errors import ConfigError
 from cometmq.spark.logs.storage import LocalStorage
-from cometmq.spark.pipelines import Runs, store_files
-from cometmq.spark.pipelines import verify as verify_module
+from cometmq.spark.pipelines import Runs
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
-from cometmq.spark.pipelines.folders import open_folder
-from cometmq.spark.pipelines.manifest import Manifest, verified_to
-from cometmq.spark.pipelines.registry import Result
-from cometmq.spark.pipelines.store_files import StoreFiles
+from cometmq.spark.pipelines.archive.manifest import Manifest, verified_to
+from cometmq.spark.pipelines.running.folders import open_folder
+from cometmq.spark.pipelines.running.registry import Result
+from cometmq.spark.pipelines.stores import files as store_files
+from cometmq.spark.pipelines.stores.files import StoreFiles
 from cometmq.spark.pipelines.verify import VerifySettings, verify
+from cometmq.spark.pipelines.verify import pipeline as verify_module
 from golden.test_stores import NAMES, facts_of, settings_of
 from support.stores import opened, put
 

@@ -1,12 +1,17 @@
 """Pipelines: whole jobs over topics, logs and archives, each with a record of what it did.
 
 Each one is a function, a script for ``spark-submit`` (``python -m cometmq.spark.pipelines.NAME``)
-and a command (``cometmq pipeline NAME``).
+and a command (``cometmq pipeline NAME``). Its name is that of the module here, or of the package
+where it has several; three packages are no pipelines, but what pipelines are made of:
+
+    running     what every pipeline needs to run
+    stores      a broker's store in bulk
+    findings    what the pipelines that look for something share
 """
 
-from cometmq.spark.pipelines.progress import Progress, silent
-from cometmq.spark.pipelines.registry import PIPELINES, Pipeline, PipelineSettings, Result
-from cometmq.spark.pipelines.runs import Run, RunRecord, Runs, recorded
+from cometmq.spark.pipelines.running.progress import Progress, silent
+from cometmq.spark.pipelines.running.registry import PIPELINES, Pipeline, PipelineSettings, Result
+from cometmq.spark.pipelines.running.runs import Run, RunRecord, Runs, recorded
 
 __all__ = [
     "PIPELINES",

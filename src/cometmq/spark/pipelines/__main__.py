@@ -9,7 +9,7 @@ from pathlib import Path
 if sys.path and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
     del sys.path[0]  # run as a file, or our modules would hide others of the same name
 
-from cometmq.spark.pipelines.command import main
+from cometmq.spark.pipelines.running.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

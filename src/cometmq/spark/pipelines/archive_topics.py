@@ -3,7 +3,8 @@
 For whoever cannot reach the brokers' disks: slower than an archive of the log, and without the
 addresses of senders. It is a stream that ends when it has all there is; a scheduler starts it again
 and again. Where it stands is in the stream's checkpoint. Layout and promise are those of
-`cometmq.spark.pipelines.manifest`, with a micro-batch in the place of a range. Source: ours.
+`cometmq.spark.pipelines.archive.manifest`, with a micro-batch in the place of a range.
+Source: ours.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from cometmq.model.errors import ConfigError
-from cometmq.spark.pipelines.archived import COLUMNS
-from cometmq.spark.pipelines.command import main
-from cometmq.spark.pipelines.folders import open_folder
-from cometmq.spark.pipelines.manifest import Entry, Manifest, encoded
-from cometmq.spark.pipelines.progress import Progress, silent
-from cometmq.spark.pipelines.registry import Pipeline, PipelineSettings, Result
-from cometmq.spark.pipelines.runs import RunRecord, Runs, recorded
+from cometmq.spark.pipelines.archive.manifest import Entry, Manifest, encoded
+from cometmq.spark.pipelines.archive.reading import COLUMNS
+from cometmq.spark.pipelines.running.command import main
+from cometmq.spark.pipelines.running.folders import open_folder
+from cometmq.spark.pipelines.running.progress import Progress, silent
+from cometmq.spark.pipelines.running.registry import Pipeline, PipelineSettings, Result
+from cometmq.spark.pipelines.running.runs import RunRecord, Runs, recorded
 from cometmq.system.settings import setting
 
 _POLL_SECONDS = 0.5
@@ -91,7 +92,7 @@ def _stream(
     spark: Any, settings: ArchiveTopicsSettings, checkpoint: str, progress: Progress
 ) -> None:
     """Run the stream until it has all there is."""
-    from cometmq.spark.pipelines.archive_sink import FORMAT, ArchiveSink
+    from cometmq.spark.pipelines.archive.sink import FORMAT, ArchiveSink
 
     spark.dataSource.register(ArchiveSink)
     source = spark.readStream.format("rocketmq").options(**_options(settings))

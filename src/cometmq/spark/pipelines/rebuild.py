@@ -25,14 +25,14 @@ import numpy as np
 from cometmq.model.delay import DEFAULT_LEVELS
 from cometmq.model.errors import ConfigError
 from cometmq.spark.logs import ByteRange, LogPlace, open_place, plan
-from cometmq.spark.pipelines.command import main
-from cometmq.spark.pipelines.dispatched import RUN, dispatch
-from cometmq.spark.pipelines.progress import Progress, silent
-from cometmq.spark.pipelines.registry import Pipeline, PipelineSettings, Result
-from cometmq.spark.pipelines.runs import Run, RunRecord, Runs, recorded
-from cometmq.spark.pipelines.store_files import log_end
-from cometmq.spark.pipelines.store_writing import KeySlice, RunSlice, write_index_file, write_queue
-from cometmq.spark.pipelines.work import waves
+from cometmq.spark.pipelines.running.command import main
+from cometmq.spark.pipelines.running.progress import Progress, silent
+from cometmq.spark.pipelines.running.registry import Pipeline, PipelineSettings, Result
+from cometmq.spark.pipelines.running.runs import Run, RunRecord, Runs, recorded
+from cometmq.spark.pipelines.running.work import waves
+from cometmq.spark.pipelines.stores.dispatched import RUN, dispatch
+from cometmq.spark.pipelines.stores.files import log_end
+from cometmq.spark.pipelines.stores.writing import KeySlice, RunSlice, write_index_file, write_queue
 from cometmq.store.config import StoreSettings
 from cometmq.store.paths import index_name
 from cometmq.system.settings import setting

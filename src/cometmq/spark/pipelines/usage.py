@@ -15,22 +15,22 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from cometmq.spark.pipelines import charts
-from cometmq.spark.pipelines.analysis import (
+from cometmq.spark.pipelines.findings import charts
+from cometmq.spark.pipelines.findings.analysis import (
     Analysis,
     AnalysisSettings,
     new_report,
     planned,
     total,
 )
-from cometmq.spark.pipelines.command import main
-from cometmq.spark.pipelines.figures import Unit, count, size
-from cometmq.spark.pipelines.findings import Finding, Findings, Severity, evidence
-from cometmq.spark.pipelines.inputs import Topics
-from cometmq.spark.pipelines.progress import Progress, silent
-from cometmq.spark.pipelines.registry import Pipeline, Result
-from cometmq.spark.pipelines.report import Report, top_rows
-from cometmq.spark.pipelines.trace_records import client_of
+from cometmq.spark.pipelines.findings.figures import Unit, count, size
+from cometmq.spark.pipelines.findings.inputs import Topics
+from cometmq.spark.pipelines.findings.report import Report, top_rows
+from cometmq.spark.pipelines.findings.rows import Finding, Findings, Severity, evidence
+from cometmq.spark.pipelines.running.command import main
+from cometmq.spark.pipelines.running.progress import Progress, silent
+from cometmq.spark.pipelines.running.registry import Pipeline, Result
+from cometmq.spark.pipelines.trace.records import client_of
 from cometmq.system.settings import setting
 
 if TYPE_CHECKING:

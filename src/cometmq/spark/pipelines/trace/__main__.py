@@ -1,0 +1,11 @@
+"""Runs ``trace`` as a command: ``python -m cometmq.spark.pipelines.trace``.
+
+Source: ours.
+"""
+
+import sys
+
+from cometmq.spark.pipelines.running.command import main
+
+if __name__ == "__main__":
+    sys.exit(main("trace"))

@@ -18,6 +18,8 @@ from cometmq.spark.brokers.patience import AwayError
 from cometmq.spark.offsets import Bounds, QueueKey
 from support.queue_broker import QueueBroker, QueueNameServer, Time, first_not_before, nearest
 
+pytestmark = pytest.mark.soak_elsewhere
+
 STATS = RequestCode.GET_TOPIC_STATS_INFO
 SINGLE = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
 

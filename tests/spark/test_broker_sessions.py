@@ -25,6 +25,8 @@ from cometmq.spark.options.connection import ConnectionOptions
 from cometmq.spark.options.meta import MetaOptions
 from cometmq.spark.options.parsing import parse_options
 
+pytestmark = pytest.mark.soak_elsewhere
+
 
 def options(name_servers: str, **given: str) -> ConnectionOptions:
     return parse_options(ConnectionOptions, {"nameserver": name_servers} | given)

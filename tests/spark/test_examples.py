@@ -24,6 +24,8 @@ from cometmq.spark.brokers import connect, disconnect_all
 from cometmq.spark.options.connection import ConnectionOptions
 from support.marked import left_running, marked_environment
 
+pytestmark = pytest.mark.soak_elsewhere
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

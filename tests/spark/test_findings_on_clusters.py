@@ -30,6 +30,8 @@ from cometmq.spark.pipelines.usage import UsageSettings, usage
 from support.seen import until
 from support.topic_audit import stored
 
+pytestmark = pytest.mark.soak_elsewhere
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

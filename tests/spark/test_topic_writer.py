@@ -21,6 +21,8 @@ from cometmq.spark.options.writing import TopicWriteOptions
 from cometmq.spark.writing import Origin, Sent, TopicWriter, unique_key
 from support.topic_audit import Audit, first_ones, order_by_key, stored, unique_key_of
 
+pytestmark = pytest.mark.soak_elsewhere
+
 ORIGIN = Origin("job", 4, 1)
 MIB = 1 << 20
 

@@ -87,10 +87,16 @@ class Portal:
         call = _Call(work)
         self._calls.add(call)
         try:
-            self._hand_over(loop, call)
-            self._await_end(loop, call, timeout)
+            in_time = self._ends(loop, call, timeout)
+        except ClientClosedError:
+            raise
+        except BaseException:  # Ctrl-C, wherever it strikes
+            self._give_up(loop, call)
+            raise
         finally:
             self._calls.discard(call)
+        if not in_time:
+            raise TimeoutError(f"no result within {timeout} s")
         result: T = call.result()
         return result
 
@@ -162,21 +168,18 @@ class Portal:
             call.work.close()
             raise ClientClosedError(ENDED) from None
 
-    def _await_end(
-        self, loop: asyncio.AbstractEventLoop, call: _Call, timeout: float | None
-    ) -> None:
-        try:
-            in_time = call.ended.wait(timeout)
-        except BaseException:
-            self._give_up(loop, call)
-            raise
-        if not in_time:
-            self._give_up(loop, call)
-            raise TimeoutError(f"no result within {timeout} s")
+    def _ends(self, loop: asyncio.AbstractEventLoop, call: _Call, timeout: float | None) -> bool:
+        """Hand a call over and wait for its end; False, with the call given up, if it is late."""
+        self._hand_over(loop, call)
+        if call.ended.wait(timeout):
+            return True
+        self._give_up(loop, call)
+        return False
 
     def _give_up(self, loop: asyncio.AbstractEventLoop, call: _Call) -> None:
-        loop.call_soon_threadsafe(call.give_up)
-        call.ended.wait(INTERRUPTED_S)
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and the call with it
+            loop.call_soon_threadsafe(call.give_up)
+            call.ended.wait(INTERRUPTED_S)
 
     def _run(self) -> None:
         try:

@@ -7,12 +7,13 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from servers import Cluster, new_group, new_topic
+from servers import Cluster, connect, new_group, new_topic
 from wire import Connection
 
 from cometmq.client import Message, Producer, PushConsumer, StartFrom, StoredMessage
@@ -54,14 +55,15 @@ class Shop:
 
 
 @pytest.fixture(scope="module")
-def shop(cluster: Cluster, broker: Connection) -> Shop:
+def shop(cluster: Cluster) -> Shop:
     """Twenty orders, of which the group's handler refuses each fifth, twice, until it is dead."""
-    found = Shop(
-        cluster.namesrv,
-        new_topic(cluster, broker, queues=2),
-        new_topic(cluster, broker, queues=1),
-        new_group(cluster, broker),
-    )
+    with closing(connect(cluster.broker)) as broker:
+        found = Shop(
+            cluster.namesrv,
+            new_topic(cluster, broker, queues=2),
+            new_topic(cluster, broker, queues=1),
+            new_group(cluster, broker),
+        )
     asyncio.run(asyncio.wait_for(run_shop(found), DEATHS_SECONDS_MAX))
     return found
 

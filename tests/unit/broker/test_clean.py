@@ -16,8 +16,13 @@ from support.stores import opened, put
 
 
 def filled(folder: Path, clock: ManualClock) -> MessageStore:
-    """A store of several log files, at an hour when none is deleted by itself."""
-    store = opened(folder, clock=clock, file_reserved_hours=1, delete_when=())
+    """A store of several log files, at an hour when none is deleted by itself.
+
+    However full the disk is that the tests run on: nearly all of it may be used.
+    """
+    store = opened(
+        folder, clock=clock, file_reserved_hours=1, delete_when=(), disk_used_ratio_max=95
+    )
     for _ in range(60):
         put(store, bytes(1000))
     store.flush()

@@ -36,7 +36,7 @@ from cometmq.remoting import OutgoingCall
 from support.recorded import frames
 from support.seen import until_answered
 
-FOUND_S = 20.0
+FOUND_S = 45.0
 """Time for what takes a moment: queues that are filled, members that are noticed."""
 
 until = partial(until_answered, timeout=FOUND_S)

@@ -55,7 +55,8 @@ def chosen_targets() -> list[str]:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marks of this folder, and refuse an unknown place for Spark."""
     config.addinivalue_line("markers", "only_on(*targets): runs on these clusters only")
-    config.addinivalue_line("markers", "soak_elsewhere: real clusters are for long runs")
+    what = "soak_elsewhere: real clusters and standalone Spark are for long runs"
+    config.addinivalue_line("markers", what)
     config.addinivalue_line("markers", "local_only: not on standalone Spark")
     config.addinivalue_line("markers", "standalone_only: not on local Spark")
     if spark_place() not in (LOCAL, STANDALONE):
@@ -72,8 +73,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _concerns_standalone(item: pytest.Item) -> bool:
+    if item.get_closest_marker("soak_elsewhere") and not is_long_run():
+        return False
     takes_spark = "spark" in getattr(item, "fixturenames", ())
     return takes_spark or item.get_closest_marker("standalone_only") is not None
+
+
+def is_long_run() -> bool:
+    """Whether everything runs everywhere, however long it takes."""
+    return os.environ.get("COMETMQ_ROUNDS", "ci") != "ci"
 
 
 def spark_place() -> str:
@@ -120,8 +128,7 @@ def _skip_elsewhere(request: pytest.FixtureRequest) -> None:
     mark = request.node.get_closest_marker("only_on")
     if mark is not None and target not in mark.args:
         pytest.skip(f"is only for {' and '.join(mark.args)}")
-    long_run = os.environ.get("COMETMQ_ROUNDS", "ci") != "ci"
-    if request.node.get_closest_marker("soak_elsewhere") and target != COMET and not long_run:
+    if request.node.get_closest_marker("soak_elsewhere") and target != COMET and not is_long_run():
         pytest.skip("real clusters are for long runs (COMETMQ_ROUNDS=soak)")
 
 

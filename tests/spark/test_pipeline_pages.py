@@ -14,6 +14,8 @@ from support.spark_topics import until
 from support.stores import opened, put
 from support.topic_audit import stored
 
+pytestmark = pytest.mark.soak_elsewhere
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

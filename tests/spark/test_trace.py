@@ -29,6 +29,8 @@ from support.message_frames import START, frame, write
 from support.recorded import VERSIONS, frames
 from support.traces import PRODUCER, at, handled, published, trace_messages
 
+pytestmark = pytest.mark.soak_elsewhere
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 

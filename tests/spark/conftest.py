@@ -6,9 +6,10 @@ the clusters a test that asks for one runs on, as in ``tests/client``: ``comet``
 ``4.9.7``, ``5.3.3``, with commas between, or ``all``. There is one session per run.
 
 ``@pytest.mark.only_on("comet")`` skips other clusters, ``@pytest.mark.soak_elsewhere`` skips real
-clusters and standalone Spark except on long runs. ``@pytest.mark.local_only`` skips a test on standalone Spark: one that
-brings its own driver, or asks nothing of Spark's executors; ``standalone_only`` on local Spark.
-Tests that do not take ``spark`` do not depend on where it runs: standalone runs leave them out.
+clusters and standalone Spark except on long runs. ``@pytest.mark.local_only`` skips a test on
+standalone Spark: one that brings its own driver, or asks nothing of Spark's executors;
+``standalone_only`` on local Spark. Tests that do not take ``spark`` do not depend on where it runs:
+standalone runs leave them out.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@ cimport cython
 
 from cometmq.broker.processors.pull cimport Pull, PullMessages
 from cometmq.protocol.octets cimport copy_of, matches, two_u32
-from cometmq.protocol.plain_json cimport end_of_number, end_of_text, number
+from cometmq.protocol.plain_json cimport end_of_number, end_of_text, number, opaque_in
 from cometmq.remoting.wire cimport FastPath, Wire
 
 
 cdef int _PREFIX_BYTES, _HEAD_BYTES, _REQUIRED
 cdef int _GROUP, _TOPIC, _QUEUE, _OFFSET, _COUNT, _FLAGS, _COMMIT, _SUSPEND, _VERSION, _BYTES
 cdef int _WIDE
-cdef long long _INT32_MAX
+cdef long long _INT32_MAX, _NOT_PLAIN
 
 
 cdef class PlainPulls(FastPath):
@@ -24,7 +24,7 @@ cdef class PlainPulls(FastPath):
 
     cdef _answer(self, Pull pull)
 
-    @cython.locals(pull=Pull, start=cython.Py_ssize_t)
+    @cython.locals(pull=Pull)
     cdef Pull _read(self, bytearray data, Py_ssize_t at, Py_ssize_t end, Wire wire)
 
     @cython.locals(

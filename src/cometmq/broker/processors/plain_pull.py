@@ -16,17 +16,14 @@ from __future__ import annotations
 
 from cometmq.broker.processors.pull import Pull, PullMessages
 from cometmq.protocol.octets import copy_of, matches, two_u32
-from cometmq.protocol.plain_json import end_of_number, end_of_text, number
+from cometmq.protocol.plain_json import NOT_PLAIN, end_of_number, end_of_text, number, opaque_in
 from cometmq.remoting.connection import answer_failure
 from cometmq.remoting.wire import FastPath, Wire
 
 _HEAD = b'{"code":11,"extFields":{"'
 _HEAD_BYTES = len(_HEAD)
-_AFTER_FIELDS = b',"flag":0,"language":"'
-_AFTER_LANGUAGE = b',"opaque":'
-_AFTER_OPAQUE = b',"serializeTypeCurrentRPC":"JSON","version":'
 _PREFIX_BYTES = 8
-_INT32_MAX = 2147483647
+_INT32_MAX, _NOT_PLAIN = 2147483647, NOT_PLAIN
 _TEXTS_MAX = 10_000
 
 _GROUP, _TOPIC, _QUEUE, _OFFSET, _COUNT = 1, 2, 4, 8, 16
@@ -85,21 +82,10 @@ class PlainPulls(FastPath):
         """Read the header that lies from ``at`` to ``end``; None if it is not plain."""
         pull = Pull(self._pulls, wire, 0)
         at = self._read_fields(data, at + _HEAD_BYTES, end, pull)
-        if at == 0 or not matches(data, at, end, _AFTER_FIELDS):
+        if at == 0:
             return None
-        at = end_of_text(data, at + 22, end)
-        if at == 0 or not matches(data, at + 1, end, _AFTER_LANGUAGE):
-            return None
-        start = at + 11
-        at = end_of_number(data, start, end)
-        if at == 0 or not matches(data, at, end, _AFTER_OPAQUE):
-            return None
-        pull.opaque = number(data, start, at)
-        start = at + 44
-        at = end_of_number(data, start, end)
-        if at == 0 or at + 1 != end or data[at] != 125:
-            return None
-        return pull if -_INT32_MAX <= pull.opaque <= _INT32_MAX else None
+        pull.opaque = opaque_in(data, at, end)
+        return None if pull.opaque == _NOT_PLAIN else pull
 
     def _read_fields(self, data: bytearray, at: int, end: int, pull: Pull) -> int:
         """Read the fields, ``at`` being the first one's name; returns the position behind them."""

@@ -4,13 +4,13 @@ from cometmq.broker.processors.send cimport SendMessage
 from cometmq.broker.services.intake cimport Intake
 from cometmq.broker.services.stats cimport BrokerStats
 from cometmq.protocol.octets cimport copy_of, matches, two_u32
-from cometmq.protocol.plain_json cimport end_of_number, end_of_text, number
+from cometmq.protocol.plain_json cimport end_of_number, end_of_text, number, opaque_in
 from cometmq.remoting.wire cimport FastPath, Wire
 from cometmq.store.appending cimport Appended, AppendedBatch, Appender
 
 
 cdef int _PREFIX_BYTES, _HEAD_BYTES, _REQUIRED, _NEEDS_CARE
-cdef long long _INT32_MAX
+cdef long long _INT32_MAX, _NOT_PLAIN
 
 
 cdef class PlainSends(FastPath):
@@ -56,7 +56,6 @@ cdef class PlainSends(FastPath):
     cdef AppendedBatch _store_batch(
         self, bytearray data, Py_ssize_t start, Py_ssize_t stop, Wire wire)
 
-    @cython.locals(start=cython.Py_ssize_t)
     cdef bint _read(self, bytearray data, Py_ssize_t at, Py_ssize_t end) except -1
 
     @cython.locals(

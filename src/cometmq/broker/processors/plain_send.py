@@ -23,22 +23,19 @@ from cometmq.model.errors import CometError, StoreError
 from cometmq.model.flags import SysFlag
 from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.octets import copy_of, matches, two_u32
-from cometmq.protocol.plain_json import end_of_number, end_of_text, number
+from cometmq.protocol.plain_json import NOT_PLAIN, end_of_number, end_of_text, number, opaque_in
 from cometmq.remoting.wire import FastPath, Wire
 from cometmq.store.appending import Appended, AppendedBatch
 
 _HEAD = b'{"code":3'
 _AFTER_CODE = b'0,"extFields":{"'
 _HEAD_BYTES = 26
-_AFTER_FIELDS = b',"flag":0,"language":"'
-_AFTER_LANGUAGE = b',"opaque":'
-_AFTER_OPAQUE = b',"serializeTypeCurrentRPC":"JSON","version":'
 _BATCH_NO, _BATCH_YES = b"false", b"true"
 _PREFIX_BYTES = 8
 _REQUIRED = 0b11111111
 """One bit for each of the fields a to h."""
 _NEEDS_CARE = int(SysFlag.TRANSACTION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
-_INT32_MAX = 2147483647
+_INT32_MAX, _NOT_PLAIN = 2147483647, NOT_PLAIN
 _TOPICS_MAX = 10_000
 
 
@@ -224,26 +221,15 @@ class PlainSends(FastPath):
         self._reconsumed = 0
         self._is_batch = False
         at = self._read_fields(data, at + _HEAD_BYTES, end)
-        if at == 0 or not matches(data, at, end, _AFTER_FIELDS):
+        if at == 0:
             return False
-        at = end_of_text(data, at + 22, end)
-        if at == 0 or not matches(data, at + 1, end, _AFTER_LANGUAGE):
-            return False
-        start = at + 11
-        at = end_of_number(data, start, end)
-        if at == 0 or not matches(data, at, end, _AFTER_OPAQUE):
-            return False
-        self._opaque = number(data, start, at)
-        start = at + 44
-        at = end_of_number(data, start, end)
-        if at == 0 or at + 1 != end or data[at] != 125:
-            return False
+        self._opaque = opaque_in(data, at, end)
         return (
             self._sys_flag & _NEEDS_CARE == 0
             and 0 <= self._sys_flag <= _INT32_MAX
             and -_INT32_MAX <= self._flag <= _INT32_MAX
             and 0 <= self._reconsumed <= _INT32_MAX
-            and -_INT32_MAX <= self._opaque <= _INT32_MAX
+            and self._opaque != _NOT_PLAIN
             and self._queue_id <= _INT32_MAX
         )
 

@@ -82,6 +82,8 @@ class Outcome:
     failed: int
     skipped: int
     seconds: float
+    failures: tuple[str, ...] = ()
+    """The tests that failed, each with the first line of why."""
 
 
 CONFORMANCE = ("tests/conformance_run/run.py",)
@@ -126,6 +128,9 @@ def main() -> int:
             f"{outcome.stage.title:<28} {outcome.passed:>6} passed {outcome.failed:>4} failed "
             f"{outcome.skipped:>4} skipped {outcome.seconds:>7.1f} s"
         )
+    for outcome in outcomes:
+        for failure in outcome.failures:
+            print(f"FAILED in {outcome.stage.title}: {failure}")
     passed = sum(outcome.passed for outcome in outcomes)
     failed = sum(outcome.failed for outcome in outcomes)
     skipped = sum(outcome.skipped for outcome in outcomes)
@@ -179,22 +184,32 @@ def _run(stages: list[Stage]) -> Iterator[Outcome]:
             log.seek(0)
             print(f"=== {stage.title}: {log.read().decode(errors='replace')}", flush=True)
             log.close()
-        yield _outcome(stage, status, time.monotonic() - began)
+        yield outcome_of(stage, status, time.monotonic() - began)
 
 
-def _outcome(stage: Stage, status: int, seconds: float) -> Outcome:
+def outcome_of(stage: Stage, status: int, seconds: float) -> Outcome:
     """Count a stage by its report; one that broke off counts as a failure even without any."""
     passed = failed = skipped = 0
+    failures: tuple[str, ...] = ()
     if stage.report.exists():
-        for suite in ET.parse(stage.report).getroot().iter("testsuite"):
+        report = ET.parse(stage.report).getroot()
+        failures = tuple(_failures(report))
+        for suite in report.iter("testsuite"):
             counts = {key: int(suite.get(key, 0)) for key in _COUNTED}
             failed += counts["failures"] + counts["errors"]
             skipped += counts["skipped"]
             passed += counts["tests"] - sum(counts[key] for key in _COUNTED[1:])
     if status and not failed:
-        print(f"{stage.title} ended with status {status}", flush=True)
-        failed = 1
-    return Outcome(stage, passed, failed, skipped, seconds)
+        failed, failures = 1, (f"ended with status {status}",)
+    return Outcome(stage, passed, failed, skipped, seconds, failures)
+
+
+def _failures(report: ET.Element) -> Iterator[str]:
+    """What failed: where the test stands, its name, and how its error begins."""
+    for case in report.iter("testcase"):
+        for wrong in (*case.findall("failure"), *case.findall("error")):
+            why = (wrong.get("message") or "").strip().partition("\n")[0]
+            yield f"{case.get('classname')}::{case.get('name')}: {why[:200]}"
 
 
 _COUNTED = ("tests", "failures", "errors", "skipped")

@@ -10,36 +10,26 @@ asserts the refusal where ``target`` is ``comet``.
 
 from __future__ import annotations
 
-import os
-import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
+from servers import Cluster
 
-TESTS = Path(__file__).resolve().parent.parent
-for folder in (TESTS / "interop", TESTS / "conformance"):
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
+from cometmq.client import AdminClient, ClientInstance, MessageQueue
+from support.clusters import (
+    is_long_run,
+    make_cluster,
+    name_servers,
+    own_cluster,
+    skip_elsewhere,
+    target,
+)
+from support.leaks import left_behind, open_sockets, other_tasks
 
-from servers import VERSIONS, Cluster, Settings  # noqa: E402
-
-from cometmq.client import AdminClient, ClientInstance, MessageQueue  # noqa: E402
-from support.leaks import left_behind, open_sockets, other_tasks  # noqa: E402
-
-COMET = "comet"
-TARGETS = (COMET, *VERSIONS)
-
-
-def chosen_targets() -> list[str]:
-    """The clusters to run on."""
-    said = os.environ.get("COMETMQ_CLUSTERS", COMET)
-    names = TARGETS if said == "all" else tuple(name.strip() for name in said.split(","))
-    if unknown := [name for name in names if name not in TARGETS]:
-        raise pytest.UsageError(f"COMETMQ_CLUSTERS={said}: {unknown} is none of {TARGETS}")
-    return list(names)
+__all__ = ["make_cluster", "name_servers", "own_cluster", "target"]
+"""Fixtures that stand elsewhere."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,13 +38,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "soak_elsewhere: real clusters are for long runs")
     config.addinivalue_line("markers", "soak_on(*targets): those clusters are for long runs")
     config.addinivalue_line("markers", "leaves(why): the test leaves tasks or sockets, and may")
-
-
-@pytest.fixture(scope="session", params=chosen_targets())
-def target(request: pytest.FixtureRequest) -> str:
-    """Whose cluster this is: ``comet`` or a version of RocketMQ."""
-    name: str = request.param
-    return name
 
 
 @pytest.fixture(scope="session")
@@ -89,39 +72,10 @@ def cluster(session_cluster: Cluster) -> Cluster:
 
 def _skip_elsewhere(request: pytest.FixtureRequest, target: str) -> None:
     """Skip what is not for this cluster, or not on every run."""
-    mark = request.node.get_closest_marker("only_on")
-    if mark is not None and target not in mark.args:
-        pytest.skip(f"is only for {' and '.join(mark.args)}")
-    long_run = os.environ.get("COMETMQ_ROUNDS", "ci") != "ci"
-    if request.node.get_closest_marker("soak_elsewhere") and target != COMET and not long_run:
-        pytest.skip("real clusters are for long runs (COMETMQ_ROUNDS=soak)")
+    skip_elsewhere(request, target)
     slow = request.node.get_closest_marker("soak_on")
-    if slow is not None and target in slow.args and not long_run:
+    if slow is not None and target in slow.args and not is_long_run():
         pytest.skip(f"{target} is for long runs (COMETMQ_ROUNDS=soak)")
-
-
-MakeCluster = Callable[..., Cluster]
-
-
-@pytest.fixture
-def make_cluster(target: str, tmp_path: Path) -> Iterator[MakeCluster]:
-    """Start clusters for one test alone, with settings of the broker by RocketMQ's names."""
-    started: list[Cluster] = []
-
-    def make(settings: Settings | None = None) -> Cluster:
-        started.append(Cluster(target, tmp_path / f"own-{len(started)}", settings))
-        started[-1].start()
-        return started[-1]
-
-    yield make
-    for running in started:
-        running.kill()
-
-
-@pytest.fixture
-def own_cluster(make_cluster: MakeCluster) -> Cluster:
-    """A cluster for a test that stops, kills or restarts it."""
-    return make_cluster()
 
 
 @pytest.fixture(scope="session")
@@ -132,12 +86,6 @@ def starter() -> Iterator[Executor]:
     """
     with ThreadPoolExecutor(1, "starter") as threads:
         yield threads
-
-
-@pytest.fixture
-def name_servers(cluster: Cluster) -> str:
-    """The address of the shared cluster's name server."""
-    return cluster.namesrv
 
 
 @pytest.fixture

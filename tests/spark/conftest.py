@@ -18,39 +18,34 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import toolchain
+from processes import LAUNCHER
+from servers import Cluster, connect, new_group, new_topic
+from wire import Connection
 
-TESTS = Path(__file__).resolve().parent.parent
-for folder in (TESTS / "interop", TESTS / "conformance"):
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-
-import toolchain  # noqa: E402
-from processes import LAUNCHER  # noqa: E402
-from servers import VERSIONS, Cluster, Settings, connect, new_group, new_topic  # noqa: E402
-from wire import Connection  # noqa: E402
+from support.clusters import (
+    is_long_run,
+    make_cluster,
+    name_servers,
+    own_cluster,
+    skip_elsewhere,
+    target,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-COMET = "comet"
-TARGETS = (COMET, *VERSIONS)
 LOCAL, STANDALONE = "local", "standalone"
 CORES = 2
 PASSED_ON = ("COMETMQ_BUILD", "COMETMQ_EXPECT_BUILD")
 """Variables that executors on a cluster get from here: which build is under test."""
 
 
-def chosen_targets() -> list[str]:
-    """The clusters to run on."""
-    said = os.environ.get("COMETMQ_CLUSTERS", COMET)
-    names = TARGETS if said == "all" else tuple(name.strip() for name in said.split(","))
-    if unknown := [name for name in names if name not in TARGETS]:
-        raise pytest.UsageError(f"COMETMQ_CLUSTERS={said}: {unknown} is none of {TARGETS}")
-    return list(names)
+__all__ = ["make_cluster", "name_servers", "own_cluster", "target"]
+"""Fixtures that stand elsewhere."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -78,11 +73,6 @@ def _concerns_standalone(item: pytest.Item) -> bool:
         return False
     takes_spark = "spark" in getattr(item, "fixturenames", ())
     return takes_spark or item.get_closest_marker("standalone_only") is not None
-
-
-def is_long_run() -> bool:
-    """Whether everything runs everywhere, however long it takes."""
-    return os.environ.get("COMETMQ_ROUNDS", "ci") != "ci"
 
 
 def spark_place() -> str:
@@ -125,19 +115,7 @@ def _skip_elsewhere(request: pytest.FixtureRequest) -> None:
             pytest.skip(f"is only for {place} Spark")
     if "target" not in request.fixturenames:
         return
-    target = request.getfixturevalue("target")
-    mark = request.node.get_closest_marker("only_on")
-    if mark is not None and target not in mark.args:
-        pytest.skip(f"is only for {' and '.join(mark.args)}")
-    if request.node.get_closest_marker("soak_elsewhere") and target != COMET and not is_long_run():
-        pytest.skip("real clusters are for long runs (COMETMQ_ROUNDS=soak)")
-
-
-@pytest.fixture(scope="session", params=chosen_targets())
-def target(request: pytest.FixtureRequest) -> str:
-    """Whose cluster this is: ``comet`` or a version of RocketMQ."""
-    name: str = request.param
-    return name
+    skip_elsewhere(request, request.getfixturevalue("target"))
 
 
 @pytest.fixture(scope="session")
@@ -149,36 +127,6 @@ def cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
         yield running
     finally:
         running.kill()
-
-
-MakeCluster = Callable[..., Cluster]
-
-
-@pytest.fixture
-def make_cluster(target: str, tmp_path: Path) -> Iterator[MakeCluster]:
-    """Start clusters for one test alone, with settings of the broker by RocketMQ's names."""
-    started: list[Cluster] = []
-
-    def make(settings: Settings | None = None) -> Cluster:
-        started.append(Cluster(target, tmp_path / f"own-{len(started)}", settings))
-        started[-1].start()
-        return started[-1]
-
-    yield make
-    for running in started:
-        running.kill()
-
-
-@pytest.fixture
-def own_cluster(make_cluster: MakeCluster) -> Cluster:
-    """A cluster for a test that stops, kills or restarts it."""
-    return make_cluster()
-
-
-@pytest.fixture
-def name_servers(cluster: Cluster) -> str:
-    """The address of the shared cluster's name server."""
-    return cluster.namesrv
 
 
 @pytest.fixture

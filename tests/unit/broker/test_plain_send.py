@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import struct
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,10 @@ from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.record import encode_host
 from cometmq.remoting.wire import FastPath
 from cometmq.system.clock import ManualClock
+from support import plain_ways
 from support.fake_transport import Wired
 from support.faulty_files import FaultyFiles
+from support.plain_ways import LANGUAGES, OPAQUES, VERSIONS, headers
 from support.stores import all_messages, opened, put
 
 from .conftest import Tables
@@ -43,6 +45,8 @@ FIELDS = {
     "h": "0", "i": "KEYS\x01k\x02UNIQ_KEY\x01u\x02WAIT\x01true\x02", "j": "0", "k": "false",
     "m": "false", "n": "broker-a",
 }  # fmt: skip
+
+java = partial(plain_ways.java_header, code="310")
 
 
 class Side:
@@ -149,27 +153,8 @@ async def both(tmp_path: Path, tables: Tables) -> AsyncIterator[Both]:
     made.long.store.abandon()
 
 
-def java(
-    fields: dict[str, str],
-    *,
-    opaque: str = "7",
-    version: str = "479",
-    flag: str = "0",
-    language: str = '"JAVA"',
-    code: str = "310",
-    raw: dict[str, str] | None = None,
-) -> bytes:
-    """A header as Java's producers write it, without blanks and with its names in order."""
-    written = {name: json.dumps(value) for name, value in fields.items()} | (raw or {})
-    pairs = ",".join(f'"{name}":{value}' for name, value in written.items())
-    return (
-        f'{{"code":{code},"extFields":{{{pairs}}},"flag":{flag},"language":{language},'
-        f'"opaque":{opaque},"serializeTypeCurrentRPC":"JSON","version":{version}}}'
-    ).encode()
-
-
 def frame(header: bytes, body: bytes = b"body") -> bytes:
-    return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+    return plain_ways.frame(header, body)
 
 
 # --- what is plain ------------------------------------------------------------------------------
@@ -252,14 +237,10 @@ async def test_a_batch_cut_anywhere_is_refused_alike(both: Both) -> None:
 # --- anything at all ----------------------------------------------------------------------------
 
 VALUES = [
-    '""', '"0"', '"1"', '"3"', '"4"', '"-1"', '"-0"', '"007"', '"+1"', '" 1"', '"1 "', '"1.0"',
-    '"1e1"', '"x"', '"true"', '"TRUE"', '"null"', "null", "true", "1", "-5", "1.5", '"2"', '"8"',
-    '"12"', '"16"', '"32"', '"48"', '"2147483647"', '"2147483648"', '"-2147483648"',
-    '"-2147483647"', '"4294967296"', '"9223372036854775807"', '"9223372036854775808"',
-    '"99999999999999999999"', '"T"', '"Many"', '"%RETRY%G"', '"unknown"', '"SCHEDULE_TOPIC_XXXX"',
-    '"T\\u0041"', '"a\\"b"', '"a\\\\b"', '"\\u0054"', '"caf\u00e9"', '"\\u00e9"', '"T "', "{}",
-    "[1]", '"/"', '"\\/"', '"\x7f"',
-]  # fmt: skip
+    *plain_ways.VALUES,
+    *('"8"', '"12"', '"16"', '"32"', '"48"', '"TRUE"', '"Many"', '"%RETRY%G"'),
+    *('"SCHEDULE_TOPIC_XXXX"', '"\\u00e9"', '"/"'),
+]
 UNIQUE = "UNIQ_KEY\x01u\x02"
 TEXTS = [
     "", "KEYS\x01k", "KEYS\x01k\x02", UNIQUE, "UNIQ_KEY\x01\x02", "XUNIQ_KEY\x01u\x02",
@@ -271,31 +252,13 @@ TEXTS = [
     UNIQUE + "x\x01" + "y" * 32700, UNIQUE + "x\x01" + "y" * 33000, UNIQUE + "b\x01\\\x02",
     UNIQUE + "UNIQ_KEY\x01v\x02", "\x01" + UNIQUE, UNIQUE + "\x02\x02",
 ]  # fmt: skip
-OPAQUES = ["7", "0", "-7", "-0", "2147483647", "-2147483648", "2147483648", "1.0", "null", '"7"']
-VERSIONS = ["479", "0", "-1", "99999", "null", "4.5"]
-LANGUAGES = ['"JAVA"', '"CPP"', '"cpp"', '"ZIG"', "3", "null", '"J\\u0041VA"']
 ODD = st.one_of(
     st.tuples(st.sampled_from("abcdefghjklmnxyz"), st.sampled_from(VALUES)),
     st.tuples(st.just("i"), st.sampled_from([*TEXTS, BATCH["i"]]).map(json.dumps)),
     st.just(("m", '"true"')),
 )
-HEADERS = st.builds(
-    lambda odd, left_out, opaque, version, flag, language, code: java(
-        {name: value for name, value in FIELDS.items() if name not in left_out},
-        raw=dict(odd),
-        opaque=opaque,
-        version=version,
-        flag=flag,
-        language=language,
-        code=code,
-    ),
-    st.lists(ODD, max_size=2),
-    st.sets(st.sampled_from("abcdefghijkmn"), max_size=1),
-    st.sampled_from(OPAQUES),
-    st.sampled_from(VERSIONS),
-    st.sampled_from(["0", "0", "0", "1", "2", "3"]),
-    st.sampled_from(LANGUAGES),
-    st.sampled_from(["310", "310", "310", "320", "10"]),
+HEADERS = headers(
+    FIELDS, ODD, odd_max=2, left_out="abcdefghijkmn", codes=["310", "310", "310", "320", "10"]
 )
 BODIES = st.sampled_from(
     [

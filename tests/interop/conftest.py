@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-for folder in (HERE, HERE.parent / "conformance"):
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-from programs import Client, Kind  # noqa: E402
-from servers import Cluster, connect, new_group, new_topic  # noqa: E402
-from wire import Connection  # noqa: E402
+from programs import Client, Kind
+from servers import Cluster, connect, new_group, new_topic
+from wire import Connection
 
 
 @pytest.fixture(scope="session")

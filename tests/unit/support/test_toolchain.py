@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-INTEROP = Path(__file__).resolve().parents[2] / "interop"
-if str(INTEROP) not in sys.path:
-    sys.path.append(str(INTEROP))
-
-import toolchain  # noqa: E402
+import toolchain
 
 
 @pytest.fixture(autouse=True)

@@ -213,6 +213,16 @@ def test_findings_are_sorted_counted_and_come_back_from_their_table() -> None:
     assert Findings([Finding("b", Severity.NOTE, "n")]).clean
 
 
+def test_a_finding_takes_its_place_and_evidence_from_the_row_that_shows_it() -> None:
+    row = {"topic": "t", "broker_name": "b", "queue_id": 1, "first": "not an offset"}
+    facts = '{"broker_name": "b", "first": "not an offset", "queue_id": 1, "topic": "t"}'
+    found = Finding.shown_by(row, "c", Severity.ERROR, "e", first=5, last=9, count=5)
+    assert found == Finding("c", Severity.ERROR, "e", "t", "b", 1, 5, 9, 5, facts)
+
+    found = Finding.shown_by({"origin_topic": "o"}, "a", Severity.NOTE, "n", topic="origin_topic")
+    assert found == Finding("a", Severity.NOTE, "n", "o", evidence='{"origin_topic": "o"}')
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

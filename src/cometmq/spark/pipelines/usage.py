@@ -26,7 +26,7 @@ from cometmq.spark.pipelines.findings.analysis import (
 from cometmq.spark.pipelines.findings.figures import Unit, count, size
 from cometmq.spark.pipelines.findings.inputs import Topics
 from cometmq.spark.pipelines.findings.report import Report, top_rows
-from cometmq.spark.pipelines.findings.rows import Finding, Findings, Severity, evidence
+from cometmq.spark.pipelines.findings.rows import Finding, Findings, Severity
 from cometmq.spark.pipelines.running.command import main
 from cometmq.spark.pipelines.running.progress import Progress, silent
 from cometmq.spark.pipelines.running.registry import Pipeline, Result
@@ -142,13 +142,12 @@ def find(tables: dict[str, pa.Table]) -> list[Finding]:
     """Name the topics with large messages, which cost brokers most."""
     rows = [row for row in tables["by_topic"].to_pylist() if row["large"]]
     return [
-        Finding(
+        Finding.shown_by(
+            row,
             "large-messages",
             Severity.NOTE,
             f"{count(row['large'])} messages of {size(LARGE)} or more",
-            row["topic"],
             count=row["large"],
-            evidence=evidence(row),
         )
         for row in rows
     ]

@@ -120,7 +120,4 @@ def _finding(
     number = last - first + 1
     text = f"{number:,} messages {what}: group {row['consumer_group']} committed"
     text += f" {row['committed_offset']}, the queue has {row['min_offset']} to {row['max_offset']}"
-    return Finding(
-        kind, severity, text, row["topic"], row["broker_name"], row["queue_id"], first, last,
-        number, evidence(row),
-    )  # fmt: skip
+    return Finding.shown_by(row, kind, severity, text, first=first, last=last, count=number)

@@ -36,7 +36,7 @@ from cometmq.spark.pipelines.findings.report import (
     spread_rows,
     top_rows,
 )
-from cometmq.spark.pipelines.findings.rows import Finding, Findings, Severity, evidence
+from cometmq.spark.pipelines.findings.rows import Finding, Findings, Severity
 from cometmq.spark.pipelines.running.progress import Progress, silent
 from cometmq.spark.pipelines.running.registry import Pipeline, Result
 from cometmq.spark.pipelines.trace.records import MESSAGE_COLUMNS, records, repeated_removed
@@ -298,28 +298,25 @@ def _dead(row: dict[str, Any]) -> Finding:
     text += f", half of them within {duration(row['waited_p50'])}"
     left = row["letters"] - row["handled_later"] - row["sent_again"]
     severity = Severity.WARNING if left > 0 else Severity.NOTE
-    return Finding(
-        "dead-letters", severity, text, row["origin_topic"], count=row["letters"],
-        evidence=evidence(row),
-    )  # fmt: skip
+    return Finding.shown_by(
+        row, "dead-letters", severity, text, topic="origin_topic", count=row["letters"]
+    )
 
 
 def _reason(row: dict[str, Any]) -> Finding:
     text = f"{counted(row['letters'], 'letter')} of {row['group']} died of {row['error_pattern']}"
-    return Finding(
-        "last-error", Severity.NOTE, text, row["origin_topic"], count=row["letters"],
-        evidence=evidence(row),
-    )  # fmt: skip
+    return Finding.shown_by(
+        row, "last-error", Severity.NOTE, text, topic="origin_topic", count=row["letters"]
+    )
 
 
 def _fact(row: dict[str, Any]) -> Finding:
     text = f"{row['fact']}: {share(row['share'])} of the dead letters of {row['group']}"
     if row["share_of_all"] is not None:
         text += f", {share(row['share_of_all'])} of all messages"
-    return Finding(
-        "telling-fact", Severity.NOTE, text, row["origin_topic"], count=row["letters"],
-        evidence=evidence(row),
-    )  # fmt: skip
+    return Finding.shown_by(
+        row, "telling-fact", Severity.NOTE, text, topic="origin_topic", count=row["letters"]
+    )
 
 
 def _homeless(exported: Any) -> list[Finding]:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -72,6 +72,44 @@ class Finding:
     """Messages, or pairs of them, that it concerns."""
     evidence: str | None = None
     """JSON: one row that shows it."""
+
+    @classmethod
+    def shown_by(
+        cls,
+        row: Mapping[str, Any],
+        finding: str,
+        severity: Severity,
+        text: str,
+        *,
+        topic: str = "topic",
+        first: int | None = None,
+        last: int | None = None,
+        count: int = 1,
+    ) -> Self:
+        """Make a finding of the row of a table that shows it, and is its evidence.
+
+        Args:
+            row: topic, broker and queue are taken from it, the latter two if it has them.
+            finding: its kind.
+            severity: how bad it is.
+            text: a sentence about the row.
+            topic: the column with the topic.
+            first: first queue offset.
+            last: last queue offset, included.
+            count: messages that it concerns.
+        """
+        return cls(
+            finding,
+            severity,
+            text,
+            row[topic],
+            row.get("broker_name"),
+            row.get("queue_id"),
+            first,
+            last,
+            count,
+            evidence(row),
+        )
 
     @property
     def place(self) -> str:

@@ -29,7 +29,7 @@ from cometmq.spark.pipelines.findings.report import (
     spread_rows,
     top_rows,
 )
-from cometmq.spark.pipelines.findings.rows import Finding, Findings, Severity, evidence
+from cometmq.spark.pipelines.findings.rows import Finding, Findings, Severity
 from cometmq.spark.pipelines.running.progress import Progress, silent
 from cometmq.spark.pipelines.running.registry import Pipeline, Result
 from cometmq.spark.pipelines.trace import tables as trace_tables
@@ -231,43 +231,30 @@ def _lost(row: dict[str, Any]) -> Finding:
     text = f"{counted(row['messages'], 'message')} sent and not consumed{group}: {row['reason']}"
     unseen = row["group"] is None
     severity = Severity.NOTE if unseen else Severity.ERROR
-    return Finding(
-        "never-consumed", severity, text, row["topic"], count=row["messages"],
-        evidence=evidence(row),
-    )  # fmt: skip
+    return Finding.shown_by(row, "never-consumed", severity, text, count=row["messages"])
 
 
 def _twice(row: dict[str, Any]) -> Finding:
     text = f"{row['group']} handled message {row['msg_id']} {row['times']} times"
-    return Finding(
-        "consumed-twice", Severity.WARNING, text, row["topic"], count=row["times"],
-        evidence=evidence(row),
-    )  # fmt: skip
+    return Finding.shown_by(row, "consumed-twice", Severity.WARNING, text, count=row["times"])
 
 
 def _unread(row: dict[str, Any]) -> Finding:
     place = row["queue_offset"]
-    return Finding(
-        "unreadable-trace", Severity.WARNING, row["problem"], row["topic"], row["broker_name"],
-        row["queue_id"], place, place, evidence=evidence(row),
-    )  # fmt: skip
+    return Finding.shown_by(
+        row, "unreadable-trace", Severity.WARNING, row["problem"], first=place, last=place
+    )
 
 
 def _backwards(row: dict[str, Any]) -> Finding:
     text = f"{counted(row['backwards'], 'delivery')} of {row['group']} seem to be before the store"
     text += f", by {duration(-min(row['wait_p50'], 0))} at the median: clocks differ"
-    return Finding(
-        "clocks-differ", Severity.NOTE, text, row["topic"], count=row["backwards"],
-        evidence=evidence(row),
-    )  # fmt: skip
+    return Finding.shown_by(row, "clocks-differ", Severity.NOTE, text, count=row["backwards"])
 
 
 def _failed(row: dict[str, Any]) -> Finding:
     text = f"{counted(row['failed'], 'send')} of {row['group']} failed"
-    return Finding(
-        "failed-send", Severity.WARNING, text, row["topic"], count=row["failed"],
-        evidence=evidence(row),
-    )  # fmt: skip
+    return Finding.shown_by(row, "failed-send", Severity.WARNING, text, count=row["failed"])
 
 
 PIPELINE = Pipeline(

@@ -40,16 +40,10 @@ from cometmq.protocol.bodies import ConsumerRunningInfo
 T = TypeVar("T")
 
 
-class _Handling(Blocking):
-    """What consumers that call handlers have in common."""
+class _Consumer(Blocking):
+    """What all consumers have in common."""
 
-    _inner: asynchronous.PushConsumer | asynchronous.PopConsumer
-
-    def abort(self) -> None:
-        """Stop at once: cancel handlers, and leave what is not finished to others."""
-        if self._portal is not None:
-            self._run(self._inner.abort())
-        self.close()
+    _inner: asynchronous.PushConsumer | asynchronous.PopConsumer | asynchronous.PullConsumer
 
     @property
     def group(self) -> str:
@@ -66,6 +60,22 @@ class _Handling(Blocking):
         """Whether it was started and is not being closed."""
         return self._inner.running
 
+    def disagreements(self) -> list[Difference]:
+        """Give what other members of the group subscribe differently, as last seen."""
+        return self._call(self._inner.disagreements)
+
+
+class _Handling(_Consumer):
+    """What consumers that call handlers have in common."""
+
+    _inner: asynchronous.PushConsumer | asynchronous.PopConsumer
+
+    def abort(self) -> None:
+        """Stop at once: cancel handlers, and leave what is not finished to others."""
+        if self._portal is not None:
+            self._run(self._inner.abort())
+        self.close()
+
     def until_failed(self) -> None:
         """Wait until the consumer breaks for good, and raise what broke it; never return."""
         self._run(self._inner.until_failed())
@@ -74,13 +84,13 @@ class _Handling(Blocking):
         """Consume a topic too, or filter it differently from now on."""
         self._run(self._inner.subscribe(topic, wanted))
 
-    def disagreements(self) -> list[Difference]:
-        """Give what other members of the group subscribe differently, as last seen."""
-        return self._call(self._inner.disagreements)
-
     def set_concurrency(self, count: int) -> None:
         """Run this many handler calls at a time from now on; running ones go on."""
         self._call(self._inner.set_concurrency, count)
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """Give what administrators are told: settings, queues, rates."""
+        return self._call(self._inner.running_info)
 
 
 class PushConsumer(_Handling):
@@ -176,10 +186,6 @@ class PushConsumer(_Handling):
         """Give the queues that are this consumer's now, those of retries left out."""
         return self._call(self._inner.queues)
 
-    def running_info(self) -> ConsumerRunningInfo:
-        """Give what administrators are told: settings, queues, rates."""
-        return self._call(self._inner.running_info)
-
 
 class PopConsumer(_Handling):
     """Calls a handler with each message that brokers hand out; as `cometmq.client.PopConsumer`.
@@ -251,12 +257,8 @@ class PopConsumer(_Handling):
         """Give the queues that brokers assign to this member; -1 stands for all of a broker's."""
         return self._call(self._inner.queues)
 
-    def running_info(self) -> ConsumerRunningInfo:
-        """Give what administrators are told: settings, queues, rates."""
-        return self._call(self._inner.running_info)
 
-
-class PullConsumer(Blocking):
+class PullConsumer(_Consumer):
     """Reads queues when the application asks; as `cometmq.client.PullConsumer`.
 
     Ctrl-C while it waits for messages loses none of them.
@@ -330,24 +332,9 @@ class PullConsumer(Blocking):
             raise
 
     @property
-    def group(self) -> str:
-        """The consumer's group."""
-        return self._inner.group
-
-    @property
-    def client_id(self) -> str:
-        """The id by which brokers know this member."""
-        return self._inner.client_id
-
-    @property
     def settings(self) -> PullSettings:
         """The settings in force, from wherever they came."""
         return self._inner.settings
-
-    @property
-    def running(self) -> bool:
-        """Whether it was started and is not being closed."""
-        return self._inner.running
 
     def assignment(self) -> list[MessageQueue]:
         """Give the queues that are being read."""
@@ -414,10 +401,6 @@ class PullConsumer(Blocking):
     def unsubscribe(self, topic: str) -> None:
         """Read nothing of a topic any more; what is finished is committed."""
         self._run(self._inner.unsubscribe(topic))
-
-    def disagreements(self) -> list[Difference]:
-        """Give what other members of the group subscribe differently, as last seen."""
-        return self._call(self._inner.disagreements)
 
     def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """Give the queues of a topic that can be read, and let ``on_queues`` hear of changes."""

@@ -96,9 +96,9 @@ class _Demo:
 
     def run(self, seconds: float) -> bool:
         """Do everything, print what was found, and tell whether it is what was sent."""
-        with Server(self._own) as server, Desk(server.name_servers) as desk:
+        with Server(self._own).serving() as server, Desk(server.name_servers).billing() as desk:
             self._say(f"a server is up, with a broker's files in {server.store}")
-            with Shop(server.name_servers, self._rate) as shop:
+            with Shop(server.name_servers, self._rate).ordering() as shop:
                 self._say(f"the shop sends {self._rate} orders per second; some cannot be billed")
                 spark = self._spark()
                 with _Totals(spark, server.name_servers, self._console) as totals:

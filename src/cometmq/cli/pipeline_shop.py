@@ -18,8 +18,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from cometmq.client import Message, SendReceipt, StartFrom, StoredMessage
@@ -45,7 +45,7 @@ class DemoError(CometError):
 
 
 class Server:
-    """A name server and a broker in one process, within ``with``.
+    """A name server and a broker in one process, while it is `serving`.
 
     Args:
         folder: for the store, the settings and the log.
@@ -59,7 +59,20 @@ class Server:
         self._broker_port = free_broker_port()
         self._process: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> Self:
+    @contextmanager
+    def serving(self) -> Iterator[Self]:
+        """Serve within ``with``.
+
+        Raises:
+            DemoError: the server did not start.
+        """
+        self._start()
+        try:
+            yield self
+        finally:
+            self._end()
+
+    def _start(self) -> None:
         self._settings.write_text(
             f"brokerName=broker-a\nmessageDelayLevel={' '.join(18 * ['1s'])}\n"
         )
@@ -83,15 +96,6 @@ class Server:
         if not line.startswith("ready "):
             self._end()
             raise DemoError(f"the server did not start: {self.log.read_text()[-1000:]}")
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end()
 
     def _end(self) -> None:
         process = self._process
@@ -108,7 +112,7 @@ class Server:
 
 
 class Shop:
-    """Sends orders from a thread, at an even rate, until it is closed.
+    """Sends orders from a thread, at an even rate, while it is `ordering`.
 
     Args:
         name_servers: where.
@@ -126,19 +130,14 @@ class Shop:
         self.acknowledged = 0
         self.by_country: Counter[str] = Counter()
 
-    def __enter__(self) -> Self:
+    @contextmanager
+    def ordering(self) -> Iterator[Self]:
+        """Order within ``with``, or until it is closed."""
         with AdminClient(self._name_servers) as admin:
             admin.create_topic(TOPIC, queues=QUEUES)
         self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        with closing(self):
+            yield self
 
     def close(self) -> None:
         """Stop ordering, and wait until every order is acknowledged.
@@ -201,7 +200,7 @@ def _message(order: dict[str, Any]) -> Message:
 
 
 class Desk:
-    """Bills orders as a group, within ``with``; an order that failed twice is a dead letter."""
+    """Bills orders as a group; an order that failed twice is a dead letter."""
 
     def __init__(self, name_servers: str) -> None:
         self._name_servers = name_servers
@@ -217,17 +216,11 @@ class Desk:
             deliveries_max=1,
         )
 
-    def __enter__(self) -> Self:
-        self._consumer.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._consumer.__exit__(kind, error, trace)
+    @contextmanager
+    def billing(self) -> Iterator[Self]:
+        """Bill within ``with``."""
+        with self._consumer:
+            yield self
 
     def _bill(self, message: StoredMessage) -> None:
         order = json.loads(message.body)

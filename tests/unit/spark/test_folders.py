@@ -12,7 +12,14 @@ from pyarrow import fs
 from cometmq.model.errors import ConfigError
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
 from cometmq.spark.pipelines.archive.manifest import Manifest
-from cometmq.spark.pipelines.running.folders import DiskFolder, Folder, RemoteFolder, open_folder
+from cometmq.spark.pipelines.running.folders import (
+    DiskFolder,
+    Folder,
+    RemoteFolder,
+    divided,
+    extended,
+    open_folder,
+)
 from support.stores import opened, put
 
 
@@ -69,8 +76,20 @@ def test_a_file_that_was_not_finished_is_not_there(folder: Folder) -> None:
 def test_places_are_paths_and_addresses(tmp_path: Path) -> None:
     assert open_folder(tmp_path).place == str(tmp_path)
     assert open_folder(f"file://{tmp_path}").path("a") == f"{tmp_path}/a"
-    with pytest.raises(ConfigError, match="nosuch://x: expected a path or an address"):
+    with pytest.raises(ConfigError, match="met nosuch://x, expected a path or a URL"):
         open_folder("nosuch://x")
+    with pytest.raises(ConfigError, match=r"met a password in the URL of s3://bucket/archive:"):
+        open_folder("s3://key:s3cr3t@bucket/archive")
+
+
+def test_the_query_of_an_address_stays_behind_its_path() -> None:
+    address = "s3://bucket/archive/?region=eu-central-1&endpoint_override=host:9000/"
+    folder = open_folder(address)
+    assert folder.path("_runs") == address.replace("/?", "/_runs?")
+    assert open_folder(folder.path("_runs")).path("x") == address.replace("/?", "/_runs/x?")
+    assert divided(folder.path("a/report.html")) == (address.replace("/?", "/a?"), "report.html")
+    assert extended("/data/what?/", ".runs") == "/data/what?.runs"
+    assert [divided(path) for path in ("/a/b", "/b", "b")] == [("/a", "b"), ("/", "b"), (".", "b")]
 
 
 def test_an_archive_is_written_to_what_is_no_disk(

@@ -171,20 +171,30 @@ def storage_of(path_or_url: str) -> tuple[Storage, str]:
         return LocalStorage(), path_or_url
     if path_or_url.lower().startswith("file://"):
         return LocalStorage(), urlsplit(path_or_url).path
-    if ":" in urlsplit(path_or_url).netloc.rpartition("@")[0]:
+    filesystem, path = filesystem_of(path_or_url)
+    return ArrowStorage(filesystem), path
+
+
+def filesystem_of(url: str) -> tuple[Any, str]:
+    """Return pyarrow's file system for a URL, and the path in it.
+
+    Raises:
+        OptionError: as for `storage_of`.
+    """
+    if ":" in urlsplit(url).netloc.rpartition("@")[0]:
         raise OptionError(
-            f"met a password in the URL of {shown(path_or_url)}: plans show options, so put it"
+            f"met a password in the URL of {shown(url)}: plans show options, so put it"
             " where the file system's own client looks for it, for example in AWS_ACCESS_KEY_ID"
             " and AWS_SECRET_ACCESS_KEY"
         )
     from pyarrow import ArrowException, fs
 
     try:
-        filesystem, path = fs.FileSystem.from_uri(path_or_url)
+        filesystem, path = fs.FileSystem.from_uri(url)
     except (ArrowException, OSError, ValueError) as problem:
-        text = f"met {shown(path_or_url)}, expected a path or a URL of a file system: "
+        text = f"met {shown(url)}, expected a path or a URL of a file system: "
         raise OptionError(text + type(problem).__name__) from None
-    return ArrowStorage(filesystem), cast(str, path)
+    return filesystem, cast(str, path)
 
 
 def shown(path_or_url: str) -> str:

@@ -23,7 +23,7 @@ from cometmq.spark.pipelines.findings import charts
 from cometmq.spark.pipelines.findings.figures import NOTHING, Unit, clipped, count, instant
 from cometmq.spark.pipelines.findings.page import page
 from cometmq.spark.pipelines.findings.rows import Findings, Severity
-from cometmq.spark.pipelines.running.folders import open_folder
+from cometmq.spark.pipelines.running.folders import divided, open_folder
 
 ROWS_SHOWN = 200
 """Rows of one table at most; what is left out is counted below it."""
@@ -113,8 +113,8 @@ class Report:
 
         A reader sees the old file or the whole new one. Returns where it is.
         """
-        above, _, name = str(place).rpartition("/")
-        folder = open_folder(above or ("/" if str(place).startswith("/") else "."))
+        above, name = divided(str(place))
+        folder = open_folder(above)
         folder.write(name, self.html().encode())
         return folder.path(name)
 

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from cometmq.model.errors import ConfigError
+from cometmq.spark.errors import OptionError
+from cometmq.spark.logs.storage import filesystem_of
 
 
 class Folder(Protocol):
@@ -53,20 +55,38 @@ def open_folder(place: str | Path) -> Folder:
     """Return the folder at a path or an address such as ``s3://bucket/archive``.
 
     Raises:
-        ConfigError: no file system is known for the address.
+        ConfigError: no file system is known for the address, or there is a password in it, which
+            run records would show.
     """
     text = str(place)
     if text.startswith("file://"):
         text = text.removeprefix("file://")
     if "://" not in text:
         return DiskFolder(Path(text).expanduser().absolute())
-    from pyarrow import ArrowInvalid, fs
-
     try:
-        system, path = fs.FileSystem.from_uri(text)
-    except ArrowInvalid as problem:
-        raise ConfigError(f"{text}: expected a path or an address: {problem}") from problem
+        system, path = filesystem_of(text)
+    except OptionError as problem:
+        raise ConfigError(str(problem)) from None
     return RemoteFolder(system, path, text)
+
+
+def extended(place: str, end: str) -> str:
+    """Return a path or an address with more behind it; the query of an address stays last."""
+    path, query = _without_query(place)
+    return path.rstrip("/") + end + query
+
+
+def divided(place: str) -> tuple[str, str]:
+    """Return the folder that a path or an address leads into, and the name of the file there."""
+    path, query = _without_query(place)
+    above, _, name = path.rpartition("/")
+    return (above or ("/" if path.startswith("/") else ".")) + query, name
+
+
+def _without_query(place: str) -> tuple[str, str]:
+    """Divide an address such as ``s3://bucket/archive?region=us-east-1``; a path has no query."""
+    path, mark, query = place.partition("?") if "://" in place else (place, "", "")
+    return path, mark + query
 
 
 class DiskFolder:
@@ -152,7 +172,7 @@ class RemoteFolder:
     def __init__(self, system: Any, root: str, place: str) -> None:
         self._system = system
         self._root = root.rstrip("/")
-        self._place = place.rstrip("/")
+        self._place = extended(place, "")
 
     @property
     def place(self) -> str:
@@ -161,7 +181,7 @@ class RemoteFolder:
 
     def path(self, name: str) -> str:
         """Return the address of a file."""
-        return f"{self._place}/{name}"
+        return extended(self._place, f"/{name}")
 
     def read(self, name: str) -> bytes | None:
         """Return an object's bytes, or None where it is missing."""

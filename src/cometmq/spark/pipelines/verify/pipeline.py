@@ -23,7 +23,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.spark.logs import LogPlace, open_place, plan
 from cometmq.spark.pipelines.findings.report import Report
 from cometmq.spark.pipelines.findings.rows import Finding, Findings, Severity
-from cometmq.spark.pipelines.running.folders import open_folder
+from cometmq.spark.pipelines.running.folders import extended, open_folder
 from cometmq.spark.pipelines.running.progress import Progress, silent
 from cometmq.spark.pipelines.running.registry import Pipeline, PipelineSettings, Result
 from cometmq.spark.pipelines.running.runs import Run, RunRecord, Runs, recorded
@@ -238,7 +238,7 @@ def _runs_of(settings: VerifySettings) -> str:
     """Where run records are if nobody says: in the archive, else beside the store."""
     if settings.archive:
         return open_folder(settings.archive).path("_runs")
-    return f"{settings.store.rstrip('/')}.runs"
+    return extended(settings.store, ".runs")
 
 
 def _foretold(job: CheckJob | None, settings: VerifySettings) -> Result:

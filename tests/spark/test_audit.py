@@ -215,10 +215,12 @@ def test_another_cluster_is_compared_by_what_messages_were_at_first(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """There, messages have other places, new ids, and properties that say where they are from."""
-    here = [row | {"properties": {"color": "red", "WAIT": "true"}} for row in queue(30)]
+    told = {"color": "red", "WAIT": "true", "PGROUP": "payers", "__SHARDINGKEY": "a buyer"}
+    here = [row | {"properties": told} for row in queue(30)]
     there = []
     for row in reversed(here):
         again = {"ORIGIN_MSG_ID": row["msg_id"], "REPLAY_JOB": "j", "color": "red"}
+        again["__SHARDINGKEY"] = "b-b-0"
         there.append(
             row
             | {"topic": "copies", "queue_id": 3, "msg_id": "NEW" + row["msg_id"]}

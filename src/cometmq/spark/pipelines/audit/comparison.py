@@ -39,12 +39,8 @@ HERE, THERE = "here", "there"
 PARTS = 256
 """Parts that the keys of a topic are divided into."""
 REPLAY_JOB = "REPLAY_JOB"
-_CHANGED = {
-    SENT_AGAIN, REPLAY_JOB, names.UNIQ_KEY, names.WAIT, names.CLUSTER, names.MSG_REGION,
-    names.TRACE_ON, names.TAGS, names.KEYS, names.ORIGIN_MESSAGE_ID, names.RETRY_TOPIC,
-    names.RECONSUME_TIME, names.DELAY, names.REAL_TOPIC, names.REAL_QID, names.MIN_OFFSET,
-    names.MAX_OFFSET, names.INSTANCE_ID,
-}  # fmt: skip
+_CHANGED = {*names.RESERVED, names.SHARDING_KEY, SENT_AGAIN, REPLAY_JOB}
+"""Properties that are not an application's own, or that sending again sets anew."""
 _QUEUE = ["topic", "broker", "queue_id"]
 _LOW = 0xFFFFFFFF
 

@@ -19,7 +19,6 @@ from servers import Cluster
 
 from cometmq.client import AdminClient, ClientInstance, MessageQueue
 from support.clusters import (
-    is_long_run,
     make_cluster,
     name_servers,
     own_cluster,
@@ -56,7 +55,7 @@ async def _leaves_nothing(
     session_cluster: Cluster, target: str, request: pytest.FixtureRequest
 ) -> AsyncIterator[None]:
     """Fail a test after which a task still runs in its loop, or a socket is still open."""
-    _skip_elsewhere(request, target)
+    skip_elsewhere(request, target)
     tasks, sockets = other_tasks(), open_sockets()
     yield
     if request.node.get_closest_marker("leaves") is None:
@@ -68,14 +67,6 @@ async def _leaves_nothing(
 def cluster(session_cluster: Cluster) -> Cluster:
     """The shared cluster, for tests that leave it as it is."""
     return session_cluster
-
-
-def _skip_elsewhere(request: pytest.FixtureRequest, target: str) -> None:
-    """Skip what is not for this cluster, or not on every run."""
-    skip_elsewhere(request, target)
-    slow = request.node.get_closest_marker("soak_on")
-    if slow is not None and target in slow.args and not is_long_run():
-        pytest.skip(f"{target} is for long runs (COMETMQ_ROUNDS=soak)")
 
 
 @pytest.fixture(scope="session")

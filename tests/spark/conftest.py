@@ -6,10 +6,10 @@ the clusters a test that asks for one runs on, as in ``tests/client``: ``comet``
 ``4.9.7``, ``5.3.3``, with commas between, or ``all``. There is one session per run.
 
 ``@pytest.mark.only_on("comet")`` skips other clusters, ``@pytest.mark.soak_elsewhere`` skips real
-clusters and standalone Spark except on long runs. ``@pytest.mark.local_only`` skips a test on
-standalone Spark: one that brings its own driver, or asks nothing of Spark's executors;
-``standalone_only`` on local Spark. Tests that do not take ``spark`` do not depend on where it runs:
-standalone runs leave them out.
+clusters and standalone Spark except on long runs, ``@pytest.mark.soak_on("5.3.3")`` that cluster.
+``@pytest.mark.local_only`` skips a test on standalone Spark: one that brings its own driver, or
+asks nothing of Spark's executors; ``standalone_only`` on local Spark. Tests that do not take
+``spark`` do not depend on where it runs: standalone runs leave them out.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from processes import LAUNCHER
 from servers import Cluster, connect, new_group, new_topic
 from wire import Connection
 
+from support import object_storage
 from support.clusters import (
     is_long_run,
     make_cluster,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 LOCAL, STANDALONE = "local", "standalone"
 CORES = 2
 PASSED_ON = ("COMETMQ_BUILD", "COMETMQ_EXPECT_BUILD")
-"""Variables that executors on a cluster get from here: which build is under test."""
+"""Variables that executors on a cluster get from here besides keys: which build is under test."""
 
 
 __all__ = ["make_cluster", "name_servers", "own_cluster", "target"]
@@ -53,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "only_on(*targets): runs on these clusters only")
     what = "soak_elsewhere: real clusters and standalone Spark are for long runs"
     config.addinivalue_line("markers", what)
+    config.addinivalue_line("markers", "soak_on(*targets): those clusters are for long runs")
     config.addinivalue_line("markers", "local_only: not on standalone Spark")
     config.addinivalue_line("markers", "standalone_only: not on local Spark")
     if spark_place() not in (LOCAL, STANDALONE):
@@ -82,8 +84,9 @@ def spark_place() -> str:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The one session of the run, on two cores; it knows our formats."""
+    """The one session of the run, on two cores; it knows our formats, and keys for a bucket."""
     os.environ["JAVA_HOME"] = str(toolchain.java_home())
+    os.environ.update(object_storage.KEYS)
     from cometmq.spark.sessions import StandaloneCluster, local_session
 
     folder = tmp_path_factory.mktemp("spark")
@@ -98,7 +101,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
         session.stop()
         return
-    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    names = (*PASSED_ON, *object_storage.KEYS)
+    passed_on = {name: os.environ[name] for name in names if name in os.environ}
     conf |= {f"spark.executorEnv.{name}": value for name, value in passed_on.items()}
     launcher = (sys.executable, "-S", str(LAUNCHER))
     with StandaloneCluster(CORES, folder=folder / "cluster", launcher=launcher) as cluster:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import re
-import tarfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,24 +16,21 @@ from servers import Cluster
 
 from cometmq.spark.registration import PUSH_FILTERS
 from support.log_files import FilledStore, log_reader, rows_at
-from support.object_storage import object_storage
-from support.spark_topics import Stream, fill, found_in, named, rows, until
+from support.object_storage import KEYS, object_storage
+from support.spark_logs import RECORDED, LogStream, log, recorded_store
+from support.spark_topics import fill, found_in, rows, until
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-STORES = Path(__file__).resolve().parents[1] / "vectors" / "stores"
 HOWTO = Path(__file__).resolve().parents[2] / "docs" / "howto" / "read-a-log-with-spark.md"
 SHORT = "queue_offset BIGINT NOT NULL, topic STRING"
 
 
-@pytest.fixture(scope="module", params=["4.9.7-main", "5.3.3-main"])
+@pytest.fixture(scope="module", params=RECORDED)
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: Any) -> tuple[Path, dict[str, Any]]:
     """A store that RocketMQ wrote, and what is in it."""
-    folder = tmp_path_factory.mktemp("recorded")
-    with tarfile.open(STORES / f"{request.param}.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "store", json.loads((STORES / f"{request.param}.json").read_text())
+    return recorded_store(request.param, tmp_path_factory.mktemp("recorded"))
 
 
 @pytest.fixture
@@ -44,22 +40,6 @@ def store(tmp_path: Path) -> FilledStore:
     filled.fill(120)
     yield filled
     filled.close()
-
-
-def log(spark: SparkSession, path: Path | str | list[str], **options: Any) -> DataFrame:
-    return (
-        spark.read.format("rocketmq-log")
-        .options(**named(options))
-        .load(str(path) if isinstance(path, Path) else path)
-    )
-
-
-class LogStream(Stream):
-    """The same of the log of a store."""
-
-    def source(self, **options: Any) -> DataFrame:
-        source = self.spark.readStream.format("rocketmq-log").options(**self.options)
-        return source.options(**named(options)).load()
 
 
 # --- stores at rest ------------------------------------------------------------------------------
@@ -243,14 +223,13 @@ def test_object_storage_is_read_like_a_disk(
     store: FilledStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the client that workers use, in one request per range; parts travel without keys."""
-    keys = {"AWS_ACCESS_KEY_ID": "reader", "AWS_SECRET_ACCESS_KEY": "s3cr3t"}
-    for name, value in (keys | {"AWS_EC2_METADATA_DISABLED": "true"}).items():
+    for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     with object_storage(store.root) as storage:
         reader = log_reader(storage.url("commitlog"))
         assert rows_at(reader) == store.offsets
         parts = reader.partitions()
-        assert b"s3cr3t" not in pickle.dumps(parts)
+        assert KEYS["AWS_SECRET_ACCESS_KEY"].encode() not in pickle.dumps(parts)
         before = storage.met["GET"]
         read = [batch for part in pickle.loads(pickle.dumps(parts)) for batch in reader.read(part)]
         assert sum(batch.num_rows for batch in read) == 120

@@ -37,6 +37,9 @@ def skip_elsewhere(request: pytest.FixtureRequest, target: str) -> None:
         pytest.skip(f"is only for {' and '.join(mark.args)}")
     if request.node.get_closest_marker("soak_elsewhere") and target != COMET and not is_long_run():
         pytest.skip("real clusters are for long runs (COMETMQ_ROUNDS=soak)")
+    slow = request.node.get_closest_marker("soak_on")
+    if slow is not None and target in slow.args and not is_long_run():
+        pytest.skip(f"{target} is for long runs (COMETMQ_ROUNDS=soak)")
 
 
 @pytest.fixture(scope="session", params=chosen_targets())

@@ -1,0 +1,152 @@
+"""A store in object storage, read, archived and audited by Spark: as if it lay on a disk.
+
+Planner and workers reach it by themselves, with the keys in their environment; Spark does not.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cometmq.spark.pipelines import Runs
+from cometmq.spark.pipelines.archive import ArchiveSettings, Manifest, archive
+from cometmq.spark.pipelines.archive.reading import read_archive
+from cometmq.spark.pipelines.audit import AuditSettings, audit
+from cometmq.spark.pipelines.replay import ReplaySettings, replay
+from cometmq.spark.pipelines.running import open_folder
+from cometmq.spark.pipelines.verify import VerifySettings, verify
+from support.log_files import FilledStore
+from support.object_storage import KEYS, ObjectStorage, object_storage
+from support.spark_logs import RECORDED, LogStream, log, recorded_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+EVERYTHING = {"includeProperties": True, "validate": True, "brokerName": "broker-a"}
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[ObjectStorage]:
+    """A bucket; whoever asked it for something had the keys of the environment."""
+    (tmp_path / "bucket").mkdir()
+    with object_storage(tmp_path / "bucket") as server:
+        yield server
+    assert server.asked_by <= {KEYS["AWS_ACCESS_KEY_ID"]}
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[FilledStore]:
+    """A store of this project that can grow."""
+    store = FilledStore(tmp_path / "store")
+    store.fill(120)
+    yield store
+    store.close()
+
+
+def upload(root: Path, storage: ObjectStorage, name: str, *parts: str) -> str:
+    """Copy a store, or some of its directories, into the bucket; its URL."""
+    for part in parts or ("",):
+        shutil.copytree(root / part, storage.root / name / part, dirs_exist_ok=True)
+    return storage.url(name)
+
+
+def in_order(frame: DataFrame) -> list[Row]:
+    return frame.orderBy("phy_offset").collect()
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_store_of_rocketmq_has_the_rows_that_it_has_on_disk(
+    spark: SparkSession, storage: ObjectStorage, name: str, tmp_path: Path
+) -> None:
+    root, facts = recorded_store(name, tmp_path)
+    expected = in_order(log(spark, root, **EVERYTHING))
+    assert len(expected) == len(facts["messages"])
+
+    whole = upload(root, storage, "whole")
+    alone = upload(root, storage, "alone", "commitlog")
+    assert in_order(log(spark, whole, **EVERYTHING, maxPartitionBytes=100_000)) == expected
+    assert in_order(log(spark, alone, **EVERYTHING)) == expected
+    units = spark.read.format("rocketmq-consumequeue").load(whole)
+    assert units.count() == len(expected)
+    assert storage.asked_by == {KEYS["AWS_ACCESS_KEY_ID"]}, "nobody read from the bucket"
+
+
+def test_a_stream_takes_what_was_uploaded_since(
+    spark: SparkSession, storage: ObjectStorage, filled: FilledStore, tmp_path: Path
+) -> None:
+    def uploaded() -> list[tuple[str, int, int]]:
+        upload(filled.root, storage, "log", "commitlog")
+        return sorted(("orders", n % 2, n // 2) for n in range(len(filled.records)))
+
+    first = uploaded()
+    query = LogStream(
+        spark,
+        tmp_path,
+        path=storage.url("log"),
+        startingOffsets="earliest",
+        maxBytesPerTrigger=8_000,
+    )
+    query.once()
+    assert query.found() == first
+    batches = len(query.ends())
+    assert batches > 2
+    filled.fill(100)
+    later = uploaded()
+    query.once()
+    assert query.found() == later
+    assert len(query.ends()) > batches
+
+
+def test_an_archive_is_made_gone_on_with_and_verified_in_the_bucket(
+    spark: SparkSession, storage: ObjectStorage, filled: FilledStore
+) -> None:
+    to = storage.url("archive")
+    settings = ArchiveSettings(
+        store=upload(filled.root, storage, "store"), broker_name="b", to=to, range_bytes=8_000
+    )
+    assert archive(spark, settings).run.counts["rows"] == 120
+    assert archive(spark, settings).run.counts["rows"] == 0
+    filled.fill(50)
+    upload(filled.root, storage, "store")
+    assert archive(spark, settings).run.counts["rows"] == 50
+
+    kept = read_archive(spark, storage.root / "archive")
+    disk = log(spark, filled.root, includeProperties=True, brokerName="b")
+    assert in_order(kept) == in_order(disk.select(*kept.columns))
+    assert [run.status for run in Runs(open_folder(to).path("_runs")).all()] == ["done"] * 3
+
+    verified = verify(spark, VerifySettings(store=settings.store, broker_name="b", archive=to))
+    assert verified.good, verified.tables["findings"].to_pylist()
+    assert verified.run.counts["archive_rows"] == 170
+    assert all(entry.verified_ms for entry in Manifest(open_folder(to)).entries())
+
+    again = ReplaySettings(archive=to, name_servers="127.0.0.1:1")
+    assert replay(spark, again, dry_run=True).run.counts["sent"] == 170
+
+
+def test_a_log_in_the_bucket_is_audited_and_the_report_lies_beside_it(
+    spark: SparkSession, storage: ObjectStorage, filled: FilledStore
+) -> None:
+    settings = AuditSettings(
+        source=f"log:{filled.root}",
+        other=f"log:{upload(filled.root, storage, 'copy')}",
+        output=storage.url("audit"),
+        checks=(),
+    )
+    equal = audit(spark, settings)
+    assert (equal.good, equal.run.counts["compared"]) == (True, 2)
+    filled.fill(6)
+    behind = audit(spark, replace(settings, output=storage.url("later")))
+    assert [(f["finding"], f["count"]) for f in behind.tables["findings"].to_pylist()] == [
+        ("behind-there", 3)
+    ] * 2
+    for name in ("audit", "later"):
+        kept = sorted(path.name for path in (storage.root / name).iterdir() if path.is_file())
+        assert kept == sorted(
+            ["compared.parquet", "differences.parquet", "findings.parquet", "report.html"]
+        )

@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import kit
 import pytest
-from codes import Request
-from servers import VERSIONS, Cluster, RealBroker, connect
+from servers import VERSIONS, Cluster
 
 from cometmq.client import (
     AdminClient,
@@ -23,6 +21,7 @@ from cometmq.client import (
 )
 from cometmq.client.queue_offsets import QueueOffsets
 from cometmq.model.errors import CometError
+from support.replicas import MASTER, WAIT_S, Replica
 
 pytestmark = [
     pytest.mark.only_on(*VERSIONS),
@@ -30,27 +29,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-WAIT_S = 60.0
 MESSAGES = 6
-READABLE = {"slaveReadEnable": True}
-
-
-class Replica(RealBroker):
-    """A broker that follows the master of a cluster."""
-
-    def _await_registration(self, namesrv: str) -> None:
-        self.process.wait_until(lambda: self._is_registered(namesrv), "registration", WAIT_S)
-
-    def _is_registered(self, namesrv: str) -> bool:
-        connection = connect(namesrv)
-        try:
-            table = kit.ok(connection.request(Request.GET_BROKER_CLUSTER_INFO)).json()
-        finally:
-            connection.close()
-        return any(
-            self.address in data["brokerAddrs"].values()
-            for data in table["brokerAddrTable"].values()
-        )
 
 
 class Replicated:
@@ -92,18 +71,11 @@ async def replicated(
 ) -> AsyncIterator[Replicated]:
     if target not in VERSIONS:
         pytest.skip("our broker has no replicas")
-    cluster = Cluster(target, tmp_path / "master", READABLE | {"brokerRole": "ASYNC_MASTER"})
+    cluster = Cluster(target, tmp_path / "master", MASTER)
     replica: Replica | None = None
     try:
         await asyncio.to_thread(cluster.start)
-        settings = READABLE | {"brokerRole": "SLAVE", "brokerId": 1}
-        replica = Replica(
-            target,
-            tmp_path / "replica",
-            cluster.namesrv,
-            store=tmp_path / "replica-store",
-            settings=settings,
-        )
+        replica = Replica(cluster, tmp_path / "replica")
         async with ClientInstance(cluster.namesrv) as instance:
             async with AdminClient(instance=instance) as admin:
                 [queue] = await admin.create_topic("t", queues=1)

@@ -1,0 +1,90 @@
+"""A master that has a replica: real brokers, for ours has none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import kit
+from codes import Request
+from servers import Cluster, RealBroker, connect
+
+WAIT_S = 60.0
+LOOK_S = 0.1
+READABLE = {"slaveReadEnable": True}
+MASTER = READABLE | {"brokerRole": "ASYNC_MASTER"}
+
+
+class Replica(RealBroker):
+    """A broker that follows the master of a cluster."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        settings = READABLE | {"brokerRole": "SLAVE", "brokerId": 1}
+        super().__init__(
+            cluster.target,
+            folder,
+            cluster.namesrv,
+            store=folder.with_name(f"{folder.name}-store"),
+            settings=settings,
+        )
+
+    def _await_registration(self, namesrv: str) -> None:
+        self.process.wait_until(lambda: self._is_registered(namesrv), "registration", WAIT_S)
+
+    def _is_registered(self, namesrv: str) -> bool:
+        connection = connect(namesrv)
+        try:
+            table = kit.ok(connection.request(Request.GET_BROKER_CLUSTER_INFO)).json()
+        finally:
+            connection.close()
+        return any(
+            self.address in data["brokerAddrs"].values()
+            for data in table["brokerAddrTable"].values()
+        )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A master, and the replica that follows it."""
+
+    master: Cluster
+    replica: Replica
+
+    def await_copy(self, topics: Iterable[str], *, queues: int = 4) -> None:
+        """Wait until the replica has all that the master has of some topics.
+
+        Raises:
+            AssertionError: it has not within a minute.
+        """
+        wanted = [(topic, queue) for topic in topics for queue in range(queues)]
+        deadline = time.monotonic() + WAIT_S
+        while (there := _ends(self.replica.address, wanted)) != (
+            here := _ends(self.master.broker, wanted)
+        ):
+            assert time.monotonic() < deadline, f"met {there}, expected {here}"
+            time.sleep(LOOK_S)
+
+
+def _ends(address: str, queues: Iterable[tuple[str, int]]) -> list[int]:
+    connection = connect(address)
+    try:
+        return [kit.max_offset(connection, topic, queue) for topic, queue in queues]
+    finally:
+        connection.close()
+
+
+@contextmanager
+def running_pair(target: str, folder: Path) -> Iterator[Pair]:
+    """Run a master with its replica within ``with``."""
+    cluster = Cluster(target, folder / "master", MASTER)
+    replica = Replica(cluster, folder / "replica")
+    try:
+        cluster.start()
+        replica.start()
+        yield Pair(cluster, replica)
+    finally:
+        replica.kill()
+        cluster.kill()

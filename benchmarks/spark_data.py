@@ -21,7 +21,6 @@ from cometmq.spark.batches import RecordDecoder
 from cometmq.spark.schema import arrow_schema, log_columns
 from cometmq.store import MessageStore, StoreSettings
 
-SEGMENT_BYTES = 48 * 1024 * 1024
 BODY_BYTES = 128
 TOPICS = ("orders", "payments", "shipments", "refunds")
 WEIGHTS = (60, 30, 8, 2)
@@ -36,9 +35,7 @@ def make_store(root: Path, messages: int) -> None:
     if done.exists():
         return
     shutil.rmtree(root, ignore_errors=True)
-    settings = StoreSettings(
-        root=root, commit_log_file_bytes=SEGMENT_BYTES, flush_disk_type="ASYNC_FLUSH"
-    )
+    settings = StoreSettings(root=root, flush_disk_type="ASYNC_FLUSH")
     store = MessageStore(settings)
     store.open()
     for arguments, more in _messages(messages):

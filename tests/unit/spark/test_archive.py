@@ -250,6 +250,24 @@ def test_a_dry_run_writes_nothing(
     assert not Path(settings.to).exists()
 
 
+def test_few_ranges_are_cut_smaller_for_every_core_to_have_some(
+    store: MessageStore,
+    clock: ManualClock,
+    settings: ArchiveSettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fill(store, clock, 300)
+    whole = replace(settings, range_bytes=1 << 20)
+    files = archive(None, whole, dry_run=True).run.counts["ranges"]
+    assert files == -(-store.written_to // store.settings.commit_log_file_bytes)
+    monkeypatch.setattr(archive_module, "_RANGE_BYTES_MIN", 1 << 12)
+    monkeypatch.setattr(archive_module, "cores_of", lambda spark: files)
+    few = archive_module._RANGES_PER_CORE * files
+    assert few <= archive(None, whole, dry_run=True).run.counts["ranges"] <= few + files
+    archive(None, whole)
+    assert bodies_of(settings) == bodies(300)
+
+
 def test_only_chosen_topics_are_archived(
     store: MessageStore, clock: ManualClock, settings: ArchiveSettings
 ) -> None:

@@ -221,6 +221,7 @@ def test_left_overs_behind_the_end_are_no_records(filled: FilledStore, tmp_path:
     newer.write(last.log_offset, old[last.log_offset : last.log_offset + last.size_bytes])
     follower = Follower(walk=True)
     assert [follower.now(place) for _ in range(2)] == [end, end]
+    assert Follower().of_closed(open_place(str(newer.root))) == end
     newer.close()
 
 
@@ -245,6 +246,7 @@ def test_units_behind_a_copied_log_are_not_believed(filled: FilledStore, tmp_pat
     filled.fill(5)
     shutil.copytree(filled.root / "consumequeue", copy / "consumequeue")
     assert watermark(open_place(str(copy))) == end
+    assert Follower().of_closed(open_place(str(copy))) == end
 
 
 def test_a_record_without_a_unit_is_not_read_yet(filled: FilledStore) -> None:
@@ -258,6 +260,7 @@ def test_a_record_without_a_unit_is_not_read_yet(filled: FilledStore) -> None:
     path.write_bytes(data)
     assert watermark(open_place(str(filled.root))) == last.log_offset
     assert watermark(open_place(str(filled.root)), walk=True) == filled.end
+    assert Follower().of_closed(open_place(str(filled.root))) == filled.end
     assert rows_at(log_reader(filled.root))[-1] == filled.offsets[-2]
     assert rows_at(log_reader(filled.root, logEnd="log"))[-1] == last.log_offset
 

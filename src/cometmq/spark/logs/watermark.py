@@ -19,7 +19,7 @@ from cometmq.spark.batches import Decoded, RecordDecoder
 from cometmq.spark.columns import Ending
 from cometmq.spark.logs.places import LogFile, LogPlace
 from cometmq.spark.logs.probe import Probe
-from cometmq.spark.logs.queue_files import DispatchedEnd
+from cometmq.spark.logs.queue_files import DispatchedEnd, Unit
 from cometmq.spark.logs.resync import blank_size, next_record, record_size
 from cometmq.spark.logs.windows import LOCAL_WINDOW_BYTES, REMOTE_WINDOW_BYTES, Window
 from cometmq.spark.schema import CORE, chosen
@@ -74,26 +74,34 @@ class Follower:
         end = None if self._walk else self._dispatched_end(place)
         return self._walked(place) if end is None else end
 
+    def of_closed(self, place: LogPlace) -> int:
+        """Return where the last whole record ends of a log that nobody writes to.
+
+        Records that no queue leads to follow the last one that a queue leads to.
+        """
+        unit = self._last_unit(place)
+        if unit is None or not _is_there(place, unit):
+            return self._walked(place)
+        return self.from_record(place, unit.log_offset)
+
     def _dispatched_end(self, place: LogPlace) -> int | None:
         """Return where consume queues lead, None where there are none, or to no record.
 
         The copy of a store may have units that were written after its log was copied.
         """
-        if place.store is None:
-            return None
-        if self._dispatched is None:
-            self._dispatched = DispatchedEnd(*place.store)
-        unit = self._dispatched.now()
+        unit = self._last_unit(place)
         if unit is None:
             return None
         if unit.end <= place.min_offset:
             return place.min_offset
-        file = place.file_at(unit.log_offset)
-        if file is None:
+        return unit.end if _is_there(place, unit) else None
+
+    def _last_unit(self, place: LogPlace) -> Unit | None:
+        if place.store is None:
             return None
-        with Probe(place, file) as probe:
-            position = unit.log_offset - file.base_offset
-            return unit.end if probe.size_at(position) == unit.size else None
+        if self._dispatched is None:
+            self._dispatched = DispatchedEnd(*place.store)
+        return self._dispatched.now()
 
     @staticmethod
     def from_record(place: LogPlace, start: int) -> int:
@@ -117,6 +125,15 @@ class Follower:
                     self._known = known._replace(end=end)
                     return file.base_offset + end.position
         return place.min_offset
+
+
+def _is_there(place: LogPlace, unit: Unit) -> bool:
+    """Whether the record that a unit leads to is in the log."""
+    file = place.file_at(unit.log_offset)
+    if file is None:
+        return False
+    with Probe(place, file) as probe:
+        return probe.size_at(unit.log_offset - file.base_offset) == unit.size
 
 
 class _Walk:

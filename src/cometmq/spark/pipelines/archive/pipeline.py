@@ -38,13 +38,17 @@ from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.pipelines.running.progress import Progress, silent
 from cometmq.spark.pipelines.running.registry import Pipeline, PipelineSettings, Result
 from cometmq.spark.pipelines.running.runs import Run, RunRecord, Runs, recorded
-from cometmq.spark.pipelines.running.work import waves
+from cometmq.spark.pipelines.running.work import cores_of, waves
 from cometmq.spark.pipelines.stores.files import log_end
 from cometmq.system.settings import setting
 
 log = logging.getLogger(__name__)
 
 _MIB = 1024 * 1024
+_RANGES_PER_CORE = 4
+"""So many at least, where there is enough to do: else cores wait for the last ones."""
+_RANGE_BYTES_MIN = 16 * _MIB
+"""No range becomes smaller for that."""
 _BATCH_ROWS = 100_000
 _BATCH_BYTES = 32 * _MIB
 
@@ -63,7 +67,8 @@ class ArchiveSettings(PipelineSettings):
     topics: tuple[str, ...] = setting(())
     """Topics to archive; all if empty."""
     range_bytes: int = setting(64 * _MIB, unit="bytes", low=4096, high=1 << 34)
-    """Bytes of log that one task holds in memory and makes files of."""
+    """Bytes of log that one task holds in memory and makes files of, at most. A run that has few
+    such ranges for its cores cuts them smaller, down to 16 MiB."""
     closed: bool = setting(False)
     """Whether the broker is not running although it was not stopped in order: its log is archived
     to the end then, the last half messages included, which no queue leads to."""
@@ -122,7 +127,7 @@ def archive(
     manifest = Manifest(folder)
     if not dry_run:
         manifest.settle(_kind(settings))
-    due = _due(manifest, place, settings)
+    due = _due(manifest, place, settings, cores_of(spark))
     if dry_run:
         return _foretold(place, due)
     runs = Runs(settings.runs or folder.path("_runs"))
@@ -208,7 +213,9 @@ def _job(settings: ArchiveSettings, place: LogPlace) -> RangeJob:
     return RangeJob(place, settings.to, topics, settings.decompress, form)
 
 
-def _due(manifest: Manifest, place: LogPlace, settings: ArchiveSettings) -> list[ByteRange]:
+def _due(
+    manifest: Manifest, place: LogPlace, settings: ArchiveSettings, cores: int
+) -> list[ByteRange]:
     """Return the ranges to archive: what a killed run left, then what came since."""
     entries = manifest.entries(place.name)
     known = {entry.range for entry in entries}
@@ -222,7 +229,8 @@ def _due(manifest: Manifest, place: LogPlace, settings: ArchiveSettings) -> list
     if gone:
         _report_lost(place, gone, settings)
         left = [each for part in left for each in plan(place, part.start, part.end, part.size)]
-    return [*left, *plan(place, start, end, settings.range_bytes)]
+    least = min(_RANGES_PER_CORE * cores, max(1, (end - start) // _RANGE_BYTES_MIN))
+    return [*left, *plan(place, start, end, settings.range_bytes, least=least)]
 
 
 def _report_lost(place: LogPlace, gone: Sequence[ByteRange], settings: ArchiveSettings) -> None:

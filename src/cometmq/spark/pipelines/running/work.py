@@ -6,9 +6,11 @@ that is killed loses one wave. Source: ours.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from cometmq.spark.errors import SourceError
@@ -52,8 +54,20 @@ def run(spark: Any, work: Callable[[Task], Answer], tasks: Sequence[Task]) -> li
         context = spark.sparkContext
     except Exception as problem:  # a session of Spark Connect has none, and says so in many ways
         return _run_connected(spark, work, tasks, problem)
-    answers = context.parallelize(list(tasks), len(tasks)).map(work).collect()
+    answers = context.parallelize(list(tasks), len(tasks)).map(partial(_worked, work)).collect()
     return list(answers)
+
+
+def _worked(work: Callable[[Task], Answer], task: Task) -> Answer:
+    """Work in a Python worker of Spark.
+
+    A worker collects garbage after every task, which with all that was imported takes as long as a
+    short task; so what is there after the first one is left out of that for good.
+    """
+    answer = work(task)
+    if not gc.get_freeze_count():
+        gc.freeze()
+    return answer
 
 
 def cores_of(spark: Any) -> int:

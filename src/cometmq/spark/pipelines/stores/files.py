@@ -27,7 +27,7 @@ from cometmq.spark.logs.queue_files import (
     read_units,
 )
 from cometmq.spark.logs.storage import Storage
-from cometmq.spark.logs.watermark import watermark
+from cometmq.spark.logs.watermark import Follower, watermark
 from cometmq.store.consume_queue import FILLER_SIZE, UNIT_BYTES
 from cometmq.store.consume_queue_ext import ADDRESS_MAX, real_offset_of
 from cometmq.store.paths import directory_name
@@ -226,7 +226,7 @@ def log_end(place: LogPlace, *, closed: bool = False) -> int:
     if place.store is not None and not closed:
         storage, root = place.store
         closed = storage.entry(f"{root}/abort") is None
-    return watermark(replace(place, store=None) if closed else place)
+    return Follower().of_closed(place) if closed else watermark(place)
 
 
 def slots_of(size: int) -> int:

@@ -166,7 +166,7 @@ class Killer:
     def close(self) -> None:
         """End the program and all it started."""
         if self._process is not None and self._process.is_running:
-            self._kill_driver_alone()
+            kill_whole(self._process)
 
     # --- the program ----------------------------------------------------------------------------
 
@@ -249,26 +249,32 @@ class Killer:
             os.kill(self._choice.choice(victims()), signal.SIGKILL)
 
     def _kill_driver(self) -> None:
-        self._kill_driver_alone()
+        kill_whole(self._running)
         self._start()
-
-    def _kill_driver_alone(self) -> None:
-        whole = [*_descendants(self._running.pid), self._running.pid]
-        for pid in reversed(whole):  # the program first, so that nothing is tidied up
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessError):
-            self._running.wait(GONE_S)
-        deadline = time.monotonic() + GONE_S
-        while any(map(_is_alive, whole)):
-            if time.monotonic() > deadline:
-                raise ProcessError("processes of a killed driver are still there")
-            time.sleep(LOOK_S)
 
     def _kill_broker(self) -> None:
         self._kills_of_this_start += 1
         self._cluster.kill_broker()
         self._cluster.start_broker()
+
+
+def kill_whole(process: Process) -> None:
+    """End a program and all it has started with SIGKILL, and wait until nothing is left.
+
+    Raises:
+        ProcessError: something of it is still there after a while.
+    """
+    whole = [*_descendants(process.pid), process.pid]
+    for pid in reversed(whole):  # the program first, so that nothing is tidied up
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessError):
+        process.wait(GONE_S)
+    deadline = time.monotonic() + GONE_S
+    while any(map(_is_alive, whole)):
+        if time.monotonic() > deadline:
+            raise ProcessError("processes of a killed driver are still there")
+        time.sleep(LOOK_S)
 
 
 def _is_worker(pid: int) -> bool:

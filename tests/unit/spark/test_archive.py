@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cometmq.model.errors import ConfigError
 from cometmq.spark.errors import BadRecordError, DataLossError, PlaceError
@@ -328,6 +331,30 @@ def test_a_table_of_no_rows_has_no_parts() -> None:
 
     empty = pa.Table.from_batches([], schema=arrow_schema(archive_module.COLUMNS))
     assert parts_of(empty) == ([], [])
+
+
+PROPERTIES = st.lists(st.tuples(st.text(max_size=4), st.text(max_size=4)), max_size=4)
+
+
+@given(st.lists(PROPERTIES, min_size=1, max_size=40), st.randoms(use_true_random=False))
+def test_properties_move_with_their_rows(properties: list[Any], chance: Random) -> None:
+    from cometmq.spark.pipelines.archive.parquet import parts_of
+    from cometmq.spark.schema import arrow_schema
+
+    queues = [chance.randrange(4) for _ in properties]
+    facts = {"topic": "t", "store_timestamp": 0, "body_crc": 0, "msg_id": "m"}
+    rows = [
+        {**facts, "queue_id": queue, "queue_offset": number, "properties": pairs}
+        for number, (queue, pairs) in enumerate(zip(queues, properties, strict=True))
+    ]
+    schema = arrow_schema(archive_module.COLUMNS)
+    table = pa.Table.from_batches(
+        [pa.RecordBatch.from_pylist(each, schema=schema) for each in (rows[:7], rows[7:])]
+    )
+    (part,), _ = parts_of(table)
+    part.rows.validate(full=True)
+    expected = sorted(rows, key=lambda row: (row["queue_id"], row["queue_offset"]))
+    assert part.rows["properties"].to_pylist() == [row["properties"] for row in expected]
 
 
 def test_files_have_a_filter_for_ids(

@@ -131,8 +131,8 @@ def ids_crc(rows: pa.Table) -> int:
 
 def _bounds(texts: Any) -> tuple[int, int]:
     """Where the bytes of an array of texts begin and end in its buffer."""
-    offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32)
-    return int(offsets[texts.offset]), int(offsets[texts.offset + len(texts)])
+    offsets = _offsets(texts)
+    return int(offsets[0]), int(offsets[-1])
 
 
 def _write(folder: Folder, name: str, rows: pa.Table, form: Form) -> int:
@@ -169,16 +169,46 @@ def _taken(table: pa.Table, order: Any) -> pa.Table:
 
 def _taken_map(maps: pa.MapArray, order: Any) -> pa.MapArray:
     """The same for maps, whose own ``take`` goes entry by entry."""
-    offsets = maps.offsets.to_numpy().astype(np.int64)
+    offsets = _offsets(maps).astype(np.int64)
     starts, lengths = offsets[:-1][order], np.diff(offsets)[order]
-    ends = np.concatenate(([0], np.cumsum(lengths)))
-    entries = pa.array(np.arange(ends[-1]) + np.repeat(starts - ends[:-1], lengths))
+    ends = _ends(lengths)
+    entries = np.arange(ends[-1]) + np.repeat(starts - ends[:-1], lengths)
+    rows = (offsets, pa.array(order), entries)
     return pa.MapArray.from_arrays(
-        pa.array(ends.astype(np.int32)),
-        maps.keys.take(entries),
-        maps.items.take(entries),
+        pa.array(ends),
+        _taken_texts(maps.keys, *rows),
+        _taken_texts(maps.items, *rows),
         type=maps.type,
     )
+
+
+def _taken_texts(texts: pa.StringArray, offsets: Any, order: pa.Array, entries: Any) -> pa.Array:
+    """The texts of maps in another order: the bytes of a row at once, then where each text ends.
+
+    Args:
+        texts: of all entries of the maps.
+        offsets: where each row's entries begin.
+        order: of the rows.
+        entries: the same of the entries.
+    """
+    ends = _offsets(texts)
+    of_rows = [None, pa.py_buffer(ends[offsets]), texts.buffers()[2]]
+    rows = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, of_rows).take(order)
+    ends = pa.py_buffer(_ends(np.diff(ends)[entries]))
+    return pa.StringArray.from_buffers(len(entries), ends, rows.buffers()[2])
+
+
+def _ends(lengths: Any) -> Any:
+    """Where things of some lengths begin and end, one after the other."""
+    ends = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=ends[1:])
+    return ends
+
+
+def _offsets(array: Any) -> Any:
+    """Where the entries of an array of texts or maps begin and end."""
+    offsets = np.frombuffer(array.buffers()[1], dtype=np.int32)
+    return offsets[array.offset : array.offset + len(array) + 1]
 
 
 def _topic_codes(table: pa.Table) -> tuple[list[str], Any]:

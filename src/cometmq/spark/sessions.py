@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -48,7 +49,9 @@ def session_settings(
 ) -> dict[str, str]:
     """Give the settings of our sessions: no web page, times in UTC, few shuffle parts.
 
-    The driver keeps to loopback, unless the master is on another machine.
+    The driver keeps to loopback, unless the master is on another machine. Spark and its Python
+    workers talk through Unix sockets: through TCP, as is Spark's default, each task waits some 20 ms
+    for acknowledgements that are held back.
     """
     is_near = master is None or master.startswith("local") or LOOPBACK in master
     loopback = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
@@ -57,6 +60,7 @@ def session_settings(
         "spark.driver.memory": memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.python.unix.domain.socket.enabled": _text(hasattr(socket, "AF_UNIX")),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(cores),
     }

@@ -85,19 +85,19 @@ def test_a_replica_is_behind_while_it_is_away_and_equal_when_it_has_caught_up(
     assert (told(equal), equal.good) == (set(), True)
     assert sizes(equal) == [(5, 5), (25, 25), (40, 40)]
 
-    pair.replica.stop()
+    pair.replica.kill()
     fill(pair.master.namesrv, orders, {0: 7, 2: 4})
     fill(pair.master.namesrv, late, {1: 3})
-    for behind in (audits.by_log(orders, late), audits.by_broker(orders, late)):
-        assert told(behind) == {
-            ("behind-there", "warning", orders, 0, 40, 46, 7),
-            ("missing-there", "error", orders, 2, 0, 3, 4),
-            ("missing-there", "error", late, 1, 0, 2, 3),
-        }
-        assert not behind.good
+    behind = audits.by_broker(orders, late)
+    assert told(behind) == {
+        ("behind-there", "warning", orders, 0, 40, 46, 7),
+        ("missing-there", "error", orders, 2, 0, 3, 4),
+        ("missing-there", "error", late, 1, 0, 2, 3),
+    }
+    assert not behind.good
 
     pair.replica.start()
     pair.await_copy([orders, late])
-    again = audits.by_broker(orders, late)
+    again = audits.by_log(orders, late)
     assert (told(again), again.good) == (set(), True)
     assert sizes(again) == [(3, 3), (4, 4), (5, 5), (25, 25), (47, 47)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import kit
 from codes import Request
-from servers import Cluster, RealBroker, connect
+from servers import Cluster, RealBroker, connect, split_address
 
 WAIT_S = 60.0
 LOOK_S = 0.1
@@ -22,7 +22,12 @@ class Replica(RealBroker):
     """A broker that follows the master of a cluster."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
-        settings = READABLE | {"brokerRole": "SLAVE", "brokerId": 1}
+        host, port = split_address(cluster.broker)
+        settings = READABLE | {
+            "brokerRole": "SLAVE",
+            "brokerId": 1,
+            "haMasterAddress": f"{host}:{port + 1}",  # else it hears of it seconds later
+        }
         super().__init__(
             cluster.target,
             folder,

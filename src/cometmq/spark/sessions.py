@@ -50,8 +50,8 @@ def session_settings(
     """Give the settings of our sessions: no web page, times in UTC, few shuffle parts.
 
     The driver keeps to loopback, unless the master is on another machine. Spark and its Python
-    workers talk through Unix sockets: through TCP, as is Spark's default, each task waits some 20 ms
-    for acknowledgements that are held back.
+    workers talk through Unix sockets: through TCP, Spark's default, each task waits some 20 ms for
+    acknowledgements that are held back.
     """
     is_near = master is None or master.startswith("local") or LOOPBACK in master
     loopback = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}

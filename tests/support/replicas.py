@@ -10,11 +10,11 @@ from pathlib import Path
 
 import kit
 from codes import Request
-from servers import Cluster, RealBroker, connect, split_address
+from servers import Cluster, RealBroker, Settings, connect, split_address
 
 WAIT_S = 60.0
 LOOK_S = 0.1
-READABLE = {"slaveReadEnable": True}
+READABLE: Settings = {"slaveReadEnable": True}
 MASTER = READABLE | {"brokerRole": "ASYNC_MASTER"}
 
 
@@ -22,12 +22,10 @@ class Replica(RealBroker):
     """A broker that follows the master of a cluster."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
-        host, port = split_address(cluster.broker)
-        settings = READABLE | {
-            "brokerRole": "SLAVE",
-            "brokerId": 1,
-            "haMasterAddress": f"{host}:{port + 1}",  # else it hears of it seconds later
-        }
+        settings = READABLE | {"brokerRole": "SLAVE", "brokerId": 1}
+        if cluster.target.startswith("4."):  # else it hears of it seconds later; 5 must hear of it
+            host, port = split_address(cluster.broker)
+            settings["haMasterAddress"] = f"{host}:{port + 1}"
         super().__init__(
             cluster.target,
             folder,

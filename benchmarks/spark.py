@@ -49,7 +49,7 @@ KERNEL = (
     Subject("kernel", "decoder alone, core columns", goal=3000),
     Subject("kernel-properties", "decoder alone, with properties"),
     Subject("kernel-everything", "decoder alone, everything and checksums"),
-    Subject("plain-kernel", "decoder alone, interpreted, core columns", goal=100),
+    Subject("plain-kernel", "decoder alone, interpreted, core columns"),
 )
 MEMORY = tuple(
     Subject(

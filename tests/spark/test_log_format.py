@@ -60,7 +60,6 @@ def test_a_recorded_log_has_its_messages(
     assert row[1:3] == (True, "broker-a")
 
 
-@pytest.mark.local_only
 def test_properties_are_a_map(spark: SparkSession, recorded: tuple[Path, dict[str, Any]]) -> None:
     root, facts = recorded
     frame = log(spark, root, includeProperties=True).where("properties['color'] = 'red'")
@@ -92,7 +91,6 @@ def test_units_and_entries_lead_to_the_messages(
     assert found.collect() == [(count, count)]
 
 
-@pytest.mark.local_only
 def test_some_units_and_entries_are_read_alone(spark: SparkSession, store: FilledStore) -> None:
     units = spark.read.format("rocketmq-consumequeue").schema("cq_offset BIGINT, topic STRING")
     met = units.option("subscribe", "orders").load(str(store.root)).collect()
@@ -106,7 +104,6 @@ def test_some_units_and_entries_are_read_alone(spark: SparkSession, store: Fille
 # --- batches -------------------------------------------------------------------------------------
 
 
-@pytest.mark.local_only
 def test_a_schema_of_ones_own_chooses_columns(spark: SparkSession, store: FilledStore) -> None:
     frame = spark.read.format("rocketmq-log").schema(SHORT).load(str(store.root))
     assert frame.columns == ["queue_offset", "topic"]
@@ -117,7 +114,6 @@ def test_a_schema_of_ones_own_chooses_columns(spark: SparkSession, store: Filled
         spark.read.format("rocketmq-log").schema("value STRING").load(str(store.root)).count()
 
 
-@pytest.mark.local_only
 def test_lists_patterns_urls_and_tables_name_a_log(spark: SparkSession, store: FilledStore) -> None:
     folder = f"{store.root}/commitlog"
     paths = sorted(str(path) for path in (store.root / "commitlog").iterdir())
@@ -133,7 +129,6 @@ def test_lists_patterns_urls_and_tables_name_a_log(spark: SparkSession, store: F
     assert spark.sql("SELECT count(*) AS n FROM l").collect() == [(120,)]
 
 
-@pytest.mark.local_only
 def test_mistakes_are_told_when_planning(spark: SparkSession, store: FilledStore) -> None:
     with pytest.raises(AnalysisException, match="did you mean maxPartitionBytes"):
         log(spark, store.root, maxPartitionByte=1).count()
@@ -161,7 +156,6 @@ def pushing(spark: SparkSession) -> Any:
     spark.conf.unset(PUSH_FILTERS)
 
 
-@pytest.mark.local_only
 def test_conditions_narrow_what_is_read_if_asked(
     spark: SparkSession, store: FilledStore, pushing: None
 ) -> None:
@@ -179,7 +173,6 @@ def test_conditions_narrow_what_is_read_if_asked(
     assert count(f.col("store_timestamp") >= first) == 123
 
 
-@pytest.mark.local_only
 def test_the_end_is_that_of_the_load_or_of_the_action(
     spark: SparkSession, store: FilledStore, pushing: None
 ) -> None:
@@ -189,7 +182,6 @@ def test_the_end_is_that_of_the_load_or_of_the_action(
     assert (loaded.count(), acted.count()) == (0, 2)
 
 
-@pytest.mark.local_only
 def test_a_frame_that_was_filtered_once_keeps_its_rows(
     spark: SparkSession, store: FilledStore, pushing: None
 ) -> None:
@@ -202,7 +194,6 @@ def test_a_frame_that_was_filtered_once_keeps_its_rows(
     assert log(spark, store.root, pushDownFilters=True).count() == 123
 
 
-@pytest.mark.local_only
 def test_conditions_are_not_pushed_where_spark_does_not_allow_it(
     spark: SparkSession, store: FilledStore
 ) -> None:
@@ -210,7 +201,6 @@ def test_conditions_are_not_pushed_where_spark_does_not_allow_it(
         log(spark, store.root, pushDownFilters=True).where("topic = 'rare'").count()
 
 
-@pytest.mark.local_only
 def test_one_topic_is_found_by_its_queues(spark: SparkSession, store: FilledStore) -> None:
     store.fill(3, topic="rare")
     given = {"subscribe": "rare", "readThrough": "queues"}
@@ -218,7 +208,6 @@ def test_one_topic_is_found_by_its_queues(spark: SparkSession, store: FilledStor
     assert log(spark, store.root, **given).count() == 3
 
 
-@pytest.mark.local_only
 def test_object_storage_is_read_like_a_disk(
     store: FilledStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,7 +267,6 @@ def test_a_running_query_follows_a_log(
         running.stop()
 
 
-@pytest.mark.local_only
 def test_rows_between_a_failed_first_batch_and_the_next_run_are_read(
     spark: SparkSession, store: FilledStore, tmp_path: Path
 ) -> None:
@@ -290,7 +278,6 @@ def test_rows_between_a_failed_first_batch_and_the_next_run_are_read(
     assert query.found() == messages(120, 126)
 
 
-@pytest.mark.local_only
 def test_segments_deleted_under_a_query_fail_it_unless_told(
     spark: SparkSession, store: FilledStore, tmp_path: Path
 ) -> None:
@@ -330,7 +317,6 @@ def test_the_log_of_a_running_broker_is_read(
 # --- the page about it ---------------------------------------------------------------------------
 
 
-@pytest.mark.local_only
 def test_the_programs_of_the_page_run(spark: SparkSession, store: FilledStore) -> None:
     bad = store.records[60]
     store.write(bad.log_offset, b"\xff" * 8)

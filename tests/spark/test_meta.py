@@ -177,7 +177,6 @@ def test_a_users_schema_chooses_columns(spark: SparkSession, name_servers: str, 
     assert [tuple(row) for row in rows] == [(number, topic) for number in range(4)]
 
 
-@pytest.mark.local_only
 def test_errors_say_what_is_wrong(spark: SparkSession, name_servers: str) -> None:
     reader = spark.read.format("rocketmq-meta").option("nameServer", name_servers)
     with pytest.raises(Exception, match="no-such-topic"):

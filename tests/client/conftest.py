@@ -17,7 +17,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import pytest
 from servers import Cluster
 
-from cometmq.client import AdminClient, ClientInstance, MessageQueue
+from cometmq.client import AdminClient, ClientInstance, MessageQueue, Producer
 from support.clusters import (
     make_cluster,
     name_servers,
@@ -83,6 +83,13 @@ def starter() -> Iterator[Executor]:
 async def instance(name_servers: str) -> AsyncIterator[ClientInstance]:
     """An instance to lend to producers and consumers."""
     async with ClientInstance(name_servers) as running:
+        yield running
+
+
+@pytest.fixture
+async def producer(instance: ClientInstance) -> AsyncIterator[Producer]:
+    """A producer that runs."""
+    async with Producer(instance=instance, group="producers") as running:
         yield running
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -19,18 +18,17 @@ from cometmq.client import (
     Message,
     MessageQueue,
     Producer,
-    PullConsumer,
-    StartFrom,
     StoredMessage,
 )
 from cometmq.client.pop import PopConsumer
-from cometmq.model.errors import CometError, ResponseError
-from cometmq.model.topic import dlq_topic
+from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import MessageRequestMode, SetMessageRequestModeRequestBody
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import OutgoingCall
-from support.seen import WAIT_S, Seen, until
+from support.consuming import from_the_first
+from support.dead_letters import dead_letters
+from support.seen import WAIT_S, FailsAtFirst, Seen, until
 
 only_5 = pytest.mark.only_on("5.3.3")
 
@@ -45,12 +43,6 @@ def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> It
         yield running
     finally:
         running.kill()
-
-
-@pytest.fixture
-async def producer(instance: ClientInstance) -> AsyncIterator[Producer]:
-    async with Producer(instance=instance, group="producers") as running:
-        yield running
 
 
 async def send(producer: Producer, topic: str, count: int) -> list[bytes]:
@@ -105,13 +97,7 @@ async def test_every_message_is_handled_and_acknowledged(
     bodies = await send(producer, topic, 40)
     async with (
         ClientInstance(name_servers, hooks=[answers]) as instance,
-        PopConsumer(
-            instance=instance,
-            group=group,
-            handler=seen,
-            subscriptions={topic: "*"},
-            start_from=StartFrom.FIRST,
-        ) as consumer,
+        PopConsumer(instance=instance, handler=seen, **from_the_first(group, topic)) as consumer,
     ):
         await seen.count(40)
         await until(lambda: len(answers.of(RequestCode.ACK_MESSAGE)) == 40)
@@ -133,13 +119,7 @@ async def test_messages_of_other_tags_are_acknowledged_unseen(
         await producer.send(Message(topic=topic, body=tag.encode(), tags=tag))
     async with (
         ClientInstance(name_servers, hooks=[answers]) as instance,
-        PopConsumer(
-            instance=instance,
-            group=group,
-            handler=seen,
-            subscriptions={topic: "Aa"},
-            start_from=StartFrom.FIRST,
-        ),
+        PopConsumer(instance=instance, handler=seen, **from_the_first(group, topic, "Aa")),
     ):
         await seen.count(2)
         await until(lambda: len(answers.of(RequestCode.ACK_MESSAGE)) == 3)
@@ -152,23 +132,12 @@ async def test_a_failed_message_is_put_off_and_comes_again(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
     """After 10 s, the first of the delays."""
-    seen, answers = Seen(), Answers(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
-
-    async def handle(message: StoredMessage) -> None:
-        seen.add(message)
-        if len(seen.messages) == 1:
-            raise ValueError("no such order")
-
+    seen = FailsAtFirst(ValueError("no such order"))
+    answers = Answers(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     await producer.send(Message(topic=topic, body=b"x", keys=["k1"]))
     async with (
         ClientInstance(name_servers, hooks=[answers]) as instance,
-        PopConsumer(
-            instance=instance,
-            group=group,
-            handler=handle,
-            subscriptions={topic: "*"},
-            start_from=StartFrom.FIRST,
-        ),
+        PopConsumer(instance=instance, handler=seen, **from_the_first(group, topic)),
     ):
         await seen.count(2)
     first, again = seen.messages
@@ -198,11 +167,9 @@ async def test_only_the_rest_of_a_batch_is_put_off_by_the_level_that_was_ordered
         ClientInstance(name_servers, hooks=[answers]) as instance,
         PopConsumer(
             instance=instance,
-            group=group,
             batch_handler=handle,
-            subscriptions={queues[0].topic: "*"},
-            start_from=StartFrom.FIRST,
             batch_max=8,
+            **from_the_first(group, queues[0].topic),
         ),
     ):
         await seen.count(3)
@@ -227,12 +194,7 @@ async def test_a_message_comes_again_when_its_time_is_over_before_the_handler_en
 
     await producer.send(Message(topic=topic, body=b"x"))
     async with PopConsumer(
-        name_servers,
-        group=group,
-        handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-        invisible_ms=5_000,
+        name_servers, handler=handle, invisible_ms=5_000, **from_the_first(group, topic)
     ):
         await seen.count(2)
         gate.set()
@@ -254,26 +216,15 @@ async def test_a_message_is_a_dead_letter_with_its_error_once_it_failed_too_ofte
     async with (
         ClientInstance(name_servers, hooks=[answers]) as instance,
         PopConsumer(
-            instance=instance,
-            group=group,
-            handler=handle,
-            subscriptions={topic: "*"},
-            start_from=StartFrom.FIRST,
-            deliveries_max=0,
+            instance=instance, handler=handle, deliveries_max=0, **from_the_first(group, topic)
         ),
     ):
         await seen.count(1)
         await until(lambda: len(answers.of(RequestCode.ACK_MESSAGE)) == 1)
-    found: list[StoredMessage] = []
-    async with PullConsumer(name_servers, group="undertakers") as reader, asyncio.timeout(WAIT_S):
-        while not found:
-            await asyncio.sleep(0.1)
-            with contextlib.suppress(CometError):
-                [queue] = await reader.fetch_queues(dlq_topic(group))
-                found = (await reader.pull(queue, 0)).messages
+    [dead] = await dead_letters(name_servers, group)
 
-    assert found[0].body == b"x"
-    assert found[0].properties["CONSUME_ERROR"] == "builtins.ValueError: hopeless"
+    assert dead.body == b"x"
+    assert dead.properties["CONSUME_ERROR"] == "builtins.ValueError: hopeless"
 
 
 @only_5
@@ -281,7 +232,7 @@ async def test_members_of_a_group_that_pops_share_the_messages_of_every_queue(
     name_servers: str, instance: ClientInstance, producer: Producer, topic: str, group: str
 ) -> None:
     one, two = Seen(), Seen()
-    both = {"group": group, "subscriptions": {topic: "*"}, "start_from": StartFrom.FIRST}
+    both = from_the_first(group, topic)
     async with PopConsumer(name_servers, handler=one, **both) as first:
         route = await instance.routes.find(topic)
         body = SetMessageRequestModeRequestBody(
@@ -309,12 +260,7 @@ async def test_nothing_is_popped_while_suspended(
 ) -> None:
     seen = Seen()
     async with PopConsumer(
-        name_servers,
-        group=group,
-        handler=seen,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-        hold_ms=500,
+        name_servers, handler=seen, hold_ms=500, **from_the_first(group, topic)
     ) as consumer:
         await send(producer, topic, 4)
         await seen.count(4)

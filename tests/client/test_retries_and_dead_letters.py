@@ -5,9 +5,8 @@ The clusters' delay levels are 1 s, 2 s and so on: a first retry takes the third
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -18,38 +17,17 @@ from cometmq.client import (
     ConsumeLater,
     Message,
     Producer,
-    PullConsumer,
     PushConsumer,
-    StartFrom,
     StoredMessage,
 )
 from cometmq.model import property_names as names
-from cometmq.model.topic import dlq_topic, retry_topic
+from cometmq.model.topic import retry_topic
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import OutgoingCall
-from support.seen import WAIT_S, Seen
-
-
-@pytest.fixture
-async def producer(instance: ClientInstance) -> AsyncIterator[Producer]:
-    async with Producer(instance=instance, group="producers") as running:
-        yield running
-
-
-async def dead_letters(name_servers: str, group: str, count: int = 1) -> list[StoredMessage]:
-    """Read a group's dead letters once there are so many."""
-    found: list[StoredMessage] = []
-    async with PullConsumer(name_servers, group="undertakers") as reader:
-        async with asyncio.timeout(WAIT_S):
-            while len(found) < count:
-                await asyncio.sleep(0.1)
-                try:
-                    queues = await reader.fetch_queues(dlq_topic(group))
-                except Exception:
-                    continue
-                found = (await reader.pull(queues[0], 0)).messages
-    return found
+from support.consuming import from_the_first
+from support.dead_letters import dead_letters
+from support.seen import FailsAtFirst, Seen
 
 
 class Spoiling:
@@ -78,23 +56,11 @@ class Spoiling:
 async def test_a_failed_message_comes_again_with_its_topic_and_its_error(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
-    seen = Seen()
-
-    async def handle(message: StoredMessage) -> None:
-        seen.add(message)
-        if len(seen.messages) == 1:
-            raise ValueError("no such order\x01\x02")
-
+    seen = FailsAtFirst(ValueError("no such order\x01\x02"))
     receipt = await producer.send(
         Message(topic=topic, body=b"x", tags="paid", keys=["k1"], properties={"own": "1"})
     )
-    async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=handle,
-        subscriptions={topic: "paid"},
-        start_from=StartFrom.FIRST,
-    ):
+    async with PushConsumer(name_servers, handler=seen, **from_the_first(group, topic, "paid")):
         await seen.count(2)
     first, again = seen.messages
 
@@ -111,21 +77,9 @@ async def test_a_failed_message_comes_again_with_its_topic_and_its_error(
 async def test_a_message_ordered_for_later_comes_again_without_an_error(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
-    seen = Seen()
-
-    async def handle(message: StoredMessage) -> None:
-        seen.add(message)
-        if len(seen.messages) == 1:
-            raise ConsumeLater(delay_level=1)
-
+    seen = FailsAtFirst(ConsumeLater(delay_level=1))
     await producer.send(Message(topic=topic, body=b"x"))
-    async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-    ):
+    async with PushConsumer(name_servers, handler=seen, **from_the_first(group, topic)):
         await seen.count(2)
 
     assert 0.5 < seen.times[1] - seen.times[0] < 4
@@ -145,12 +99,7 @@ async def test_only_the_rest_of_a_batch_comes_again_when_some_of_it_is_done(
 
     await producer.send_batch([Message(topic=topic, body=body) for body in (b"1", b"2", b"3")])
     async with PushConsumer(
-        name_servers,
-        group=group,
-        batch_handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-        batch_max=8,
+        name_servers, batch_handler=handle, batch_max=8, **from_the_first(group, topic)
     ):
         await seen.count(5)
 
@@ -170,12 +119,7 @@ async def test_a_message_is_a_dead_letter_with_its_error_after_just_so_many_retr
 
     receipt = await producer.send(Message(topic=topic, body=b"x"))
     async with PushConsumer(
-        name_servers,
-        group=group,
-        batch_handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-        deliveries_max=2,
+        name_servers, batch_handler=handle, deliveries_max=2, **from_the_first(group, topic)
     ):
         await seen.count(3)
         [dead] = await dead_letters(name_servers, group)
@@ -198,12 +142,7 @@ async def test_a_message_sent_back_by_request_dies_after_just_so_many_retries(
 
     await producer.send(Message(topic=topic, body=b"x"))
     async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-        deliveries_max=1,
+        name_servers, handler=handle, deliveries_max=1, **from_the_first(group, topic)
     ):
         await seen.count(2)
         [dead] = await dead_letters(name_servers, group)
@@ -226,13 +165,7 @@ async def test_a_message_is_a_dead_letter_at_once_when_the_handler_says_so(
         return Consumed.LATER
 
     await producer.send(Message(topic=topic, body=b"x"))
-    async with PushConsumer(
-        name_servers,
-        group=group,
-        batch_handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-    ):
+    async with PushConsumer(name_servers, batch_handler=handle, **from_the_first(group, topic)):
         [dead] = await dead_letters(name_servers, group)
 
     expected = None if error is None else "builtins.RuntimeError: hopeless"
@@ -243,23 +176,12 @@ async def test_a_message_is_a_dead_letter_at_once_when_the_handler_says_so(
 async def test_a_message_is_sent_anew_when_the_broker_does_not_take_it_back(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
-    seen, spoiling = Seen(), Spoiling(RequestCode.CONSUMER_SEND_MSG_BACK)
-
-    async def handle(message: StoredMessage) -> None:
-        seen.add(message)
-        if len(seen.messages) == 1:
-            raise ConsumeLater(delay_level=1)
-
+    seen = FailsAtFirst(ConsumeLater(delay_level=1))
+    spoiling = Spoiling(RequestCode.CONSUMER_SEND_MSG_BACK)
     await producer.send(Message(topic=topic, body=b"x"))
     async with (
         ClientInstance(name_servers, hooks=[spoiling]) as instance,
-        PushConsumer(
-            instance=instance,
-            group=group,
-            handler=handle,
-            subscriptions={topic: "*"},
-            start_from=StartFrom.FIRST,
-        ),
+        PushConsumer(instance=instance, handler=seen, **from_the_first(group, topic)),
     ):
         await seen.count(2)
 
@@ -270,23 +192,12 @@ async def test_a_message_is_sent_anew_when_the_broker_does_not_take_it_back(
 async def test_a_message_is_taken_back_by_request_when_it_cannot_be_sent_anew(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
-    seen, spoiling = Seen(), Spoiling(RequestCode.SEND_MESSAGE_V2)
-
-    async def handle(message: StoredMessage) -> None:
-        seen.add(message)
-        if len(seen.messages) == 1:
-            raise ValueError
-
+    seen = FailsAtFirst(ValueError())
+    spoiling = Spoiling(RequestCode.SEND_MESSAGE_V2)
     await producer.send(Message(topic=topic, body=b"x"))
     async with (
         ClientInstance(name_servers, hooks=[spoiling]) as instance,
-        PushConsumer(
-            instance=instance,
-            group=group,
-            handler=handle,
-            subscriptions={topic: "*"},
-            start_from=StartFrom.FIRST,
-        ),
+        PushConsumer(instance=instance, handler=seen, **from_the_first(group, topic)),
     ):
         await seen.count(2)
 
@@ -308,13 +219,7 @@ async def test_a_message_is_tried_again_here_after_5_s_when_nobody_takes_it_back
     await producer.send(Message(topic=topic, body=b"x"))
     async with (
         ClientInstance(name_servers, hooks=[spoiling]) as instance,
-        PushConsumer(
-            instance=instance,
-            group=group,
-            handler=handle,
-            subscriptions={topic: "*"},
-            start_from=StartFrom.FIRST,
-        ),
+        PushConsumer(instance=instance, handler=handle, **from_the_first(group, topic)),
     ):
         await seen.count(2)
 

@@ -1,14 +1,21 @@
-"""What tests of consuming need: messages as a pull brings them, and offsets kept in memory."""
+"""What tests of consuming need: options, messages as a pull brings them, offsets in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+from cometmq.client import StartFrom
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue
 
 QUEUE = MessageQueue("t", "a", 0)
+
+
+def from_the_first(group: str, topic: str, tags: str = "*") -> dict[str, Any]:
+    """Options of a consumer that a group has for a topic, from its first message on."""
+    return {"group": group, "subscriptions": {topic: tags}, "start_from": StartFrom.FIRST}
 
 
 def stored(

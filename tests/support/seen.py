@@ -1,4 +1,4 @@
-"""A handler that remembers what it saw, and a way to wait for that."""
+"""Handlers that remember what they saw, and ways to wait for that."""
 
 from __future__ import annotations
 
@@ -44,6 +44,20 @@ class Seen:
     async def count(self, number: int, *, timeout: float = WAIT_S) -> None:
         """Wait until so many messages came."""
         await self.until(lambda: len(self.messages) >= number, timeout=timeout)
+
+
+class FailsAtFirst(Seen):
+    """A handler that raises an error at the first message, and handles those after it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    async def __call__(self, message: StoredMessage) -> None:
+        """Handle a message."""
+        self.add(message)
+        if len(self.messages) == 1:
+            raise self._error
 
 
 async def until(holds: Callable[[], bool], *, timeout: float = WAIT_S) -> None:

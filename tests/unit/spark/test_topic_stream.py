@@ -8,6 +8,7 @@ import pickle
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from cometmq.spark.errors import (
@@ -50,10 +51,36 @@ class Query:
         """Start, read all there is, end."""
         return self.start(**how).drain()
 
+    def fail_a_batch(self) -> None:
+        """Start, read a batch, end as its sink fails."""
+        with pytest.raises(SinkError):
+            self.start().trigger(fails=True)
+
+    def task(self) -> tuple[TopicStreamReader, InputPartition]:
+        """A reader, and the one part there is of all there is."""
+        reader = self.reader()
+        end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        (part,) = reader.partitions(reader.initialOffset(), end)
+        return reader, part
+
 
 @pytest.fixture
 def brokers() -> MemoryBrokers:
     return MemoryBrokers()
+
+
+def one_queue(brokers: MemoryBrokers, count: int, **sent: Any) -> QueueKey:
+    """The only queue of topic t, with so many messages."""
+    (key,) = brokers.create("t", queues=1)
+    brokers.send(key, count, **sent)
+    return key
+
+
+def caught_up(brokers: MemoryBrokers, count: int, **options: Any) -> tuple[QueueKey, Query]:
+    """The only queue of topic t, and a query that has read its messages."""
+    key, query = one_queue(brokers, count), Query(brokers, **options)
+    query.once()
+    return key, query
 
 
 def rows(key: QueueKey, *offsets: int) -> list[Row]:
@@ -80,12 +107,10 @@ def test_rows_between_a_failed_first_batch_and_the_next_start_are_read(
     brokers: MemoryBrokers, start: str
 ) -> None:
     """Spark does not keep the initial offset: asked again later, it would be another one."""
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 3)
+    key = one_queue(brokers, 3)
     brokers.groups["g", key] = 3
     query = Query(brokers, startingOffsets=start, rocketmq_group="g")
-    with pytest.raises(SinkError):
-        query.start().trigger(fails=True)
+    query.fail_a_batch()
     brokers.send(key, 2)
     brokers.groups["g", key] = 5
 
@@ -95,12 +120,10 @@ def test_rows_between_a_failed_first_batch_and_the_next_start_are_read(
 def test_rows_after_a_time_that_was_not_reached_yet_survive_a_failed_first_batch(
     brokers: MemoryBrokers,
 ) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 3, time_ms=1_000)
+    key = one_queue(brokers, 3, time_ms=1_000)
     strategy = {"startingOffsetsByTimestampStrategy": "latest"}
     query = Query(brokers, startingTimestamp=2_000, **strategy)
-    with pytest.raises(SinkError):
-        query.start().trigger(fails=True)
+    query.fail_a_batch()
     brokers.send(key, 2, time_ms=1_500)
     brokers.send(key, 1, time_ms=3_000)
 
@@ -110,11 +133,9 @@ def test_rows_after_a_time_that_was_not_reached_yet_survive_a_failed_first_batch
 def test_a_failed_first_batch_from_the_earliest_has_the_same_rows_again(
     brokers: MemoryBrokers,
 ) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 3)
+    key = one_queue(brokers, 3)
     query = Query(brokers)
-    with pytest.raises(SinkError):
-        query.start().trigger(fails=True)
+    query.fail_a_batch()
     brokers.send(key, 2)
     run = query.start()
 
@@ -125,8 +146,7 @@ def test_a_failed_first_batch_from_the_earliest_has_the_same_rows_again(
 def test_the_start_is_symbolic_and_the_latest_is_fixed_by_a_batch_without_rows(
     brokers: MemoryBrokers,
 ) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 3)
+    one_queue(brokers, 3)
     query = Query(brokers, startingOffsets="latest")
     run = query.start()
 
@@ -199,8 +219,7 @@ def test_a_group_begins_where_it_stands_and_elsewhere_as_the_default_says(
 def test_a_time_that_no_message_is_as_young_as_fails_unless_told_otherwise(
     brokers: MemoryBrokers,
 ) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 2, time_ms=1_000)
+    key = one_queue(brokers, 2, time_ms=1_000)
     brokers.send(key, 2, time_ms=2_000)
 
     assert Query(brokers, startingTimestamp=1_500).once() == rows(key, 2, 3)
@@ -266,8 +285,7 @@ def test_a_limit_is_shared_in_proportion_and_nobody_is_left_out(brokers: MemoryB
 
 
 def test_a_trigger_that_takes_all_heeds_no_limit(brokers: MemoryBrokers) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 30)
+    key = one_queue(brokers, 30)
 
     run = Query(brokers, maxOffsetsPerTrigger=10).start(limit=ReadAllAvailable())
 
@@ -275,8 +293,7 @@ def test_a_trigger_that_takes_all_heeds_no_limit(brokers: MemoryBrokers) -> None
 
 
 def test_few_messages_wait_but_no_longer_than_the_delay(brokers: MemoryBrokers) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 1)
+    key = one_queue(brokers, 1)
     clock = ManualClock()
     query = Query(brokers, clock, minOffsetsPerTrigger=5, maxTriggerDelay="10s")
     run = query.start()
@@ -307,8 +324,7 @@ def test_large_ranges_are_cut_for_more_tasks(brokers: MemoryBrokers) -> None:
 
 
 def test_available_now_stops_at_what_there_was(brokers: MemoryBrokers) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 5)
+    key = one_queue(brokers, 5)
     query = Query(brokers, maxOffsetsPerTrigger=2)
     run = query.start(available_now=True)
     brokers.send(key, 5)
@@ -335,18 +351,14 @@ def test_available_now_heeds_no_least_number(brokers: MemoryBrokers) -> None:
 
 
 def test_available_now_from_the_latest_ends_without_rows(brokers: MemoryBrokers) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 5)
+    one_queue(brokers, 5)
 
     assert Query(brokers, startingOffsets="latest").once(available_now=True) == []
 
 
 def test_available_now_waits_for_the_only_broker_to_come_back(brokers: MemoryBrokers) -> None:
     """A topic whose only broker is away seems not to exist; the checkpoint knows better."""
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 2)
-    query = Query(brokers)
-    query.once()
+    key, query = caught_up(brokers, 2)
     brokers.send(key, 2)
     brokers.away.add("broker-a")
     run = query.start(available_now=True)
@@ -453,10 +465,7 @@ def test_a_broker_that_is_away_is_no_loss_but_an_error(brokers: MemoryBrokers, f
 
 
 def test_expired_messages_fail_the_query_by_queue_and_range(brokers: MemoryBrokers) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 2)
-    query = Query(brokers)
-    query.once()
+    key, query = caught_up(brokers, 2)
     brokers.send(key, 8)
     brokers.expire(key, 5)
 
@@ -467,10 +476,7 @@ def test_expired_messages_fail_the_query_by_queue_and_range(brokers: MemoryBroke
 def test_expired_messages_are_passed_over_where_loss_is_no_failure(
     brokers: MemoryBrokers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 2)
-    query = Query(brokers, failOnDataLoss="false")
-    query.once()
+    key, query = caught_up(brokers, 2, failOnDataLoss="false")
     brokers.send(key, 8)
     brokers.expire(key, 5)
     with caplog.at_level(logging.WARNING):
@@ -480,13 +486,9 @@ def test_expired_messages_are_passed_over_where_loss_is_no_failure(
 
 
 def test_a_batch_whose_messages_expire_before_it_is_repeated_fails(brokers: MemoryBrokers) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 2)
-    query = Query(brokers)
-    query.once()
+    key, query = caught_up(brokers, 2)
     brokers.send(key, 4)
-    with pytest.raises(SinkError):
-        query.start().trigger(fails=True)
+    query.fail_a_batch()
     brokers.expire(key, 4)
 
     with pytest.raises(DataLossError, match="offsets from 2"):
@@ -496,10 +498,7 @@ def test_a_batch_whose_messages_expire_before_it_is_repeated_fails(brokers: Memo
 
 
 def test_a_topic_made_anew_fails_the_query(brokers: MemoryBrokers) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 10)
-    query = Query(brokers)
-    query.once()
+    key, query = caught_up(brokers, 10)
     brokers.make_anew(key)
     brokers.send(key, 3)
 
@@ -508,10 +507,7 @@ def test_a_topic_made_anew_fails_the_query(brokers: MemoryBrokers) -> None:
 
 
 def test_a_topic_made_anew_is_read_once_where_loss_is_no_failure(brokers: MemoryBrokers) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 10)
-    query = Query(brokers, failOnDataLoss="false", maxOffsetsPerTrigger=2)
-    query.once()
+    key, query = caught_up(brokers, 10, failOnDataLoss="false", maxOffsetsPerTrigger=2)
     brokers.make_anew(key)
     brokers.send(key, 5)
     run = query.start()
@@ -523,14 +519,10 @@ def test_a_topic_made_anew_is_read_once_where_loss_is_no_failure(brokers: Memory
 
 
 def test_a_topic_made_anew_is_read_again_if_its_first_batch_fails(brokers: MemoryBrokers) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 10)
-    query = Query(brokers, failOnDataLoss="false")
-    query.once()
+    key, query = caught_up(brokers, 10, failOnDataLoss="false")
     brokers.make_anew(key)
     brokers.send(key, 5)
-    with pytest.raises(SinkError):
-        query.start().trigger(fails=True)
+    query.fail_a_batch()
 
     assert query.once() == rows(key, *range(5))
 
@@ -539,13 +531,9 @@ def test_a_topic_made_anew_before_a_batch_is_repeated_is_read_once(
     brokers: MemoryBrokers,
 ) -> None:
     """What was planned of the old topic is lost; of the new one nothing is read twice."""
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 10)
-    query = Query(brokers, failOnDataLoss="false")
-    query.once()
+    key, query = caught_up(brokers, 10, failOnDataLoss="false")
     brokers.send(key, 5)
-    with pytest.raises(SinkError):
-        query.start().trigger(fails=True)
+    query.fail_a_batch()
     brokers.make_anew(key)
     brokers.send(key, 3)
 
@@ -555,11 +543,9 @@ def test_a_topic_made_anew_before_a_batch_is_repeated_is_read_once(
 
 
 def test_a_tail_that_was_cut_off_fails_a_repeated_batch(brokers: MemoryBrokers) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 5)
+    key = one_queue(brokers, 5)
     query = Query(brokers)
-    with pytest.raises(SinkError):
-        query.start().trigger(fails=True)
+    query.fail_a_batch()
     del brokers.held[key].records[3:]
 
     with pytest.raises(DataLossError, match=r"offsets 0 to 5: the queue ends at 3"):
@@ -572,11 +558,8 @@ def test_a_tail_that_was_cut_off_fails_a_repeated_batch(brokers: MemoryBrokers) 
 def test_messages_that_expire_under_a_task_fail_it_or_are_passed_over(
     brokers: MemoryBrokers, fail: bool
 ) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 9)
-    reader = Query(brokers, failOnDataLoss=str(fail)).reader()
-    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-    (part,) = reader.partitions(reader.initialOffset(), end)
+    key = one_queue(brokers, 9)
+    reader, part = Query(brokers, failOnDataLoss=str(fail)).task()
     brokers.expire(key, 4)
 
     if fail:
@@ -591,11 +574,8 @@ def test_messages_that_expire_under_a_task_fail_it_or_are_passed_over(
 def test_a_topic_that_is_deleted_under_a_task_fails_it_or_ends_it(
     brokers: MemoryBrokers, fail: bool
 ) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 9)
-    reader = Query(brokers, failOnDataLoss=str(fail)).reader()
-    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-    (part,) = reader.partitions(reader.initialOffset(), end)
+    one_queue(brokers, 9)
+    reader, part = Query(brokers, failOnDataLoss=str(fail)).task()
     brokers.delete("t")
 
     if fail:
@@ -609,8 +589,7 @@ def test_a_topic_that_is_deleted_under_a_task_fails_it_or_ends_it(
 
 
 def test_finished_batches_are_committed_to_the_group_one_late(brokers: MemoryBrokers) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 2)
+    key = one_queue(brokers, 2)
     query = Query(brokers, rocketmq_group="g", commitToGroup="true")
     run = query.start()
     run.trigger()
@@ -637,10 +616,7 @@ def test_a_commit_to_the_group_that_fails_is_only_logged(
 def test_an_ended_query_has_committed_nothing_that_was_not_asked_for(
     brokers: MemoryBrokers,
 ) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 2)
-    query = Query(brokers, rocketmq_group="g")
-    query.once()
+    key, query = caught_up(brokers, 2, rocketmq_group="g")
     brokers.send(key, 2)
     query.once()
 
@@ -662,8 +638,7 @@ def test_a_trigger_asks_for_bounds_once(brokers: MemoryBrokers) -> None:
 
 
 def test_the_newest_offsets_are_reported_beyond_the_limit(brokers: MemoryBrokers) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 9)
+    one_queue(brokers, 9)
     run = Query(brokers, maxOffsetsPerTrigger=2).start()
     assert run.reader.reportLatestOffset() is None
     run.trigger()
@@ -672,8 +647,7 @@ def test_the_newest_offsets_are_reported_beyond_the_limit(brokers: MemoryBrokers
 
 
 def test_a_reader_travels_to_workers_with_what_it_remembers(brokers: MemoryBrokers) -> None:
-    (key,) = brokers.create("t", queues=1)
-    brokers.send(key, 2)
+    one_queue(brokers, 2)
     options = parse_options(TopicReadOptions, {"nameServer": "n:1", "subscribe": "t"})
     reader = TopicStreamReader(options, COLUMNS, len)  # type: ignore[arg-type]
 

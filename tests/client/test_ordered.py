@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import AsyncIterator
-
-import pytest
 
 from cometmq.client import (
     AdminClient,
@@ -17,30 +14,35 @@ from cometmq.client import (
     Message,
     MessageQueue,
     Producer,
-    PullConsumer,
     PushConsumer,
-    StartFrom,
     StoredMessage,
 )
-from cometmq.model.topic import dlq_topic
 from cometmq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from cometmq.protocol.codes import RequestCode
-from support.seen import WAIT_S, Seen, until
+from cometmq.protocol.command import Command
+from support.consuming import from_the_first
+from support.dead_letters import dead_letters
+from support.seen import WAIT_S, FailsAtFirst, Seen, until
 
 
-@pytest.fixture
-async def producer(instance: ClientInstance) -> AsyncIterator[Producer]:
-    async with Producer(instance=instance, group="producers") as running:
-        yield running
+async def send_numbers(producer: Producer, queue: MessageQueue, count: int) -> None:
+    """Send messages to one queue, whose bodies count from 0 on."""
+    for number in range(count):
+        await producer.send(Message(topic=queue.topic, body=b"%d" % number), queue=queue)
+
+
+async def ask_as_somebody_else(
+    code: RequestCode, instance: ClientInstance, group: str, queues: list[MessageQueue]
+) -> Command:
+    """Ask for the locks of the queues, or give them back."""
+    route = await instance.routes.find(queues[0].topic)
+    body = LockBatchRequestBody(consumer_group=group, client_id="somebody else", mq_set=queues)
+    return await instance.brokers.call(route.masters()[0], code, body=body.encode())
 
 
 async def lockable(instance: ClientInstance, group: str, queues: list[MessageQueue]) -> int:
     """How many of the queues somebody else could lock now; those are locked by the asking."""
-    route = await instance.routes.find(queues[0].topic)
-    body = LockBatchRequestBody(consumer_group=group, client_id="somebody else", mq_set=queues)
-    answer = await instance.brokers.call(
-        route.masters()[0], RequestCode.LOCK_BATCH_MQ, body=body.encode()
-    )
+    answer = await ask_as_somebody_else(RequestCode.LOCK_BATCH_MQ, instance, group, queues)
     return len(LockBatchResponseBody.decode(answer.body).lock_ok_mq_set)
 
 
@@ -64,13 +66,7 @@ async def test_each_queue_is_consumed_in_order_by_two_members_that_come_and_go(
             await producer.send(Message(topic=topic, body=b"%d" % (number // 4)), queue=queue)
             await asyncio.sleep(0.005)
 
-    options = {
-        "group": group,
-        "handler": handle,
-        "ordered": True,
-        "subscriptions": {topic: "*"},
-        "start_from": StartFrom.FIRST,
-    }
+    options = from_the_first(group, topic) | {"handler": handle, "ordered": True}
     async with PushConsumer(name_servers, **options) as one:
         feeding = asyncio.create_task(feed())
         await seen.count(50)
@@ -97,16 +93,9 @@ async def test_a_failing_message_holds_up_its_queue_and_no_other(
         return ConsumedInOrder.SUSPEND if failing else ConsumedInOrder.SUCCESS
 
     for queue in queues[:2]:
-        for number in range(3):
-            await producer.send(Message(topic=topic, body=b"%d" % number), queue=queue)
+        await send_numbers(producer, queue, 3)
     async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=handle,
-        ordered=True,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-        suspend_ms=50,
+        name_servers, handler=handle, ordered=True, suspend_ms=50, **from_the_first(group, topic)
     ):
         await seen.count(9)
 
@@ -127,54 +116,30 @@ async def test_a_message_that_failed_too_often_is_a_dead_letter_with_its_error(
         if message.body == b"0":
             raise ValueError("broken for good")
 
-    for number in range(2):
-        await producer.send(Message(topic=topic, body=b"%d" % number), queue=queues[0])
+    await send_numbers(producer, queues[0], 2)
     async with PushConsumer(
         name_servers,
-        group=group,
         handler=handle,
         ordered=True,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
         suspend_ms=10,
         deliveries_max=2,
+        **from_the_first(group, topic),
     ):
         await seen.until(lambda: b"1" in seen.bodies)
-        async with PullConsumer(name_servers, group="undertakers") as reader:
-            found: list[StoredMessage] = []
-            async with asyncio.timeout(WAIT_S):
-                while not found:
-                    await asyncio.sleep(0.1)
-                    try:
-                        dead_queues = await reader.fetch_queues(dlq_topic(group))
-                    except Exception:
-                        continue
-                    found = (await reader.pull(dead_queues[0], 0)).messages
+        [dead] = await dead_letters(name_servers, group)
 
     assert seen.bodies == [b"0", b"0", b"0", b"1"]
-    assert [message.body for message in found] == [b"0"]
-    assert found[0].properties["CONSUME_ERROR"] == "builtins.ValueError: broken for good"
+    assert dead.body == b"0"
+    assert dead.properties["CONSUME_ERROR"] == "builtins.ValueError: broken for good"
 
 
 async def test_a_message_is_a_dead_letter_at_once_when_the_handler_orders_it(
     name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
 ) -> None:
-    topic, seen = queues[0].topic, Seen()
-
-    async def handle(message: StoredMessage) -> None:
-        seen.add(message)
-        if message.body == b"0":
-            raise ConsumeLater(delay_level=-1)
-
-    for number in range(2):
-        await producer.send(Message(topic=topic, body=b"%d" % number), queue=queues[0])
+    topic, seen = queues[0].topic, FailsAtFirst(ConsumeLater(delay_level=-1))
+    await send_numbers(producer, queues[0], 2)
     async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=handle,
-        ordered=True,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
+        name_servers, handler=seen, ordered=True, **from_the_first(group, topic)
     ):
         await seen.count(2)
 
@@ -209,20 +174,11 @@ async def test_no_message_is_handled_while_somebody_else_has_the_locks(
     assert await lockable(instance, group, queues) == 4
     await producer.send(Message(topic=topic, body=b"x"))
     async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=seen,
-        ordered=True,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
+        name_servers, handler=seen, ordered=True, **from_the_first(group, topic)
     ) as consumer:
         await asyncio.sleep(0.5)
         assert (consumer.queues(), seen.messages) == ([], [])
-        route = await instance.routes.find(topic)
-        body = LockBatchRequestBody(consumer_group=group, client_id="somebody else", mq_set=queues)
-        await instance.brokers.call(
-            route.masters()[0], RequestCode.UNLOCK_BATCH_MQ, body=body.encode()
-        )
+        await ask_as_somebody_else(RequestCode.UNLOCK_BATCH_MQ, instance, group, queues)
         await seen.count(1)
         assert len(consumer.queues()) == 4
 
@@ -231,15 +187,9 @@ async def test_offsets_of_ordered_consumers_are_kept_at_the_stop(
     name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
 ) -> None:
     topic, seen = queues[0].topic, Seen()
-    for number in range(10):
-        await producer.send(Message(topic=topic, body=b"%d" % number), queue=queues[0])
+    await send_numbers(producer, queues[0], 10)
     async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=seen,
-        ordered=True,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
+        name_servers, handler=seen, ordered=True, **from_the_first(group, topic)
     ):
         await seen.count(10)
     async with AdminClient(name_servers) as admin:

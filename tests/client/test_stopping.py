@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -20,23 +19,43 @@ from cometmq.client import (
     Message,
     Producer,
     PushConsumer,
-    StartFrom,
     StoredMessage,
 )
 from cometmq.model.errors import ResponseError
+from support.consuming import from_the_first
 from support.seen import WAIT_S, Seen, until
-
-
-@pytest.fixture
-async def producer(instance: ClientInstance) -> AsyncIterator[Producer]:
-    async with Producer(instance=instance, group="producers") as running:
-        yield running
 
 
 async def send(producer: Producer, topic: str, count: int) -> None:
     await asyncio.gather(
         *(producer.send(Message(topic=topic, body=b"%d" % number)) for number in range(count))
     )
+
+
+class Stuck:
+    """A handler that ends only once it may, and says how far it came."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+        self.ended = self.cancelled = False
+
+    async def __call__(self, message: StoredMessage) -> None:
+        self.begun.set()
+        try:
+            await self.may_end.wait()
+            self.ended = True
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+
+
+async def start_with_a_message(
+    consumer: PushConsumer, stuck: Stuck, producer: Producer, topic: str
+) -> None:
+    """Send a message, start a consumer, and wait until its handler has begun with it."""
+    await producer.send(Message(topic=topic, body=b"x"))
+    await consumer.start()
+    await stuck.begun.wait()
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -54,12 +73,10 @@ async def test_nothing_is_lost_and_nothing_repeated_when_a_consumer_stops_in_goo
     for round_number in range(1, 5):
         async with PushConsumer(
             name_servers,
-            group=group,
             handler=handle,
             ordered=ordered,
-            subscriptions={topic: "*"},
-            start_from=StartFrom.FIRST,
             concurrency=4,
+            **from_the_first(group, topic),
         ):
             await seen.count(50 * round_number)
 
@@ -72,28 +89,13 @@ async def test_nothing_is_lost_and_nothing_repeated_when_a_consumer_stops_in_goo
 async def test_a_stop_waits_for_the_handler_and_keeps_its_offset(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
-    begun = asyncio.Event()
-    ended = False
-
-    async def handle(message: StoredMessage) -> None:
-        nonlocal ended
-        begun.set()
-        await asyncio.sleep(0.2)
-        ended = True
-
-    await producer.send(Message(topic=topic, body=b"x"))
-    consumer = PushConsumer(
-        name_servers,
-        group=group,
-        handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-    )
-    await consumer.start()
-    await begun.wait()
+    stuck = Stuck()
+    consumer = PushConsumer(name_servers, handler=stuck, **from_the_first(group, topic))
+    await start_with_a_message(consumer, stuck, producer, topic)
+    asyncio.get_running_loop().call_later(0.2, stuck.may_end.set)
     await consumer.close()
 
-    assert ended
+    assert stuck.ended
     async with AdminClient(name_servers) as admin:
         told = await admin.committed(group, topic)
     assert sum(offset or 0 for offset in told.values()) == 1
@@ -102,26 +104,14 @@ async def test_a_stop_waits_for_the_handler_and_keeps_its_offset(
 async def test_a_handler_that_never_ends_is_cancelled_after_the_time_for_a_stop(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
-    begun, again = asyncio.Event(), Seen()
-    cancelled = False
-
-    async def handle(message: StoredMessage) -> None:
-        nonlocal cancelled
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled = True
-
-    await producer.send(Message(topic=topic, body=b"x"))
-    options = {"group": group, "subscriptions": {topic: "*"}, "start_from": StartFrom.FIRST}
-    consumer = PushConsumer(name_servers, handler=handle, stop_ms=200, **options)
-    await consumer.start()
-    await begun.wait()
+    stuck, again = Stuck(), Seen()
+    options = from_the_first(group, topic)
+    consumer = PushConsumer(name_servers, handler=stuck, stop_ms=200, **options)
+    await start_with_a_message(consumer, stuck, producer, topic)
     started = time.monotonic()
     await consumer.close()
 
-    assert cancelled
+    assert stuck.cancelled
     assert 0.2 <= time.monotonic() - started < 5
     async with PushConsumer(name_servers, handler=again, **options):
         await again.count(1)
@@ -143,12 +133,7 @@ async def test_a_plain_handler_that_never_ends_is_abandoned_with_one_line_in_the
 
     await producer.send(Message(topic=topic, body=b"x"))
     consumer = PushConsumer(
-        name_servers,
-        group=group,
-        handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-        stop_ms=100,
+        name_servers, handler=handle, stop_ms=100, **from_the_first(group, topic)
     )
     try:
         await consumer.start()
@@ -166,17 +151,10 @@ async def test_a_plain_handler_that_never_ends_is_abandoned_with_one_line_in_the
 async def test_a_hard_stop_cancels_handlers_at_once_and_their_messages_come_again(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
-    begun, again = asyncio.Event(), Seen()
-
-    async def handle(message: StoredMessage) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    await producer.send(Message(topic=topic, body=b"x"))
-    options = {"group": group, "subscriptions": {topic: "*"}, "start_from": StartFrom.FIRST}
-    consumer = PushConsumer(name_servers, handler=handle, **options)
-    await consumer.start()
-    await begun.wait()
+    stuck, again = Stuck(), Seen()
+    options = from_the_first(group, topic)
+    consumer = PushConsumer(name_servers, handler=stuck, **options)
+    await start_with_a_message(consumer, stuck, producer, topic)
     started = time.monotonic()
     await consumer.abort()
 
@@ -189,22 +167,9 @@ async def test_a_hard_stop_cancels_handlers_at_once_and_their_messages_come_agai
 async def test_a_hard_stop_cuts_a_stop_in_good_order_short(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
-    begun = asyncio.Event()
-
-    async def handle(message: StoredMessage) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    await producer.send(Message(topic=topic, body=b"x"))
-    consumer = PushConsumer(
-        name_servers,
-        group=group,
-        handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-    )
-    await consumer.start()
-    await begun.wait()
+    stuck = Stuck()
+    consumer = PushConsumer(name_servers, handler=stuck, **from_the_first(group, topic))
+    await start_with_a_message(consumer, stuck, producer, topic)
     started = time.monotonic()
     closing = asyncio.create_task(consumer.close())
     await asyncio.sleep(0.05)
@@ -217,34 +182,18 @@ async def test_a_hard_stop_cuts_a_stop_in_good_order_short(
 async def test_cancelling_a_stop_stops_the_waiting_and_not_the_stopping(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
-    begun, may_end = asyncio.Event(), asyncio.Event()
-    ended = False
-
-    async def handle(message: StoredMessage) -> None:
-        nonlocal ended
-        begun.set()
-        await may_end.wait()
-        ended = True
-
-    await producer.send(Message(topic=topic, body=b"x"))
-    consumer = PushConsumer(
-        name_servers,
-        group=group,
-        handler=handle,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-    )
-    await consumer.start()
-    await begun.wait()
+    stuck = Stuck()
+    consumer = PushConsumer(name_servers, handler=stuck, **from_the_first(group, topic))
+    await start_with_a_message(consumer, stuck, producer, topic)
     closing = asyncio.create_task(consumer.close())
     await asyncio.sleep(0.05)
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    may_end.set()
+    stuck.may_end.set()
     await consumer.close()
 
-    assert ended
+    assert stuck.ended
 
 
 async def test_a_closed_consumer_is_unknown_to_the_brokers_and_leaves_no_task(
@@ -268,24 +217,11 @@ async def test_a_closed_consumer_is_unknown_to_the_brokers_and_leaves_no_task(
 async def test_a_hard_stop_leaves_no_task(
     name_servers: str, producer: Producer, topic: str, group: str, ordered: bool
 ) -> None:
-    before, begun = asyncio.all_tasks(), asyncio.Event()
-
-    async def handle(message: StoredMessage) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    await producer.send(Message(topic=topic, body=b"x"))
+    before, stuck = asyncio.all_tasks(), Stuck()
     consumer = PushConsumer(
-        name_servers,
-        group=group,
-        handler=handle,
-        ordered=ordered,
-        subscriptions={topic: "*"},
-        start_from=StartFrom.FIRST,
-        trace=True,
+        name_servers, handler=stuck, ordered=ordered, trace=True, **from_the_first(group, topic)
     )
-    await consumer.start()
-    await begun.wait()
+    await start_with_a_message(consumer, stuck, producer, topic)
     await consumer.abort()
     await until(lambda: asyncio.all_tasks() <= before)
 
@@ -344,11 +280,7 @@ async def test_a_running_consumer_keeps_its_filter_when_no_broker_can_apply_the_
 ) -> None:
     seen = Seen()
     async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=seen,
-        subscriptions={topic: "a"},
-        start_from=StartFrom.FIRST,
+        name_servers, handler=seen, **from_the_first(group, topic, "a")
     ) as consumer:
         with pytest.raises(ConfigError):
             await consumer.subscribe(topic, Filter.sql("a > 5"))

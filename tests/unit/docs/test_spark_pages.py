@@ -17,6 +17,10 @@ from cometmq.system.settings import describe
 from docs import pages, spark_pages
 
 REFERENCE = pages.ROOT / "docs" / "reference"
+OPTION_NAMED = re.compile(r'\.option\(\s*"([^"]+)"|`([a-z][a-zA-Z.]*)=')
+"""An option in a program or in a text."""
+OF_OTHERS = re.compile(r"checkpointLocation|flushDiskType|spark\..*")
+"""Options of Spark's and settings of a broker."""
 KINDS = [kind for kinds in spark_pages.FORMATS.values() for _, kind in kinds]
 
 
@@ -80,3 +84,19 @@ def test_every_setting_of_a_pipeline_is_told(name: str) -> None:
     told = " ".join(rows(section_of("spark-pipelines.md", name)))
     for setting in describe(PIPELINES[name].settings):
         assert f"`{option_name(setting)}`" in told
+
+
+def test_options_that_pages_name_exist() -> None:
+    """Also where they stand in a text, and not in a program that is run."""
+    kinds = [spark_pages._found(path) for path in (*KINDS, spark_pages.CONNECTION)]
+    known = {name for kind in kinds for entry in options_of(kind) for name in entry.names}
+    named = {
+        (one or other, page.name)
+        for page in pages.ROOT.glob("docs/*/*spark*.md")
+        for one, other in OPTION_NAMED.findall(page.read_text())
+        if page.parent != REFERENCE
+    }
+
+    assert len(named) > 20
+    unknown = sorted(each for each in named if each[0] not in known)
+    assert [each for each in unknown if not OF_OTHERS.fullmatch(each[0])] == []

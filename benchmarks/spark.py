@@ -77,7 +77,7 @@ def main() -> int:
     if _asked(options, KERNEL):
         _measure_kernel(folder, options, values)
     if _asked(options, (*OF_FILES, *OF_BROKERS)):
-        with _session(folder) as spark:
+        with _session(folder, tcp=options.tcp) as spark:
             _measure_sources(Bench(spark, folder, options.messages), options, values)
     if _asked(options, MEMORY):
         _measure_memory(folder, options, values)
@@ -101,6 +101,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--save", default="spark", metavar="NAME", help="name of the result files")
     parser.add_argument("--folder", type=Path, default=FILES)
+    parser.add_argument("--tcp", action="store_true", help="talk to Python workers as is default")
     options = parser.parse_args()
     options.rounds = options.rounds or (1 if options.quick else 3)
     options.messages = options.messages or (200_000 if options.quick else 1_000_000)
@@ -120,7 +121,7 @@ def _asked(options: argparse.Namespace, subjects: Sequence[Subject]) -> list[Sub
 
 
 @contextmanager
-def _session(folder: Path) -> Iterator[Any]:
+def _session(folder: Path, *, tcp: bool) -> Iterator[Any]:
     """A session whose Python workers did nothing yet."""
     from cometmq.spark.sessions import local_session
 
@@ -128,6 +129,7 @@ def _session(folder: Path) -> Iterator[Any]:
         "spark.local.dir": folder / "local",
         "spark.sql.warehouse.dir": folder / "warehouse",
         "spark.log.level": "FATAL",
+        "spark.python.unix.domain.socket.enabled": not tcp,
     }
     spark = local_session(2, "6g", **conf)
     try:
@@ -213,7 +215,7 @@ def _measure_memory(folder: Path, options: argparse.Namespace, values: Values) -
     try:
         for subject, size in zip(MEMORY, BATCH_BYTES, strict=True):
             if subject in _asked(options, MEMORY):
-                with _session(folder) as spark:
+                with _session(folder, tcp=options.tcp) as spark:
                     peak = spark_memory.read_all(spark, sparse, size, count)
                 _note(1, subject, subject.name, peak, options, values)
     finally:

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -49,9 +48,7 @@ def session_settings(
 ) -> dict[str, str]:
     """Give the settings of our sessions: no web page, times in UTC, few shuffle parts.
 
-    The driver keeps to loopback, unless the master is on another machine. Spark and its Python
-    workers talk through Unix sockets: through TCP, Spark's default, each task waits some 20 ms for
-    acknowledgements that are held back.
+    The driver keeps to loopback, unless the master is on another machine.
     """
     is_near = master is None or master.startswith("local") or LOOPBACK in master
     loopback = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
@@ -60,7 +57,6 @@ def session_settings(
         "spark.driver.memory": memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.python.unix.domain.socket.enabled": _text(hasattr(socket, "AF_UNIX")),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(cores),
     }

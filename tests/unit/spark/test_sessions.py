@@ -31,7 +31,6 @@ def test_sessions_keep_to_loopback_and_utc() -> None:
     assert settings["spark.sql.session.timeZone"] == "UTC"
     assert settings["spark.sql.shuffle.partitions"] == "3"
     assert settings["spark.driver.memory"] == "5g"
-    assert settings["spark.python.unix.domain.socket.enabled"] == "true"
 
 
 @pytest.mark.parametrize("master", ["spark://10.0.0.1:7077", "yarn", "k8s://https://10.0.0.1"])

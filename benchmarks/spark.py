@@ -252,6 +252,7 @@ def _markdown(options: argparse.Namespace, values: Mapping[str, list[float]]) ->
         f"- {version_line()}, PySpark {pyspark.__version__} on 2 cores of this process's JVM",
         f"- {options.messages} messages of 128 bytes; {options.rounds} rounds after one to warm up;"
         " median, and how far the rounds lie apart in % of it",
+        f"- Spark talks to its Python workers through {'TCP' if options.tcp else 'Unix sockets'}",
         "",
         "| what | figure | goal |",
         "|---|---|---|",

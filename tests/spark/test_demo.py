@@ -51,6 +51,9 @@ def test_the_demo_finds_what_it_sent_and_leaves_reports_only(tmp_path: Path) -> 
     assert "live totals, batch" in said
     assert "gave up on" in said
     assert not re.search(r"\bNO\b", said)
+    for what in ("orders in the live", "orders in the archive", "dead letters"):
+        assert re.search(rf"{what}\W+([1-9]\d*)\W+\1\W+yes", said), said
+    assert list(tmp_path.glob("*/archive/topic=orders/date=*/*.parquet"))
     reports = [Path(path) for path in re.findall(r"^report: (\S+)$", said, re.MULTILINE)]
     assert [path.parent.name for path in reports] == ["audit", "dead-letters"]
     for report in reports:

@@ -95,6 +95,19 @@ def test_times_of_messages_are_the_same_moments_in_any_time_zone_of_the_session(
     assert young.where(f"store_timestamp >= timestamp_millis({first})").count() == 3
 
 
+@pytest.mark.only_on("4.9.7")
+def test_a_time_to_deliver_at_is_the_same_moment_in_any_time_zone_of_the_session(
+    spark: SparkSession, name_servers: str, topic: str, far_from_utc: None
+) -> None:
+    """4.9 keeps the time as a property and delivers at once, so that it can be looked at."""
+    due = spark.sql("SELECT 'x' AS body, timestamp_millis(1900000000123) AS deliver_timestamp")
+    options = {"nameServer": name_servers, "topic": topic}
+    due.write.format("rocketmq").options(**options).mode("append").save()
+
+    [[message]] = [queue for queue in stored(name_servers, topic, count=1).values() if queue]
+    assert message.properties["TIMER_DELIVER_MS"] == "1900000000123"
+
+
 # --- what is repeated ----------------------------------------------------------------------------
 
 

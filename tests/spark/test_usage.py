@@ -68,6 +68,23 @@ def test_days_end_at_midnight_in_utc(counted: dict[str, Any]) -> None:
     ]
 
 
+def test_days_are_those_of_utc_in_any_time_zone_of_the_session(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    zone = "spark.sql.session.timeZone"
+    settings = UsageSettings(source=write(tmp_path / "m", messages()), output=str(tmp_path / "out"))
+    spark.conf.set(zone, "America/New_York")
+    try:
+        days = usage(spark, settings).tables["by_day"].to_pylist()
+    finally:
+        spark.conf.set(zone, "UTC")
+
+    assert [(row["day"], row["messages"]) for row in days] == [
+        (date(2026, 11, 21), 12),
+        (date(2026, 11, 22), 12),
+    ]
+
+
 def test_a_producer_is_known_by_its_host_or_else_by_its_ids(counted: dict[str, Any]) -> None:
     counts: Counter[str] = Counter()
     for row in counted["by_producer"]:

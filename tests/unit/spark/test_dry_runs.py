@@ -53,6 +53,7 @@ def test_a_dry_run_exports_no_letters(tmp_path: Path) -> None:
         source="parquet:/nowhere", output=str(tmp_path / "out"), export=str(tmp_path / "letters")
     )
 
-    pipeline.function(None, settings, dry_run=True)
+    result = pipeline.function(None, settings, dry_run=True)
 
+    assert result.notes[2:] == (f"would export letters to {tmp_path / 'letters'}",)
     assert not list(tmp_path.iterdir())

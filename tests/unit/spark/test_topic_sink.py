@@ -9,10 +9,21 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from cometmq.spark.errors import OptionError, SourceError
 from cometmq.spark.sources.topic_write import TopicBatchWriter, TopicStreamWriter
+from cometmq.spark.writing.rows import COLUMNS
 
 OPTIONS = {"nameserver": "127.0.0.1:9876", "topic": "orders"}
 SCHEMA = StructType([StructField("body", BinaryType()), StructField("tags", StringType())])
@@ -33,6 +44,25 @@ def test_two_batch_writes_are_two_jobs_unless_they_are_named() -> None:
         for _ in range(2)
     ]
     assert named == ["nightly", "nightly"]
+
+
+@BOTH
+def test_every_column_that_can_be_written_is_taken_as_spark_declares_it(
+    sink: Callable[..., object],
+) -> None:
+    kinds: dict[str, DataType] = {
+        "BINARY or STRING": BinaryType(),
+        "STRING": StringType(),
+        "STRING or ARRAY<STRING>": ArrayType(StringType()),
+        "MAP<STRING, STRING>": MapType(StringType(), StringType()),
+        "INT": IntegerType(),
+        "TIMESTAMP": TimestampType(),
+    }
+    sink(
+        OPTIONS,
+        StructType([StructField(name, kinds[text]) for name, (text, _) in COLUMNS.items()]),
+        False,
+    )
 
 
 @BOTH

@@ -49,6 +49,7 @@ COLUMNS = ("topic", "tags", "msg_id", "store_timestamp", "store_size", "born_hos
 """What is read of each message; the body is not among it."""
 LARGE = 1024 * 1024
 """Bytes from which on a record is large."""
+DAY_MS = 86_400_000
 _UNITS = {"bytes": Unit.BYTES, "largest": Unit.BYTES, "mean_bytes": Unit.BYTES}
 
 
@@ -72,7 +73,7 @@ def counted_by_all(messages: DataFrame) -> DataFrame:
     return messages.groupBy(
         "topic",
         F.coalesce("tags", F.lit("(none)")).alias("tags"),
-        F.to_date("store_timestamp").alias("day"),
+        _day("store_timestamp").alias("day"),
         _producer().alias("producer"),
     ).agg(
         F.count("*").alias("messages"),
@@ -82,6 +83,11 @@ def counted_by_all(messages: DataFrame) -> DataFrame:
         F.min("store_timestamp").alias("first"),
         F.max("store_timestamp").alias("last"),
     )
+
+
+def _day(time: str) -> Column:
+    """The day in UTC, whatever the time zone of the session."""
+    return F.date_from_unix_date(F.floor(F.unix_millis(time) / DAY_MS).cast("int"))
 
 
 def summed(counted: DataFrame, keys: tuple[str, ...]) -> DataFrame:

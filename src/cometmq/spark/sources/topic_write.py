@@ -85,7 +85,7 @@ def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) ->
     own = {name: text for name, text in options.items() if name.lower() not in OF_THE_QUERY}
     parsed = parse_options(TopicWriteOptions, own)
     check_delivery(parsed.delivery)
-    check_columns(to_arrow_schema(schema), parsed.topic)
+    check_columns(to_arrow_schema(schema, timezone="UTC"), parsed.topic)
     return parsed
 
 

@@ -8,7 +8,7 @@ archive, repaired, and sent again by the replay pipeline. Source: ours.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -189,7 +189,7 @@ def dead_letters(
         ConfigError: there is no source or no output, or nothing to go on with.
     """
     if dry_run:
-        return planned("dead-letters", settings, settings.topics(DLQ_PREFIX, dlq_topic), TABLES)
+        return _foretold(settings)
     steps = len(TABLES) + bool(settings.export)
     analysis = Analysis("dead-letters", settings, progress, steps)
     with analysis.recorded():
@@ -204,6 +204,13 @@ def dead_letters(
         page = report_of(settings, analysis.tables, analysis.findings, exported)
         counts = {**_counts(analysis.tables), "exported": int(exported.get("rows", 0))}
         return analysis.finish(page, counts, _notes(settings, exported))
+
+
+def _foretold(settings: DeadLetterSettings) -> Result:
+    told = planned("dead-letters", settings, settings.topics(DLQ_PREFIX, dlq_topic), TABLES)
+    if not settings.export:
+        return told
+    return replace(told, notes=(*told.notes, f"would export letters to {settings.export}"))
 
 
 def find(tables: dict[str, pa.Table]) -> list[Finding]:

@@ -79,18 +79,23 @@ def kill_again_and_again(pipeline: str, settings: Any, runs: Path, *, resume: bo
         except subprocess.TimeoutExpired:
             program.kill()
             kills += 1
-        if program.wait(60) == 0:
+        if program.wait(60) == 0 or (resume and is_done(runs)):
             return kills
     last = started(pipeline, resumed(settings, runs) if resume else settings)
     assert last.wait(60) == 0
     return kills
 
 
+def is_done(runs: Path) -> bool:
+    """Whether the newest run says that it is done; it may have been killed after that."""
+    known = Runs(runs).all() if runs.exists() else []
+    return bool(known) and known[-1].status == "done"
+
+
 def resumed(settings: Any, runs: Path) -> Any:
     """The settings of whoever goes on, if there is something to go on with."""
-    known = Runs(runs).all() if runs.exists() else []
-    unfinished = bool(known) and known[-1].status != "done"
-    return replace(settings, resume="latest" if unfinished else "")
+    begun = runs.exists() and bool(Runs(runs).all())
+    return replace(settings, resume="latest" if begun and not is_done(runs) else "")
 
 
 def test_an_archive_has_every_record_once(store: Path, tmp_path: Path) -> None:

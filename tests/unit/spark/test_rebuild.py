@@ -167,6 +167,18 @@ def test_files_that_are_there_are_not_touched(tmp_path: Path) -> None:
     assert files_of(store) == before
 
 
+def test_what_was_refused_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Else whoever resumed it would write over the files that it was refused for."""
+    store = filled(tmp_path)
+    before = files_of(store)
+    asked = asked_of(tmp_path, to=str(store), runs=str(tmp_path / "runs"))
+    with pytest.raises(ConfigError, match="there already"):
+        rebuild(None, asked)
+    with pytest.raises(ConfigError, match="no unfinished run"):
+        rebuild(None, replace(asked, resume="latest"))
+    assert files_of(store) == before
+
+
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     filled(tmp_path)
     result = rebuild(None, asked_of(tmp_path), dry_run=True)

@@ -131,6 +131,8 @@ def rebuild(
     end = log_end(place, closed=settings.closed)
     if dry_run:
         return _foretold(place, end)
+    if not settings.resume:
+        _check_empty(Path(settings.to))
     runs = Runs(settings.runs or Path(settings.to) / "_runs")
     run = runs.begin_or_resume("rebuild", _inputs(settings, end), settings.resume)
     job = RebuildJob(
@@ -141,8 +143,6 @@ def rebuild(
         settings.delay_levels,
     )
     with recorded(run):
-        if not run.resumed:
-            _check_empty(Path(settings.to))
         counts = _Rebuilding(spark, settings, job, run, progress).all(end)
     return Result(run.end(outputs=[job.to], counts=counts))
 

@@ -87,12 +87,13 @@ class Failure:
     """What pytest calls it; empty if the stage broke off."""
     why: str
     """How its error begins."""
+    cluster: str = ""
+    """Which cluster it talked to, as its folder noted; empty for none that it was given."""
 
     @property
     def is_of_others(self) -> bool:
-        """Whether the test talks to one of RocketMQ's own clusters, which its parameters tell."""
-        _, _, parameters = self.node.partition("[")
-        return any(version in parameters for version in REAL)
+        """Whether the test talked to one of RocketMQ's own clusters."""
+        return self.cluster in REAL
 
     def __str__(self) -> str:
         return f"{self.node}: {self.why}" if self.node else self.why
@@ -251,9 +252,11 @@ def outcome_of(stage: Stage, status: int, seconds: float) -> Outcome:
 
 def _failures(report: ET.Element) -> Iterator[Failure]:
     for case in report.iter("testcase"):
+        noted = case.find("properties/property[@name='cluster']")
+        cluster = "" if noted is None else noted.get("value", "")
         for wrong in (*case.findall("failure"), *case.findall("error")):
             why = (wrong.get("message") or "").strip().partition("\n")[0]
-            yield Failure(f"{case.get('file')}::{case.get('name')}", why[:200])
+            yield Failure(f"{case.get('file')}::{case.get('name')}", why[:200], cluster)
 
 
 _COUNTED = ("tests", "failures", "errors", "skipped")

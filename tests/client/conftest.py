@@ -21,6 +21,7 @@ from cometmq.client import AdminClient, ClientInstance, MessageQueue, Producer
 from support.clusters import (
     make_cluster,
     name_servers,
+    note,
     own_cluster,
     skip_elsewhere,
     target,
@@ -56,6 +57,7 @@ async def _leaves_nothing(
 ) -> AsyncIterator[None]:
     """Fail a test after which a task still runs in its loop, or a socket is still open."""
     skip_elsewhere(request, target)
+    note(request, target)
     tasks, sockets = other_tasks(), open_sockets()
     yield
     if request.node.get_closest_marker("leaves") is None:

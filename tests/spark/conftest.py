@@ -31,6 +31,7 @@ from support.clusters import (
     is_long_run,
     make_cluster,
     name_servers,
+    note,
     own_cluster,
     skip_elsewhere,
     target,
@@ -119,7 +120,9 @@ def _skip_elsewhere(request: pytest.FixtureRequest) -> None:
             pytest.skip(f"is only for {place} Spark")
     if "target" not in request.fixturenames:
         return
-    skip_elsewhere(request, request.getfixturevalue("target"))
+    target = request.getfixturevalue("target")
+    skip_elsewhere(request, target)
+    note(request, target)
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,11 @@ def is_long_run() -> bool:
     return os.environ.get("COMETMQ_ROUNDS", "ci") != "ci"
 
 
+def note(request: pytest.FixtureRequest, target: str) -> None:
+    """Write into the report of a test which cluster it talks to."""
+    request.node.user_properties.append(("cluster", target))
+
+
 def skip_elsewhere(request: pytest.FixtureRequest, target: str) -> None:
     """Skip what is not for this cluster, or not on every run."""
     mark = request.node.get_closest_marker("only_on")

@@ -43,7 +43,8 @@ def test_a_stage_that_broke_off_after_a_failure_says_both(stage: run.Stage) -> N
     """So that the failed test alone does not stand for all that were to run."""
     stage.report.write_text(
         '<testsuites><testsuite tests="1" failures="1" errors="0" skipped="0">'
-        '<testcase file="tests/a.py" name="test_x[5.3.3]"><failure message="m"/></testcase>'
+        '<testcase file="tests/a.py" name="test_x"><properties><property name="cluster"'
+        ' value="5.3.3"/></properties><failure message="m"/></testcase>'
         "</testsuite></testsuites>"
     )
     outcome = run.outcome_of(stage, status=3, seconds=0.1)
@@ -66,7 +67,8 @@ from pathlib import Path
 MARK = Path(__file__).with_suffix(".met")
 
 @pytest.mark.parametrize("target", [{target!r}])
-def test_it(target):
+def test_it(target, record_property):
+    record_property("cluster", target)
     met = MARK.exists()
     MARK.touch()
     assert met and {passes}, "too late"
@@ -75,7 +77,7 @@ def test_it(target):
 
 @pytest.mark.parametrize(
     ("target", "passes", "failed"),
-    [("5.3.3", True, 0), ("5.3.3", False, 1), ("comet", True, 1)],
+    [("5.3.3", True, 0), ("5.3.3", False, 1), ("comet", True, 1), ("5.3.3-main", True, 1)],
 )
 def test_only_tests_of_others_brokers_are_run_again(
     tmp_path: Path,

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from cometmq.client import (
     AdminClient,
-    ClientInstance,
     Message,
     MessageQueue,
     Producer,
@@ -20,12 +16,6 @@ from cometmq.client import (
     StoredMessage,
 )
 from support.seen import Seen, until
-
-
-@pytest.fixture
-async def producer(instance: ClientInstance) -> AsyncIterator[Producer]:
-    async with Producer(instance=instance, group="producers") as running:
-        yield running
 
 
 async def send(producer: Producer, topic: str, count: int) -> list[bytes]:

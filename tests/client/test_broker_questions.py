@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -37,12 +37,6 @@ from cometmq.protocol.headers import (
     InvokeBrokerToResetOffsetRequest,
 )
 from support.seen import Seen, until
-
-
-@pytest.fixture
-async def producer(instance: ClientInstance) -> AsyncIterator[Producer]:
-    async with Producer(instance=instance, group="producers") as running:
-        yield running
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -34,12 +34,6 @@ from cometmq.client.rebalance import (
 from support.seen import Seen, until
 
 WAIT_S = 20.0
-
-
-@pytest.fixture
-async def producer(instance: ClientInstance) -> AsyncIterator[Producer]:
-    async with Producer(instance=instance, group="producers") as running:
-        yield running
 
 
 async def send(producer: Producer, topic: str, count: int, **options: str) -> list[bytes]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
 from cometmq.client import (
-    ClientInstance,
     ConsumeEnd,
     Message,
     Producer,
@@ -20,12 +18,6 @@ from cometmq.client import (
 from cometmq.client.trace import ConsumeAfter, ConsumeBefore, decode
 from cometmq.model.topic import TRACE_TOPIC
 from support.seen import WAIT_S, Seen
-
-
-@pytest.fixture
-async def producer(instance: ClientInstance) -> AsyncIterator[Producer]:
-    async with Producer(instance=instance, group="producers") as running:
-        yield running
 
 
 async def records(

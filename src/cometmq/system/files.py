@@ -11,6 +11,7 @@ signal in the middle of a store. Source: ours.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import ctypes
 import errno
@@ -19,7 +20,9 @@ import mmap
 import os
 import shutil
 import struct
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +32,8 @@ _MS_SYNC = 4
 _CREATE = os.O_CREAT | os.O_TRUNC
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ZEROS = bytes(64 * 1024)
+_LARGE_BYTES = 64 * 1024 * 1024
+"""Files of this size keep whoever deletes them for a while: a GiB in memory for 250 ms."""
 _FIRST_BYTE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 T = TypeVar("T")
 
@@ -349,8 +354,16 @@ class SystemMappedFile:
             written += os.pwrite(self._descriptor, data[written:], start + written)
 
     def close(self) -> None:
-        """Let go of the file; whoever still holds ``map`` or a slice of it can go on reading."""
+        """Let go of the file; whoever still holds ``map`` or a slice of it can go on reading.
+
+        What gives a deleted file's pages back is the last one to let go: of a large file a thread,
+        as soon as the mapping is gone.
+        """
         with self._closing:
+            if self.size_bytes >= _LARGE_BYTES and not self._closed:
+                with contextlib.suppress(OSError), self._opened() as descriptor:
+                    last = weakref.finalize(self.map, _close_elsewhere, os.dup(descriptor))
+                    last.atexit = False
             self._closed = True
             self._drop_descriptor()
 
@@ -388,6 +401,14 @@ class SystemMappedFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _close_elsewhere(descriptor: int) -> None:
+    """Close a descriptor in a thread of its own, which begins once the caller has unmapped."""
+    try:
+        _thread.start_new_thread(os.close, (descriptor,))
+    except RuntimeError:  # no more threads, or the interpreter ends
+        os.close(descriptor)
 
 
 def save_with_backup(files: Files, path: Path, data: bytes) -> None:
@@ -453,11 +474,17 @@ def _address(mapping: mmap.mmap) -> int:
 
 
 def _sync_pages(file: SystemMappedFile) -> None:
-    """Sync a mapping without a descriptor, and unlike ``mmap.flush`` let other threads run."""
+    """Sync a mapping without a descriptor, and unlike ``mmap.flush`` let other threads run.
+
+    A page that is written out while it is mapped interrupts every core that might write to it, once
+    for each page. So the pages are unmapped first, all at once; whoever touches one maps it again.
+    """
     if _libc is None:
         file.map.flush()
         return
     address, length = ctypes.c_void_p(_address(file.map)), ctypes.c_size_t(file.size_bytes)
+    if sys.platform == "linux":  # what others make of the advice differs
+        _libc.madvise(address, length, mmap.MADV_DONTNEED)
     while _libc.msync(address, length, _MS_SYNC) != 0:
         number = ctypes.get_errno()
         if number != errno.EINTR:

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,60 @@ def test_a_mapped_file_is_sparse_until_room_is_reserved(
     file.sync()
     assert (tmp_path / "m").read_bytes()[:9] == b"\0\0\0\0\0abc\0"
     assert bytes(file.map[5:8]) == b"abc"
+
+
+def test_what_is_written_during_a_sync_stays(files: SystemFiles, tmp_path: Path) -> None:
+    pages, rounds = 64, 50
+    file = files.open_mapped(tmp_path / "m", pages * 4096, create=True, keep_open=False)
+    done = threading.Event()
+
+    def sync() -> None:
+        while not done.is_set():
+            file.sync()
+
+    syncing = threading.Thread(target=sync)
+    syncing.start()
+    try:
+        for turn in range(rounds):
+            for page in range(pages):
+                file.map[page * 4096 + turn * 8 : page * 4096 + turn * 8 + 8] = turn.to_bytes(8)
+    finally:
+        done.set()
+        syncing.join()
+    wanted = b"".join(turn.to_bytes(8) for turn in range(rounds)).ljust(4096, b"\0") * pages
+    assert bytes(file.map[:]) == wanted
+    file.close()
+    assert (tmp_path / "m").read_bytes() == wanted
+
+
+def test_the_pages_of_a_large_deleted_file_are_given_back_by_another_thread(
+    files: SystemFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, close, done = [], os.close, threading.Event()
+
+    def spy(descriptor: int) -> None:
+        inode = os.fstat(descriptor).st_ino
+        close(descriptor)
+        closed.append((inode, threading.get_ident()))
+        done.set()
+
+    file = files.open_mapped(tmp_path / "large", 64 << 20, create=True)
+    file.write(0, b"x")
+    inode = (tmp_path / "large").stat().st_ino
+    monkeypatch.setattr(os, "close", spy)
+    part = memoryview(file.map)[:1]
+    file.close()
+    file.close()
+    files.remove(tmp_path / "large")
+    del file
+    here = threading.get_ident()
+    assert bytes(part) == b"x"
+    assert all(thread == here for _, thread in closed), "it is still mapped"
+    done.clear()
+    del part
+    assert done.wait(10)
+    assert closed[-1][0] == inode
+    assert closed[-1][1] != here
 
 
 def test_a_file_made_anew_forgets_its_old_bytes(files: SystemFiles, tmp_path: Path) -> None:

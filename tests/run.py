@@ -1,7 +1,8 @@
 """Runs every kind of test, one after the other, and closes with one line that counts them all.
 
 ``python tests/run.py`` runs all stages; names of stages choose some of them. Each stage is a
-process of its own, so that the compiled and the interpreted build never meet in one.
+process of its own, so that the compiled and the interpreted build never meet in one. Stages of one
+name, which differ by build, by cluster or by part, run side by side.
 
 RocketMQ's own brokers now and then keep somebody waiting for a minute or lose a commit when three
 of them share two cores. So a few tests that failed against these are run once more by themselves;
@@ -38,17 +39,21 @@ class Stage:
     runner: tuple[str, ...] = ("-m", "pytest")
     build: str = "compiled"
     cluster: str = ""
-    """Which cluster it runs on, where there are several; those of one kind run side by side."""
+    """Which cluster it runs on, where there are several."""
+    part: str = ""
+    """Which part of the tests it runs, such as 1/2, where they are divided."""
     variables: tuple[tuple[str, str], ...] = ()
     """What else the tests are told through the environment."""
 
     @property
     def title(self) -> str:
-        return f"{self.name}{self.cluster and ' ' + self.cluster} ({self.build})"
+        return f"{' '.join(filter(None, (self.name, self.cluster, self.part)))} ({self.build})"
 
     @property
     def report(self) -> Path:
-        return RESULTS / f"{self.name}{self.cluster and '-' + self.cluster}-{self.build}.xml"
+        which = self.part.replace("/", "-of-")
+        parts = filter(None, (self.name, self.cluster, which, self.build))
+        return RESULTS / f"{'-'.join(parts)}.xml"
 
     def environment(self) -> dict[str, str]:
         environment = {**os.environ, "COMETMQ_EXPECT_BUILD": self.build}
@@ -58,6 +63,8 @@ class Stage:
             environment["COMETMQ_BUILD"] = "interpreted"
         if self.cluster:
             environment["COMETMQ_CLUSTERS"] = self.cluster
+        if self.part:
+            environment["COMETMQ_PART"] = self.part
         environment.update(self.variables)
         return environment
 
@@ -127,10 +134,10 @@ def _clusters() -> list[str]:
     return said.split(",") if said != "all" else ["comet", *REAL]
 
 
-def _spark(name: str, place: str, clusters: list[str]) -> Stage:
+def _spark(name: str, place: str, clusters: list[str], part: str = "") -> Stage:
     """The tests in Spark: one session for all clusters, for a session is slow to start."""
     variables = (("COMETMQ_SPARK", place), ("COMETMQ_CLUSTERS", ",".join(clusters)))
-    return Stage(name, ("tests/spark",), variables=variables)
+    return Stage(name, ("tests/spark",), part=part, variables=variables)
 
 
 STAGES = (
@@ -140,7 +147,7 @@ STAGES = (
     Stage("faults", ("tests/faults",)),
     Stage("conformance", ("tests/conformance",), on_every_build=True, runner=CONFORMANCE),
     Stage("interop", ("tests/interop",)),
-    _spark("spark", "local", _clusters()),
+    *(_spark("spark", "local", _clusters(), part) for part in ("1/2", "2/2")),
     _spark("spark-standalone", "standalone", _clusters()[:1]),
 )
 
@@ -152,7 +159,7 @@ def main() -> int:
     RESULTS.mkdir(parents=True)
     outcomes = [
         outcome
-        for _, beside in groupby(stages, lambda stage: (stage.name, stage.build))
+        for _, beside in groupby(stages, lambda stage: stage.name)
         for outcome in _run(list(beside))
     ]
     for outcome in outcomes:

@@ -4,6 +4,7 @@
 ``standalone`` on a master and a worker that are started from the wheel. ``COMETMQ_CLUSTERS`` names
 the clusters a test that asks for one runs on, as in ``tests/client``: ``comet`` (the default),
 ``4.9.7``, ``5.3.3``, with commas between, or ``all``. There is one session per run.
+``COMETMQ_PART``, such as ``1/2``, leaves out the files of other parts, which run elsewhere.
 
 ``@pytest.mark.only_on("comet")`` skips other clusters, ``@pytest.mark.soak_elsewhere`` skips real
 clusters and standalone Spark except on long runs, ``@pytest.mark.soak_on("5.3.3")`` that cluster.
@@ -18,6 +19,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -63,12 +65,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out on standalone Spark what does not concern it."""
-    if spark_place() != STANDALONE:
-        return
-    kept = [item for item in items if _concerns_standalone(item)]
+    """Leave out what is not of this part, and on standalone Spark what does not concern it."""
+    elsewhere = _files_of_other_parts(os.environ.get("COMETMQ_PART", "1/1"))
+    kept = [
+        item
+        for item in items
+        if item.path not in elsewhere
+        and (spark_place() != STANDALONE or _concerns_standalone(item))
+    ]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
+
+
+def _files_of_other_parts(part: str) -> set[Path]:
+    """All files of this folder but, for two parts, every second one in the order of their sizes."""
+    number, count = map(int, part.split("/"))
+    files = sorted(Path(__file__).parent.glob("test_*.py"), key=lambda path: path.stat().st_size)
+    return set(files).difference(files[number - 1 :: count])
 
 
 def _concerns_standalone(item: pytest.Item) -> bool:

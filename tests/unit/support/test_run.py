@@ -33,6 +33,11 @@ def test_what_failed_is_named_with_its_reason(stage: run.Stage) -> None:
     ]
 
 
+def test_every_stage_has_a_title_and_a_report_of_its_own() -> None:
+    stages = [replace(s, build=build) for s in run.STAGES for build in ("compiled", "interpreted")]
+    assert len({stage.title for stage in stages}) == len({s.report for s in stages}) == len(stages)
+
+
 def test_a_stage_that_broke_off_has_failed(stage: run.Stage) -> None:
     outcome = run.outcome_of(stage, status=2, seconds=0.1)
     assert (outcome.passed, outcome.failed) == (0, 1)

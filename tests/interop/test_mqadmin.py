@@ -7,6 +7,7 @@ by step.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import kit
 import pytest
-from mqadmin import MqAdmin, Printed
+from mqadmin import AnswerLost, MqAdmin, Printed
 from programs import JAVA_53, Client
 from servers import Cluster, Settings, connect
 from wire import Connection
@@ -207,6 +208,9 @@ OF_5_ONLY = re.compile(
     rf"|^(DefaultCluster )?{TOPIC} {TOPIC}( |$)"
 )
 
+RUNS_MAX = 4
+"""How often the script may begin; about one run in ten loses an answer."""
+
 Printouts = dict[str, Printed]
 Both = tuple[Printouts, Printouts, dict[str, str], dict[str, str]]
 """Printouts of the cluster under test and of the reference, and the values of each."""
@@ -248,22 +252,34 @@ def errors(text: str) -> list[str]:
 def both(target: str, tmp_path_factory: pytest.TempPathFactory) -> Both:
     """The printouts of the cluster under test and of the reference, and their values."""
     admin = MqAdmin(tmp_path_factory.mktemp("mqadmin"))
-    runs = []
-    for kind in (target, REFERENCE):
-        folder = tmp_path_factory.mktemp("cluster")
-        cluster = Cluster(kind, folder, REFERENCE_SETTINGS if kind == REFERENCE else None)
-        try:
-            cluster.start()
-            acts = Acts(cluster, folder / "clients")
-            try:
-                runs.append((run_script(admin, acts), acts.values))
-            finally:
-                acts.close()
-        finally:
-            cluster.kill()
+    runs = [run_anew(admin, kind, tmp_path_factory) for kind in (target, REFERENCE)]
     admin.close()
     (ours, our_values), (theirs, their_values) = runs
     return ours, theirs, our_values, their_values
+
+
+def run_anew(
+    admin: MqAdmin, kind: str, folders: pytest.TempPathFactory
+) -> tuple[Printouts, dict[str, str]]:
+    """Run the script on a cluster of its own; on another one if mqadmin lost an answer."""
+    for _ in range(RUNS_MAX - 1):
+        with contextlib.suppress(AnswerLost):
+            return run_once(admin, kind, folders.mktemp("cluster"))
+    return run_once(admin, kind, folders.mktemp("cluster"))
+
+
+def run_once(admin: MqAdmin, kind: str, folder: Path) -> tuple[Printouts, dict[str, str]]:
+    """Run the script on a cluster in a folder; give the printouts and the cluster's values."""
+    cluster = Cluster(kind, folder, REFERENCE_SETTINGS if kind == REFERENCE else None)
+    try:
+        cluster.start()
+        acts = Acts(cluster, folder / "clients")
+        try:
+            return run_script(admin, acts), acts.values
+        finally:
+            acts.close()
+    finally:
+        cluster.kill()
 
 
 def table(text: str, separator: str) -> dict[str, str]:

@@ -11,6 +11,8 @@ from typing import Any
 
 from rows import ROWS, Metric, Row
 
+REFERENCE = "java-5.3.3"
+"""Whose figures tell how quick this machine is beside the one where bars and goals were set."""
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -66,7 +68,8 @@ class Results:
         lines += [f"- {name}: {fact}" for name, fact in self.servers.items()]
         lines.append(
             "- Each cell: median of the rounds, and how far the rounds lie apart in % of it. "
-            "'x' is how many times better ours is (above 1) or worse (below 1)."
+            "'x' is how many times better ours is (above 1) or worse (below 1). Bar and goal were "
+            f"set on another machine; 'scaled' is what ours would be there, going by {REFERENCE}."
         )
         return lines
 
@@ -89,7 +92,9 @@ class Results:
                     if first
                 ]
                 value = _median(self.of(row, first[0], metric)) if first else None
-                cells += [_mark(metric, metric.bar, value), _mark(metric, metric.goal, value)]
+                java = _median(self.of(row, REFERENCE, metric))
+                scaled = metric.scaled(value, java) if value is not None and java else None
+                cells += [_mark(metric, mark, value, scaled) for mark in (metric.bar, metric.goal)]
                 lines.append("| " + " | ".join(cells) + " |")
         return lines
 
@@ -114,13 +119,19 @@ def _cell(values: Sequence[float]) -> str:
     return f"{_number(middle)} ±{spread / 2:.0f}%"
 
 
-def _mark(metric: Metric, mark: float | None, value: float | None) -> str:
+def _mark(metric: Metric, mark: float | None, value: float | None, scaled: float | None) -> str:
     if mark is None:
         return ""
-    sign = "≥" if metric.more_is_better else "≤"
-    if value is None:
-        return f"{sign} {mark:g}"
-    return f"{sign} {mark:g} {'met' if metric.reaches(value, mark) else 'MISSED'}"
+    said = f"{'≥' if metric.more_is_better else '≤'} {mark:g}"
+    if value is not None:
+        said += f" {_verdict(metric, mark, value)}"
+    if scaled is not None:
+        said += f"; scaled {_number(scaled)} {_verdict(metric, mark, scaled)}"
+    return said
+
+
+def _verdict(metric: Metric, mark: float, value: float) -> str:
+    return "met" if metric.reaches(value, mark) else "MISSED"
 
 
 def _number(value: float) -> str:

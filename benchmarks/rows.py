@@ -22,6 +22,8 @@ class Metric:
     """What a first release must reach."""
     goal: float | None = None
     more_is_better: bool = False
+    java: float | None = None
+    """What RocketMQ 5.3.3 took on the machine where bar and goal were set."""
 
     def better_by(self, ours: float, other: float) -> float:
         """How many times better our figure is than the other one."""
@@ -32,6 +34,10 @@ class Metric:
     def reaches(self, value: float, mark: float) -> bool:
         """Whether a value is at least as good as the mark."""
         return value >= mark if self.more_is_better else value <= mark
+
+    def scaled(self, ours: float, java: float) -> float | None:
+        """What ours would be where bar and goal were set, given what 5.3.3 took in the same run."""
+        return ours * self.java / java if self.java and java else None
 
 
 @dataclass(frozen=True)
@@ -48,22 +54,37 @@ class Row:
     """Load that fills the topic before the measured one."""
 
 
-def _rate(bar: float | None = None, goal: float | None = None) -> Metric:
-    return Metric("rate", "k/s", lambda f: f["msg_s"] / 1e3, bar, goal, more_is_better=True)
+def _rate(
+    bar: float | None = None, goal: float | None = None, *, java: float | None = None
+) -> Metric:
+    def read(figures: Figures) -> float:
+        return float(figures["msg_s"]) / 1e3
+
+    return Metric("rate", "k/s", read, bar, goal, more_is_better=True, java=java)
 
 
 def _latency(
-    name: str, bar: float | None = None, goal: float | None = None, *, of: str = "lat_us"
+    name: str,
+    bar: float | None = None,
+    goal: float | None = None,
+    *,
+    of: str = "lat_us",
+    java: float | None = None,
 ) -> Metric:
-    return Metric(name, "ms", lambda f: f[of][name.replace(".", "")] / 1e3, bar, goal)
+    return Metric(name, "ms", lambda f: f[of][name.replace(".", "")] / 1e3, bar, goal, java=java)
 
 
-def _cpu(bar: float | None = None, goal: float | None = None) -> Metric:
-    return Metric("CPU", "s/M", lambda f: f["server"]["cpu_per_million"], bar, goal)
+def _cpu(
+    bar: float | None = None, goal: float | None = None, *, java: float | None = None
+) -> Metric:
+    return Metric("CPU", "s/M", lambda f: f["server"]["cpu_per_million"], bar, goal, java=java)
 
 
-def _cpu_share(bar: float, goal: float) -> Metric:
-    return Metric("CPU", "%", lambda f: 100 * f["server"]["cpu"] / f["seconds"], bar, goal)
+def _cpu_share(bar: float, goal: float, *, java: float) -> Metric:
+    def read(figures: Figures) -> float:
+        return 100 * float(figures["server"]["cpu"]) / float(figures["seconds"])
+
+    return Metric("CPU", "%", read, bar, goal, java=java)
 
 
 def _memory(bar: float, goal: float) -> Metric:
@@ -81,56 +102,61 @@ ROWS = (
         "send-shared",
         "send 16x32, 128 B, shared",
         "async",
-        (_rate(), _latency("p99"), _cpu(5, 3.3), _memory(150, 100)),
+        (_rate(), _latency("p99"), _cpu(5, 3.3, java=20), _memory(150, 100)),
         Load(),
     ),
     Row(
         "send-split",
         "send 16x32, 128 B, split",
         "async",
-        (_rate(150, 300), _latency("p99", 12, 5), _cpu()),
+        (_rate(150, 300, java=44), _latency("p99", 12, 5, java=36), _cpu()),
         Load(split=True),
     ),
     Row(
         "send-16x1",
         "send 16x1, 128 B, split",
         "async",
-        (_rate(), _latency("p50"), _latency("p99", 1, 0.4), _cpu(16, 12)),
+        (_rate(), _latency("p50"), _latency("p99", 1, 0.4, java=2.4), _cpu(16, 12, java=48)),
         Load(window=1, split=True),
     ),
     Row(
         "send-1x1",
         "send 1x1, 128 B, split",
         "async",
-        (_rate(), _latency("p50", 0.1, 0.07), _latency("p99", 0.25, 0.12), _cpu(45, 32)),
+        (
+            _rate(),
+            _latency("p50", 0.1, 0.07, java=0.12),
+            _latency("p99", 0.25, 0.12, java=0.499),
+            _cpu(45, 32, java=112),
+        ),
         Load(conns=1, window=1, split=True),
     ),
     Row(
         "send-1k",
         "send 16x32, 1 KiB, shared",
         "async",
-        (_rate(), _latency("p99"), _cpu(8, 3)),
+        (_rate(), _latency("p99"), _cpu(8, 3, java=24)),
         Load(body=1024),
     ),
     Row(
         "tail",
         "send 16x1, 1 KiB, shared",
         "async",
-        (_rate(), _latency("p99"), _latency("p99.9", 8, 2), _cpu()),
+        (_rate(), _latency("p99"), _latency("p99.9", 8, 2, java=19), _cpu()),
         Load(window=1, body=1024),
     ),
     Row(
         "batch",
         "batch of 32 x 128 B, 16x4, shared",
         "async",
-        (_rate(), _latency("p99"), _cpu(1, 0.35)),
+        (_rate(), _latency("p99"), _cpu(1, 0.35, java=4)),
         Load(window=4, batch=32),
     ),
     Row(
         "pull-shared",
         "pull of 32, 4 connections, 128 B, shared",
         "async",
-        (_rate(), _latency("p99"), _cpu(1, 0.5)),
+        (_rate(), _latency("p99"), _cpu(1, 0.5, java=2.3)),
         Load(mode="pull", conns=4, window=1),
         fill=Load(batch=32, window=4),
     ),
@@ -138,7 +164,7 @@ ROWS = (
         "pull-split",
         "pull of 32, 4 connections, 128 B, split",
         "async",
-        (_rate(800, 2000), _latency("p99"), _cpu()),
+        (_rate(800, 2000, java=462), _latency("p99"), _cpu()),
         Load(mode="pull", conns=4, window=1, split=True),
         fill=Load(batch=32, window=4),
     ),
@@ -147,9 +173,9 @@ ROWS = (
         "send to consume at 1000/s, shared",
         "async",
         (
-            _latency("p50", 0.5, 0.2, of="e2e_us"),
-            _latency("p99", 1.5, 0.5, of="e2e_us"),
-            _cpu_share(12, 5),
+            _latency("p50", 0.5, 0.2, of="e2e_us", java=0.78),
+            _latency("p99", 1.5, 0.5, of="e2e_us", java=2.7),
+            _cpu_share(12, 5, java=38),
         ),
         Load(mode="e2e", conns=1, window=1, rate=1000),
     ),
@@ -157,21 +183,26 @@ ROWS = (
         "sync-64x1",
         "sync flush, send 64x1, 128 B, shared",
         "sync",
-        (_rate(40, 60), _latency("p99", 4, 2), _cpu()),
+        (_rate(40, 60, java=21.7), _latency("p99", 4, 2, java=8), _cpu()),
         Load(conns=64, window=1),
     ),
     Row(
         "sync-1x1",
         "sync flush, send 1x1, 128 B, shared",
         "sync",
-        (_rate(2.5, 3.5), _latency("p50", 0.4), _latency("p99"), _cpu()),
+        (
+            _rate(2.5, 3.5, java=1),
+            _latency("p50", 0.4, java=0.75),
+            _latency("p99"),
+            _cpu(),
+        ),
         Load(conns=1, window=1),
     ),
     Row(
         "sync-16x32",
         "sync flush, send 16x32, 128 B, shared",
         "sync",
-        (_rate(120, 300), _latency("p99"), _cpu(7, 3)),
+        (_rate(120, 300, java=69), _latency("p99"), _cpu(7, 3, java=25.6)),
         Load(),
     ),
     Row(

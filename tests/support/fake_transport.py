@@ -9,7 +9,7 @@ from typing import Any
 from cometmq.protocol.command import Command, decode_command
 from cometmq.protocol.frame import FrameDecoder
 from cometmq.remoting import Connection, Processor, RemotingSettings, Supervisor
-from cometmq.remoting.wire import FastPath
+from cometmq.remoting.wire import FastPath, turn_of
 
 PEER = ("10.0.0.9", 51000)
 
@@ -77,6 +77,11 @@ class FakeTransport(asyncio.Transport):
     # --- what the peer does -------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
+        """Let bytes arrive in a turn of their own."""
+        self.arrive(data)
+        turn_of(asyncio.get_running_loop()).end()
+
+    def arrive(self, data: bytes) -> None:
         """Let bytes arrive, as much at a time as the connection has room for."""
         left = memoryview(data)
         while left and not self._closing:

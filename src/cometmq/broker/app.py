@@ -17,11 +17,9 @@ from typing import Any
 from cometmq.broker.assembly import Parts, assemble, intake_rules
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.jobs import jobs
-from cometmq.broker.processors.held_sends import HeldSends
 from cometmq.broker.processors.plain_frames import PlainFrames
 from cometmq.broker.processors.plain_pull import PlainPulls
 from cometmq.broker.processors.plain_send import PlainSends
-from cometmq.broker.processors.send import SendMessage
 from cometmq.broker.routes import (
     ONLY_ON_THE_MAIN_PORT,
     pull_processor,
@@ -39,7 +37,6 @@ from cometmq.remoting import (
     RemotingSettings,
     TlsSettings,
 )
-from cometmq.remoting.wire import FastPath
 from cometmq.store import StoreSettings
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
@@ -139,7 +136,7 @@ class Broker:
                 config_changed=self._config_changed,
             )
         )
-        sends = self._short_way(send)
+        sends = PlainSends(send, self.configuration[RemotingSettings].frame_bytes_max)
         main.fast_path = PlainFrames(sends, PlainPulls(pull)) if is_compiled() else sends
         if settings.fast_port_enable and main.port > 2:
             fast = {code: p for code, p in table.items() if code not in ONLY_ON_THE_MAIN_PORT}
@@ -147,11 +144,6 @@ class Broker:
             server.fast_path = sends
             await server.start(settings.bind_address, main.port - 2)
             self._servers.append(server)
-
-    def _short_way(self, send: SendMessage) -> FastPath:
-        """The short way of sends: that of plain ones would be the longer one if interpreted."""
-        path = PlainSends if is_compiled() else HeldSends
-        return path(send, self.configuration[RemotingSettings].frame_bytes_max)
 
     def _server(self, name: str, table: Mapping[int, Processor]) -> RemotingServer:
         return RemotingServer(

@@ -55,18 +55,21 @@ def _sliced(data: Any, at: int, stop: int) -> int:
     if cython.compiled:
         table = cython.cast(cython.p_uint, cython.cast(cython.p_char, _TABLES))
         crc = ~cython.cast(cython.uint, 0)
+        place = cython.cast(cython.p_uchar, data + at)
         while at + 8 <= stop:
-            crc ^= data[at] | data[at + 1] << 8 | data[at + 2] << 16 | data[at + 3] << 24
+            low = crc ^ (place[0] | place[1] << 8 | place[2] << 16 | place[3] << 24)
+            high = place[4] | place[5] << 8 | place[6] << 16 | place[7] << 24
             crc = (
-                table[1792 + (crc & 0xFF)]
-                ^ table[1536 + (crc >> 8 & 0xFF)]
-                ^ table[1280 + (crc >> 16 & 0xFF)]
-                ^ table[1024 + (crc >> 24)]
-                ^ table[768 + data[at + 4]]
-                ^ table[512 + data[at + 5]]
-                ^ table[256 + data[at + 6]]
-                ^ table[data[at + 7]]
+                table[1792 + (low & 0xFF)]
+                ^ table[1536 + (low >> 8 & 0xFF)]
+                ^ table[1280 + (low >> 16 & 0xFF)]
+                ^ table[1024 + (low >> 24)]
+                ^ table[768 + (high & 0xFF)]
+                ^ table[512 + (high >> 8 & 0xFF)]
+                ^ table[256 + (high >> 16 & 0xFF)]
+                ^ table[high >> 24]
             )
+            place += 8
             at += 8
         while at < stop:
             crc = crc >> 8 ^ table[(crc ^ data[at]) & 0xFF]

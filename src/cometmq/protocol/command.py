@@ -22,7 +22,7 @@ import msgspec
 
 from cometmq.model.errors import ProtocolError
 from cometmq.protocol import fastjson
-from cometmq.protocol.codes import LanguageCode
+from cometmq.protocol.codes import LanguageCode, RequestCode
 from cometmq.protocol.frame import (
     BINARY_HEADER,
     JSON_HEADER,
@@ -106,6 +106,7 @@ _typed_decoders: dict[type[Header], Any] = {}
 _truths: dict[type[Header], tuple[tuple[str, bytes], ...]] = {}
 """The boolean fields of each kind of header, and how they mostly say that they are true."""
 _LANGUAGES = frozenset(LanguageCode.__members__)
+_SENDS_V2 = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
 
 class Command:
@@ -250,6 +251,29 @@ def command_at(
         command = _decode_binary(header, body)
     command.frame_bytes = size
     return command
+
+
+def plain_send_header(data: bytes) -> tuple[SendMessageV2Request, int] | None:
+    """Return fields and opaque number of a JSON header; None unless it is a send's, and plain.
+
+    That is, the header of a SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE that wants an answer, in which
+    nothing needs a second look.
+    """
+    try:
+        header: _SendHeader = _decode_send_header(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    fields, opaque = header.extFields, header.opaque
+    if (
+        fields is None
+        or header.flag
+        or header.code not in _SENDS_V2
+        or header.language not in _LANGUAGES
+        or not INT32_MIN <= opaque <= INT32_MAX
+        or _is_misread(fields, data)
+    ):
+        return None
+    return fields, opaque
 
 
 def _decode_json(data: bytes, body: bytes) -> Command:

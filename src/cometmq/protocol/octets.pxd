@@ -1,30 +1,37 @@
 cimport cython
 
 
+cdef extern from "<arpa/inet.h>":
+    unsigned int htonl(unsigned int number) noexcept
+    unsigned int ntohl(unsigned int number) noexcept
+
+cdef unsigned long long _HIGH_BITS, _PAIRS, _SINGLES, _HALVES, _ONES, _SIXES, _ZERO_DIGITS
+
+
+@cython.locals(memory=cython.p_uchar)
 cpdef (unsigned int, unsigned int) two_u32(object data, Py_ssize_t position)
 
 @cython.locals(memory=cython.p_char, wanted=cython.p_char)
 cpdef bint matches(object data, Py_ssize_t position, Py_ssize_t end, bytes text)
 
-@cython.locals(memory=cython.p_uchar)
 cpdef void put_u32(object space, Py_ssize_t position, unsigned int value)
 
 @cython.locals(memory=cython.p_char, source=cython.p_char)
 cpdef Py_ssize_t put_bytes(object space, Py_ssize_t position, bytes data) except -1
 
-@cython.locals(memory=cython.p_uchar, at=cython.int, digit=cython.int)
+@cython.locals(memory=cython.p_uchar, half=cython.int, digits=cython.ulonglong)
 cpdef Py_ssize_t put_hex(object space, Py_ssize_t position, unsigned long long value) except -1
 
 @cython.locals(
     memory=cython.p_uchar, digits=cython.int, at=cython.int, rest=cython.longlong)
 cpdef Py_ssize_t put_decimal(object space, Py_ssize_t position, long long value) except -1
 
-@cython.locals(value=cython.uint)
 cdef int i32_in(const unsigned char* memory, Py_ssize_t position) noexcept
 
 @cython.locals(high=cython.uint, low=cython.uint)
 cdef long long i64_in(const unsigned char* memory, Py_ssize_t position) noexcept
 
+@cython.locals(place=cython.p_uchar)
 cdef short i16_in(const unsigned char* memory, Py_ssize_t position) noexcept
 
 @cython.locals(found=cython.p_void)
@@ -51,5 +58,11 @@ cdef bint is_ascii(const unsigned char* memory, Py_ssize_t at, Py_ssize_t size) 
 @cython.locals(memory=cython.p_char)
 cpdef bytes copy_of(object data, Py_ssize_t start, Py_ssize_t end)
 
-@cython.locals(memory=cython.p_uchar)
-cdef unsigned int _u32(object data, Py_ssize_t position)
+@cython.locals(word=cython.uint)
+cdef void _put_u32(unsigned char* memory, unsigned int value) noexcept
+
+@cython.locals(spread=cython.ulonglong, letters=cython.ulonglong)
+cdef unsigned long long _hex_digits(unsigned int value) noexcept
+
+@cython.locals(word=cython.uint)
+cdef unsigned int _u32_at(const unsigned char* memory) noexcept

@@ -20,6 +20,11 @@ except ImportError:  # interpreted, without Cython at hand
 if cython.compiled:
     from cython.cimports.libc.string import memchr, memcmp, memcpy  # type: ignore
 
+# Numbers this large are C numbers only by a name, once compiled.
+_HIGH_BITS = 0x8080808080808080
+_PAIRS, _SINGLES, _HALVES = 0x0000FFFF0000FFFF, 0x00FF00FF00FF00FF, 0x0F0F0F0F0F0F0F0F
+_ONES = 0x0101010101010101
+_SIXES, _ZERO_DIGITS = 6 * _ONES, ord("0") * _ONES
 _unpack_two = Struct(">II").unpack_from
 _unpack_i32 = Struct(">i").unpack_from
 _unpack_i64 = Struct(">q").unpack_from
@@ -34,15 +39,15 @@ def is_compiled() -> bool:
 def two_u32(data: bytes | bytearray, position: int) -> tuple[int, int]:
     """Return the two unsigned 4-byte numbers at ``position``, big-endian."""
     if cython.compiled:
-        return _u32(data, position), _u32(data, position + 4)
+        memory = cython.cast(cython.p_uchar, data) + position
+        return _u32_at(memory), _u32_at(memory + 4)
     return _unpack_two(data, position)
 
 
 def i32_in(memory: Any, position: int) -> int:
     """Return the signed 4-byte number at ``position``, big-endian."""
     if cython.compiled:
-        value = cython.cast(cython.uint, memory[position] << 24 | memory[position + 1] << 16)
-        return value | memory[position + 2] << 8 | memory[position + 3]  # type: ignore[no-any-return]
+        return cython.cast(cython.int, _u32_at(memory + position))  # type: ignore[no-any-return]
     return int(_unpack_i32(memory, position)[0])
 
 
@@ -58,7 +63,8 @@ def i64_in(memory: Any, position: int) -> int:
 def i16_in(memory: Any, position: int) -> int:
     """Return the signed 2-byte number at ``position``, big-endian."""
     if cython.compiled:
-        return memory[position] << 8 | memory[position + 1]  # type: ignore[no-any-return]
+        place = cython.cast(cython.p_uchar, memory + position)
+        return place[0] << 8 | place[1]  # type: ignore[no-any-return]
     return int(_unpack_i16(memory, position)[0])
 
 
@@ -126,7 +132,7 @@ def is_ascii(memory: Any, at: int, size: int) -> bool:
         while at < end:
             seen |= memory[at]
             at += 1
-        return seen & 0x8080808080808080 == 0  # type: ignore[no-any-return]
+        return seen & _HIGH_BITS == 0  # type: ignore[no-any-return]
     return bytes(memory[at : at + size]).isascii()
 
 
@@ -152,11 +158,7 @@ def matches(data: bytes | bytearray, position: int, end: int, text: bytes) -> bo
 def put_u32(space: bytearray, position: int, value: int) -> None:
     """Write an unsigned 4-byte number, big-endian."""
     if cython.compiled:
-        memory: cython.p_uchar = space
-        memory[position] = (value >> 24) & 0xFF
-        memory[position + 1] = (value >> 16) & 0xFF
-        memory[position + 2] = (value >> 8) & 0xFF
-        memory[position + 3] = value & 0xFF
+        _put_u32(cython.cast(cython.p_uchar, space) + position, value)
     else:
         space[position : position + 4] = value.to_bytes(4, "big")
 
@@ -176,10 +178,12 @@ def put_hex(space: bytearray, position: int, value: int) -> int:
     """Write a number in 16 upper-case hexadecimal digits; return the position behind them."""
     if cython.compiled:
         memory: cython.p_uchar = space
-        for at in range(16):
-            digit = (value >> (60 - 4 * at)) & 15
-            memory[position + at] = digit + (48 if digit < 10 else 55)
-        return position + 16
+        for half in range(2):
+            digits = _hex_digits(cython.cast(cython.uint, value >> (32 - 32 * half)))
+            _put_u32(memory + position, cython.cast(cython.uint, digits >> 32))
+            _put_u32(memory + position + 4, cython.cast(cython.uint, digits))
+            position += 8
+        return position
     return put_bytes(space, position, b"%016X" % value)
 
 
@@ -199,7 +203,27 @@ def put_decimal(space: bytearray, position: int, value: int) -> int:
     return put_bytes(space, position, b"%d" % value)
 
 
-def _u32(data: bytes | bytearray, position: int) -> int:
-    memory: cython.p_uchar = data
-    value = memory[position] << 24 | memory[position + 1] << 16
-    return value | memory[position + 2] << 8 | memory[position + 3]  # type: ignore[no-any-return]
+def _put_u32(memory: Any, value: int) -> None:
+    """Only compiled."""
+    word = htonl(value)  # type: ignore[name-defined]  # noqa: F821
+    memcpy(memory, cython.address(word), 4)
+
+
+def _hex_digits(value: int) -> int:
+    """The eight upper-case hexadecimal digits of a 32-bit number, as a number of eight bytes.
+
+    All at once: one byte for each half byte, and 7 more for those that are letters.
+    """
+    spread = value
+    spread = (spread << 16 | spread) & _PAIRS
+    spread = (spread << 8 | spread) & _SINGLES
+    spread = (spread << 4 | spread) & _HALVES
+    letters = (spread + _SIXES) >> 4 & _ONES
+    return spread + _ZERO_DIGITS + letters * 7
+
+
+def _u32_at(memory: Any) -> int:
+    """Only compiled."""
+    word = cython.cast(cython.uint, 0)
+    memcpy(cython.address(word), memory, 4)
+    return ntohl(word)  # type: ignore  # noqa: F821

@@ -77,26 +77,21 @@ def value_of(properties: bytes, name_marker: bytes) -> bytes | None:
     if cython.compiled:
         span = _find(properties, len(properties), name_marker, len(name_marker))
         return None if span < 0 else octets.copy_of(properties, span >> 31, span & 0x7FFFFFFF)
-    start, stop = _span(properties, name_marker)
-    return properties[start:stop] if stop else None
+    entries = b"\x02%b\x02" % properties
+    start, stop = _span_in(entries, name_marker)
+    return entries[start:stop] if stop else None
 
 
-def _span(properties: bytes, name_marker: bytes) -> tuple[int, int]:
-    """Where the value of a property is; 0, 0 if it has none."""
-    end = len(properties)
-    while True:
-        at = properties.rfind(name_marker, 0, end)
-        if at < 0 and not properties.startswith(name_marker[1:]):
-            return 0, 0
-        start = at + len(name_marker)  # the very first entry has no 0x02 before it: at is -1
-        stop = properties.find(b"\x02", start)
-        if stop < 0:
-            stop = len(properties)
+def _span_in(entries: bytes, name_marker: bytes) -> tuple[int, int]:
+    """Where the value of a property is, among entries between separators; 0, 0 if it has none."""
+    at = entries.rfind(name_marker)
+    while at >= 0:
+        start = at + len(name_marker)
+        stop = entries.find(b"\x02", start)
         if stop > start:
             return start, stop
-        if at < 0:
-            return 0, 0
-        end = at + 1  # empty, so it does not count: an earlier one may
+        at = entries.rfind(name_marker, 0, start - 1)  # empty, it does not count: an earlier may
+    return 0, 0
 
 
 def _find(text: Any, length: int, name_marker: Any, marker_length: int) -> int:
@@ -141,10 +136,11 @@ def spans_of(memory: Any, at: int, end: int) -> tuple[int, int, int, int, int, i
                 id_at, id_end = at + 9, stop
             at = stop + 1
         return tags_at, tags_end, keys_at, keys_end, id_at, id_end
-    properties = bytes(memory[at:end])
-    tags_at, tags_end = _span(properties, TAGS_MARKER)
-    keys_at, keys_end = _span(properties, KEYS_MARKER)
-    id_at, id_end = _span(properties, UNIQ_KEY_MARKER)
+    entries = b"\x02%b\x02" % memory[at:end]  # each one between two separators
+    tags_at, tags_end = _span_in(entries, TAGS_MARKER)
+    keys_at, keys_end = _span_in(entries, KEYS_MARKER)
+    id_at, id_end = _span_in(entries, UNIQ_KEY_MARKER)
+    at -= 1
     return at + tags_at, at + tags_end, at + keys_at, at + keys_end, at + id_at, at + id_end
 
 

@@ -4,6 +4,8 @@ from cometmq.protocol.octets cimport copy_of, put_bytes, put_decimal, put_hex, p
 from cometmq.protocol.command cimport Command
 from cometmq.remoting.wire cimport Wire
 
+cdef int _DECIMAL, _HEX
+
 
 cdef class Request:
     cdef public Command command
@@ -27,14 +29,14 @@ cdef class Response:
 
 
 cdef class SuccessFormat:
-    cdef str _format
-
+    cdef bytes _format
     cdef list _pieces
-    cdef list _in_hex
+    cdef list _conversions
     cdef bytearray _space
 
-    cpdef bytes head(self, tuple values)
+    cpdef bytes head(self, tuple values, Py_ssize_t body_bytes=*)
 
     @cython.locals(
-        space=bytearray, pieces=list, in_hex=list, end=cython.Py_ssize_t, at=cython.Py_ssize_t)
-    cpdef bytes numbers_head(self, tuple values, Py_ssize_t body_bytes=*)
+        space=bytearray, pieces=list, conversions=list, conversion=cython.int,
+        end=cython.Py_ssize_t, at=cython.Py_ssize_t)
+    cdef bytes _put_together(self, tuple values, Py_ssize_t body_bytes)

@@ -3,9 +3,26 @@ cimport cython
 from cometmq.protocol.command cimport Command, command_at
 
 
+cdef Py_ssize_t _TURN_BYTES_MAX
+
+
 cdef class FastPath:
     cpdef Py_ssize_t take(
         self, bytearray data, Py_ssize_t start, Py_ssize_t end, Wire wire) except -1
+
+
+cdef class Turn:
+    cdef readonly object loop
+    cdef public Wire last
+    cdef list _waiting
+    cdef Py_ssize_t _waiting_bytes
+    cdef bint _scheduled
+
+    cdef bint is_alone(self, Wire wire)
+    cdef add(self, Wire wire, Py_ssize_t more_bytes)
+    cpdef end(self)
+    @cython.locals(waiting=list, wire=Wire)
+    cdef _flush_all(self)
 
 
 cdef class Wire:
@@ -15,6 +32,7 @@ cdef class Wire:
     cdef FastPath _fast_path
     cdef bytearray _buffer
     cdef object _view
+    cdef Turn _turn
     cdef public object _transport
     cdef readonly bytearray _partial
     cdef object _partial_view
@@ -22,7 +40,7 @@ cdef class Wire:
     cdef list _out
     cdef Py_ssize_t _out_bytes
     cdef readonly bint _reading
-    cdef bint _flush_scheduled
+    cdef bint _in_turn
     cdef public bint _paused
     cdef public bint _closing
     cdef public str peer_text
@@ -44,8 +62,9 @@ cdef class Wire:
     cpdef _drop_partial(self)
 
     cpdef write(self, object head, object slices=*)
-    cpdef _flush_later(self)
+    @cython.locals(turn=Turn)
+    cdef _flush_soon(self)
     @cython.locals(out=list, size=cython.Py_ssize_t)
-    cdef _flush(self)
+    cpdef flush(self)
     cdef bint _is_stuck(self, Py_ssize_t more_bytes) except -1
     cpdef _lose(self)

@@ -2,8 +2,12 @@
 """The bytes of one TCP connection: frames out of what is read, many answers into one write.
 
 All frames of one read are handled before anything is written, so that their answers leave in one
-write. A wire whose peer does not take its answers is not read any further until it does; if
-more piles up all the same, since requests that were held are answered now, it is given up.
+write; and all connections that a turn of the event loop finds readable are read before any of them
+is answered. The first answer wakes a process that sleeps, which costs more than the answer does;
+the others then meet it awake.
+
+A wire whose peer does not take its answers is not read any further until it does; if more piles
+up all the same, since requests that were held are answered now, it is given up.
 
 Hot: plain control flow, compiled by Cython in pure Python mode. Source: ours.
 """
@@ -27,6 +31,9 @@ PARTIAL_BYTES_KEPT_MAX = 4 * PARTIAL_BYTES_MIN
 """Unfinished frames go on in the same buffer up to this size; a larger one is given back."""
 JOIN_BYTES_MAX = 64 * 1024
 """Answers up to this size are copied into one piece, larger ones are written as slices."""
+TURN_BYTES_MAX = 64 * 1024
+"""Answers of one turn that wait for each other, before they are written all the same."""
+_TURN_BYTES_MAX = TURN_BYTES_MAX
 UNSENT_FACTOR_MAX = 64
 """So many times the write buffer may wait for a peer that does not read."""
 
@@ -40,6 +47,8 @@ class _Shared(threading.local):
         self.buffer = bytearray(READ_BYTES)
         self.view = memoryview(self.buffer)
 
+        self.turn: Turn | None = None
+
 
 _shared = _Shared()
 
@@ -50,6 +59,58 @@ class FastPath:
     def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
         """Handle the frames at ``start`` that it knows; returns how many bytes they take."""
         raise NotImplementedError
+
+
+class Turn:
+    """The wires that have something to write at the end of this turn of an event loop.
+
+    Args:
+        loop: the event loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.last: Wire | None = None
+        """The wire that was read last."""
+        self._waiting: list[Wire] = []
+        self._waiting_bytes = 0
+        self._scheduled = False
+
+    def is_alone(self, wire: Wire) -> bool:
+        """Whether no other wire has been read since this one was, or waits to be written."""
+        return self.last is wire and not self._waiting
+
+    def add(self, wire: Wire, more_bytes: int) -> None:
+        """Flush a wire at the end of the turn, or now if very much waits for that."""
+        self._waiting.append(wire)
+        self._waiting_bytes += more_bytes
+        if self._waiting_bytes > _TURN_BYTES_MAX:
+            self._flush_all()
+        elif not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self.end)
+
+    def end(self) -> None:
+        """The turn is over."""
+        self._scheduled = False
+        self._flush_all()
+
+    def _flush_all(self) -> None:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        for wire in waiting:
+            try:
+                wire.flush()
+            except Exception:  # an edge: the others are not to wait for this one
+                log.exception("cannot write peer=%s", wire.peer_text)
+                wire.abort()
+
+
+def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
+    """Return the turn that the wires of a loop share; in that loop's thread."""
+    turn = _shared.turn
+    if turn is None or turn.loop is not loop:
+        turn = _shared.turn = Turn(loop)
+    return turn
 
 
 class Wire:
@@ -77,6 +138,7 @@ class Wire:
         self._fast_path = fast_path
         self._buffer = _shared.buffer
         self._view = _shared.view
+        self._turn = turn_of(loop)
         self._transport: asyncio.Transport | None = None
         self._partial: bytearray | None = None
         self._partial_view: memoryview | None = None
@@ -84,7 +146,7 @@ class Wire:
         self._out: list[Slice] = []
         self._out_bytes = 0
         self._reading = False
-        self._flush_scheduled = False
+        self._in_turn = False
         self._paused = False
         self._closing = False
         self.peer_text = ""
@@ -106,7 +168,7 @@ class Wire:
     def close(self) -> None:
         """Close once what was written has left; requests not handled by now never are."""
         if self._transport is not None:
-            self._flush()
+            self.flush()
             self._closing = True
             self._transport.close()
 
@@ -145,7 +207,7 @@ class Wire:
             return
         finally:
             self._reading = False
-            self._flush()
+            self._flush_soon()
         self._keep(data, start, end)
 
     def _handle_frames(self, data: bytearray, end: int) -> int:
@@ -162,7 +224,7 @@ class Wire:
             start += command.frame_bytes
             self.receive(command)
             if self._out_bytes > out_bytes_max:
-                self._flush()
+                self.flush()
         return start
 
     def _keep(self, data: bytearray, start: int, end: int) -> None:
@@ -199,16 +261,25 @@ class Wire:
         if self._reading:
             return
         if self._out_bytes > self._out_bytes_max:
-            self._flush()
-        elif not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush_later)
+            self.flush()
+        elif not self._in_turn:
+            self._in_turn = True
+            self._turn.add(self, self._out_bytes)
 
-    def _flush_later(self) -> None:
-        self._flush_scheduled = False
-        self._flush()
+    def _flush_soon(self) -> None:
+        """Write what answers the read that has just ended, together with others of this turn."""
+        turn = self._turn
+        if self._out:
+            if turn.is_alone(self):
+                self.flush()
+            elif not self._in_turn:
+                self._in_turn = True
+                turn.add(self, self._out_bytes)
+        turn.last = self
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what waits to be written."""
+        self._in_turn = False
         out = self._out
         if not out or self._transport is None:
             return
@@ -241,6 +312,8 @@ class Wire:
         """Forget what was on its way: the connection is gone."""
         self._transport = None
         self._closing = True
+        if self._turn.last is self:
+            self._turn.last = None
         self._out.clear()
         self._out_bytes = 0
         self._drop_partial()

@@ -6,6 +6,7 @@ from cometmq.store.commit_log cimport CommitLog
 from cometmq.store.consume_queue cimport ConsumeQueue
 from cometmq.store.dispatch cimport Dispatcher, QueueTable, TopicQueues
 from cometmq.store.index cimport Index
+from cometmq.store cimport raw
 
 
 cdef int _KEYS_EXPECTED, _HOST_V4_BYTES, _HOST_V6_BYTES, _V6_EXTRA_BYTES
@@ -21,7 +22,8 @@ cdef class Appended:
 
 
 cdef class AppendedBatch:
-    cdef readonly list log_offsets
+    cdef readonly Py_ssize_t count
+    cdef readonly bytearray packed_offsets
     cdef readonly int size_bytes
     cdef readonly long long queue_offset
     cdef readonly long long store_time_ms
@@ -43,7 +45,7 @@ cdef class Appender:
     cdef public object on_failure
     cdef bint _held
     cdef object _lost
-    cdef bint _undispatched
+    cdef long long _undispatched_at
     cdef list _news
 
     @cython.locals(
@@ -62,10 +64,11 @@ cdef class Appender:
     @cython.locals(
         queues=TopicQueues, queue=ConsumeQueue, total=cython.longlong, whole=cython.longlong,
         first=cython.longlong, store_ms=cython.longlong, log_offset=cython.longlong,
-        extra=cython.longlong, log_offsets=list, item_flag=cython.int,
+        extra=cython.longlong, item_flag=cython.int, packed_offsets=bytearray,
+        offsets=cython.p_uchar, field_bytes=cython.Py_ssize_t,
         position=cython.Py_ssize_t, body_at=cython.Py_ssize_t, body_end=cython.Py_ssize_t,
         text_at=cython.Py_ssize_t, text_bytes=cython.Py_ssize_t, count=cython.Py_ssize_t,
-        queue_offset=cython.longlong)
+        is_awaited=cython.bint, filled=cython.Py_ssize_t, queue_offset=cython.longlong)
     cdef AppendedBatch append_items(
         self, str topic, int queue_id, const unsigned char* source, Py_ssize_t start,
         Py_ssize_t stop, bytes properties, int sys_flag, long long born_ms, bytes born_host,
@@ -76,14 +79,24 @@ cdef class Appender:
         self, TopicQueues queues, long long body_bytes, long long properties_bytes) except -1
     cdef long long _extra_bytes(self, bytes born_host, bytes store_host) except -1
     cdef _make_room(self, ConsumeQueue queue, long long total, long long count)
-    @cython.locals(
-        tags_code=cython.longlong, memory=cython.p_uchar, end=cython.Py_ssize_t, properties=bytes)
+    @cython.locals(tags_code=cython.longlong, properties=bytes)
     cdef _follow(
         self, TopicQueues queues, ConsumeQueue queue, long long log_offset, int total,
-        long long queue_offset, int sys_flag, long long store_ms, Py_ssize_t properties_bytes)
+        long long queue_offset, int sys_flag, long long store_ms, const unsigned char* memory,
+        Py_ssize_t at, Py_ssize_t end, bint is_awaited)
+    cdef bint _is_awaited(self, TopicQueues queues) except -1
     cpdef hold(self)
     cpdef release(self)
     cdef _tell(self)
+    @cython.locals(start=cython.longlong)
+    cpdef catch_up(self)
     cdef object _log_failed(self, object problem)
     cdef TopicQueues _admit(self, str topic)
     cdef ConsumeQueue _admit_queue(self, TopicQueues queues, int queue_id)
+
+
+cdef long long _size_of(
+    long long field_bytes, long long body_bytes, long long properties_bytes) noexcept
+
+@cython.locals(bits=cython.int)
+cdef int _v6_bits(bytes born_host, bytes store_host)

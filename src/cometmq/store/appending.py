@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from struct import Struct
 from typing import Any
 
 from cometmq.model.errors import InvalidMessageError, InvalidNameError
@@ -19,15 +20,18 @@ from cometmq.protocol import batch, checksum
 from cometmq.protocol import properties as property_text
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX
 from cometmq.protocol.record import CRC_MASK, MAGIC_V1, MAGIC_V2, TOPIC_BYTES_MAX_V1
+from cometmq.store import raw
 from cometmq.store.commit_log import FIXED_BYTES, CommitLog
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.dispatch import Dispatcher, QueueTable, TopicQueues
 from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.index import Index
 from cometmq.store.paths import directory_name
+from cometmq.store.recovery import redispatch
 
 logger = logging.getLogger(__name__)
 
+_I64 = Struct(">q")
 TOPIC_BYTES_MAX = 255
 RECORD_MARGIN_BYTES = 64 * 1024
 """By how much a record may be larger than the largest body."""
@@ -64,16 +68,34 @@ class Appended:
 class AppendedBatch:
     """Where the messages of a batch were stored, one after the other."""
 
-    __slots__ = ("log_offset_end", "log_offsets", "queue_offset", "size_bytes", "store_time_ms")
+    __slots__ = (
+        "count",
+        "log_offset_end",
+        "packed_offsets",
+        "queue_offset",
+        "size_bytes",
+        "store_time_ms",
+    )
 
     def __init__(
-        self, log_offsets: list[int], size_bytes: int, queue_offset: int, store_time_ms: int
+        self,
+        packed_offsets: bytearray,
+        log_offset_end: int,
+        size_bytes: int,
+        queue_offset: int,
+        store_time_ms: int,
     ) -> None:
-        self.log_offsets = log_offsets
+        self.count = len(packed_offsets) // 8
+        self.packed_offsets = packed_offsets
+        self.log_offset_end = log_offset_end
         self.size_bytes = size_bytes
         self.queue_offset = queue_offset
         self.store_time_ms = store_time_ms
-        self.log_offset_end = log_offsets[0] + size_bytes
+
+    @property
+    def log_offsets(self) -> list[int]:
+        """Where each record begins; what answers are made of has them packed, 8 bytes each."""
+        return [offset for (offset,) in _I64.iter_unpack(self.packed_offsets)]
 
 
 class Appender:
@@ -115,7 +137,7 @@ class Appender:
         self.on_failure: Callable[[str], StoreUnavailableError] = StoreUnavailableError
         self._held = False
         self._lost: str | None = None
-        self._undispatched = False
+        self._undispatched_at = -1
         self._news: list[tuple[str, int, int, int, int, bytes]] = []
 
     def append(
@@ -135,6 +157,8 @@ class Appender:
         """Store one message; see `MessageStore.append`."""
         if self.refusal is not None:
             raise StoreUnavailableError(self.refusal)
+        if self._undispatched_at >= 0:
+            self.catch_up()
         queues = self._topics.get(topic)
         if queues is None:
             queues = self._admit(topic)
@@ -142,13 +166,10 @@ class Appender:
         if queue is None:
             queue = self._admit_queue(queues, queue_id)
         total = self._record_bytes(queues, len(body), len(properties))
+        sys_flag = sys_flag & ~_V6_BITS
         if len(born_host) != _HOST_V4_BYTES or len(store_host) != _HOST_V4_BYTES:
             total += self._extra_bytes(born_host, store_host)
-        sys_flag = sys_flag & ~_V6_BITS
-        if len(born_host) == _HOST_V6_BYTES:
-            sys_flag |= _BORN_V6
-        if len(store_host) == _HOST_V6_BYTES:
-            sys_flag |= _STORE_V6
+            sys_flag |= _v6_bits(born_host, store_host)
         self._make_room(queue, total, 1)
         kind = sys_flag & 0xC
         queue_offset = queue.max_offset if kind == 0 or kind == 8 else 0
@@ -177,7 +198,17 @@ class Appender:
             len(properties),
         )
         self._follow(
-            queues, queue, log_offset, total, queue_offset, sys_flag, store_ms, len(properties)
+            queues,
+            queue,
+            log_offset,
+            total,
+            queue_offset,
+            sys_flag,
+            store_ms,
+            properties,
+            0,
+            len(properties),
+            self._is_awaited(queues),
         )
         if not self._held:
             self.release()
@@ -232,6 +263,8 @@ class Appender:
         """Store the messages of a batch that lies from ``start`` to ``stop`` in a buffer."""
         if self.refusal is not None:
             raise StoreUnavailableError(self.refusal)
+        if self._undispatched_at >= 0:
+            self.catch_up()
         if sys_flag & 0xC:
             raise InvalidMessageError("a batch cannot be part of a transaction")
         if stop - start > self.message_bytes_max:
@@ -244,12 +277,8 @@ class Appender:
         queue = queues.queues.get(queue_id)
         if queue is None:
             queue = self._admit_queue(queues, queue_id)
-        sys_flag = sys_flag & ~_V6_BITS
+        sys_flag = sys_flag & ~_V6_BITS | _v6_bits(born_host, store_host)
         extra = self._extra_bytes(born_host, store_host)
-        if len(born_host) == _HOST_V6_BYTES:
-            sys_flag |= _BORN_V6
-        if len(store_host) == _HOST_V6_BYTES:
-            sys_flag |= _STORE_V6
         if start == stop:
             raise InvalidMessageError("a batch without messages")
         count = 0
@@ -263,14 +292,19 @@ class Appender:
         if whole > self.message_bytes_max:
             raise _too_large("the records of a batch", whole, self.message_bytes_max)
         self._make_room(queue, whole, count)
+        is_awaited = self._is_awaited(queues)
         queue_offset = first = queue.max_offset
         store_ms = self._now_ms()
-        log_offsets = []
+        packed_offsets = bytearray(count * 8)
+        offsets = raw.address_of(packed_offsets)
+        field_bytes = len(queues.field)
+        count = 0
+        log_offset = total = 0
         position = start
         while position < stop:
             item_flag, body_at, body_end, text_at, position = batch.item_at(source, position, stop)
             text_bytes = property_text.joined_bytes(source, text_at, position, properties)
-            total = self._record_bytes(queues, body_end - body_at, text_bytes) + extra
+            total = _size_of(field_bytes, body_end - body_at, text_bytes) + extra
             log_offset = self._log.write(
                 total,
                 _V1,
@@ -294,14 +328,26 @@ class Appender:
                 properties,
                 text_bytes,
             )
-            log_offsets.append(log_offset)
+            raw.put_i64(offsets, count * 8, log_offset)
+            count += 1
+            filled = self._log.filled
             self._follow(
-                queues, queue, log_offset, total, queue_offset, sys_flag, store_ms, text_bytes
+                queues,
+                queue,
+                log_offset,
+                total,
+                queue_offset,
+                sys_flag,
+                store_ms,
+                self._log.memory,
+                filled - text_bytes,
+                filled,
+                is_awaited,
             )
             queue_offset += 1
         if not self._held:
             self.release()
-        return AppendedBatch(log_offsets, whole, first, store_ms)
+        return AppendedBatch(packed_offsets, log_offset + total, whole, first, store_ms)
 
     def _record_bytes(self, queues: TopicQueues, body_bytes: int, properties_bytes: int) -> int:
         """Return the size of a record between IPv4 hosts, if it keeps the limits."""
@@ -309,7 +355,7 @@ class Appender:
             raise _too_large("a body", body_bytes, self.message_bytes_max)
         if properties_bytes > _PROPERTIES_MAX:
             raise _too_large("properties", properties_bytes, PROPERTIES_BYTES_MAX)
-        total = _FIXED_BYTES + body_bytes + len(queues.field) + properties_bytes
+        total = _size_of(len(queues.field), body_bytes, properties_bytes)
         if total > self.message_bytes_max + _MARGIN_BYTES:
             raise _too_large("a record", total, self.message_bytes_max + RECORD_MARGIN_BYTES)
         return total
@@ -344,13 +390,17 @@ class Appender:
         queue_offset: int,
         sys_flag: int,
         store_ms: int,
-        properties_bytes: int,
+        memory: Any,
+        at: int,
+        end: int,
+        is_awaited: bool,
     ) -> None:
-        """Dispatch the record just written, at whose end its properties are, and tell of it."""
-        if self._undispatched:
+        """Dispatch a record that was just written, and tell of it.
+
+        Its properties are from ``at`` to ``end`` in a buffer.
+        """
+        if self._undispatched_at >= 0:
             return
-        memory = self._log.memory
-        end = self._log.filled
         try:
             tags_code = self._dispatcher.dispatch_in(
                 queues,
@@ -361,19 +411,23 @@ class Appender:
                 sys_flag,
                 store_ms,
                 memory,
-                end - properties_bytes,
+                at,
                 end,
             )
         except OSError as problem:
             self._not_dispatched(log_offset, problem)
             return
-        if self.on_arrival is not None and not sys_flag & _PREPARED:
-            if self.awaited is not None and queues.name not in self.awaited:
-                return
-            properties = bytes(memory[end - properties_bytes : end])
+        if is_awaited and not sys_flag & _PREPARED:
+            properties = bytes(memory[at:end])
             self._news.append(
                 (queues.name, queue.queue_id, queue_offset, tags_code, store_ms, properties)
             )
+
+    def _is_awaited(self, queues: TopicQueues) -> bool:
+        """Whether somebody wants to be told of a topic's messages."""
+        if self.on_arrival is None:
+            return False
+        return self.awaited is None or queues.name in self.awaited
 
     def hold(self) -> None:
         """Let what is appended from now on wait for `release`, which brings it all into the log.
@@ -421,14 +475,37 @@ class Appender:
         return self.on_failure(self._lost)
 
     def _not_dispatched(self, log_offset: int, problem: OSError) -> None:
-        """Refuse further messages; the record is whole, and the next start dispatches it.
+        """Refuse further messages until `catch_up`: none may get ahead of this one.
 
-        And with it all that follow it in its batch, which must not get ahead of it: that start
-        goes on behind the newest record that a queue knows of.
+        The record is whole, and so are those that follow it in its batch.
         """
-        logger.error("record not dispatched offset=%d reason=%s", log_offset, problem)
-        self._undispatched = True
-        self.refusal = f"queues and index cannot be written: {problem}"
+        logger.error("records not dispatched from=%d reason=%s", log_offset, problem)
+        if self._undispatched_at < 0:
+            self._undispatched_at = log_offset
+
+    def catch_up(self) -> None:
+        """Dispatch the records that could not be, in case there is room for it now.
+
+        Raises:
+            StoreUnavailableError: there is not.
+        """
+        start = self._undispatched_at
+        if start < 0:
+            return
+        if self._log.filled:
+            raise StoreUnavailableError("queues and index cannot be written for now")
+        if self._index is not None:
+            start = min(start, max(self._index.end_log(), self._log.min_offset()))
+        try:
+            count = redispatch(
+                self._log.segments, start, self._log.written_to, self._table, self._dispatcher
+            )
+        except OSError as problem:
+            raise StoreUnavailableError(
+                f"queues and index cannot be written: {problem}"
+            ) from problem
+        self._undispatched_at = -1
+        logger.info("records dispatched after all from=%d count=%d", start, count)
 
     def _admit(self, topic: str) -> TopicQueues:
         """Let in a topic that has no queue yet."""
@@ -451,6 +528,17 @@ class Appender:
         if not 0 <= queue_id < 2**31:
             raise InvalidMessageError(f"queue {queue_id}, expected 0 or more")
         return self._table.queue(queues, queue_id)
+
+
+def _size_of(field_bytes: int, body_bytes: int, properties_bytes: int) -> int:
+    """The size of a record between IPv4 hosts, whose topic takes ``field_bytes``."""
+    return _FIXED_BYTES + field_bytes + body_bytes + properties_bytes
+
+
+def _v6_bits(born_host: bytes, store_host: bytes) -> int:
+    """The flags that say which hosts have long addresses."""
+    bits = _BORN_V6 if len(born_host) == _HOST_V6_BYTES else 0
+    return bits | _STORE_V6 if len(store_host) == _HOST_V6_BYTES else bits
 
 
 def _too_large(what: str, met: int, limit: int) -> InvalidMessageError:

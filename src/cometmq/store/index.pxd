@@ -13,7 +13,11 @@ cdef class IndexFile:
     cdef unsigned char* _memory
     cdef long long _slots
     cdef long long _entries
+    cdef long long _entries_at
     cdef long long _reserved
+    cdef long long _seconds_of
+    cdef int _seconds
+    cdef readonly long long ready
     cdef readonly long long begin_ms
     cdef readonly long long end_ms
     cdef readonly long long begin_log
@@ -23,12 +27,11 @@ cdef class IndexFile:
 
     cdef _attach(self, Segment segment)
     cpdef bint is_full(self)
-    @cython.locals(position=cython.longlong, start=cython.longlong, stop=cython.longlong)
+    @cython.locals(position=cython.longlong, stop=cython.longlong)
     cpdef reserve(self, long long entries)
-    @cython.locals(
-        slot=cython.Py_ssize_t, entry=cython.Py_ssize_t, seconds=cython.longlong,
-        previous=cython.int)
+    @cython.locals(number=cython.int, previous=cython.int)
     cdef put(self, int hashed, long long log_offset, long long store_ms)
+    cdef _count_seconds(self, long long store_ms)
     cdef expect(self, int hashed)
     cpdef write_header(self)
     cdef Py_ssize_t _position(self, long long number) noexcept
@@ -50,6 +53,7 @@ cdef class Index:
     cdef bytearray _space
     cdef unsigned char* _notes
 
+    @cython.locals(newest=IndexFile)
     cpdef make_room(self, long long entries)
     cpdef long long end_log(self)
     @cython.locals(position=cython.Py_ssize_t)

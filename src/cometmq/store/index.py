@@ -55,7 +55,12 @@ class IndexFile:
         self._attach(segment)
         self._slots = slots
         self._entries = entries
+        self._entries_at = _HEADER_BYTES + slots * 4
         self._reserved = 0
+        self._seconds_of = -1
+        self._seconds = 0
+        self.ready = 0
+        """Entries up to this number can be written without asking the disk."""
         header = _HEADER.unpack_from(segment.view)
         self.begin_ms, self.end_ms, self.begin_log, self.end_log = header[:4]
         self.slots_used = header[4]
@@ -67,6 +72,7 @@ class IndexFile:
     def begin_after(self, log_offset: int, store_ms: int) -> None:
         """Take over where the previous file ended."""
         self.begin_ms = self.end_ms = store_ms
+        self._seconds_of = -1
         self.begin_log = self.end_log = log_offset
         self.write_header()
 
@@ -87,31 +93,44 @@ class IndexFile:
         Raises:
             OSError: the disk is full or broken.
         """
+        if self.next_entry + entries <= self.ready or self.ready == self._entries:
+            return
         position = self._position(self.next_entry + entries)
-        if position > self._reserved:
-            start = max(self._reserved, 0)
-            stop = min(position + _RESERVE_BYTES, self.segment.size_bytes)
-            self.segment.file.reserve(start, stop)
-            self._reserved = stop
+        stop = min(position + _RESERVE_BYTES, self.segment.size_bytes)
+        self.segment.file.reserve(self._reserved, stop)
+        self._reserved = stop
+        self.ready = (stop - self._entries_at) // _ENTRY_BYTES
 
     def put(self, hashed: int, log_offset: int, store_ms: int) -> None:
         """Add one entry; the file must not be full. The header is not written yet."""
-        slot = _HEADER_BYTES + hashed % self._slots * 4
-        seconds = 0
-        if self.begin_ms > 0 and store_ms > self.begin_ms:
-            seconds = min((store_ms - self.begin_ms) // 1000, _INT_MAX)
-        entry = self._position(self.next_entry)
+        number = self.next_entry
+        if store_ms != self._seconds_of:
+            self._count_seconds(store_ms)
         previous = raw.add_entry(
-            self._memory, slot, entry, self.next_entry, hashed, log_offset, seconds
+            self._memory,
+            _HEADER_BYTES + hashed % self._slots * 4,
+            self._entries_at + number * _ENTRY_BYTES,
+            number,
+            hashed,
+            log_offset,
+            self._seconds,
         )
-        if self.next_entry <= 1 or self.begin_ms == 0:  # 0: a kill kept the first header back
+        if number <= 1 or self.begin_ms == 0:  # 0: a kill kept the first header back
             self.begin_log = log_offset
             self.begin_ms = store_ms
+            self._seconds_of = -1
         if previous == 0:
             self.slots_used += 1
-        self.next_entry += 1
+        self.next_entry = number + 1
         self.end_log = log_offset
         self.end_ms = store_ms
+
+    def _count_seconds(self, store_ms: int) -> None:
+        """Keep what entries of a store time say of it; there are mostly many of the same one."""
+        self._seconds_of = store_ms
+        self._seconds = 0
+        if self.begin_ms > 0 and store_ms > self.begin_ms:
+            self._seconds = min((store_ms - self.begin_ms) // 1000, _INT_MAX)
 
     def expect(self, hashed: int) -> None:
         """Tell the processor that the slot of a hash will be written soon."""
@@ -148,7 +167,7 @@ class IndexFile:
 
     def _position(self, number: int) -> int:
         """Where an entry is in the file."""
-        return _HEADER_BYTES + self._slots * 4 + number * _ENTRY_BYTES
+        return self._entries_at + number * _ENTRY_BYTES
 
     def has(self, hashed: int, log_offset: int) -> bool:
         """Return whether the file leads from a hash to a record."""
@@ -250,9 +269,10 @@ class Index:
             OSError: the disk is full or broken.
         """
         newest = self.newest
-        if newest is None or newest.is_full():
+        if newest is None or newest.next_entry >= self._entries:
             newest = self._roll()
-        newest.reserve(entries)
+        if newest.next_entry + entries > newest.ready:
+            newest.reserve(entries)
 
     def end_log(self) -> int:
         """Return where the last record is that is indexed; -1 if there is none."""

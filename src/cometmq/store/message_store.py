@@ -8,6 +8,7 @@ Source: DefaultMessageStore, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Iterable
@@ -20,7 +21,7 @@ from cometmq.store.commit_log import CommitLog
 from cometmq.store.config import StoreSettings
 from cometmq.store.dispatch import Dispatcher, QueueTable
 from cometmq.store.durability import Durability
-from cometmq.store.errors import StoreLockedError
+from cometmq.store.errors import StoreLockedError, StoreUnavailableError
 from cometmq.store.index import Index
 from cometmq.store.loading import Loader
 from cometmq.store.lookup import QueryResult, offset_at_time, query, record_at, store_time_of_unit
@@ -447,6 +448,8 @@ class MessageStore:
         """
         if self._lock is None:
             return 0
+        with contextlib.suppress(StoreUnavailableError):
+            self._appender.catch_up()
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
         disk = look_at_disk(self._files, self.settings)
         self._disk_ratio = disk.used_ratio

@@ -5,21 +5,25 @@ cdef extern from *:
     void prefetch "__builtin_prefetch"(const void* address, int for_writing) noexcept
 
 
+cdef extern from "<arpa/inet.h>":
+    unsigned int htonl(unsigned int number) noexcept
+    unsigned int ntohl(unsigned int number) noexcept
+
+
 cdef unsigned char* address_of(const unsigned char[::1] mapping)
 cdef void expect(const unsigned char* memory, Py_ssize_t position) noexcept
 cdef short get_i16(const unsigned char* memory, Py_ssize_t position) noexcept
 
-@cython.locals(value=cython.uint, at=cython.int)
+@cython.locals(word=cython.uint)
 cdef int get_i32(const unsigned char* memory, Py_ssize_t position) noexcept
 
-@cython.locals(value=cython.ulonglong, at=cython.int)
+@cython.locals(high=cython.ulonglong, low=cython.uint)
 cdef long long get_i64(const unsigned char* memory, Py_ssize_t position) noexcept
 cdef void put_i16(unsigned char* memory, Py_ssize_t position, int value) noexcept
 
-@cython.locals(at=cython.int)
+@cython.locals(word=cython.uint)
 cdef void put_i32(unsigned char* memory, Py_ssize_t position, int value) noexcept
 
-@cython.locals(at=cython.int)
 cdef void put_i64(unsigned char* memory, Py_ssize_t position, long long value) noexcept
 
 cdef void put_bytes(unsigned char* memory, Py_ssize_t position, bytes data) noexcept

@@ -59,20 +59,18 @@ def get_i16(memory: Any, position: int) -> int:
 def get_i32(memory: Any, position: int) -> int:
     """Return the 4-byte integer at ``position``."""
     if cython.compiled:
-        value = 0
-        for at in range(4):
-            value = value << 8 | memory[position + at]
-        return cython.cast(cython.int, value)  # type: ignore[no-any-return]
+        word = cython.cast(cython.uint, 0)
+        memcpy(cython.address(word), memory + position, 4)
+        return cython.cast(cython.int, ntohl(word))  # type: ignore  # noqa: F821
     return int(_I32.unpack_from(memory, position)[0])
 
 
 def get_i64(memory: Any, position: int) -> int:
     """Return the 8-byte integer at ``position``."""
     if cython.compiled:
-        value = 0
-        for at in range(8):
-            value = value << 8 | memory[position + at]
-        return cython.cast(cython.longlong, value)  # type: ignore[no-any-return]
+        high = cython.cast(cython.ulonglong, cython.cast(cython.uint, get_i32(memory, position)))
+        low = cython.cast(cython.uint, get_i32(memory, position + 4))
+        return cython.cast(cython.longlong, high << 32 | low)  # type: ignore[no-any-return]
     return int(_I64.unpack_from(memory, position)[0])
 
 
@@ -88,8 +86,8 @@ def put_i16(memory: Any, position: int, value: int) -> None:
 def put_i32(memory: Any, position: int, value: int) -> None:
     """Write a 4-byte integer."""
     if cython.compiled:
-        for at in range(4):
-            memory[position + at] = (value >> (24 - 8 * at)) & 0xFF
+        word = htonl(cython.cast(cython.uint, value))  # type: ignore  # noqa: F821
+        memcpy(memory + position, cython.address(word), 4)
     else:
         _I32.pack_into(memory, position, value)
 
@@ -97,8 +95,8 @@ def put_i32(memory: Any, position: int, value: int) -> None:
 def put_i64(memory: Any, position: int, value: int) -> None:
     """Write an 8-byte integer."""
     if cython.compiled:
-        for at in range(8):
-            memory[position + at] = (value >> (56 - 8 * at)) & 0xFF
+        put_i32(memory, position, value >> 32)
+        put_i32(memory, position + 4, value)
     else:
         _I64.pack_into(memory, position, value)
 

@@ -51,6 +51,17 @@ def test_the_short_way_writes_what_the_long_way_writes(
     )
 
 
+@given(st.lists(st.binary(max_size=300).map(bytes.hex), max_size=40), INT32)
+def test_a_text_in_the_short_way_may_have_any_length(ids: list[str], opaque: int) -> None:
+    short = SuccessFormat('{"before":"%d","ids":"%s","after":"%d"}')
+    told = ",".join(ids)
+
+    for _ in range(2):  # the space of the first is used again
+        answer = decoded(short.head((7, told.encode(), 8, opaque)))
+        assert answer.opaque == opaque
+        assert answer.fields == {"before": "7", "ids": told, "after": "8"}
+
+
 def test_a_percent_sign_in_the_format_stays_one() -> None:
     short = SuccessFormat('{"region":"100%%","offset":"%d"}')
 

@@ -413,30 +413,61 @@ class NoNewFiles(FaultyFiles):
         return super().open_mapped(path, size_bytes, **more)
 
 
-@pytest.mark.parametrize(("kind", "refusals"), [("consumequeue", 1), ("index", 1), ("index", 99)])
-def test_what_a_batch_could_not_dispatch_comes_with_the_next_start(
-    tmp_path: Path, kind: str, refusals: int
-) -> None:
+KEYS = [f"k{number}" for number in range(80)]
+
+
+def half_dispatched(tmp_path: Path, kind: str) -> tuple[MessageStore, NoNewFiles]:
+    """A store whose disk had no room for all that followed from its second batch."""
     files = NoNewFiles()
     store = opened(tmp_path, files=files)
-    keys = [f"k{number}" for number in range(80)]
-    items = [(key.encode(), f"KEYS\x01{key}".encode()) for key in keys]
+    items = [(key.encode(), f"KEYS\x01{key}".encode()) for key in KEYS]
     put_batch(store, batch(*items[:40]))
-    files.kind, files.refusals = kind, refusals
+    files.kind, files.refusals = kind, 10**6
     assert put_batch(store, batch(*items[40:])).queue_offset == 40
-    with pytest.raises(StoreUnavailableError, match=r"queues and index cannot be written: .*space"):
-        put(store)
-    for key in keys[:40]:
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError, match=r"queues and index .*: .*space"):
+            put(store)
+    store.clean()
+    for key in KEYS[:40]:
         assert len(store.query(TOPIC, key, 9, 0, 2**62).records) == 1
+    return store, files
+
+
+def all_is_there(store: MessageStore, *more: bytes) -> None:
+    assert bodies(store) == [*(key.encode() for key in KEYS), *more]
+    for key in KEYS:
+        assert len(store.query(TOPIC, key, 9, 0, 2**62).records) == 1
+
+
+@pytest.mark.parametrize("kind", ["consumequeue", "index"])
+def test_what_a_batch_could_not_dispatch_comes_with_the_next_start(
+    tmp_path: Path, kind: str
+) -> None:
+    store, files = half_dispatched(tmp_path, kind)
     files.refusals = 0
     store.close()
 
     again = opened(tmp_path, files=files)
 
-    assert bodies(again) == [key.encode() for key in keys]
-    for key in keys:
-        assert len(again.query(TOPIC, key, 9, 0, 2**62).records) == 1
+    all_is_there(again)
     again.close()
+    with StoreReader(small_settings(tmp_path)) as reader:
+        assert list(reader.verify()) == []
+
+
+@pytest.mark.parametrize("kind", ["consumequeue", "index"])
+@pytest.mark.parametrize("first", ["append", "clean"])
+def test_what_a_batch_could_not_dispatch_comes_as_soon_as_there_is_room(
+    tmp_path: Path, kind: str, first: str
+) -> None:
+    store, files = half_dispatched(tmp_path, kind)
+    files.refusals = 0
+    if first == "clean":
+        store.clean()
+        all_is_there(store)
+    assert put(store, b"next").queue_offset == 80
+    all_is_there(store, b"next")
+    store.close()
     with StoreReader(small_settings(tmp_path)) as reader:
         assert list(reader.verify()) == []
 

@@ -44,7 +44,7 @@ cdef class PlainSends(FastPath):
     @cython.locals(
         length=cython.uint, word=cython.uint,
         header_at=cython.Py_ssize_t, body_at=cython.Py_ssize_t, frame_end=cython.Py_ssize_t,
-        stored=Appended, batch=AppendedBatch, place=tuple, many=tuple, ids=str)
+        stored=Appended, batch=AppendedBatch, place=tuple, many=tuple, ids=bytes)
     cdef Py_ssize_t _take_all(
         self, bytearray data, Py_ssize_t at, Py_ssize_t end, Wire wire, list heads,
         list places) except -1
@@ -57,6 +57,8 @@ cdef class PlainSends(FastPath):
         self, bytearray data, Py_ssize_t start, Py_ssize_t stop, Wire wire)
 
     cdef bint _read(self, bytearray data, Py_ssize_t at, Py_ssize_t end) except -1
+    @cython.locals(sys_flag=cython.longlong, reconsumed=cython.longlong)
+    cdef bint _read_typed(self, bytes header) except -1
 
     @cython.locals(
         seen=cython.uint, memory=cython.p_uchar, key=cython.uchar, start=cython.Py_ssize_t,

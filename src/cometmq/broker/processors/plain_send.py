@@ -11,7 +11,8 @@ Whatever differs in the least (another key, an escape, a number that is none, an
 message that is refused) is left where it is, and the general path handles it. All sends of one
 read are answered in one write; with synchronous flush they share one wait for the disk.
 
-Worth its while compiled only; interpreted, nothing calls it but tests. Source: ours.
+Interpreted, looking at every byte would be the longer way: there the general parser reads the
+header, and plain is what it finds nothing odd about. Source: ours.
 """
 
 from __future__ import annotations
@@ -21,15 +22,22 @@ from time import perf_counter
 from cometmq.broker.processors.send import SendMessage
 from cometmq.model.errors import CometError, StoreError
 from cometmq.model.flags import SysFlag
+from cometmq.protocol.command import plain_send_header
 from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.octets import copy_of, matches, two_u32
 from cometmq.protocol.plain_json import NOT_PLAIN, end_of_number, end_of_text, number, opaque_in
 from cometmq.remoting.wire import FastPath, Wire
 from cometmq.store.appending import Appended, AppendedBatch
 
+try:
+    import cython  # type: ignore[import-untyped]
+except ImportError:  # interpreted, without Cython at hand
+    from cometmq.system.uncompiled import cython
+
 _HEAD = b'{"code":3'
 _AFTER_CODE = b'0,"extFields":{"'
 _HEAD_BYTES = 26
+_HEADS = (_HEAD + b"1" + _AFTER_CODE, _HEAD + b"2" + _AFTER_CODE)
 _BATCH_NO, _BATCH_YES = b"false", b"true"
 _PREFIX_BYTES = 8
 _REQUIRED = 0b11111111
@@ -87,7 +95,7 @@ class PlainSends(FastPath):
         self._send.follow_rules()
         self._known_topic = b""
         heads: list[bytes] = []
-        places: list[tuple[int | str, int, int, int]] = []
+        places: list[tuple[int | bytes, int, int, int]] = []
         lost: StoreError | None = None
         self._appender.hold()
         try:
@@ -110,7 +118,7 @@ class PlainSends(FastPath):
         end: int,
         wire: Wire,
         heads: list[bytes],
-        places: list[tuple[int | str, int, int, int]],
+        places: list[tuple[int | bytes, int, int, int]],
     ) -> int:
         """Store the plain sends from ``at`` on; returns where the first other frame begins."""
         while _begins_plain(data, at, end):
@@ -132,7 +140,7 @@ class PlainSends(FastPath):
                 batch = self._store_batch(data, body_at, frame_end, wire)
                 if batch is None:
                     break
-                ids = self._send.ids_of(batch.log_offsets)
+                ids = self._send.ids_of(batch)
                 many = (ids, self._queue_id, batch.queue_offset, self._opaque)
                 heads.append(self._send.batch_success.head(many))
                 places.append(many)
@@ -142,7 +150,7 @@ class PlainSends(FastPath):
                 if stored is None:
                     break
                 place = (stored.log_offset, self._queue_id, stored.queue_offset, self._opaque)
-                heads.append(self._send.success.numbers_head(place))
+                heads.append(self._send.success.head(place))
                 places.append(place)
                 self._log_end = stored.log_offset + stored.size_bytes
             at = frame_end
@@ -199,7 +207,7 @@ class PlainSends(FastPath):
             )
         except CometError:
             return None
-        self._stats.put(self._name, self._queue_id, len(stored.log_offsets), stored.size_bytes)
+        self._stats.put(self._name, self._queue_id, stored.count, stored.size_bytes)
         return stored
 
     def _look_up(self) -> None:
@@ -217,6 +225,8 @@ class PlainSends(FastPath):
 
     def _read(self, data: bytearray, at: int, end: int) -> bool:
         """Read the header that lies from ``at`` to ``end``; False if it is not plain."""
+        if not cython.compiled:
+            return self._read_typed(copy_of(data, at, end))
         self._text = b""
         self._reconsumed = 0
         self._is_batch = False
@@ -232,6 +242,28 @@ class PlainSends(FastPath):
             and self._opaque != _NOT_PLAIN
             and self._queue_id <= _INT32_MAX
         )
+
+    def _read_typed(self, header: bytes) -> bool:
+        """Do the same as the general path does, which checks that numbers fit; interpreted."""
+        found = plain_send_header(header)
+        if found is None:
+            return False
+        fields, self._opaque = found
+        self._sys_flag = sys_flag = fields.sys_flag
+        self._reconsumed = reconsumed = fields.reconsume_times or 0
+        if sys_flag & _NEEDS_CARE or sys_flag < 0 or reconsumed < 0:
+            return False
+        text = fields.properties
+        try:
+            self._topic = fields.topic.encode("ascii")
+            self._text = text.encode() if text else b""
+        except UnicodeEncodeError:
+            return False
+        self._queue_id = fields.queue_id
+        self._born_ms = fields.born_timestamp
+        self._flag = fields.flag
+        self._is_batch = fields.batch is True
+        return fields.max_reconsume_times is None
 
     def _read_fields(self, data: bytearray, at: int, end: int) -> int:
         """Read the fields, ``at`` being the first one's name; returns the position behind them."""
@@ -316,6 +348,8 @@ class PlainSends(FastPath):
 
 def _begins_plain(data: bytearray, at: int, end: int) -> bool:
     at += _PREFIX_BYTES
+    if not cython.compiled:
+        return data[at : at + _HEAD_BYTES] in _HEADS and at + _HEAD_BYTES <= end
     if at + _HEAD_BYTES > end or not matches(data, at, end, _HEAD):
         return False
     unit = data[at + 9]

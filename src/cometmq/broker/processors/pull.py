@@ -116,11 +116,11 @@ class Pull(HeldPull):
         """Answer with what was found; False when the answer must take the long way."""
         request = self.came_as
         if request is None:
-            self.wire.write(success.numbers_head(numbers, found.size_bytes), found.slices)
+            self.wire.write(success.head(numbers, found.size_bytes), found.slices)
             return True
         if request.command.serialization != JSON_HEADER:
             return False
-        request.reply_head(success.numbers_head(numbers, found.size_bytes), found.slices)
+        request.reply_head(success.head(numbers, found.size_bytes), found.slices)
         return True
 
 

@@ -2,9 +2,9 @@ cimport cython
 
 from cometmq.broker.services.intake cimport Intake, Placement
 from cometmq.broker.services.stats cimport BrokerStats
-from cometmq.protocol.octets cimport put_bytes, put_hex
+from cometmq.protocol.octets cimport copy_of, put_hex, two_u32
 from cometmq.remoting.exchange cimport Request, Response, SuccessFormat
-from cometmq.store.appending cimport Appended, Appender
+from cometmq.store.appending cimport Appended, AppendedBatch, Appender
 
 
 cdef class SendMessage:
@@ -18,7 +18,7 @@ cdef class SendMessage:
     cdef object _commit
     cdef readonly bytes store_host
     cdef str _id_prefix
-    cdef bytes _id_start
+    cdef bytes _id_pattern
     cdef int _host_flag
     cdef object _rules
     cdef dict _trace_fields
@@ -32,8 +32,10 @@ cdef class SendMessage:
 
     @cython.locals(placement=Placement, host=bytes, stored=Appended, place=tuple)
     cdef _store_one(self, Request request, object header)
-    @cython.locals(space=bytearray, end=cython.Py_ssize_t, log_offset=cython.longlong)
-    cpdef str ids_of(self, list log_offsets)
+    @cython.locals(
+        space=bytearray, step=cython.Py_ssize_t, at=cython.Py_ssize_t, number=cython.Py_ssize_t,
+        high=cython.ulonglong, low=cython.uint)
+    cpdef bytes ids_of(self, AppendedBatch batch)
     cpdef int host_flags(self, bytes born_host) except? -1
     cdef int _sys_flag(self, object header, bytes born_host) except? -1
     cdef _succeed(self, Request request, SuccessFormat success, tuple place)

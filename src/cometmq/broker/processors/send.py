@@ -29,14 +29,18 @@ from cometmq.protocol.headers import (
     SendMessageResponse,
     SendMessageV2Request,
 )
-from cometmq.protocol.octets import put_bytes, put_hex
+from cometmq.protocol.octets import copy_of, put_hex, two_u32
 from cometmq.protocol.properties import decode_properties
 from cometmq.remoting.exchange import Request, Response, SuccessFormat
 from cometmq.remoting.wire import Wire
 from cometmq.store import MessageStore, SegmentCreateError
+from cometmq.store.appending import AppendedBatch
 
-Place = tuple[int | str, int, int]
+Place = tuple[int | bytes, int, int]
 """What an answer tells: log offset or message ids, queue, and queue offset."""
+
+_ID_END = b"0" * 16 + b","
+"""The digits of a log offset, yet to be filled in, and what separates ids."""
 
 
 class SendMessage:
@@ -73,7 +77,7 @@ class SendMessage:
         self._commit = commit
         self.store_host = store_host
         self._id_prefix = store_host.hex().upper()
-        self._id_start = self._id_prefix.encode()
+        self._id_pattern = self._id_prefix.encode() + _ID_END
         self._host_flag = SysFlag.STORE_HOST_V6 if len(store_host) > 8 else 0
         self._rules: IntakeRules | None = None
         self.follow_rules()
@@ -171,15 +175,16 @@ class SendMessage:
         """The bits that say which hosts of a record have IPv6 addresses."""
         return self._host_flag | (SysFlag.BORN_HOST_V6 if len(born_host) > 8 else 0)
 
-    def ids_of(self, log_offsets: list[int]) -> str:
+    def ids_of(self, batch: AppendedBatch) -> bytes:
         """The ids of the messages of a batch, as an answer tells them."""
-        space = bytearray(len(log_offsets) * (len(self._id_start) + 17))
-        end = 0
-        for log_offset in log_offsets:
-            end = put_bytes(space, end, self._id_start)
-            end = put_hex(space, end, log_offset)
-            end = put_bytes(space, end, b",")
-        return space[: end - 1].decode("ascii")
+        space = bytearray(self._id_pattern * batch.count)
+        step = len(self._id_pattern)
+        at = step - len(_ID_END)
+        for number in range(batch.count):
+            high, low = two_u32(batch.packed_offsets, number * 8)
+            put_hex(space, at, high << 32 | low)
+            at += step
+        return copy_of(space, 0, len(space) - 1)
 
     def _store_batch(self, request: Request, header: SendHeader) -> None:
         connection = request.connection
@@ -196,9 +201,8 @@ class SendMessage:
             store_host=self.store_host,
             reconsume_times=header.reconsume_times or 0,
         )
-        count = len(stored.log_offsets)
-        self.stats.put(placement.topic, placement.queue_id, count, stored.size_bytes)
-        place = (self.ids_of(stored.log_offsets), placement.asked_queue_id, stored.queue_offset)
+        self.stats.put(placement.topic, placement.queue_id, stored.count, stored.size_bytes)
+        place = (self.ids_of(stored), placement.asked_queue_id, stored.queue_offset)
         if self._commit is None:
             self._succeed(request, self.batch_success, place)
         else:
@@ -237,7 +241,7 @@ class SendMessage:
         self,
         wire: Wire,
         heads: bytes,
-        places: list[tuple[int | str, int, int, int]],
+        places: list[tuple[int | bytes, int, int, int]],
         end: int,
         began_s: float,
     ) -> None:
@@ -272,7 +276,7 @@ class SendMessage:
     def answer_lost(
         self,
         wire: Wire,
-        places: list[tuple[int | str, int, int, int]],
+        places: list[tuple[int | bytes, int, int, int]],
         problem: StoreError,
     ) -> None:
         """Refuse sends that were given their places and could not be written there after all."""
@@ -297,7 +301,9 @@ class SendMessage:
     def _stored(self, code: int, place: Place) -> Response:
         """The long way, for answers that are no success or not in JSON."""
         where, queue_id, queue_offset = place
-        message_id = where if isinstance(where, str) else f"{self._id_prefix}{where:016X}"
+        message_id = (
+            where.decode() if isinstance(where, bytes) else f"{self._id_prefix}{where:016X}"
+        )
         header = SendMessageResponse(
             msg_id=message_id, queue_id=queue_id, queue_offset=queue_offset
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -261,6 +262,16 @@ async def test_a_request_that_is_not_confirmed_raises_what_is_known_of_it(
             await asking.request(Message("unknown", b"x"), timeout=1.0)
 
         assert len(Replies.of(instance)) == 0
+
+
+async def test_a_request_without_any_answer_times_out_as_one_without_a_reply() -> None:
+    """Even if the busy loop learns at once that the time of both is up, the send's and its own."""
+    broker = AskedBroker("a", Act.STAY_SILENT)
+    async with ScriptedCluster([broker]) as cluster, Producer(cluster.address, group="g") as asking:
+        await asking.ready("t")
+        asyncio.get_running_loop().call_later(0.1, time.sleep, 0.4)
+        with pytest.raises(ReplyTimeoutError):
+            await asking.request(ASK, timeout=0.3)
 
 
 async def test_a_cancelled_request_leaves_nothing_behind() -> None:

@@ -22,7 +22,7 @@ from cometmq.client.config import (
 )
 from cometmq.client.destinations import Place
 from cometmq.client.detector import Detector
-from cometmq.client.errors import ReplyTimeoutError, SendFailedError
+from cometmq.client.errors import ReplyTimeoutError, SendFailedError, SendTimeoutError
 from cometmq.client.hooks import ForbiddenHook, SendHook
 from cometmq.client.instance import ClientInstance, Membership
 from cometmq.client.lifetime import Ending, Lifetime
@@ -411,9 +411,10 @@ class Producer(Lifetime):
             await _first_of(reply, reply, deadline)
             if reply.done():
                 return reply.result()
-            if error is not None:
+            if error is not None and not isinstance(error, SendTimeoutError):
                 raise error
-            raise ReplyTimeoutError(f"no reply from {message.topic} within {timeout:g} s")
+            late = f"no reply from {message.topic} within {timeout:g} s"
+            raise ReplyTimeoutError(late) from error
         finally:
             replies.forget(properties)
             _let_go(sending)

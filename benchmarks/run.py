@@ -43,6 +43,8 @@ def main() -> int:
         "seconds per figure": options.duration,
         "flush": "asynchronous and synchronous as the row says, all else at its default",
     }
+    if not options.quick:
+        settings["memory touched first"] = machine.touch_memory()
     results = Results(machine.facts(), settings)
     try:
         for number in range(1, options.rounds + 1):

@@ -19,8 +19,10 @@ sys.path[:0] = [str(TESTS / "interop"), str(TESTS / "conformance")]
 import kit  # noqa: E402
 import toolchain  # noqa: E402
 from codes import Request  # noqa: E402
-from processes import Process, accepts, free_port_block  # noqa: E402
+from processes import Process, accepts  # noqa: E402
 from wire import Connection, ConnectionClosedError, NoAnswerError  # noqa: E402
+
+from cometmq.testing.ports import free_broker_port, free_port  # noqa: E402
 
 FIRST_SEND_SECONDS_MAX = 60.0
 HEAP = "2g"
@@ -55,8 +57,8 @@ class Server:
         self.folder = folder
         self.flush = flush
         self.started_at = 0.0
-        self.namesrv_port = free_port_block(1)
-        self.port = free_port_block(6) + 2
+        self.namesrv_port = free_port()
+        self.port = free_broker_port()
         self.processes: list[Process] = []
 
     @property

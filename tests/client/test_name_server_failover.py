@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -15,6 +14,7 @@ from cometmq.client.name_servers import NameServers
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.remoting import RemotingClient
+from cometmq.testing.ports import LOOPBACK, free_port
 from support.scripted import ScriptedNameServer, route
 
 SHORT_S = 0.4
@@ -22,9 +22,7 @@ SHORT_S = 0.4
 
 def dead_address() -> str:
     """An address on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"{LOOPBACK}:{free_port()}"
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import pytest
 
@@ -26,6 +25,7 @@ from cometmq.client.name_servers import NameServers
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.remoting import RemotingClient
+from cometmq.testing.ports import LOOPBACK, free_port
 from support.scripted import Act, ScriptedBroker, ScriptedCluster, route
 
 MESSAGE = Message(topic="t", body=b"x")
@@ -42,10 +42,8 @@ def producer(cluster: ScriptedCluster, *, retries: int = 2) -> Producer:
 
 
 def dead_address() -> str:
-    """An address that nobody listens on: bound for a moment, then given back."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    """An address that nobody listens on."""
+    return f"{LOOPBACK}:{free_port()}"
 
 
 # --- refusals -----------------------------------------------------------------------------------

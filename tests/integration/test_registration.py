@@ -24,6 +24,7 @@ from cometmq.remoting import RemotingClient, RemotingServer, Request, Response, 
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import SystemClock
 from cometmq.system.files import SystemFiles
+from cometmq.testing.ports import free_port
 
 TIMEOUT_S = 5.0
 WHO = Identity("c", "broker-a", 0, "127.0.0.1:10911", "127.0.0.1:10912")
@@ -77,16 +78,6 @@ async def until(server: NameServer, topic: str) -> None:
             await asyncio.sleep(0.005)
 
 
-def closed_port() -> int:
-    """A port nobody listens on."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Silent:
     """A name server that takes connections and answers nothing."""
 
@@ -118,7 +109,7 @@ async def test_broker_is_known_everywhere_when_start_returns(
 async def test_name_server_that_is_down_is_tolerated_and_registered_at_once_it_is_up(
     broker: Broker, tmp_path: Path
 ) -> None:
-    port = closed_port()
+    port = free_port()
     async with name_server(tmp_path / "1") as up:
         await broker.start(up.address, f"127.0.0.1:{port}")
         assert "broker-a" in up.registry.groups

@@ -22,26 +22,6 @@ class ProcessError(AssertionError):
     """A program did not do what it was started for; the text carries the end of its log."""
 
 
-def free_port_block(size: int = 6) -> int:
-    """The first of ``size`` ports in a row that nothing listens on."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = probe.getsockname()[1]
-        if first + size < 65536 and all(_is_free(first + n) for n in range(size)):
-            return first
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
 def accepts(port: int) -> bool:
     """Whether something on this machine accepts connections on the port."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):

@@ -17,8 +17,10 @@ from typing import Protocol
 import kit
 import toolchain
 from codes import Request
-from processes import Process, ProcessError, accepts, free_port_block
+from processes import Process, ProcessError, accepts
 from wire import Address, Connection
+
+from cometmq.testing.ports import free_broker_port, free_port
 
 VERSIONS = ("4.9.7", "5.3.3")
 CLUSTER, BROKER_NAME = "DefaultCluster", "broker-a"
@@ -196,7 +198,7 @@ class RealNameServer(_RealServer):
     log_name = "namesrv"
 
     def __init__(self, version: str, folder: Path) -> None:
-        super().__init__(version, folder, free_port_block())
+        super().__init__(version, folder, free_port())
 
     def start(self) -> None:
         settings: Settings = {
@@ -216,7 +218,7 @@ class RealBroker(_RealServer):
     def __init__(
         self, version: str, folder: Path, namesrv: str, *, store: Path, settings: Settings
     ) -> None:
-        super().__init__(version, folder, free_port_block() + 2)
+        super().__init__(version, folder, free_broker_port())
         self.namesrv = namesrv
         self.store = store
         self.settings = settings
@@ -263,7 +265,7 @@ class CometNameServer(_CometServer):
     """Our name server."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, free_port_block())
+        super().__init__(folder, free_port())
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
@@ -276,7 +278,7 @@ class CometBroker(_CometServer):
     """Our broker, at any name server, on any store."""
 
     def __init__(self, folder: Path, namesrv: str, *, store: Path, settings: Settings) -> None:
-        super().__init__(folder, free_port_block() + 2)
+        super().__init__(folder, free_broker_port())
         folder.mkdir(parents=True, exist_ok=True)
         self.namesrv = namesrv
         self.store = store
@@ -298,10 +300,9 @@ class CometStandalone(_CometServer):
     """Our name server and broker in one process."""
 
     def __init__(self, folder: Path, *, store: Path, settings: Settings) -> None:
-        first = free_port_block(8)
-        super().__init__(folder, first + 3)
+        super().__init__(folder, free_broker_port())
         folder.mkdir(parents=True, exist_ok=True)
-        self.namesrv = f"127.0.0.1:{first}"
+        self.namesrv = f"127.0.0.1:{free_port()}"
         self.store = store
         self.settings = settings
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from cometmq.testing.ports import free_port
 
 ACCOUNT = "postgres"
 PACKAGED = Path("/usr/lib/postgresql")
@@ -37,7 +38,7 @@ def postgres(folder: Path) -> Iterator[str]:
     try:
         if account:
             shutil.chown(root, ACCOUNT, ACCOUNT)
-        data, port = root / "data", _free_port()
+        data, port = root / "data", free_port()
         init = [folder / "initdb", "-D", data, "-U", ACCOUNT, "-A", "trust", "--no-sync"]
         subprocess.run(init, cwd=root, stdout=subprocess.DEVNULL, check=True, **account)
         options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={root}"
@@ -55,10 +56,3 @@ def postgres(folder: Path) -> Iterator[str]:
 
 def _is_root() -> bool:
     return os.geteuid() == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port

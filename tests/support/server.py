@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from cometmq.testing.ports import free_broker_port, free_port
 
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
@@ -34,17 +35,7 @@ class Ports:
 
 def free_ports() -> Ports:
     """Ports nobody listens on, the broker's fast port included."""
-    for _ in range(200):
-        with socket.socket() as one, socket.socket() as two, socket.socket() as three:
-            one.bind(("127.0.0.1", 0))
-            two.bind(("127.0.0.1", 0))
-            broker = one.getsockname()[1]
-            try:
-                three.bind(("127.0.0.1", broker - 2))
-            except OSError:
-                continue
-            return Ports(namesrv=two.getsockname()[1], broker=broker)
-    raise ServerError("no two free ports, two apart, in 200 tries")
+    return Ports(namesrv=free_port(), broker=free_broker_port())
 
 
 @dataclass

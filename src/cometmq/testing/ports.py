@@ -1,11 +1,20 @@
-"""Finds TCP ports of this machine that nobody uses right now.
+"""Finds TCP ports of this machine that nobody uses, and that nobody takes before they are used.
+
+Systems give outgoing connections ports from a range of their own; those given here lie below it.
+And each process has them from lanes of its own: it keeps a lane's first port bound for as long as
+it lives, so that others find the lane taken. Within a lane ports go round, so that one comes back
+as late as can be.
 
 Source: ours.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
+import threading
+from itertools import chain
 
 from cometmq.model.errors import CometError
 
@@ -13,32 +22,107 @@ FAST_PORT_GAP = 2
 """A broker also listens this far below its port."""
 
 LOOPBACK = "127.0.0.1"
-TRIES = 100
+FIRST = 12_000
+"""Above the ports that RocketMQ's servers have by default."""
+LAST = 32_767
+LANE = 128
+"""Ports in a lane, the one that marks it as taken included."""
+
+
+class _Lanes:
+    """The lanes that this process has taken."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._marks: list[int] = []
+        """File descriptors of the sockets bound to first ports; open as long as the process is."""
+        self._lanes: list[range] = []
+        self._next: list[int] = []
+
+    def take(self, count: int) -> int:
+        """Give the first of ``count`` ports in a row, of a lane at hand or of a new one."""
+        for lane in range(len(self._lanes)):
+            if first := self._search(lane, count):
+                return first
+        self._add()
+        if first := self._search(-1, count):
+            return first
+        raise CometError(f"no {count} free ports in a row in {self._lanes[-1]}")
+
+    def close(self) -> None:
+        """Let others have these lanes, or, in a fork, let only the parent have them."""
+        while self._marks:
+            os.close(self._marks.pop())
+
+    def _search(self, lane: int, count: int) -> int | None:
+        ports = self._lanes[lane]
+        at = self._next[lane]
+        for start in chain(range(at, ports.stop), range(ports.start, at)):
+            row = range(start, start + count)
+            if row.stop <= ports.stop and all(_is_free(port) for port in row):
+                self._next[lane] = row.stop
+                return start
+        return None
+
+    def _add(self) -> None:
+        lanes = range(FIRST, LAST - LANE + 2, LANE)
+        begin = self.pid % len(lanes)
+        for first in chain(lanes[begin:], lanes[:begin]):
+            mark = socket.socket()
+            with contextlib.suppress(OSError):
+                mark.bind((LOOPBACK, first))
+                self._marks.append(mark.detach())
+                self._lanes.append(range(first + 1, first + LANE))
+                self._next.append(first + 1)
+                return
+            mark.close()
+        raise CometError(f"no free ports: other programs have all of {FIRST} to {LAST}")
+
+
+_lanes = _Lanes()
+_lock = threading.Lock()
+
+
+def free_ports(count: int) -> int:
+    """Give the first of so many ports in a row that nobody uses.
+
+    Args:
+        count: how many, at most 127.
+
+    Raises:
+        CometError: there are no such ports.
+    """
+    if not 0 < count < LANE:
+        raise ValueError(f"count is {count}, but 1 to {LANE - 1} ports can be had at a time")
+    global _lanes
+    with _lock:
+        if _lanes.pid != os.getpid():
+            _lanes.close()  # this process is a fork: those are its parent's
+            _lanes = _Lanes()
+        return _lanes.take(count)
 
 
 def free_port() -> int:
-    """Give a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Give a port that nobody uses.
+
+    Raises:
+        CometError: there is none.
+    """
+    return free_ports(1)
 
 
 def free_broker_port() -> int:
-    """Give a port that was free a moment ago, together with the one two below it.
+    """Give a port that nobody uses, nor the fast one below it, nor the next, for replication.
 
     Raises:
-        CometError: no such pair was found in a hundred tries.
+        CometError: there are no such ports.
     """
-    for _ in range(TRIES):
-        port = free_port()
-        if _is_free(port - FAST_PORT_GAP):
-            return port
-    raise CometError(f"no two free ports {FAST_PORT_GAP} apart in {TRIES} tries")
+    return free_ports(FAST_PORT_GAP + 2) + FAST_PORT_GAP
 
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
         except OSError:

@@ -1,0 +1,117 @@
+"""Ports for servers of tests: free, in a row, and nobody else's."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from cometmq.model.errors import CometError
+from cometmq.testing import ports
+from cometmq.testing.ports import (
+    FAST_PORT_GAP,
+    FIRST,
+    LANE,
+    LAST,
+    LOOPBACK,
+    free_broker_port,
+    free_port,
+    free_ports,
+)
+
+
+def listening(port: int) -> socket.socket:
+    return socket.create_server((LOOPBACK, port))
+
+
+def lane_of(port: int) -> int:
+    return (port - FIRST) // LANE
+
+
+@pytest.fixture(autouse=True)
+def _own_lanes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lanes that no other test has taken ports from."""
+    lanes = ports._Lanes()
+    monkeypatch.setattr(ports, "_lanes", lanes)
+    yield
+    lanes.close()
+
+
+def test_ports_are_no_outgoing_ones_and_all_different() -> None:
+    found = [free_port() for _ in range(LANE - 1)]
+
+    assert len(set(found)) == LANE - 1
+    assert all(FIRST <= port <= LAST for port in found)
+
+
+def test_a_row_is_free_and_passes_over_what_is_taken() -> None:
+    first = free_ports(2)
+    with listening(first + 4):
+        row = free_ports(3)
+        assert row == first + 5
+        for port in range(row, row + 3):
+            listening(port).close()
+
+
+def test_a_broker_has_its_fast_port_too() -> None:
+    port = free_broker_port()
+    with listening(port), listening(port - FAST_PORT_GAP), listening(port + 1):
+        assert free_broker_port() - FAST_PORT_GAP == port + 2
+
+
+def test_ports_come_back_when_the_lane_has_gone_round() -> None:
+    first = free_port()
+    for _ in range(LANE - 2):
+        free_port()
+
+    assert free_port() == first
+
+
+def test_another_lane_is_taken_when_one_has_no_room() -> None:
+    first = free_port()
+    taken = [listening(first)] + [listening(free_port()) for _ in range(LANE - 2)]
+    try:
+        assert lane_of(free_port()) != lane_of(first)
+    finally:
+        for server in taken:
+            server.close()
+
+
+def test_other_processes_have_other_lanes() -> None:
+    mine = lane_of(free_port())
+    ask = (
+        "import os; from cometmq.testing.ports import *; os.getpid = lambda: {}; print(free_port())"
+    )
+    # the other one begins its search where this one's lane is
+    pid = os.getpid() + (mine - os.getpid()) % ((LAST - FIRST + 1) // LANE)
+    said = subprocess.check_output([sys.executable, "-c", ask.format(pid)], text=True)
+
+    assert lane_of(int(said)) not in {mine}
+
+
+def test_a_fork_has_a_lane_of_its_own() -> None:
+    mine = free_port()
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        os.write(writing, str(free_port()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        assert lane_of(int(said.read())) != lane_of(mine)
+
+
+@pytest.mark.parametrize("count", [0, -1, LANE])
+def test_a_row_has_a_length(count: int) -> None:
+    with pytest.raises(ValueError, match=rf"count is {count}, but 1 to {LANE - 1}"):
+        free_ports(count)
+
+
+def test_that_none_are_left_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "LAST", FIRST + LANE - 1)
+    with listening(FIRST), pytest.raises(CometError, match=f"all of {FIRST} to {FIRST + LANE - 1}"):
+        free_port()

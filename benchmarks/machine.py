@@ -5,31 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import sys
-import time
 from pathlib import Path
-
-SPARED_MIB = 512
-"""What stays free when all other free memory is touched."""
-
-
-def touch_memory() -> str:
-    """Use all free memory once, and say how long that took.
-
-    The host of a virtual machine gives it a page of memory when it is first used, and whoever uses
-    it pays: tenfold the price of writing to a file, until every free page has been used once.
-    """
-    fill = (
-        "import mmap, sys; "
-        "mmap.mmap(-1, int(sys.argv[1]), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)"
-    )
-    free_mib = int(_lines_of("/proc/meminfo")["MemFree"].split()[0]) // 1024 - SPARED_MIB
-    if free_mib <= 0:
-        return "none is free"
-    began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", fill, str(free_mib << 20)], check=False)
-    ended = "" if done.returncode == 0 else f", ended with {done.returncode}"
-    return f"{free_mib / 1024:.1f} GiB in {time.monotonic() - began:.0f} s{ended}"
 
 
 def facts() -> dict[str, str]:

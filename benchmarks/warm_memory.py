@@ -1,0 +1,67 @@
+"""Memory that a virtual machine's host has already given, for as long as a benchmark runs.
+
+A host gives a page when it is first used, and whoever uses it pays, up to ten times what writing
+to a file costs otherwise. Guests also give free memory back, in blocks of 2 MiB, seconds after it
+became free: the files of each new broker would lie in cold memory again. So a process of its own
+uses all free memory once and then lets go of all but one page in 256, without which no block of
+2 MiB is ever free.
+
+Source: the kernel's free page reporting, ``mm/page_reporting.c`` of Linux.
+"""
+
+from __future__ import annotations
+
+import mmap
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SPARED_MIB = 512
+"""What stays free while the rest is filled."""
+HELD_EVERY = 256 * mmap.PAGESIZE
+"""In bytes: half of the smallest block that is given back."""
+RELEASED = b"released\n"
+
+
+@contextmanager
+def warm_memory() -> Iterator[str]:
+    """Have all memory that is free now from the host already; give how much that is.
+
+    On a machine that was never cold this takes seconds, else a minute or two.
+    """
+    began = time.monotonic()
+    with subprocess.Popen(
+        [sys.executable, __file__, str(_free_mib())], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        held = holder.stdout.readline() == RELEASED
+        try:
+            took = f"{_free_mib() / 1024:.1f} GiB in {time.monotonic() - began:.0f} s"
+            yield took if held else "none: there was not enough"
+        finally:
+            holder.stdin.close()
+
+
+def _free_mib() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemFree:"):
+            return int(line.split()[1]) // 1024
+    return 0
+
+
+def _hold(size: int) -> None:
+    """Use so many bytes, let go of nearly all, and keep the others until input ends."""
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+    for held in range(0, size, HELD_EVERY):
+        memory.madvise(mmap.MADV_DONTNEED, held + mmap.PAGESIZE, HELD_EVERY - mmap.PAGESIZE)
+    sys.stdout.buffer.write(RELEASED)
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    _hold(max(int(sys.argv[1]) - SPARED_MIB, 1) << 20)

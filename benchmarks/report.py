@@ -25,6 +25,8 @@ class Results:
     servers: dict[str, str] = field(default_factory=dict)
     values: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
+    warm_memory: list[str] = field(default_factory=list)
+    """How much each server found, in the order they ran."""
 
     def add(self, row: Row, server: str, figures: Mapping[str, Any]) -> str:
         """Take a round's figures of a row; returns them as one line of text."""
@@ -49,6 +51,7 @@ class Results:
             "servers": self.servers,
             "values": self.values,
             "doubts": self.doubts,
+            "warm memory": self.warm_memory,
         }
         (RESULTS / f"{name}.json").write_text(json.dumps(raw, indent=1) + "\n")
         path = RESULTS / f"{name}.md"
@@ -65,6 +68,7 @@ class Results:
     def _facts(self) -> list[str]:
         lines = [f"- {name}: {fact}" for name, fact in self.machine.items()]
         lines += [f"- {name}: {fact}" for name, fact in self.settings.items()]
+        lines.append(f"- warm memory: {', '.join(dict.fromkeys(self.warm_memory))}")
         lines += [f"- {name}: {fact}" for name, fact in self.servers.items()]
         lines.append(
             "- Each cell: median of the rounds, and how far the rounds lie apart in % of it. "

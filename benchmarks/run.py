@@ -45,25 +45,20 @@ def main() -> int:
         "seconds per figure": options.duration,
         "flush": "asynchronous and synchronous as the row says, all else at its default",
     }
-    with nullcontext("as found") if options.quick else warm_memory() as warm:
-        results = Results(machine.facts(), settings | {"warm memory": warm})
-        _run_rounds(kinds, rows, options, results)
-    print(f"\n{results.markdown()}")
-    print(f"saved as {results.save(options.save)}")
-    return 1 if results.doubts else 0
-
-
-def _run_rounds(
-    kinds: list[type[Server]], rows: list[Row], options: argparse.Namespace, results: Results
-) -> None:
+    results = Results(machine.facts(), settings)
     try:
         for number in range(1, options.rounds + 1):
             for kind in kinds:
                 _wait_until_quiet(options.patience)
-                _measure(kind, rows, options, results, number)
+                with nullcontext("as found") if options.quick else warm_memory() as warm:
+                    results.warm_memory.append(warm)
+                    _measure(kind, rows, options, results, number)
                 results.save(options.save)  # what is there counts, whatever comes
     except KeyboardInterrupt:
         print("stopped early; the figures so far count", file=sys.stderr)
+    print(f"\n{results.markdown()}")
+    print(f"saved as {results.save(options.save)}")
+    return 1 if results.doubts else 0
 
 
 def _options() -> argparse.Namespace:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import mmap
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +31,6 @@ def warm_memory() -> Iterator[str]:
 
     On a machine that was never cold this takes seconds, else a minute or two.
     """
-    began = time.monotonic()
     with subprocess.Popen(
         [sys.executable, __file__, str(_free_mib())], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
@@ -40,8 +38,7 @@ def warm_memory() -> Iterator[str]:
         assert holder.stdout is not None
         held = holder.stdout.readline() == RELEASED
         try:
-            took = f"{_free_mib() / 1024:.1f} GiB in {time.monotonic() - began:.0f} s"
-            yield took if held else "none: there was not enough"
+            yield f"{_free_mib() / 1024:.0f} GiB" if held else "none, there was not enough"
         finally:
             holder.stdin.close()
 

@@ -1,7 +1,8 @@
 """Clusters for the tests of this folder: ours, and real ones of both lines of RocketMQ.
 
-Every test here runs on each cluster that ``COMETMQ_CLUSTERS`` names: ``comet`` (the default),
-``4.9.7``, ``5.3.3``, with commas between, or ``all``. What only some of them can do is marked:
+Every test that asks for a cluster runs on each that ``COMETMQ_CLUSTERS`` names: ``comet`` (the
+default), ``4.9.7``, ``5.3.3``, with commas between, or ``all``. The others, most of which script
+what their servers do, run once, where ours is named. What only some clusters can do is marked:
 ``@pytest.mark.only_on("4.9.7", "5.3.3")`` skips ours, ``@pytest.mark.soak_elsewhere`` skips the
 real ones except on long runs, and ``@pytest.mark.soak_on("5.3.3")`` those whose broker takes too
 long to come up for every run. A test of what our broker refuses for now
@@ -19,6 +20,8 @@ from servers import Cluster
 
 from cometmq.client import AdminClient, ClientInstance, MessageQueue, Producer
 from support.clusters import (
+    COMET,
+    chosen_targets,
     make_cluster,
     name_servers,
     note,
@@ -40,6 +43,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "leaves(why): the test leaves tasks or sockets, and may")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what talks to no cluster where only real ones are asked for."""
+    if COMET in chosen_targets():
+        return
+    kept = [item for item in items if "target" in getattr(item, "fixturenames", ())]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
 @pytest.fixture(scope="session")
 def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A name server and a broker that all tests of a run share; delay levels are 1 s to 18 s."""
@@ -52,12 +64,14 @@ def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture(autouse=True)
-async def _leaves_nothing(
-    session_cluster: Cluster, target: str, request: pytest.FixtureRequest
-) -> AsyncIterator[None]:
+async def _leaves_nothing(request: pytest.FixtureRequest) -> AsyncIterator[None]:
     """Fail a test after which a task still runs in its loop, or a socket is still open."""
-    skip_elsewhere(request, target)
-    note(request, target)
+    if "target" in request.fixturenames:
+        target = request.getfixturevalue("target")
+        skip_elsewhere(request, target)
+        note(request, target)
+    if "session_cluster" in request.fixturenames:
+        request.getfixturevalue("session_cluster")  # what it opens outlives the test
     tasks, sockets = other_tasks(), open_sockets()
     yield
     if request.node.get_closest_marker("leaves") is None:

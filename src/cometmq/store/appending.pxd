@@ -47,6 +47,7 @@ cdef class Appender:
     cdef object _lost
     cdef long long _undispatched_at
     cdef list _news
+    cdef list _late
 
     @cython.locals(
         appended=Appended,
@@ -88,8 +89,12 @@ cdef class Appender:
     cpdef hold(self)
     cpdef release(self)
     cdef _tell(self)
-    @cython.locals(start=cython.longlong)
+    @cython.locals(
+        start=cython.longlong, tags_code=cython.longlong, queues=TopicQueues, properties=bytes)
     cpdef catch_up(self)
+    cpdef long long behind_bytes(self) except -1
+    @cython.locals(start=cython.longlong)
+    cdef long long _behind_from(self) except -1
     cdef object _log_failed(self, object problem)
     cdef TopicQueues _admit(self, str topic)
     cdef ConsumeQueue _admit_queue(self, TopicQueues queues, int queue_id)

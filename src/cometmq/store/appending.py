@@ -139,6 +139,7 @@ class Appender:
         self._lost: str | None = None
         self._undispatched_at = -1
         self._news: list[tuple[str, int, int, int, int, bytes]] = []
+        self._late: list[tuple[TopicQueues, int, int, int, bytes]] = []
 
     def append(
         self,
@@ -399,29 +400,32 @@ class Appender:
 
         Its properties are from ``at`` to ``end`` in a buffer.
         """
-        if self._undispatched_at >= 0:
+        tags_code = 0
+        if self._undispatched_at < 0:
+            try:
+                tags_code = self._dispatcher.dispatch_in(
+                    queues,
+                    queue,
+                    log_offset,
+                    total,
+                    queue_offset,
+                    sys_flag,
+                    store_ms,
+                    memory,
+                    at,
+                    end,
+                )
+            except OSError as problem:
+                self._not_dispatched(log_offset, problem)
+        if not is_awaited or sys_flag & _PREPARED:
             return
-        try:
-            tags_code = self._dispatcher.dispatch_in(
-                queues,
-                queue,
-                log_offset,
-                total,
-                queue_offset,
-                sys_flag,
-                store_ms,
-                memory,
-                at,
-                end,
-            )
-        except OSError as problem:
-            self._not_dispatched(log_offset, problem)
-            return
-        if is_awaited and not sys_flag & _PREPARED:
-            properties = bytes(memory[at:end])
+        properties = bytes(memory[at:end])
+        if self._undispatched_at < 0:
             self._news.append(
                 (queues.name, queue.queue_id, queue_offset, tags_code, store_ms, properties)
             )
+        else:
+            self._late.append((queues, queue.queue_id, queue_offset, store_ms, properties))
 
     def _is_awaited(self, queues: TopicQueues) -> bool:
         """Whether somebody wants to be told of a topic's messages."""
@@ -489,13 +493,11 @@ class Appender:
         Raises:
             StoreUnavailableError: there is not.
         """
-        start = self._undispatched_at
-        if start < 0:
+        if self._undispatched_at < 0:
             return
         if self._log.filled:
             raise StoreUnavailableError("queues and index cannot be written for now")
-        if self._index is not None:
-            start = min(start, max(self._index.end_log(), self._log.min_offset()))
+        start = self._behind_from()
         try:
             count = redispatch(
                 self._log.segments, start, self._log.written_to, self._table, self._dispatcher
@@ -506,6 +508,25 @@ class Appender:
             ) from problem
         self._undispatched_at = -1
         logger.info("records dispatched after all from=%d count=%d", start, count)
+        late, self._late = self._late, []
+        for queues, queue_id, queue_offset, store_ms, properties in late:
+            tags_code = self._dispatcher.tags_code(queues, store_ms, properties)
+            self._news.append(
+                (queues.name, queue_id, queue_offset, tags_code, store_ms, properties)
+            )
+        if not self._held:
+            self._tell()
+
+    def behind_bytes(self) -> int:
+        """How much of the log waits for `catch_up`."""
+        return 0 if self._undispatched_at < 0 else self._log.written_to - self._behind_from()
+
+    def _behind_from(self) -> int:
+        """Where the first record begins that may not be in its queue or in the index."""
+        start: int = self._undispatched_at
+        if self._index is not None:
+            start = min(start, max(self._index.end_log(), self._log.min_offset()))
+        return start
 
     def _admit(self, topic: str) -> TopicQueues:
         """Let in a topic that has no queue yet."""

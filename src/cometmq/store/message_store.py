@@ -1,8 +1,9 @@
 """The face of the store: append, read, look up, flush, clean, open and close.
 
 One thread appends, reads and cleans; `flush`, `flush_queues` and `write_checkpoint` may run in
-another one. A message is in its queue before `append` returns. After a sync has failed nothing more
-is stored, because what the disk then holds is unknown.
+another one. A message is in its queue before `append` returns; one that finds the disk full there
+follows as soon as it is not, and no other gets ahead of it. After a sync has failed nothing more is
+stored, because what the disk then holds is unknown.
 Source: DefaultMessageStore, RocketMQ 5.3.
 """
 
@@ -209,7 +210,7 @@ class MessageStore:
         reconsume_times: int = 0,
         prepared_offset: int = 0,
     ) -> Appended:
-        """Store one message; it is in its queue, its index and announced when this returns.
+        """Store one message; it is in its queue and its index, and announced, when this returns.
 
         Args:
             topic: its name; that it exists is the caller's to know.
@@ -523,8 +524,8 @@ class MessageStore:
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """How much of the log is not yet in queues and index: 0, as appending dispatches."""
-        return 0
+        """How much of the log is not yet in queues and index: 0 but on a full disk."""
+        return self._appender.behind_bytes()
 
     def runtime_figures(self) -> dict[str, str]:
         """Return what the broker tells about its store at run time, by RocketMQ's names."""

@@ -182,7 +182,8 @@ def redispatch(
 ) -> int:
     """Dispatch the records from log offset ``start`` to ``end`` again; return how many.
 
-    What queues and index have already stays as it is.
+    What queues and index have already stays as it is; only the keys of the index's last record may
+    get there a second time, which queries do not show.
 
     Raises:
         OSError: the disk is full or broken.

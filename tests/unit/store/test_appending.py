@@ -416,10 +416,17 @@ class NoNewFiles(FaultyFiles):
 KEYS = [f"k{number}" for number in range(80)]
 
 
-def half_dispatched(tmp_path: Path, kind: str) -> tuple[MessageStore, NoNewFiles]:
-    """A store whose disk had no room for all that followed from its second batch."""
+def half_dispatched(
+    tmp_path: Path, kind: str, told: list[int] | None = None
+) -> tuple[MessageStore, NoNewFiles]:
+    """A store whose disk had no room for all that followed from its second batch.
+
+    ``told`` gets the queue offsets of the arrivals that are told of.
+    """
     files = NoNewFiles()
     store = opened(tmp_path, files=files)
+    if told is not None:
+        store.tell_arrivals(lambda _topic, _queue, offset, *_: told.append(offset))
     items = [(key.encode(), f"KEYS\x01{key}".encode()) for key in KEYS]
     put_batch(store, batch(*items[:40]))
     files.kind, files.refusals = kind, 10**6
@@ -460,13 +467,18 @@ def test_what_a_batch_could_not_dispatch_comes_with_the_next_start(
 def test_what_a_batch_could_not_dispatch_comes_as_soon_as_there_is_room(
     tmp_path: Path, kind: str, first: str
 ) -> None:
-    store, files = half_dispatched(tmp_path, kind)
+    told: list[int] = []
+    store, files = half_dispatched(tmp_path, kind, told)
+    assert store.dispatch_behind_bytes > 0
     files.refusals = 0
     if first == "clean":
         store.clean()
         all_is_there(store)
+        assert told == list(range(80))
+        assert store.dispatch_behind_bytes == 0
     assert put(store, b"next").queue_offset == 80
     all_is_there(store, b"next")
+    assert told == list(range(81))
     store.close()
     with StoreReader(small_settings(tmp_path)) as reader:
         assert list(reader.verify()) == []

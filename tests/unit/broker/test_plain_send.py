@@ -276,6 +276,11 @@ async def test_each_odd_value_of_a_field_means_the_same_both_ways(both: Both, na
     both.same(frame(java({key: value for key, value in FIELDS.items() if key != name})))
 
 
+async def test_a_send_without_a_topic_does_not_go_where_the_last_one_went(both: Both) -> None:
+    both.same(frame(java(FIELDS)))
+    both.same(frame(java(FIELDS | {"b": ""})))
+
+
 async def test_each_odd_property_string_means_the_same_both_ways(both: Both) -> None:
     for text in TEXTS:
         both.same(frame(java(FIELDS | {"i": text})))

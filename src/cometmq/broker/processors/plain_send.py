@@ -93,7 +93,7 @@ class PlainSends(FastPath):
             return 0
         began_s = perf_counter()
         self._send.follow_rules()
-        self._known_topic = b""
+        self._known_topic, self._name, self._queues = b"", "", 0
         heads: list[bytes] = []
         places: list[tuple[int | bytes, int, int, int]] = []
         lost: StoreError | None = None
@@ -263,7 +263,7 @@ class PlainSends(FastPath):
         self._born_ms = fields.born_timestamp
         self._flag = fields.flag
         self._is_batch = fields.batch is True
-        return fields.max_reconsume_times is None
+        return fields.max_reconsume_times is None and len(self._topic) > 0
 
     def _read_fields(self, data: bytearray, at: int, end: int) -> int:
         """Read the fields, ``at`` being the first one's name; returns the position behind them."""

@@ -151,7 +151,8 @@ class SuccessFormat:
         pieces = _CONVERSION.split(text)
         self._pieces = [piece.replace("%%", "%").encode() for piece in pieces]
         self._conversions = [_CONVERSIONS.index(found) for found in _CONVERSION.findall(text)]
-        self._space = bytearray(len(text) + _DIGITS_MAX * len(self._pieces))
+        known_bytes = PREFIX_BYTES + sum(map(len, self._pieces))
+        self._space = bytearray(known_bytes + _DIGITS_MAX * len(self._conversions))
 
     def head(self, values: tuple[int | bytes, ...], body_bytes: int = 0) -> bytes:
         """The frame for these values, the opaque being the last of them, up to its body."""

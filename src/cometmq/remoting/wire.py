@@ -2,9 +2,10 @@
 """The bytes of one TCP connection: frames out of what is read, many answers into one write.
 
 All frames of one read are handled before anything is written, so that their answers leave in one
-write; and all connections that a turn of the event loop finds readable are read before any of them
-is answered. The first answer wakes a process that sleeps, which costs more than the answer does;
-the others then meet it awake.
+write; and what a turn of the event loop reads from several connections is answered at its end. The
+first answer wakes a process that sleeps, which costs more than the answer does; the others then
+meet it awake. A connection that was read twice in a row is answered at once, and so is what goes
+beyond the bounds of a turn or of a connection's write buffer.
 
 A wire whose peer does not take its answers is not read any further until it does; if more piles
 up all the same, since requests that were held are answered now, it is given up.
@@ -32,7 +33,8 @@ PARTIAL_BYTES_KEPT_MAX = 4 * PARTIAL_BYTES_MIN
 JOIN_BYTES_MAX = 64 * 1024
 """Answers up to this size are copied into one piece, larger ones are written as slices."""
 TURN_BYTES_MAX = 64 * 1024
-"""Answers of one turn that wait for each other, before they are written all the same."""
+"""Answers of one turn that wait for each other, before they are written all the same; each
+connection's are counted when it begins to wait."""
 _TURN_BYTES_MAX = TURN_BYTES_MAX
 UNSENT_FACTOR_MAX = 64
 """So many times the write buffer may wait for a peer that does not read."""
@@ -270,7 +272,7 @@ class Wire:
         """Write what answers the read that has just ended, together with others of this turn."""
         turn = self._turn
         if self._out:
-            if turn.is_alone(self):
+            if turn.is_alone(self) or self._out_bytes > self._out_bytes_max:
                 self.flush()
             elif not self._in_turn:
                 self._in_turn = True

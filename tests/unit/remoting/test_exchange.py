@@ -62,6 +62,13 @@ def test_a_text_in_the_short_way_may_have_any_length(ids: list[str], opaque: int
         assert answer.fields == {"before": "7", "ids": told, "after": "8"}
 
 
+def test_a_format_may_be_long_in_any_language() -> None:
+    region = "海" * 5000
+    short = SuccessFormat(f'{{"region":"{region}","offset":"%d"}}')
+
+    assert decoded(short.head((5, 9))).fields == {"region": region, "offset": "5"}
+
+
 def test_a_percent_sign_in_the_format_stays_one() -> None:
     short = SuccessFormat('{"region":"100%%","offset":"%d"}')
 

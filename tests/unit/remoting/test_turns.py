@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.protocol.command import Command, encode_command
 from cometmq.remoting import Request, Response
-from cometmq.remoting.wire import TURN_BYTES_MAX, turn_of
+from cometmq.remoting.wire import TURN_BYTES_MAX, FastPath, Wire, turn_of
 from support.fake_transport import Wired
 
 ECHO, HOLD = 9001, 9003
@@ -82,6 +82,28 @@ async def test_a_long_turn_answers_in_between() -> None:
     assert (opaques(first), opaques(second)) == ([1], [2])
     await asyncio.sleep(0)
     assert (opaques(first), opaques(second)) == ([1], [2])
+
+
+class Mirror(FastPath):
+    """Answers what was read with the same bytes."""
+
+    def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
+        wire.write(bytes(data[start:end]))
+        return end - start
+
+
+async def test_more_than_the_write_buffer_may_hold_does_not_wait_for_the_turn() -> None:
+    """Even if the answers that wait were few when the connection joined it."""
+    first = Wired({ECHO: echo})
+    second = Wired({}, fast_path=Mirror(), write_buffer_bytes_max=4096)
+    first.transport.arrive(asked(1))
+    second.transport.arrive(asked(2))
+    second.transport.arrive(asked(3, bytes(3000)))
+    assert opaques(second) == []
+    second.transport.arrive(asked(4, bytes(3000)))
+    assert (opaques(first), opaques(second)) == ([], [2, 3, 4])
+    await asyncio.sleep(0)
+    assert (opaques(first), opaques(second)) == ([1], [2, 3, 4])
 
 
 async def test_nobody_waits_for_a_connection_that_cannot_be_written(

@@ -22,6 +22,8 @@ SPARED_MIB = 512
 """What stays free while the rest is filled."""
 HELD_EVERY = 256 * mmap.PAGESIZE
 """In bytes: half of the smallest block that is given back."""
+POPULATE_WRITE = 23
+"""MADV_POPULATE_WRITE, of Linux 5.14; Python does not name it."""
 RELEASED = b"released\n"
 
 
@@ -52,7 +54,9 @@ def _free_mib() -> int:
 
 def _hold(size: int) -> None:
     """Use so many bytes, let go of nearly all, and keep the others until input ends."""
-    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    memory.madvise(POPULATE_WRITE)
     for held in range(0, size, HELD_EVERY):
         memory.madvise(mmap.MADV_DONTNEED, held + mmap.PAGESIZE, HELD_EVERY - mmap.PAGESIZE)
     sys.stdout.buffer.write(RELEASED)

@@ -1,9 +1,9 @@
-"""Finds TCP ports of this machine that nobody uses, and that nobody takes before they are used.
+"""Finds TCP ports of the loopback that nobody uses, and that nobody takes before they are used.
 
-Systems give outgoing connections ports from a range of their own; those given here lie below it.
-And each process has them from lanes of its own: it keeps a lane's first port bound for as long as
-it lives, so that others find the lane taken. Within a lane ports go round, so that one comes back
-as late as can be.
+Systems give outgoing connections ports from a range of their own; those given here lie below its
+usual place. And each process has them from lanes of its own: it keeps a lane's first port bound for
+as long as it lives, so that others find the lane taken. Within a lane ports go round, so that one
+comes back as late as can be.
 
 Source: ours.
 """

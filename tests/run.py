@@ -2,7 +2,8 @@
 
 ``python tests/run.py`` runs all stages; names of stages choose some of them. Each stage is a
 process of its own, so that the compiled and the interpreted build never meet in one. Stages of one
-name, which differ by build, by cluster or by part, run side by side.
+name, which differ by build, by cluster or by part, run side by side, and so do those that leave the
+processors idle for most of their time.
 
 RocketMQ's own brokers now and then keep somebody waiting for a minute or lose a commit when three
 of them share two cores. So a few tests that failed against these are run once more by themselves;
@@ -44,10 +45,17 @@ class Stage:
     """Which part of the tests it runs, such as 1/2, where they are divided."""
     variables: tuple[tuple[str, str], ...] = ()
     """What else the tests are told through the environment."""
+    mostly_waits: bool = False
+    """Whether it waits for clocks and other programs, so that others may run beside it."""
 
     @property
     def title(self) -> str:
         return f"{' '.join(filter(None, (self.name, self.cluster, self.part)))} ({self.build})"
+
+    @property
+    def group(self) -> str:
+        """Stages of one group that follow each other run side by side."""
+        return "mostly waits" if self.mostly_waits else self.name
 
     @property
     def report(self) -> Path:
@@ -142,11 +150,17 @@ def _spark(name: str, place: str, clusters: list[str], part: str = "") -> Stage:
 
 STAGES = (
     Stage("unit", ("tests/unit", "tests/golden"), on_every_build=True),
-    Stage("integration", ("tests/integration",)),
     *(Stage("client", ("tests/client",), cluster=name) for name in _clusters()),
-    Stage("faults", ("tests/faults",)),
-    Stage("conformance", ("tests/conformance",), on_every_build=True, runner=CONFORMANCE),
-    Stage("interop", ("tests/interop",)),
+    Stage("interop", ("tests/interop",), mostly_waits=True),
+    Stage("integration", ("tests/integration",), mostly_waits=True),
+    Stage("faults", ("tests/faults",), mostly_waits=True),
+    Stage(
+        "conformance",
+        ("tests/conformance",),
+        on_every_build=True,
+        runner=CONFORMANCE,
+        mostly_waits=True,
+    ),
     *(_spark("spark", "local", _clusters(), part) for part in ("1/2", "2/2")),
     _spark("spark-standalone", "standalone", _clusters()[:1]),
 )
@@ -159,7 +173,7 @@ def main() -> int:
     RESULTS.mkdir(parents=True)
     outcomes = [
         outcome
-        for _, beside in groupby(stages, lambda stage: stage.name)
+        for _, beside in groupby(stages, lambda stage: stage.group)
         for outcome in _run(list(beside))
     ]
     for outcome in outcomes:

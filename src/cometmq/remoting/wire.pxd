@@ -62,8 +62,8 @@ cdef class Wire:
     cpdef _drop_partial(self)
 
     cpdef write(self, object head, object slices=*)
-    @cython.locals(turn=Turn)
-    cdef _flush_soon(self)
+    cdef _end_read(self)
+    cdef _join_turn(self)
     @cython.locals(out=list, size=cython.Py_ssize_t)
     cpdef flush(self)
     cdef bint _is_stuck(self, Py_ssize_t more_bytes) except -1

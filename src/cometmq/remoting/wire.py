@@ -48,7 +48,6 @@ class _Shared(threading.local):
     def __init__(self) -> None:
         self.buffer = bytearray(READ_BYTES)
         self.view = memoryview(self.buffer)
-
         self.turn: Turn | None = None
 
 
@@ -209,7 +208,7 @@ class Wire:
             return
         finally:
             self._reading = False
-            self._flush_soon()
+            self._end_read()
         self._keep(data, start, end)
 
     def _handle_frames(self, data: bytearray, end: int) -> int:
@@ -260,24 +259,25 @@ class Wire:
         for part in slices:
             self._out.append(part)
             self._out_bytes += len(part)
-        if self._reading:
-            return
+        if not self._reading:
+            self._join_turn()
+
+    def _end_read(self) -> None:
+        """Write what answers the read that has just ended, together with others of this turn."""
+        if self._out:
+            if self._turn.is_alone(self):
+                self.flush()
+            else:
+                self._join_turn()
+        self._turn.last = self
+
+    def _join_turn(self) -> None:
+        """Write what waits at the end of the turn, or now if it is very much."""
         if self._out_bytes > self._out_bytes_max:
             self.flush()
         elif not self._in_turn:
             self._in_turn = True
             self._turn.add(self, self._out_bytes)
-
-    def _flush_soon(self) -> None:
-        """Write what answers the read that has just ended, together with others of this turn."""
-        turn = self._turn
-        if self._out:
-            if turn.is_alone(self) or self._out_bytes > self._out_bytes_max:
-                self.flush()
-            elif not self._in_turn:
-                self._in_turn = True
-                turn.add(self, self._out_bytes)
-        turn.last = self
 
     def flush(self) -> None:
         """Write what waits to be written."""

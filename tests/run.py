@@ -20,6 +20,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -225,18 +226,24 @@ def _has_compiled_build() -> bool:
 def _run(stages: list[Stage]) -> Iterator[Outcome]:
     """Run stages side by side; several print what they have to say when they have ended."""
     began = time.monotonic()
-    running, outcomes = [], []
+    running: list[tuple[Stage, subprocess.Popen[bytes], IO[bytes] | None]] = []
+    outcomes = []
+
+    def ended(process: subprocess.Popen[bytes]) -> tuple[int, float]:
+        return process.wait(), time.monotonic() - began
+
     for stage in stages:
         print(f"=== {stage.title}", flush=True)
         log = stage.report.with_suffix(".log").open("w+b") if len(stages) > 1 else None
         running.append((stage, stage.process(log), log))
-    for stage, process, log in running:
-        status = process.wait()
-        if log is not None:
-            log.seek(0)
-            print(f"=== {stage.title}: {log.read().decode(errors='replace')}", flush=True)
-            log.close()
-        outcomes.append(outcome_of(stage, status, time.monotonic() - began))
+    with ThreadPoolExecutor(len(running)) as waiting:
+        ends = waiting.map(ended, [process for _, process, _ in running])
+        for (stage, _, log), (status, seconds) in zip(running, ends, strict=True):
+            if log is not None:
+                log.seek(0)
+                print(f"=== {stage.title}: {log.read().decode(errors='replace')}", flush=True)
+                log.close()
+            outcomes.append(outcome_of(stage, status, seconds))
     yield from map(settled, outcomes)
 
 

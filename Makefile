@@ -1,54 +1,63 @@
-# Everything a developer does, one word each. `make help` lists the words.
+# The targets for developers. `make help` lists them.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile check test bench bench-spark docs demo pipeline-demo soak clean
+.PHONY: help setup setup-core setup-test setup-spark compile check quick test test-all bench bench-client bench-spark docs demo pipeline-demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
 
-setup: compile ## create .venv with everything the other targets need, and compile
+setup: compile ## create .venv with the tools and test packages, without Spark, and compile
 
-$(READY): pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	COMETMQ_BUILD=interpreted $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[build,check,test,tls,uvloop]'
-	@touch $(READY)
+setup-core:
+	@$(PYTHON) make_venv.py core
 
-compile: $(READY) ## compile the hot modules in place (without a C compiler they stay interpreted)
+setup-test:
+	@$(PYTHON) make_venv.py test
+
+setup-spark: ## add what the Spark tests need to .venv; safe while other tests run
+	@$(PYTHON) make_venv.py spark
+
+compile: setup-test ## compile the hot modules in place (without a C compiler they stay interpreted)
 	@$(BIN)/python build_ext.py
 
-check: $(READY) ## formatting, lint, types and layers
+check: setup-spark ## formatting, lint, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: compile ## every test, on the compiled and the interpreted build
+quick: compile ## the unit tests on the compiled build, in less than a minute
+	@$(BIN)/python tests/run.py --tier quick
+
+test: compile ## a real check of every promise, on the compiled and the interpreted build
 	@$(BIN)/python tests/run.py
 
-soak: compile ## the long rounds: kills, mutated frames, churning consumers, killed Spark drivers
-	@COMETMQ_ROUNDS=soak $(BIN)/python tests/run.py faults client spark
+test-all: compile ## everything: every test on every cluster and build, long random rounds
+	@$(BIN)/python tests/run.py --tier all
 
-bench: compile ## compare with Java brokers side by side: BENCH='--quick' for three minutes
+bench: compile ## compare with other brokers, an hour: BENCH='--quick' for a few minutes, '--help' for more
 	@$(BIN)/python benchmarks/run.py $(BENCH)
 
-bench-spark: compile ## the data sources beside Spark's own Parquet source: BENCH='--quick' for less
+bench-client: compile ## compare the client with Java's and the C++ client's: BENCH='--quick' for less
+	@$(BIN)/python benchmarks/client.py $(BENCH)
+
+bench-spark: compile setup-spark ## compare the Spark formats with Spark's Parquet source: BENCH='--quick' for less
 	@$(BIN)/python benchmarks/spark.py $(BENCH)
 
-docs: compile ## check links, run the examples and the snippets of the documentation
+docs: compile setup-spark ## check the links of the documentation, and run its examples and snippets
 	@$(BIN)/python -m pytest -q tests/unit/docs tests/integration/test_docs.py
 
-demo: compile ## start a name server and a broker, send and receive, show what happens
-	@$(BIN)/cometmq demo
+demo: setup-core ## send, receive, kill the server with SIGKILL, lose nothing; needs no compiler
+	@$(BIN)/python build_ext.py --prune
+	@PYTHONPATH=$(CURDIR)/src $(BIN)/python -m cometmq demo
 
-pipeline-demo: compile ## orders in a topic, read, archived and audited by local Spark (needs Java 17)
+pipeline-demo: compile setup-spark ## live totals, an archive, dead letters and an audit on local Spark (needs Java 17)
 	@$(BIN)/cometmq pipeline-demo --folder build/pipeline-demo
 
-clean: ## remove what the other targets made, but not .venv
+clean: ## remove what the other targets made, except .venv
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src \( -name '*.so' -o -name '*.c' \) -delete

@@ -1,16 +1,35 @@
-"""Compiles the hot modules; the list below is the whole of it.
+"""Compiles the hot modules, which are listed below.
 
-Each module is an ordinary typed Python file with a ``.pxd`` beside it. Where no C compiler works
-the build goes on without it and the same files run interpreted. ``python build_ext.py`` compiles
-in place, next to the sources, which is what an editable install uses.
+Each module is an ordinary typed Python file with a ``.pxd`` beside it. Without a C compiler the
+same files run interpreted. ``python build_ext.py`` compiles in place, next to the sources, which
+is what an editable install uses; ``--prune`` only removes compiled files of older sources.
+
+``COMETMQ_BUILD`` chooses the build. With ``compiled`` a module that does not compile is an error.
+With ``interpreted`` nothing is compiled. If it is not set, the modules are compiled if a C compiler
+works. Compiled modules call each other through C, so all of them are installed, or none.
+
+A compiled file is current if it was made from the present content of its sources; times of files
+do not count. Compiled files are cached below ``$XDG_CACHE_HOME/cometmq``, for all clones of a user.
 """
 
+import fcntl
+import functools
+import hashlib
+import json
 import os
+import platform
+import re
+import subprocess
 import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-
-from setuptools import Distribution, Extension
-from setuptools.command.build_ext import build_ext
+from typing import Any
 
 COMPILED: dict[str, str] = {
     "cometmq.protocol.octets": "numbers and slices out of every read",
@@ -30,117 +49,429 @@ COMPILED: dict[str, str] = {
     "cometmq.store.index": "the entries of every message's keys",
     "cometmq.store.dispatch": "queue and index for every record",
     "cometmq.store.appending": "every append",
-    "cometmq.store.records": "every record that is walked over",
-    "cometmq.store.reading": "every unit that a pull looks at",
-    "cometmq.remoting.exchange": "the answer to every request",
+    "cometmq.store.records": "every record of a scan",
+    "cometmq.store.reading": "every unit that a pull reads",
+    "cometmq.remoting.exchange": "the response to every request",
     "cometmq.remoting.wire": "every read and every write",
-    "cometmq.remoting.connection": "every command that arrives",
+    "cometmq.remoting.connection": "every command that is received",
     "cometmq.broker.services.windows": "the counters of every send and pull",
     "cometmq.broker.services.stats": "finds the counters of every send and pull",
     "cometmq.broker.services.intake": "the checks of every send",
-    "cometmq.broker.services.long_polling": "every pull that waits",
+    "cometmq.broker.services.long_polling": "every held pull",
     "cometmq.broker.processors.pull": "every pull",
     "cometmq.broker.processors.send": "every send",
-    "cometmq.broker.processors.plain_send": "nearly every send, without objects in between",
-    "cometmq.broker.processors.plain_pull": "nearly every pull, the same way",
-    "cometmq.broker.processors.plain_frames": "every read, ahead of the two",
-    "cometmq.spark.record_rows": "every record that Spark reads, taken apart",
-    "cometmq.spark.gathering": "every column that Spark reads",
-    "cometmq.spark.columns": "every batch that Spark reads, out of the two",
+    "cometmq.broker.processors.plain_send": "nearly every send: the fast path",
+    "cometmq.broker.processors.plain_pull": "nearly every pull: the fast path",
+    "cometmq.broker.processors.plain_frames": "every read: offers its bytes to both fast paths",
+    "cometmq.spark.record_rows": "decodes every record that Spark reads",
+    "cometmq.spark.gathering": "collects the values of every column that Spark reads",
+    "cometmq.spark.columns": "builds every Arrow batch that Spark reads",
 }
 """Modules worth compiling, and why each one is: it runs once or more for every message."""
+
+SHARED = "cometmq._cython"
+"""Cython's own helpers, compiled once instead of once for every module."""
 
 ROOT = Path(__file__).resolve().parent
 DIRECTIVES = {
     "language_level": "3",
     "binding": True,
     "embedsignature": True,
-    "warn.unreachable": False,  # both builds have branches that the other one never takes
+    "auto_pickle": False,
+    "warn.unreachable": False,  # each build has branches that the other never takes
 }
+OPTIONS = {"emit_linenums": False, "shared_utility_qualified_name": SHARED}
+FLAGS = ("-O2", "-g0", "-w", "-DCYTHON_CLINE_IN_TRACEBACK=0")
+SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX"))
+RECORD = ROOT / "build" / "compiled.json"
+"""The sources and tools from which the compiled files in this tree were made."""
+
+CACHE_BYTES_MAX = 128 << 20
+"""About 20 builds; the least recently used files are removed first."""
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+)?cimport\s+(\([^)]*\)|.*)$", re.MULTILINE)
 
 
-class BuildExt(build_ext):
-    """Turns the modules into C just before compiling; without Cython there are none."""
-
-    def run(self) -> None:
-        """Build every module that a compiler can be found for."""
-        try:
-            from Cython.Build import cythonize
-        except ImportError:
-            print("build: Cython is not installed", file=sys.stderr)
-            return
-        translated = cythonize(
-            self.extensions,
-            compiler_directives=DIRECTIVES,
-            build_dir="build/cython",
-            include_path=["src"],
-            nthreads=os.cpu_count() or 1,
-            quiet=True,
-        )
-        sources = {module.name: module.sources for module in translated}
-        for module in self.extensions:
-            module.sources = sources[module.name]
-        super().run()
+class BuildError(Exception):
+    """The hot modules cannot be compiled; the text says why."""
 
 
-def extensions() -> list[Extension]:
-    """The modules of the list; none where ``COMETMQ_BUILD=interpreted`` asks for that."""
-    if os.environ.get("COMETMQ_BUILD") == "interpreted":
+def wanted_build() -> str:
+    """``compiled``, ``interpreted`` or, if ``COMETMQ_BUILD`` is not set, nothing."""
+    wanted = os.environ.get("COMETMQ_BUILD", "")
+    if wanted not in ("", "compiled", "interpreted"):
+        sys.exit(f"COMETMQ_BUILD is {wanted!r}; it must be compiled, interpreted or empty")
+    return wanted
+
+
+def extensions() -> list[Any]:
+    """The compiled modules for setuptools; none for the interpreted build."""
+    from setuptools import Extension
+
+    if wanted_build() == "interpreted":
         return []
-    return [
-        Extension(
-            name,
-            [str(_source(name).relative_to(ROOT))],
-            extra_compile_args=["-O2", "-g0", "-w"],
-            optional=True,
-        )
+    optional = wanted_build() != "compiled"
+    modules = [
+        Extension(name, [str(_source(name).relative_to(ROOT))], optional=optional)
         for name in COMPILED
     ]
+    return [Extension(SHARED, [], optional=optional), *modules]
+
+
+def build_command() -> type[Any]:
+    """The class that setuptools runs as its command ``build_ext``."""
+    from setuptools.command.build_ext import build_ext
+    from setuptools.errors import CCompilerError
+
+    class BuildExt(build_ext):
+        """Writes the compiled modules where setuptools expects them."""
+
+        cached = 0
+
+        def build_extensions(self) -> None:
+            """Compile all modules, or none if there is no C compiler that works."""
+            try:
+                libraries, self.cached = _libraries(self)
+            except (BuildError, CCompilerError) as error:
+                if wanted_build() == "compiled":
+                    raise
+                print(f"build: {error}: the hot modules stay interpreted", file=sys.stderr)
+                return
+            paths = {name: Path(self.get_ext_fullpath(name)) for name in libraries}
+            try:
+                for name, library in libraries.items():
+                    paths[name].parent.mkdir(parents=True, exist_ok=True)
+                    _replace(paths[name], library)
+            except BaseException:  # all of them are installed or none is
+                for path in paths.values():
+                    with suppress(OSError):
+                        path.unlink()
+                raise
+
+    return BuildExt
 
 
 def is_compiled() -> bool:
-    """Whether every module of the list has a compiled file as new as its sources."""
-    return all(map(_is_compiled, COMPILED))
+    """Whether every listed module has a compiled file of its present sources."""
+    return not set(_modules()) - _current()
 
 
 def main() -> int:
-    """Compile in place what has changed, and say which build the sources have now."""
+    """Compile in place what has changed, and print how many modules are compiled."""
+    if sys.argv[1:] not in ([], ["--prune"]):
+        sys.exit(f"build_ext.py knows only --prune, not {' '.join(sys.argv[1:])}")
     os.chdir(ROOT)
-    _remove_outdated()
-    modules = extensions()
-    if modules:
-        command = BuildExt(
-            Distribution({"name": "cometmq", "package_dir": {"": "src"}, "ext_modules": modules})
-        )
-        command.inplace = True
-        command.parallel = os.cpu_count()
-        command.ensure_finalized()
-        command.run()
-    missing = [module.name for module in modules if not _is_compiled(module.name)]
-    print(f"build: {len(modules) - len(missing)} of {len(COMPILED)} hot modules are compiled")
-    for name in missing:
-        print(f"build: {name} stays interpreted; is a C compiler installed?", file=sys.stderr)
+    started = time.monotonic()
+    with _locked(RECORD.with_suffix(".lock")):
+        if sys.argv[1:]:
+            _prune(is_whole=is_compiled())
+            return 0
+        interpreted = wanted_build() == "interpreted"
+        tools = "" if interpreted else _tools(_compiler())
+        is_whole = not interpreted and _current(tools or None) == set(_modules())
+        _prune(is_whole=is_whole)
+        made = "nothing to do"
+        if not interpreted and not is_whole:
+            cached = _compile_in_place(tools)
+            made = f"{cached} from the cache, {time.monotonic() - started:.0f} s"
+    count = len(COMPILED) if not interpreted and is_compiled() else 0
+    print(f"build: {count} of {len(COMPILED)} hot modules are compiled ({made})")
     return 0
 
 
-def _remove_outdated() -> None:
-    """Remove compiled files that no longer match their source, or are no longer on the list."""
-    current = {_source(name): _is_compiled(name) for name in COMPILED}
-    for library in ROOT.glob("src/**/*.so"):
-        if not current.get(library.with_name(library.name.split(".")[0] + ".py")):
-            library.unlink()
+def _compile_in_place(tools: str) -> int:
+    """Compile all modules next to their sources; return how many came from the cache."""
+    from setuptools import Distribution
+    from setuptools.errors import CCompilerError
+
+    options = {"name": "cometmq", "package_dir": {"": "src"}, "ext_modules": extensions()}
+    command = build_command()(Distribution(options))
+    command.inplace = True
+    with tempfile.TemporaryDirectory(prefix="cometmq-build-") as folder:
+        command.build_lib = folder  # a wheel would contain everything in the usual folder
+        command.ensure_finalized()
+        try:
+            command.run()
+        except (BuildError, CCompilerError, OSError) as error:
+            sys.exit(f"build: {error}")
+    _write_record(tools)
+    return int(command.cached)
+
+
+def _libraries(command: Any) -> tuple[dict[str, bytes], int]:
+    """The compiled file of each module, from the cache or made now; and how many were cached."""
+    tools = _tools(command.compiler)
+    if not tools:
+        raise BuildError("Cython or a C compiler is missing")
+    keys = {name: _digest(tools.encode(), _sources_digest(name).encode()) for name in _modules()}
+    cache = Cache()
+    found = {name: library for name, key in keys.items() if (library := cache.get(key))}
+    made: dict[str, bytes] = {}
+    if missing := [name for name in keys if name not in found]:
+        with tempfile.TemporaryDirectory(prefix="cometmq-build-") as folder:
+            _check_headers(command.compiler, Path(folder))
+            made = _compile(_translate(missing, Path(folder)), command, Path(folder))
+    for name, library in made.items():
+        cache.put(keys[name], library)
+    return found | made, len(found)
+
+
+def _check_headers(compiler: Any, folder: Path) -> None:
+    """Fail before the translation, which takes longer than all else, where headers are missing."""
+    from setuptools.errors import CCompilerError
+
+    probe = folder / "probe.c"
+    probe.write_text("#include <Python.h>\n")
+    try:
+        compiler.preprocess(str(probe), str(probe.with_suffix(".i")))
+    except CCompilerError as error:
+        raise BuildError(
+            "Python.h cannot be compiled; expected the headers of Python"
+            f" {platform.python_version()}, often a package such as python3-dev"
+        ) from error
+
+
+def _translate(names: list[str], folder: Path) -> dict[str, Path]:
+    """Translate modules to C, on all processors."""
+    from Cython.Build import cythonize
+    from Cython.Compiler.Errors import CompileError
+    from setuptools import Extension
+
+    sources: dict[str, Path] = {}
+    if SHARED in names:
+        sources[SHARED] = folder / f"{SHARED.rpartition('.')[2]}.c"
+        generate = f"--generate-shared={sources[SHARED]}"
+        try:
+            subprocess.run([sys.executable, "-m", "cython", generate], check=True)
+        except subprocess.CalledProcessError as error:
+            raise BuildError(
+                f"Cython ended with {error.returncode} and made no {SHARED}"
+            ) from error
+    modules = [
+        Extension(name, [str(_source(name).relative_to(ROOT))]) for name in names if name != SHARED
+    ]
+    try:
+        translated = cythonize(
+            modules,
+            compiler_directives=DIRECTIVES,
+            build_dir=str(folder),
+            include_path=["src"],
+            nthreads=_processors() if len(modules) > 1 else 0,
+            force=True,
+            quiet=True,
+            **OPTIONS,
+        )
+    except CompileError as error:
+        raise BuildError(f"Cython cannot translate a hot module: {error}") from error
+    return sources | {module.name: Path(module.sources[0]) for module in translated}
+
+
+def _compile(sources: dict[str, Path], command: Any, folder: Path) -> dict[str, bytes]:
+    """Compile C files side by side, the longest first."""
+
+    def compiled(name: str) -> bytes:
+        objects = command.compiler.compile(
+            [str(sources[name])], output_dir=str(folder / "objects"), extra_postargs=list(FLAGS)
+        )
+        library = folder / f"{name}{SUFFIX}"
+        command.compiler.link_shared_object(objects, str(library))
+        return library.read_bytes()
+
+    names = sorted(sources, key=lambda name: sources[name].stat().st_size, reverse=True)
+    with ThreadPoolExecutor(_processors()) as pool:
+        return dict(zip(names, pool.map(compiled, names), strict=True))
+
+
+class Cache:
+    """Compiled files by key, in a folder that several builds may use at once.
+
+    A file begins with the digest of the rest, so a damaged file counts as missing. If the folder
+    cannot be written, or the user has no home folder, nothing is cached.
+    """
+
+    def __init__(self, folder: Path | None = None, bytes_max: int = CACHE_BYTES_MAX) -> None:
+        self._folder = folder or _cache_folder()
+        self._bytes_max = bytes_max
+
+    def get(self, key: str) -> bytes | None:
+        """The compiled file of a key; None if it is missing or damaged."""
+        if self._folder is None:
+            return None
+        path = self._folder / key
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        with suppress(OSError):  # a cache that is only read
+            os.utime(path)
+        library = content[_DIGEST_BYTES:]
+        if hashlib.sha256(library).digest() != content[:_DIGEST_BYTES]:
+            return None
+        return library
+
+    def put(self, key: str, library: bytes) -> None:
+        """Keep a compiled file, and remove the oldest ones if there are too many."""
+        if self._folder is None:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            _replace(self._folder / key, hashlib.sha256(library).digest() + library)
+            self._shrink(self._folder)
+        except OSError as error:
+            print(f"build: {error}: the compiled file is not cached", file=sys.stderr)
+
+    def _shrink(self, folder: Path) -> None:
+        entries = []
+        for path in folder.iterdir():
+            try:
+                found = path.stat()
+            except FileNotFoundError:
+                continue  # another build removed it
+            entries.append((found.st_mtime, found.st_size, path))
+        total = sum(size for _, size, _ in entries)
+        for _, size, path in sorted(entries):
+            if total <= self._bytes_max:
+                return
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+def _cache_folder() -> Path | None:
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return home / "cometmq" / "compiled"
+
+
+def _modules() -> tuple[str, ...]:
+    return (SHARED, *COMPILED)
 
 
 def _source(name: str) -> Path:
     return ROOT.joinpath("src", *name.split(".")).with_suffix(".py")
 
 
-def _is_compiled(name: str) -> bool:
-    source = _source(name)
-    sources = [path for path in (source, source.with_suffix(".pxd")) if path.exists()]
-    newest = max((path.stat().st_mtime for path in sources), default=0.0)
-    libraries = source.parent.glob(f"{source.stem}.*.so")
-    return any(path.stat().st_mtime >= newest for path in libraries)
+def _library(name: str) -> Path:
+    return _source(name).with_name(name.rpartition(".")[2] + SUFFIX)
+
+
+def _sources_digest(name: str) -> str:
+    """The digest of all files and options that the compiled file of a module depends on."""
+    recipe = (name, DIRECTIVES, OPTIONS, FLAGS)
+    parts = [repr(recipe).encode()]
+    if name != SHARED:
+        parts += [_source(name).read_bytes(), *map(_read_pxd, sorted(declarations_of(name)))]
+    return _digest(*parts)
+
+
+def declarations_of(name: str) -> set[str]:
+    """The modules whose ``.pxd`` a module's C code depends on, including its own."""
+    found: set[str] = set()
+    waiting = {name}
+    while waiting:
+        module = waiting.pop()
+        found.add(module)
+        for package, names in _CIMPORT.findall(_read_pxd(module).decode()):
+            words = re.findall(r"[\w.]+", names)
+            candidates = {package, *(f"{package}.{word}" for word in words)} if package else words
+            waiting.update(set(candidates) & set(COMPILED) - found)
+    return found
+
+
+@functools.cache
+def _read_pxd(name: str) -> bytes:
+    return _source(name).with_suffix(".pxd").read_bytes()
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _compiler() -> Any:
+    import setuptools  # noqa: F401, I001, it brings distutils to Python 3.12
+    from distutils.ccompiler import new_compiler
+    from distutils.sysconfig import customize_compiler
+
+    compiler = new_compiler()
+    customize_compiler(compiler)
+    return compiler
+
+
+def _tools(compiler: Any) -> str:
+    """Which tools compile here, with their versions; empty if one of them is missing."""
+    words = [*compiler.compiler_so]
+    program = words[: next((at for at, word in enumerate(words) if word[0] == "-"), len(words))]
+    try:
+        said = subprocess.run(
+            [*program, "--version"], capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+        cython = version("cython")
+    except (OSError, subprocess.SubprocessError, PackageNotFoundError):
+        return ""
+    python = (sys.version, SUFFIX, platform.machine(), *platform.libc_ver())
+    return repr((cython, python, said, words, compiler.linker_so))
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _current(tools: str | None = None) -> set[str]:
+    """The modules whose compiled file was made from the present sources with these tools."""
+    try:
+        record = json.loads(RECORD.read_bytes())
+        if tools is not None and record["tools"] != tools:
+            return set()
+        made = {name: tuple(digests) for name, digests in record["modules"].items()}
+        return {name for name in _modules() if made.get(name) == _digests(name)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return set()  # no record, or one that was cut off
+
+
+def _digests(name: str) -> tuple[str, str]:
+    library = _library(name)
+    return _sources_digest(name), _digest(library.read_bytes()) if library.exists() else ""
+
+
+def _write_record(tools: str) -> None:
+    modules = {name: _digests(name) for name in _modules() if _library(name).exists()}
+    RECORD.parent.mkdir(exist_ok=True)
+    _replace(RECORD, json.dumps({"tools": tools, "modules": modules}, indent=1).encode())
+
+
+def _prune(*, is_whole: bool) -> None:
+    """Remove compiled files that are not on the list; all of them if some are not current."""
+    kept = {_library(name) for name in _modules()} if is_whole else set()
+    for library in ROOT.glob("src/**/*.so"):
+        if library not in kept:
+            library.unlink()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Replace a file at once: a reader sees the old content or the new one, never a part."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as file:
+        written = Path(file.name)
+        try:
+            file.write(content)
+            file.close()
+            written.chmod(0o755)
+            written.replace(path)
+        except BaseException:
+            written.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Tells setuptools about the compiled modules; all else stands in pyproject.toml."""
+"""Gives setuptools the compiled modules and the README; pyproject.toml holds the rest."""
 
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 from setuptools import setup
@@ -9,4 +11,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import build_ext
 
-setup(ext_modules=build_ext.extensions(), cmdclass={"build_ext": build_ext.BuildExt})
+ROOT = build_ext.ROOT
+project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+pages = f"{project['urls']['Source']}/blob/HEAD/"
+readme = (ROOT / "README.md").read_text()
+
+setup(
+    ext_modules=build_ext.extensions(),
+    cmdclass={"build_ext": build_ext.build_command()},
+    # The page of a package index has none of the files that the README links to.
+    long_description=re.sub(r"\]\((?!https?://|#)", f"]({pages}", readme),
+    long_description_content_type="text/markdown",
+)

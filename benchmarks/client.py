@@ -1,13 +1,16 @@
 """Compares our client with others: Java's, and the C++ client's Python binding.
 
-One broker, ours and compiled, serves all of them in the same run, on one core; the client under
-test has the other core to itself. Rounds are interleaved, so that a slow minute meets everybody.
-Table and raw figures land in ``benchmarks/results/client.md`` and ``client.json``.
+One broker, ours and compiled, serves all of them in the same round, on one core; the client under
+test has the other core to itself. Each round begins with another client. JVMs are warmed up for
+twenty seconds, short runs included. Table and raw figures land in ``benchmarks/results/client.md``
+and ``client.json``, after each figure, so that a run can be continued.
 
 Examples::
 
-    python benchmarks/client.py                        three rounds, about six minutes
-    python benchmarks/client.py --rounds 1 --seconds 2 --clients ours,java-5.3.3 --rows send
+    python benchmarks/client.py                        five rounds: prints its plan first
+    python benchmarks/client.py --quick                each row once, very short: no verdicts
+    python benchmarks/client.py --minutes 9 --continue
+    python benchmarks/client.py --clients ours,java-5.3.3 --rows send
 """
 
 from __future__ import annotations
@@ -18,32 +21,45 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+import figures
 import loadgen
 import machine
 import servers
 import toolchain
+from figures import Figure, Figures
+from processes import ProcessError
 from timing import measure
+from verdict import ROUNDS_MIN
+from warm_memory import warm_memory
 
 from cometmq.cli.build import version_line
 from cometmq.protocol.lazy_record import decode_lazily
 from cometmq.protocol.record import encode_record
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results"
 FILES = Path("build/bench/client")
 BROKER_CORE, CLIENT_CORE = 0, 1
+JVM_WARM_S, WARM_S = 20.0, 1.0
+CONSUMED_PER_S_MAX = 350_000
+"""Faster than any client consumed so far: so much backlog lasts."""
 FILL = loadgen.Load(batch=32, window=4)
-FILL_S = 3.0
+FILL_S_MAX = 120.0
+IDLE_S = 20.0
 BACKLOG, IDLE = "bench-backlog", "bench-idle"
 IDLE_QUEUES = 64
+WINDOW = 64
 JAVA_FLAGS = ["-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-Drocketmq.client.logLevel=ERROR"]
 DECODE_MESSAGES = 32
+NOISE_CORES_MAX = 0.3
+START_S = 4.0
+"""What the start of a client takes, for the plan."""
 
 
 class BenchmarkError(Exception):
@@ -57,23 +73,32 @@ class Row:
     name: str
     title: str
     unit: str
-    goal: float
+    goal: float | None = None
     more_is_better: bool = True
+    flush: str = "ASYNC_FLUSH"
+    """How the broker flushes."""
+    work: str = ""
+    """What the client's program is told to do; empty for the row's name."""
 
-    def reached(self, value: float) -> bool:
-        """Whether a figure is as good as it has to be."""
-        return value >= self.goal if self.more_is_better else value <= self.goal
+    @property
+    def metric(self) -> str:
+        """The name of the row's main figure."""
+        return "rate" if self.more_is_better else "CPU"
 
 
+SENDS = f"async sends of 128 B, {WINDOW} in flight"
 ROWS = {
     row.name: row
     for row in (
-        Row("send", "async sends of 128 B, {window} in flight", "k/s", 40),
+        Row("send", SENDS, "k/s", 40, flush="SYNC_FLUSH"),
+        Row("send-async", SENDS, "k/s", work="send"),
         Row("consume", "messages of 128 B through a listener, batches of 32", "k/s", 100),
-        Row("decode", "messages cut out of a pull's answer, decoded lazily", "k/s", 1000),
+        Row("decode", "messages cut out of a pull's response, decoded lazily", "k/s", 1000),
         Row("idle", "idle consumer of 64 queues", "% of a core", 1, more_is_better=False),
     )
 }
+FLUSHES = {"SYNC_FLUSH": "synchronous", "ASYNC_FLUSH": "asynchronous"}
+SENT = ("send", "send-async", "consume")
 
 
 @dataclass(frozen=True)
@@ -85,6 +110,16 @@ class Client:
     title: str
     environment: Mapping[str, str] = field(default_factory=dict)
     loop: str = "asyncio"
+
+    @property
+    def is_jvm(self) -> bool:
+        """Whether it needs a JVM's warm-up."""
+        return self.name.startswith("java")
+
+    @property
+    def warm_s(self) -> float:
+        """Seconds of load before the figure counts."""
+        return JVM_WARM_S if self.is_jvm else WARM_S
 
     def command(self) -> list[str]:
         """The program; its arguments are those of ``client_programs/ours.py``."""
@@ -101,116 +136,206 @@ INTERPRETED = {"COMETMQ_BUILD": "interpreted"}
 CLIENTS = {
     client.name: client
     for client in (
-        Client("ours", ("send", "consume", "decode", "idle"), "ours", loop="uvloop"),
-        Client("ours-asyncio", ("send", "consume"), "ours, asyncio's own loop"),
-        Client("ours-interpreted", ("send", "consume", "decode"), "ours, interpreted", INTERPRETED),
-        Client("cpp-0.4.4", ("send", "consume"), "C++ client's Python binding 0.4.4"),
-        Client("java-4.9.8", ("send", "consume"), "Java 4.9.8"),
-        Client("java-5.3.3", ("send", "consume", "idle"), "Java 5.3.3"),
+        Client("ours", (*SENT, "decode", "idle"), "ours, uvloop", loop="uvloop"),
+        Client("ours-asyncio", SENT, "ours, asyncio's own loop"),
+        Client("ours-interpreted", (*SENT, "decode"), "ours, interpreted", INTERPRETED),
+        Client("cpp-0.4.4", SENT, "C++ client's Python binding 0.4.4"),
+        Client("java-4.9.8", SENT, "Java 4.9.8, heap 512 MiB"),
+        Client("java-5.3.3", (*SENT, "idle"), "Java 5.3.3, heap 512 MiB"),
     )
 }
 
 
 def main() -> int:
-    """Run the comparison that the command line asks for; 1 if a goal is missed."""
+    """Run the comparison that the command line asks for."""
     options = _options()
+    clients, rows = _chosen(options.clients, CLIENTS), _chosen(options.rows, ROWS)
+    _print_plan(clients, rows, options)
+    if options.plan:
+        return 0
+    machine.refuse_dirty_tree(allowed=options.quick or options.dirty)
     loadgen.compile_generator()
-    clients = _chosen(options.clients, CLIENTS)
-    rows = _chosen(options.rows, ROWS)
-    values: dict[str, dict[str, list[dict[str, float]]]] = {}
-    for number in range(1, options.rounds + 1):
-        for row, client, figures in _round(clients, rows, options):
-            values.setdefault(row.name, {}).setdefault(client.name, []).append(figures)
-            print(
-                f"round {number}  {row.name:<8} {client.name:<17} {_line(row, figures)}", flush=True
-            )
-            _save(options, values)
-    print(f"\n{_markdown(options, values)}")
-    ours = {row: of["ours"] for row, of in values.items() if "ours" in of}
-    return 0 if all(ROWS[row].reached(_median(ROWS[row], of)) for row, of in ours.items()) else 1
+    clients = figures.available(clients, lambda client: client.command())
+    results = Figures(
+        figures.where(options.save, quick=options.quick),
+        machine.facts() | {"CometMQ": version_line()},
+        {"seconds per figure": options.seconds, "quick": options.quick},
+        options.noise_max,
+    )
+    if options.resume:
+        results.resume()
+    try:
+        _run(clients, rows, options, results)
+    except KeyboardInterrupt:
+        print("stopped early; --continue goes on from here", file=sys.stderr)
+    table = _markdown(results)
+    results.path.with_suffix(".md").write_text(table)
+    print(f"\n{table}\nsaved as {results.path.with_suffix('.md')}")
+    return 1 if results.doubts() else 0
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5.0, help="per figure")
-    parser.add_argument("--window", type=int, default=64, help="sends in flight")
+    parser.add_argument("--quick", action="store_true", help="each row once, very short")
+    parser.add_argument("--rounds", type=int, help=f"default {ROUNDS_MIN}, the least for verdicts")
+    parser.add_argument("--seconds", type=float, help="per figure, default 3")
     parser.add_argument("--clients", default=",".join(CLIENTS))
     parser.add_argument("--rows", default=",".join(ROWS))
-    parser.add_argument("--save", default="client", metavar="NAME", help="name of the result files")
-    return parser.parse_args()
+    parser.add_argument("--save", metavar="NAME", help="name of the result files")
+    figures.add_run_arguments(parser, NOISE_CORES_MAX)
+    options = parser.parse_args()
+    options.rounds = options.rounds or (1 if options.quick else ROUNDS_MIN)
+    options.seconds = options.seconds or (1.0 if options.quick else 3.0)
+    options.save = options.save or ("client-quick" if options.quick else "client")
+    if options.quick:
+        options.noise_max = float("inf")
+    return options
 
 
 def _chosen(names: str, known: Mapping[str, Any]) -> list[Any]:
     unknown = [name for name in names.split(",") if name not in known]
     if unknown:
         sys.exit(f"no such {', '.join(unknown)}; there are {', '.join(known)}")
-    return [known[name] for name in names.split(",")]
+    return [known[name] for name in dict.fromkeys(names.split(","))]
+
+
+def _expected_s(client: Client, row: Row, options: argparse.Namespace) -> float:
+    if row.name == "decode":
+        return 4.0
+    if row.name == "idle":
+        return START_S + 10.0 + _idle_s(options)
+    return START_S + client.warm_s + float(options.seconds)
+
+
+def _idle_s(options: argparse.Namespace) -> float:
+    return float(options.seconds) if options.quick else IDLE_S
+
+
+def _fill_count(options: argparse.Namespace) -> int:
+    return int((JVM_WARM_S + options.seconds + 2) * CONSUMED_PER_S_MAX)
+
+
+def _print_plan(
+    clients: Sequence[Client], rows: Sequence[Row], options: argparse.Namespace
+) -> None:
+    total = 0.0
+    for row in rows:
+        seconds = sum(_expected_s(each, row, options) for each in clients if row.name in each.rows)
+        total += seconds + (20.0 if row.name == "consume" else 3.0)
+        print(f"plan: {row.name:<12}{seconds:>6.0f} s a round")
+    print(
+        f"plan: {options.rounds} rounds of {total / 60:.1f} minutes: "
+        f"{options.rounds * total / 60:.0f} minutes on a quiet machine\n",
+        flush=True,
+    )
+
+
+def _run(
+    clients: Sequence[Client],
+    rows: Sequence[Row],
+    options: argparse.Namespace,
+    results: Figures,
+) -> None:
+    ends = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
+    for number in range(1, options.rounds + 1):
+        for row in rows:
+            missing = [
+                client
+                for client in figures.rotated(list(clients), number)
+                if row.name in client.rows and not results.has(number, client.name, row.name)
+            ]
+            if not missing:
+                continue
+            needed = sum(_expected_s(client, row, options) for client in missing)
+            if time.monotonic() + needed > ends:
+                print("the time is up; --continue goes on from here")
+                return
+            if not options.quick:
+                machine.wait_until_quiet(options.patience, options.noise_max)
+            with ExitStack() as stack:
+                warm = "as found" if options.quick else stack.enter_context(warm_memory())
+                _round(number, row, missing, options, results, warm)
 
 
 def _round(
-    clients: Sequence[Client], rows: Sequence[Row], options: argparse.Namespace
-) -> Iterator[tuple[Row, Client, dict[str, float]]]:
-    """Measure everybody on one fresh broker."""
-    broker = servers.Comet(FILES.absolute(), flush="ASYNC_FLUSH")
+    number: int,
+    row: Row,
+    clients: Sequence[Client],
+    options: argparse.Namespace,
+    results: Figures,
+    warm: str,
+) -> None:
+    """Measure one row of every client on one fresh broker."""
+    broker = servers.Comet(FILES.absolute() / "broker", flush=row.flush)
     try:
         broker.start()
-        _pin(broker.pids, BROKER_CORE)
-        if any(row.name == "consume" for row in rows):
-            _fill(broker)
-        if any(row.name == "idle" for row in rows):
-            _make_topic(broker)
-        for row in rows:
-            for client in clients:
-                if row.name not in client.rows:
-                    continue
-                if row.name == "decode":
-                    yield row, client, _decode(client)
-                else:
-                    yield row, client, _measure(client, row, broker, options)
+        loadgen.pin(broker.pids, {BROKER_CORE})
+        _prepare(row, broker, options)
+        for client in clients:
+            results.servers[client.name] = {"title": client.title}
+            try:
+                results.take(
+                    lambda client=client: _figure(number, row, client, broker, options, warm)
+                )
+            except (BenchmarkError, ProcessError, subprocess.TimeoutExpired) as error:
+                failure = f"round {number}, {client.name}, {row.name}: {error}"
+                print(f"FAILED {failure}", file=sys.stderr, flush=True)
+                results.failures.append(failure)
+                results.save()
     finally:
         broker.stop()
 
 
-def _fill(broker: servers.Server) -> None:
-    """Leave a backlog that no client can get through in its time."""
-    loadgen.run(
-        FILL,
-        address=broker.address,
-        pids=broker.broker_pids,
-        topic=BACKLOG,
-        warmup_s=0,
-        duration_s=FILL_S,
-    )
-    _pin(broker.pids, BROKER_CORE)
-
-
-def _make_topic(broker: servers.Server) -> None:
-    connection = servers.Connection(("127.0.0.1", broker.port), timeout=10.0)
-    try:
-        servers.kit.ok(
-            servers.kit.create_topic(connection, IDLE, read=IDLE_QUEUES, write=IDLE_QUEUES)
+def _prepare(row: Row, broker: servers.RocketServer, options: argparse.Namespace) -> None:
+    if row.name == "consume":
+        loadgen.run(
+            replace(FILL, count=_fill_count(options)),
+            loadgen.Target(broker.address, broker.pids),
+            topic=BACKLOG,
+            warmup_s=0,
+            duration_s=FILL_S_MAX,
         )
-    finally:
-        connection.close()
+        loadgen.pin(broker.pids, {BROKER_CORE})
+    if row.name == "idle":
+        servers.make_topic(broker, IDLE, queues=IDLE_QUEUES)
 
 
-def _pin(pids: Sequence[int], core: int) -> None:
-    for pid in pids:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            os.sched_setaffinity(int(task.name), {core})
+def _figure(
+    number: int,
+    row: Row,
+    client: Client,
+    broker: servers.RocketServer,
+    options: argparse.Namespace,
+    warm: str,
+) -> Figure:
+    with machine.NoiseWatch() as watch:
+        found = _decode(client) if row.name == "decode" else _measure(client, row, broker, options)
+    if row.name == "idle":
+        values = {"CPU": 100 * found["cpu_seconds"] / found["seconds"]}
+    else:
+        values = {
+            "rate": found["messages"] / found["seconds"] / 1e3,
+            "CPU per message": 1e6 * found["cpu_seconds"] / found["messages"],
+        }
+    text = ", ".join(f"{name} {figures.number(value)}" for name, value in values.items())
+    print(
+        f"round {number}  {row.name:<11} {client.name:<17} {text}  noise {watch.noise.total:.2f}",
+        flush=True,
+    )
+    return Figure(number, client.name, row.name, values, watch.noise, warm)
 
 
 def _measure(
-    client: Client, row: Row, broker: servers.Server, options: argparse.Namespace
+    client: Client, row: Row, broker: servers.RocketServer, options: argparse.Namespace
 ) -> dict[str, float]:
-    topic = {"send": "bench-sends", "consume": BACKLOG, "idle": IDLE}[row.name]
-    seconds = max(options.seconds, 20.0) if row.name == "idle" else options.seconds
+    work = row.work or row.name
+    topic = {"send": "bench-sends", "consume": BACKLOG, "idle": IDLE}[work]
+    seconds = _idle_s(options) if work == "idle" else options.seconds
     command = ["taskset", "-c", str(CLIENT_CORE), *client.command()]
-    command += [f"127.0.0.1:{broker.namesrv_port}", row.name, topic, str(seconds)]
-    command += [str(options.window), client.loop]
+    command += [f"127.0.0.1:{broker.namesrv_port}", work, topic, str(seconds)]
+    command += [str(WINDOW), client.loop, str(client.warm_s)]
     environment = {k: v for k, v in os.environ.items() if k != "COMETMQ_BUILD"}
     home = FILES.absolute() / "homes" / client.name
     home.mkdir(parents=True, exist_ok=True)
@@ -218,16 +343,16 @@ def _measure(
         command,
         capture_output=True,
         text=True,
-        timeout=seconds + 120,
+        timeout=client.warm_s + seconds + 300,
         check=False,
         env=environment | {"HOME": str(home)} | dict(client.environment),
     )
     if done.returncode:
-        raise BenchmarkError(f"{client.name} {row.name}: {done.stderr[-2000:]}")
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    if figures.get("errors"):
-        raise BenchmarkError(f"{client.name} {row.name}: {figures['errors']} sends failed")
-    return figures
+        raise BenchmarkError(f"the program ended with {done.returncode}: {done.stderr[-2000:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    if found.get("errors"):
+        raise BenchmarkError(f"{found['errors']} sends failed")
+    return found
 
 
 def _decode(client: Client) -> dict[str, float]:
@@ -242,8 +367,8 @@ def _decode(client: Client) -> dict[str, float]:
         timeout=120,
         env=environment | dict(client.environment),
     )
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return figures
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def decode() -> None:
@@ -270,74 +395,52 @@ def decode() -> None:
     print(json.dumps({"messages": 1, "seconds": seconds, "cpu_seconds": seconds}))
 
 
-def _value(row: Row, figures: Mapping[str, float]) -> float:
-    if row.name == "idle":
-        return 100 * figures["cpu_seconds"] / figures["seconds"]
-    return figures["messages"] / figures["seconds"] / 1e3
-
-
-def _line(row: Row, figures: Mapping[str, float]) -> str:
-    text = f"{_value(row, figures):8.1f} {row.unit}"
-    if not figures["messages"]:
-        return text
-    return f"{text}, {1e6 * figures['cpu_seconds'] / figures['messages']:.1f} CPU s/M"
-
-
-def _median(row: Row, rounds: Sequence[Mapping[str, float]]) -> float:
-    return median(_value(row, figures) for figures in rounds)
-
-
-def _save(
-    options: argparse.Namespace, values: Mapping[str, Mapping[str, list[dict[str, float]]]]
-) -> None:
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    raw = {"machine": machine.facts(), "settings": vars(options), "values": values}
-    (RESULTS / f"{options.save}.json").write_text(json.dumps(raw, indent=1) + "\n")
-    (RESULTS / f"{options.save}.md").write_text(_markdown(options, values))
-
-
-def _markdown(
-    options: argparse.Namespace, values: Mapping[str, Mapping[str, list[dict[str, float]]]]
-) -> str:
-    lines = ["# Our client beside others", ""]
-    lines += [f"- {name}: {fact}" for name, fact in machine.facts().items()]
+def _markdown(results: Figures) -> str:
+    lines = figures.head_lines("Our client beside others", results)
     lines += [
-        f"- {version_line()}",
-        f"- one broker, ours, on core {BROKER_CORE}; each client alone on core {CLIENT_CORE}",
-        f"- {_rounds(values)} rounds of {options.seconds:g} s per figure; median, and how far the"
-        " rounds lie apart in % of it",
+        f"- one broker, ours, on core {BROKER_CORE}; each client alone on core {CLIENT_CORE}; the "
+        "figures count the client's process",
+        f"- warm-up: {JVM_WARM_S:g} s of load for a JVM, {WARM_S:g} s for the others",
+        "- x: how many times better ours is, in the same round; marks are values",
         "",
-        "| load | client | figure | CPU s per million | goal |",
-        "|---|---|---|---|---|",
+        "| load | flush | client | warm memory | figure | CPU s per million | ours | mark |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for name, row in ROWS.items():
+    for row in ROWS.values():
         for client in CLIENTS.values():
-            if rounds := values.get(name, {}).get(client.name):
-                lines.append(_table_line(row, client, rounds, options.window))
+            if results.values(row.name, client.name, row.metric):
+                lines.append(_table_line(results, row, client))
+    lines += ["", *figures.noise_lines(results)]
+    if found := results.doubts():
+        lines += ["", "## Figures in doubt", "", *[f"- {doubt}" for doubt in found]]
     return "\n".join(lines) + "\n"
 
 
-def _rounds(values: Mapping[str, Mapping[str, list[dict[str, float]]]]) -> int:
-    """How many rounds were finished; a run that is stopped early has some."""
-    return min((len(rounds) for of in values.values() for rounds in of.values()), default=0)
-
-
-def _table_line(
-    row: Row, client: Client, rounds: Sequence[Mapping[str, float]], window: int
-) -> str:
-    all_values = [_value(row, figures) for figures in rounds]
-    middle = median(all_values)
-    spread = 50 * (max(all_values) - min(all_values)) / middle if middle else 0
-    cpu = [1e6 * f["cpu_seconds"] / f["messages"] for f in rounds if f["messages"]]
-    goal = ""
-    if client.name == "ours":
-        sign = "≥" if row.more_is_better else "≤"
-        goal = f"{sign} {row.goal:g} {'met' if row.reached(middle) else 'MISSED'}"
-    return (
-        f"| {row.title.format(window=window)} | {client.title} |"
-        f" {middle:.1f} {row.unit} ±{spread:.0f}% |"
-        f" {f'{median(cpu):.1f}' if cpu else ''} | {goal} |"
+def _table_line(results: Figures, row: Row, client: Client) -> str:
+    values = results.values(row.name, client.name, row.metric)
+    cpu = results.values(row.name, client.name, "CPU per message").values()
+    times = figures.ratios(
+        results.values(row.name, "ours", row.metric), values, more_is_better=row.more_is_better
     )
+    warm = dict.fromkeys(
+        each.warm_memory
+        for each in results.taken
+        if (each.server, each.row) == (client.name, row.name)
+    )
+    mark = ""
+    if client.name == "ours" and row.goal is not None:
+        mark = figures.mark_cell(values.values(), row.goal, more_is_better=row.more_is_better)
+    cells = [
+        row.title,
+        "-" if row.name == "decode" else FLUSHES[row.flush],
+        client.title,
+        ", ".join(warm),
+        f"{figures.cell(values.values(), more_is_better=row.more_is_better)} {row.unit}",
+        figures.cell(cpu, more_is_better=False),
+        "" if client.name == "ours" else figures.cell(times, more_is_better=True, sign="x"),
+        mark,
+    ]
+    return "| " + " | ".join(cells) + " |"
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from cometmq.cli.build import version_line
 from cometmq.protocol.batch import BatchItem, decode_batch, encode_batch
 from cometmq.protocol.command import command_at, encode_command, encode_head
 from cometmq.protocol.command import request as make_request
+from cometmq.protocol.frame import FRAME_BYTES_MAX
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.headers import (
     PullMessageRequest,
@@ -45,7 +46,7 @@ def _headers() -> Iterator[Timing]:
     send = encode_command(make_request(310, fields=fields, body=BODY, opaque=7))
     yield measure(
         "read a send's frame and header",
-        lambda: command_at(send, 0, len(send)).header(SendMessageV2Request),
+        lambda: command_at(send, 0, len(send), FRAME_BYTES_MAX).header(SendMessageV2Request),
     )
     pull_fields = {
         "consumerGroup": "group", "topic": "bench", "queueId": "0", "queueOffset": "42",
@@ -55,7 +56,7 @@ def _headers() -> Iterator[Timing]:
     pull = encode_command(make_request(11, fields=pull_fields, opaque=7))
     yield measure(
         "read a pull's frame and header",
-        lambda: command_at(pull, 0, len(pull)).header(PullMessageRequest),
+        lambda: command_at(pull, 0, len(pull), FRAME_BYTES_MAX).header(PullMessageRequest),
     )
     answer = SendMessageResponse(
         msg_id="7F00000100002A9F0000000000000042", queue_id=0, queue_offset=42

@@ -1,11 +1,86 @@
-"""What a reader must know of the machine to judge a figure."""
+"""What a reader must know of the machine to judge a figure: its parts, the commit, and noise."""
 
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+RESULT_FILES = "benchmarks/results"
+KERNEL_THREADS = 2
+"""The process that every thread of the kernel descends from."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Processor time that was not the benchmark's, in cores."""
+
+    steal: float
+    """Taken by the host of a virtual machine."""
+    others: float
+    """Used by other processes; threads of the kernel do not count, as they work for the servers."""
+
+    @property
+    def total(self) -> float:
+        """Both."""
+        return self.steal + self.others
+
+
+class NoiseWatch:
+    """Measures the noise within ``with``: what ran beside this process and those it started."""
+
+    def __init__(self) -> None:
+        self.noise = Noise(0.0, 0.0)
+
+    def __enter__(self) -> NoiseWatch:
+        self._began = time.monotonic()
+        self._before = _ticks()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        after = _ticks()
+        busy, ours, steal = (now - then for now, then in zip(after, self._before, strict=True))
+        hz = os.sysconf("SC_CLK_TCK") * max(time.monotonic() - self._began, 0.001)
+        self.noise = Noise(steal / hz, max(0, busy - ours) / hz)
+
+
+def _ticks() -> tuple[int, int, int]:
+    """Processor time of everything, of the benchmark with the kernel's threads, and stolen."""
+    processes: dict[int, tuple[int, int, int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # the process has just ended
+            own, of_ended = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
+            processes[int(folder.name)] = int(fields[1]), own, of_ended
+    root = os.getpid()
+    family = _family({pid: parent for pid, (parent, _, _) in processes.items()}, root)
+    ours = 0
+    for pid, (parent, own, of_ended) in processes.items():
+        if pid in family:
+            ours += own + of_ended  # what a child used goes to its parent when it ends
+        elif KERNEL_THREADS in (pid, parent):
+            ours += own
+    fields = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    user, nice, system, _, _, irq, softirq, steal = fields[:8]
+    return user + nice + system + irq + softirq, ours, steal
+
+
+def _family(parents: dict[int, int], root: int) -> set[int]:
+    """A process and all below it."""
+    family: set[int] = set()
+    more = {root}
+    while more:
+        family |= more
+        more = {pid for pid, parent in parents.items() if parent in more} - family
+    return family
 
 
 def facts() -> dict[str, str]:
@@ -18,18 +93,47 @@ def facts() -> dict[str, str]:
         "file system": _said("stat", "-f", "-c", "%T", "."),
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "Java": _said("java", "-version").splitlines()[0] if _said("java", "-version") else "none",
-        "commit": _said("git", "describe", "--always", "--dirty"),
+        "commit": commit(),
     }
+
+
+def commit() -> str:
+    """The commit of the tree, with ``-dirty`` if anything but result files differs from it."""
+    name = _said("git", "rev-parse", "--short=12", "HEAD") or "unknown"
+    return f"{name}-dirty" if changes() else name
+
+
+def changes() -> str:
+    """What differs from the commit, result files left out; empty in a clean tree."""
+    return _said("git", "status", "--porcelain", "--", ".", f":(exclude){RESULT_FILES}")
+
+
+def refuse_dirty_tree(*, allowed: bool) -> None:
+    """End the program if the tree is dirty, unless that is allowed."""
+    if not allowed and (found := changes()):
+        sys.exit(
+            f"the tree differs from its commit:\n{found}\n"
+            "figures count only on a clean tree; commit first, or give --dirty to mark them"
+        )
+
+
+def wait_until_quiet(patience_s: float, busy_max: float) -> None:
+    """Wait for other work on the machine to end, and say so when it does not."""
+    deadline = time.monotonic() + patience_s
+    while (busy := busy_cores(1.0)) > busy_max:
+        if time.monotonic() > deadline:
+            print(f"the machine is busy: {busy:.1f} cores of other work", file=sys.stderr)
+            return
 
 
 def busy_cores(seconds: float) -> float:
     """How many cores other work keeps busy; measured by watching for some seconds."""
     before = _busy_ticks()
-    subprocess.run(["sleep", str(seconds)], check=True)
+    time.sleep(seconds)
     return (_busy_ticks() - before) / os.sysconf("SC_CLK_TCK") / seconds
 
 
-def cpu_seconds(pids: list[int]) -> float:
+def cpu_seconds(pids: Sequence[int]) -> float:
     """CPU time the processes have used so far."""
     ticks = 0
     for pid in pids:
@@ -38,7 +142,7 @@ def cpu_seconds(pids: list[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def anonymous_mib(pids: list[int]) -> float:
+def anonymous_mib(pids: Sequence[int]) -> float:
     """Memory of the processes that no file backs."""
     kib = [int(_lines_of(f"/proc/{pid}/status")["RssAnon"].split()[0]) for pid in pids]
     return sum(kib) / 1024

@@ -1,144 +1,83 @@
-"""Turns the figures of all rounds into one table and saves it."""
+"""The table of the comparison with other servers."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from statistics import median
-from typing import Any
+from collections.abc import Sequence
 
-from rows import ROWS, Metric, Row
+from figures import Figures, cell, head_lines, mark_cell, noise_lines, ratios
+from rows import REFERENCE, ROWS, Metric, Row
 
-REFERENCE = "java-5.3.3"
-"""Whose figures tell how quick this machine is beside the one where bars and goals were set."""
-RESULTS = Path(__file__).resolve().parent / "results"
+FLUSHES = {"async": "asynchronous", "sync": "synchronous", "idle": "asynchronous"}
+HEAPS = {"none": "no fixed heap", "512m": "heap 512 MiB", "1g": "heap 1 GiB", "2g": "heap 2 GiB"}
 
 
-@dataclass
-class Results:
-    """Every figure that was taken: by row, server and metric, one value per round."""
-
-    machine: Mapping[str, str]
-    settings: Mapping[str, Any]
-    servers: dict[str, str] = field(default_factory=dict)
-    values: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
-    doubts: list[str] = field(default_factory=list)
-    warm_memory: list[str] = field(default_factory=list)
-    """How much each server found, in the order they ran."""
-
-    def add(self, row: Row, server: str, figures: Mapping[str, Any]) -> str:
-        """Take a round's figures of a row; returns them as one line of text."""
-        said = []
-        for metric in row.metrics:
-            value = metric.read(figures)
-            of_row = self.values.setdefault(row.name, {}).setdefault(server, {})
-            of_row.setdefault(metric.name, []).append(value)
-            said.append(f"{metric.name} {_number(value)} {metric.unit}")
-        return ", ".join(said)
-
-    def of(self, row: Row, server: str, metric: Metric) -> list[float]:
-        """The values of one figure, one per round; empty when it was not taken."""
-        return self.values.get(row.name, {}).get(server, {}).get(metric.name, [])
-
-    def save(self, name: str) -> Path:
-        """Write the table and the raw figures; returns the table's path."""
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        raw = {
-            "machine": self.machine,
-            "settings": self.settings,
-            "servers": self.servers,
-            "values": self.values,
-            "doubts": self.doubts,
-            "warm memory": self.warm_memory,
-        }
-        (RESULTS / f"{name}.json").write_text(json.dumps(raw, indent=1) + "\n")
-        path = RESULTS / f"{name}.md"
-        path.write_text(self.markdown())
-        return path
-
-    def markdown(self) -> str:
-        """The whole report."""
-        parts = ["# Comparison with Java brokers\n", *self._facts(), "", *self._table()]
-        if self.doubts:
-            parts += ["", "Figures in doubt:", "", *[f"- {doubt}" for doubt in self.doubts]]
-        return "\n".join(parts) + "\n"
-
-    def _facts(self) -> list[str]:
-        lines = [f"- {name}: {fact}" for name, fact in self.machine.items()]
-        lines += [f"- {name}: {fact}" for name, fact in self.settings.items()]
-        lines.append(f"- warm memory: {', '.join(dict.fromkeys(self.warm_memory))}")
-        lines += [f"- {name}: {fact}" for name, fact in self.servers.items()]
-        lines.append(
-            "- Each cell: median of the rounds, and how far the rounds lie apart in % of it. "
-            "'x' is how many times better ours is (above 1) or worse (below 1). Bar and goal were "
-            f"set on another machine; 'scaled' is what ours would be there, going by {REFERENCE}."
+def markdown(figures: Figures, order: Sequence[str]) -> str:
+    """The whole report; servers in the given order."""
+    servers = [name for name in order if name in figures.servers]
+    parts = head_lines("Comparison with other servers", figures)
+    parts += [
+        "- Columns of other servers: their figure, then how many times better ours is (x above 1) "
+        "or worse (below 1): the ratio within each round, median and worse quartile.",
+        f"- Marks with x are ratios to {REFERENCE}, others are values. Processor time and memory "
+        "are those of the broker and the name server on both sides.",
+        "- Flush of each server:",
+    ]
+    for name in servers:
+        facts = figures.servers[name]
+        parts.append(
+            f"  - {name}: {facts['version']}; asynchronous: {facts['ASYNC_FLUSH']}; "
+            f"synchronous: {facts['SYNC_FLUSH']}"
         )
-        return lines
-
-    def _table(self) -> list[str]:
-        ours = [name for name in self.servers if name.startswith("ours")]
-        others = [name for name in self.servers if name not in ours]
-        first = ours[:1]
-        head = ["load", "figure", *others, *ours]
-        head += [f"x {name}" for name in [*others, *ours[1:]] if first] + ["first bar", "goal"]
-        lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-        for row in ROWS:
-            if row.name not in self.values:
-                continue
-            for metric in row.metrics:
-                cells = [row.title, f"{metric.name}, {metric.unit}"]
-                cells += [_cell(self.of(row, name, metric)) for name in [*others, *ours]]
-                cells += [
-                    self._ratio(row, metric, first[0], name)
-                    for name in [*others, *ours[1:]]
-                    if first
-                ]
-                value = _median(self.of(row, first[0], metric)) if first else None
-                java = _median(self.of(row, REFERENCE, metric))
-                scaled = metric.scaled(value, java) if value is not None and java else None
-                cells += [_mark(metric, mark, value, scaled) for mark in (metric.bar, metric.goal)]
-                lines.append("| " + " | ".join(cells) + " |")
-        return lines
-
-    def _ratio(self, row: Row, metric: Metric, ours: str, other: str) -> str:
-        mine, theirs = _median(self.of(row, ours, metric)), _median(self.of(row, other, metric))
-        if mine is None or theirs is None or not mine or not theirs:
-            return "-"
-        return f"{metric.better_by(mine, theirs):.2f}"
+    parts += ["", *_table(figures, servers), "", *noise_lines(figures)]
+    if found := figures.doubts():
+        parts += ["", "## Figures in doubt", "", *[f"- {doubt}" for doubt in found]]
+    return "\n".join(parts) + "\n"
 
 
-def _median(values: Sequence[float]) -> float | None:
-    return median(values) if values else None
+def _table(figures: Figures, servers: Sequence[str]) -> list[str]:
+    head = ["load", "flush", "figure"]
+    for name in servers:
+        heap = figures.servers[name]["heap"]
+        head.append(f"{name}<br>{HEAPS.get(heap, heap)}<br>warm memory {_warm(figures, name)}")
+    head += ["first bar", "goal"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in ROWS:
+        if not any(each.row == row.name for each in figures.taken):
+            continue
+        for metric in row.metrics:
+            cells = [row.title, FLUSHES[row.start], f"{metric.name}, {metric.unit}"]
+            cells += [_cell(figures, row, metric, name) for name in servers]
+            cells += [_mark(figures, row, metric, mark) for mark in (metric.bar, metric.goal)]
+            lines.append("| " + " | ".join(cells) + " |")
+    return lines
 
 
-def _cell(values: Sequence[float]) -> str:
-    if not values:
-        return "-"
-    middle = median(values)
-    if len(values) == 1 or not middle:
-        return _number(middle)
-    spread = 100 * (max(values) - min(values)) / middle
-    return f"{_number(middle)} ±{spread / 2:.0f}%"
+def _warm(figures: Figures, server: str) -> str:
+    found = (each.warm_memory for each in figures.taken if each.server == server)
+    return ", ".join(dict.fromkeys(text or "as found" for text in found)) or "-"
 
 
-def _mark(metric: Metric, mark: float | None, value: float | None, scaled: float | None) -> str:
+def _cell(figures: Figures, row: Row, metric: Metric, server: str) -> str:
+    values = figures.values(row.name, server, metric.name)
+    said = cell(values.values(), more_is_better=metric.more_is_better)
+    times = _ratios(figures, row, metric, server)
+    if server == "ours" or not times:
+        return said
+    return f"{said}<br>{cell(times, more_is_better=True, sign='x')}"
+
+
+def _ratios(figures: Figures, row: Row, metric: Metric, server: str) -> list[float]:
+    ours = figures.values(row.name, "ours", metric.name)
+    other = figures.values(row.name, server, metric.name)
+    found: list[float] = ratios(ours, other, more_is_better=metric.more_is_better)
+    return found
+
+
+def _mark(figures: Figures, row: Row, metric: Metric, mark: float | None) -> str:
     if mark is None:
         return ""
-    said = f"{'≥' if metric.more_is_better else '≤'} {mark:g}"
-    if value is not None:
-        said += f" {_verdict(metric, mark, value)}"
-    if scaled is not None:
-        said += f"; scaled {_number(scaled)} {_verdict(metric, mark, scaled)}"
-    return said
-
-
-def _verdict(metric: Metric, mark: float, value: float) -> str:
-    return "met" if metric.reaches(value, mark) else "MISSED"
-
-
-def _number(value: float) -> str:
-    if value >= 100:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+    if metric.is_ratio:
+        times = _ratios(figures, row, metric, REFERENCE)
+        return mark_cell(times, mark, more_is_better=True, sign="x")
+    values = figures.values(row.name, "ours", metric.name).values()
+    return mark_cell(values, mark, more_is_better=metric.more_is_better)

@@ -1,4 +1,8 @@
-"""The rows of the comparison: which load, which of its figures count, and what is good enough."""
+"""The rows of the comparison: which load, which of its figures count, and what is good enough.
+
+Marks are ratios to RocketMQ 5.3.3 in the same round, or, where the figure hardly depends on the
+machine (memory, start, idle), values.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,13 @@ from typing import Any
 
 from loadgen import Load
 
-Figures = Mapping[str, Any]
+Values = Mapping[str, Any]
+
+REFERENCE = "java-5.3.3"
+OURS = ("ours", "ours-interpreted")
+JAVA_SMALL = "java-5.3.3-512m"
+ROCKETMQ = (*OURS, "java-4.9.7", REFERENCE)
+NEWEST = (*OURS, REFERENCE)
 
 
 @dataclass(frozen=True)
@@ -17,84 +27,93 @@ class Metric:
 
     name: str
     unit: str
-    read: Callable[[Figures], float]
+    read: Callable[[Values], float]
     bar: float | None = None
     """What a first release must reach."""
     goal: float | None = None
     more_is_better: bool = False
-    java: float | None = None
-    """What RocketMQ 5.3.3 took on the machine where bar and goal were set."""
-
-    def better_by(self, ours: float, other: float) -> float:
-        """How many times better our figure is than the other one."""
-        if not ours or not other:
-            return float("nan")
-        return ours / other if self.more_is_better else other / ours
-
-    def reaches(self, value: float, mark: float) -> bool:
-        """Whether a value is at least as good as the mark."""
-        return value >= mark if self.more_is_better else value <= mark
-
-    def scaled(self, ours: float, java: float) -> float | None:
-        """What ours would be where bar and goal were set, given what 5.3.3 took in the same run."""
-        return ours * self.java / java if self.java and java else None
+    is_ratio: bool = True
+    """Whether bar and goal are ratios to the reference, and not values."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a load on a broker that was started a certain way."""
+    """One line of the table: a load on a server that was started a certain way."""
 
     name: str
     title: str
     start: str
-    """``async`` or ``sync``: how the broker flushes; ``idle``: measured without any load."""
+    """``async`` or ``sync``: how the server flushes; ``idle``: measured without any load."""
     metrics: tuple[Metric, ...]
+    servers: tuple[str, ...] = ROCKETMQ
     load: Load | None = None
     fill: Load | None = None
     """Load that fills the topic before the measured one."""
+    beside: Load | None = None
+    """Load of another topic while the measured one runs."""
+    cold: bool = False
+    """Whether what ``fill`` stored leaves the page cache first."""
+    seconds: float = 0.0
+    """What the row takes beside warm-up and measurement, for the plan of a run."""
 
 
-def _rate(
-    bar: float | None = None, goal: float | None = None, *, java: float | None = None
-) -> Metric:
-    def read(figures: Figures) -> float:
-        return float(figures["msg_s"]) / 1e3
+def _rate(bar: float | None = None, goal: float | None = None) -> Metric:
+    def read(values: Values) -> float:
+        return float(values["msg_s"]) / 1e3
 
-    return Metric("rate", "k/s", read, bar, goal, more_is_better=True, java=java)
+    return Metric("rate", "k/s", read, bar, goal, more_is_better=True)
 
 
 def _latency(
-    name: str,
-    bar: float | None = None,
-    goal: float | None = None,
-    *,
-    of: str = "lat_us",
-    java: float | None = None,
+    name: str, bar: float | None = None, goal: float | None = None, *, of: str = "lat_us"
 ) -> Metric:
-    return Metric(name, "ms", lambda f: f[of][name.replace(".", "")] / 1e3, bar, goal, java=java)
+    key = name.replace(".", "")
+    return Metric(name, "ms", lambda values: values[of][key] / 1e3, bar, goal)
 
 
-def _cpu(
-    bar: float | None = None, goal: float | None = None, *, java: float | None = None
-) -> Metric:
-    return Metric("CPU", "s/M", lambda f: f["server"]["cpu_per_million"], bar, goal, java=java)
+def _cpu(bar: float | None = None, goal: float | None = None) -> Metric:
+    return Metric("CPU", "s/M", lambda values: values["server"]["cpu_per_million"], bar, goal)
 
 
-def _cpu_share(bar: float, goal: float, *, java: float) -> Metric:
-    def read(figures: Figures) -> float:
-        return 100 * float(figures["server"]["cpu"]) / float(figures["seconds"])
+def _cpu_share(bar: float, goal: float) -> Metric:
+    def read(values: Values) -> float:
+        return 100 * float(values["server"]["cpu"]) / float(values["seconds"])
 
-    return Metric("CPU", "%", read, bar, goal, java=java)
-
-
-def _memory(bar: float, goal: float) -> Metric:
-    return Metric("memory under load", "MiB", lambda f: f["server"]["anon_mb"], bar, goal)
+    return Metric("CPU", "% of a core", read, bar, goal)
 
 
-def _measured(
+def _memory(bar: float | None = None, goal: float | None = None) -> Metric:
+    def read(values: Values) -> float:
+        return float(values["server"]["anon_mb"])
+
+    return Metric("memory under load", "MiB", read, bar, goal, is_ratio=False)
+
+
+def _of_start(
     name: str, unit: str, key: str, bar: float | None = None, goal: float | None = None
 ) -> Metric:
-    return Metric(name, unit, lambda f: f[key], bar, goal)
+    return Metric(name, unit, lambda values: values[key], bar, goal, is_ratio=False)
+
+
+def _beside() -> Metric:
+    return Metric(
+        "p99 of the producer", "ms", lambda values: values["beside"]["lat_us"]["p99"] / 1e3
+    )
+
+
+BATCHES = Load(batch=32, window=4)
+PULLS = Load(mode="pull", conns=4, window=1)
+
+
+def _frames(client: str, title: str) -> Row:
+    return Row(
+        f"frames-{client}",
+        f"send 16x32, 128 B, shared, frames of {title}",
+        "async",
+        (_rate(), _latency("p99"), _cpu()),
+        NEWEST,
+        Load(frame=client),
+    )
 
 
 ROWS = (
@@ -102,107 +121,156 @@ ROWS = (
         "send-shared",
         "send 16x32, 128 B, shared",
         "async",
-        (_rate(), _latency("p99"), _cpu(5, 3.3, java=20), _memory(150, 100)),
+        (_rate(), _latency("p99"), _cpu(4, 6), _memory(150, 100)),
+        (*ROCKETMQ, JAVA_SMALL, "nats", "kafka"),
         Load(),
     ),
     Row(
         "send-split",
         "send 16x32, 128 B, split",
         "async",
-        (_rate(150, 300, java=44), _latency("p99", 12, 5, java=36), _cpu()),
+        (_rate(3.4, 6.8), _latency("p99", 3, 7.2), _cpu()),
+        NEWEST,
         Load(split=True),
     ),
     Row(
         "send-16x1",
         "send 16x1, 128 B, split",
         "async",
-        (_rate(), _latency("p50"), _latency("p99", 1, 0.4, java=2.4), _cpu(16, 12, java=48)),
+        (_rate(), _latency("p50"), _latency("p99", 2.4, 6), _cpu(3, 4)),
+        ROCKETMQ,
         Load(window=1, split=True),
     ),
     Row(
         "send-1x1",
         "send 1x1, 128 B, split",
         "async",
-        (
-            _rate(),
-            _latency("p50", 0.1, 0.07, java=0.12),
-            _latency("p99", 0.25, 0.12, java=0.499),
-            _cpu(45, 32, java=112),
-        ),
+        (_rate(), _latency("p50", 1.2, 1.7), _latency("p99", 2, 4.2), _cpu(2.5, 3.5)),
+        (*ROCKETMQ, "nats", "kafka"),
         Load(conns=1, window=1, split=True),
     ),
     Row(
         "send-1k",
         "send 16x32, 1 KiB, shared",
         "async",
-        (_rate(), _latency("p99"), _cpu(8, 3, java=24)),
+        (_rate(), _latency("p99"), _cpu(3, 8)),
+        (*ROCKETMQ, "nats", "kafka"),
         Load(body=1024),
     ),
     Row(
         "tail",
         "send 16x1, 1 KiB, shared",
         "async",
-        (_rate(), _latency("p99"), _latency("p99.9", 8, 2, java=19), _cpu()),
+        (_rate(), _latency("p99"), _latency("p99.9", 2.4, 9.5), _cpu()),
+        NEWEST,
         Load(window=1, body=1024),
     ),
     Row(
         "batch",
         "batch of 32 x 128 B, 16x4, shared",
         "async",
-        (_rate(), _latency("p99"), _cpu(1, 0.35, java=4)),
-        Load(window=4, batch=32),
+        (_rate(), _latency("p99"), _cpu(4, 11.4)),
+        (*ROCKETMQ, "kafka"),
+        BATCHES,
+    ),
+    _frames("java", "the Java client"),
+    _frames("java-binary", "the Java client with binary headers"),
+    _frames("go", "the Go client"),
+    _frames("cpp", "the C++ client"),
+    _frames("node", "the Node.js client"),
+    Row(
+        "topics",
+        "send 16x32, 128 B, shared, 1,000 topics of one queue",
+        "async",
+        (_rate(), _latency("p99"), _cpu(), _memory()),
+        NEWEST,
+        Load(topics=1000, queues=1),
+        fill=Load(topics=1000, queues=1, conns=4, window=1, count=2000),
+        seconds=4.0,
+    ),
+    Row(
+        "connections",
+        "send 1000x1, 128 B, shared",
+        "async",
+        (_rate(), _latency("p99"), _cpu(), _memory()),
+        NEWEST,
+        Load(conns=1000, window=1),
+        seconds=0.5,
     ),
     Row(
         "pull-shared",
         "pull of 32, 4 connections, 128 B, shared",
         "async",
-        (_rate(), _latency("p99"), _cpu(1, 0.5, java=2.3)),
-        Load(mode="pull", conns=4, window=1),
-        fill=Load(batch=32, window=4),
+        (_rate(), _latency("p99"), _cpu(2.3, 4.6)),
+        (*ROCKETMQ, JAVA_SMALL, "nats", "kafka"),
+        PULLS,
+        fill=BATCHES,
     ),
     Row(
         "pull-split",
         "pull of 32, 4 connections, 128 B, split",
         "async",
-        (_rate(800, 2000, java=462), _latency("p99"), _cpu()),
+        (_rate(1.7, 4.3), _latency("p99"), _cpu()),
+        NEWEST,
         Load(mode="pull", conns=4, window=1, split=True),
-        fill=Load(batch=32, window=4),
+        fill=BATCHES,
+    ),
+    Row(
+        "pull-tag",
+        "pull of 32 with one of four tags, 4 connections, 128 B, shared; returned messages count",
+        "async",
+        (_rate(), _latency("p99"), _cpu()),
+        NEWEST,
+        Load(mode="pull", conns=4, window=1, expression="TagC"),
+        fill=Load(batch=32, window=4, tags=4),
+    ),
+    Row(
+        "lag",
+        "lagging consumer: cold backlog of 1 KiB messages, 4 connections, beside 2,000 sends/s",
+        "async",
+        (_rate(), _latency("p99"), _cpu(), _beside()),
+        NEWEST,
+        Load(mode="pull", conns=4, window=1, queues=4, once=True),
+        fill=Load(batch=32, window=4, body=1024, queues=4, count=320_000),
+        beside=Load(rate=2000, conns=4, queues=4),
+        cold=True,
+        seconds=8.0,
     ),
     Row(
         "latency",
         "send to consume at 1000/s, shared",
         "async",
         (
-            _latency("p50", 0.5, 0.2, of="e2e_us", java=0.78),
-            _latency("p99", 1.5, 0.5, of="e2e_us", java=2.7),
-            _cpu_share(12, 5, java=38),
+            _latency("p50", 1.6, 3.9, of="e2e_us"),
+            _latency("p99", 1.8, 5.4, of="e2e_us"),
+            _cpu_share(3.2, 7.6),
         ),
+        (*ROCKETMQ, JAVA_SMALL),
         Load(mode="e2e", conns=1, window=1, rate=1000),
+        seconds=0.5,
     ),
     Row(
         "sync-64x1",
-        "sync flush, send 64x1, 128 B, shared",
+        "send 64x1, 128 B, shared",
         "sync",
-        (_rate(40, 60, java=21.7), _latency("p99", 4, 2, java=8), _cpu()),
+        (_rate(1.8, 2.8), _latency("p99", 2, 4), _cpu()),
+        (*ROCKETMQ, "nats", "kafka"),
         Load(conns=64, window=1),
     ),
     Row(
         "sync-1x1",
-        "sync flush, send 1x1, 128 B, shared",
+        "send 1x1, 128 B, shared",
         "sync",
-        (
-            _rate(2.5, 3.5, java=1),
-            _latency("p50", 0.4, java=0.75),
-            _latency("p99"),
-            _cpu(),
-        ),
+        (_rate(2.5, 3.5), _latency("p50", 1.9), _latency("p99"), _cpu()),
+        (*ROCKETMQ, "nats", "kafka"),
         Load(conns=1, window=1),
     ),
     Row(
         "sync-16x32",
-        "sync flush, send 16x32, 128 B, shared",
+        "send 16x32, 128 B, shared",
         "sync",
-        (_rate(120, 300, java=69), _latency("p99"), _cpu(7, 3, java=25.6)),
+        (_rate(1.7, 4.3), _latency("p99"), _cpu(3.7, 8.5)),
+        (*ROCKETMQ, "nats", "kafka"),
         Load(),
     ),
     Row(
@@ -210,17 +278,17 @@ ROWS = (
         "start on an empty store",
         "idle",
         (
-            _measured("first acknowledged send", "s", "first_send_s", 1, 0.4),
-            _measured("route visible", "s", "route_s", 1, 0.4),
+            _of_start("first acknowledged send", "s", "first_send_s", 1, 0.4),
+            _of_start("route visible", "s", "route_s", 1, 0.4),
         ),
     ),
     Row(
         "idle",
-        "idle, broker and name server",
+        "idle, no connections",
         "idle",
         (
-            _measured("memory", "MiB", "anon_mb", 80, 60),
-            _measured("CPU of one core", "%", "cpu_percent", 1, 0.2),
+            _of_start("memory", "MiB", "anon_mb", 80, 60),
+            _of_start("CPU", "% of a core", "cpu_percent", 1, 0.2),
         ),
     ),
 )

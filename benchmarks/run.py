@@ -1,15 +1,17 @@
-"""Compares our broker with RocketMQ's own, side by side on this machine.
+"""Compares our broker with others, side by side on this machine.
 
-Rounds are interleaved: in each, every server is started on fresh files, warmed up, measured on
-every row and stopped, so that a slow minute of the machine meets all of them. One server runs at a
-time. The table and the raw figures land in ``benchmarks/results``.
+In each round every server is started on fresh files, warmed up, measured on every row and stopped,
+one server at a time; each round begins with another server. A figure that was taken while other
+work disturbed it is discarded and taken again. Table and raw figures land in
+``benchmarks/results``, after each figure, so that a run can be continued.
 
 Examples::
 
-    make bench                                       the whole comparison
-    make bench BENCH='--quick'                       one short round
-    make bench BENCH='--quick --servers ours --rows send-shared,send-16x1'
-    make bench BENCH='--build both --servers ours'   compiled against interpreted
+    make bench                                       five rounds: prints its plan first
+    make bench BENCH='--quick'                       each row once, very short: no verdicts
+    make bench BENCH='--minutes 9 --continue'        what is missing, for at most nine minutes
+    make bench BENCH='--servers ours,java-5.3.3 --rows send-shared,send-16x1'
+    make bench BENCH='--servers ours,ours-interpreted --save builds'
 """
 
 from __future__ import annotations
@@ -17,79 +19,123 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import cold
+import figures
 import loadgen
 import machine
-from report import Results
+import report
+import rivals
+import servers
+from figures import Figure, Figures
+from loadgen import Load, LoadError
+from processes import ProcessError
 from rows import ROWS, Row
-from servers import KINDS, Server
+from servers import Server
+from verdict import ROUNDS_MIN
 from warm_memory import warm_memory
 
-BUSY_CORES_MAX = 0.3
+KINDS: dict[str, type[Server]] = {**servers.KINDS, **rivals.KINDS}
+DEFAULT_SERVERS = ",".join(name for name in KINDS if name != "ours-interpreted")
+QUICK_SERVERS = "ours,java-5.3.3,java-5.3.3-512m,nats,kafka"
+"""Every row is among theirs."""
+STARTS = ("idle", "async", "sync")
+NOISE_CORES_MAX = 0.3
 IDLE_SETTLE_S = 5.0
-DEFAULT_SERVERS = "ours,java-4.9.7,java-5.3.3"
+WARM_MEMORY_S = 12.0
+WARM_SLICE_S = 2.0
+WARM_SLICES_MAX = 8
+STILL_WARMING = 0.9
+"""A server is warm when a slice of load costs no less than this share of the slice before it."""
+COLD_CACHED_MAX = 0.05
+"""A backlog is cold when at most this share of it is in the page cache."""
+OVERHEAD_S = 0.5
+"""Seconds that a figure takes beside its load: the generator's start and its checks."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asks for."""
+
+    quick: bool
+    rounds: int
+    duration: float
+    warm: float
+    rows: list[Row]
+    kinds: list[type[Server]]
+    save: str
+    resume: bool
+    minutes: float
+    noise_max: float
+    patience: float
+    folder: Path
+    dirty: bool
+    plan: bool
 
 
 def main() -> int:
     """Run the comparison that the command line asks for."""
     options = _options()
-    rows = _chosen(options.rows, {row.name: row for row in ROWS}, "row")
-    kinds = _chosen(",".join(_server_names(options)), KINDS, "server")
+    _print_plan(options)
+    if options.plan:
+        return 0
+    machine.refuse_dirty_tree(allowed=options.quick or options.dirty)
     loadgen.compile_generator()
-    settings = {
-        "rounds": options.rounds,
-        "seconds per figure": options.duration,
-        "flush": "asynchronous and synchronous as the row says, all else at its default",
-    }
-    results = Results(machine.facts(), settings)
+    options = replace(options, kinds=figures.available(options.kinds, lambda kind: kind.prepare()))
+    results = Figures(
+        figures.where(options.save, quick=options.quick),
+        machine.facts(),
+        {"seconds per figure": options.duration, "quick": options.quick},
+        options.noise_max,
+    )
+    if options.resume:
+        results.resume()
     try:
-        for number in range(1, options.rounds + 1):
-            for kind in kinds:
-                _wait_until_quiet(options.patience)
-                with nullcontext("as found") if options.quick else warm_memory() as warm:
-                    results.warm_memory.append(warm)
-                    _measure(kind, rows, options, results, number)
-                results.save(options.save)  # what is there counts, whatever comes
+        _run(options, results)
     except KeyboardInterrupt:
-        print("stopped early; the figures so far count", file=sys.stderr)
-    print(f"\n{results.markdown()}")
-    print(f"saved as {results.save(options.save)}")
-    return 1 if results.doubts else 0
+        print("stopped early; --continue goes on from here", file=sys.stderr)
+    table = report.markdown(results, list(KINDS))
+    results.path.with_suffix(".md").write_text(table)
+    print(f"\n{table}\nsaved as {results.path.with_suffix('.md')}")
+    return 1 if results.doubts() else 0
 
 
-def _options() -> argparse.Namespace:
+def _options() -> Options:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = ", ".join(row.name for row in ROWS)
-    parser.add_argument("--quick", action="store_true", help="one round of two seconds per row")
-    parser.add_argument("--rounds", type=int, help="default 3")
-    parser.add_argument("--duration", type=float, help="seconds per figure, default 5")
+    parser.add_argument("--quick", action="store_true", help="each row once, very short")
+    parser.add_argument("--rounds", type=int, help=f"default {ROUNDS_MIN}, the least for verdicts")
+    parser.add_argument("--duration", type=float, help="seconds per figure, default 2")
     parser.add_argument("--rows", default="all", help=f"some of: {names}")
-    parser.add_argument("--servers", default=DEFAULT_SERVERS, help=f"some of: {', '.join(KINDS)}")
-    parser.add_argument("--build", choices=("compiled", "interpreted", "both"), default="compiled")
-    parser.add_argument("--save", default="latest", metavar="NAME", help="name of the result files")
+    parser.add_argument("--servers", help=f"some of: {', '.join(KINDS)}")
+    parser.add_argument("--save", metavar="NAME", help="name of the result files")
+    figures.add_run_arguments(parser, NOISE_CORES_MAX)
     parser.add_argument("--folder", type=Path, default=Path("build/bench/files"))
-    parser.add_argument(
-        "--patience", type=float, default=30, help="seconds to wait for other work to end"
+    given = parser.parse_args()
+    return Options(
+        quick=given.quick,
+        rounds=given.rounds or (1 if given.quick else ROUNDS_MIN),
+        duration=given.duration or (0.5 if given.quick else 2.0),
+        warm=0.2 if given.quick else 0.5,
+        rows=_chosen(given.rows, {row.name: row for row in ROWS}, "row"),
+        kinds=_chosen(
+            given.servers or (QUICK_SERVERS if given.quick else DEFAULT_SERVERS), KINDS, "server"
+        ),
+        save=given.save or ("quick" if given.quick else "comparison"),
+        resume=given.resume,
+        minutes=given.minutes,
+        noise_max=float("inf") if given.quick else given.noise_max,
+        patience=0.0 if given.quick else given.patience,
+        folder=given.folder.absolute(),
+        dirty=given.dirty,
+        plan=given.plan,
     )
-    options = parser.parse_args()
-    options.rounds = options.rounds or (1 if options.quick else 3)
-    options.duration = options.duration or (2.0 if options.quick else 5.0)
-    options.warm = 0.4 if options.quick else 1.0
-    return options
-
-
-def _server_names(options: argparse.Namespace) -> Iterator[str]:
-    for name in options.servers.split(","):
-        if name != "ours" or options.build in ("compiled", "both"):
-            yield name
-        if name == "ours" and options.build in ("interpreted", "both"):
-            yield "ours-interpreted"
 
 
 def _chosen(names: str, known: dict[str, Any], what: str) -> list[Any]:
@@ -101,91 +147,228 @@ def _chosen(names: str, known: dict[str, Any], what: str) -> list[Any]:
     return [known[name] for name in dict.fromkeys(names.split(","))]
 
 
-def _wait_until_quiet(patience_s: float) -> None:
-    """Wait for other work on the machine to end, and say so when it does not."""
-    deadline = time.monotonic() + patience_s
-    while (busy := machine.busy_cores(1.0)) > BUSY_CORES_MAX:
-        if time.monotonic() > deadline:
-            print(f"the machine is busy: {busy:.1f} cores of other work", file=sys.stderr)
-            return
+def _print_plan(options: Options) -> None:
+    total = 0.0
+    for kind in options.kinds:
+        seconds = _expected_s(kind, _rows_of(kind, options.rows), options)
+        total += seconds
+        rows = len(_rows_of(kind, options.rows))
+        print(f"plan: {kind.name:<18}{rows:>3} rows {seconds:>6.0f} s a round")
+    print(
+        f"plan: {options.rounds} rounds of {total / 60:.1f} minutes: "
+        f"{options.rounds * total / 60:.0f} minutes on a quiet machine\n",
+        flush=True,
+    )
 
 
-def _measure(
-    kind: type[Server], rows: list[Row], options: argparse.Namespace, results: Results, number: int
-) -> None:
-    for start in ("idle", "async", "sync"):
+def _expected_s(kind: type[Server], rows: list[Row], options: Options) -> float:
+    seconds = 0.0 if options.quick else WARM_MEMORY_S
+    for start in STARTS:
         chosen = [row for row in rows if row.start == start]
-        if not chosen:
-            continue
-        flush = "SYNC_FLUSH" if start == "sync" else "ASYNC_FLUSH"
-        server = kind(options.folder.absolute() / kind.name, flush=flush)
+        if chosen and start == "idle":
+            seconds += len(chosen) * kind.start_s + IDLE_SETTLE_S + 2 * options.duration
+        elif chosen:
+            seconds += kind.start_s + kind.settle_s + 2 * WARM_SLICE_S
+        for row in chosen:
+            if row.load is not None:
+                fill_s = options.duration / 2 if row.fill is not None else 0.0
+                seconds += options.warm + options.duration + fill_s + OVERHEAD_S + row.seconds
+    return seconds
+
+
+def _rows_of(kind: type[Server], rows: list[Row]) -> list[Row]:
+    return [row for row in rows if kind.name in row.servers]
+
+
+def _run(options: Options, results: Figures) -> None:
+    ends = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
+    for number in range(1, options.rounds + 1):
+        for kind in figures.rotated(options.kinds, number):
+            rows = [
+                row
+                for row in _rows_of(kind, options.rows)
+                if not results.has(number, kind.name, row.name)
+            ]
+            if not rows:
+                continue
+            if time.monotonic() + _expected_s(kind, rows, options) > ends:
+                print("the time is up; --continue goes on from here")
+                return
+            if not options.quick:
+                machine.wait_until_quiet(options.patience, options.noise_max)
+            with ExitStack() as stack:
+                warm = "as found" if options.quick else stack.enter_context(warm_memory())
+                for start in STARTS:
+                    if chosen := [row for row in rows if row.start == start]:
+                        Measurement(kind, options, results, number, warm).measure(start, chosen)
+
+
+class Measurement:
+    """One server in one round."""
+
+    def __init__(
+        self,
+        kind: type[Server],
+        options: Options,
+        results: Figures,
+        number: int,
+        warm: str,
+    ) -> None:
+        self.kind = kind
+        self.options = options
+        self.results = results
+        self.number = number
+        self.warm = warm
+
+    def measure(self, start: str, rows: list[Row]) -> None:
+        """Take the figures of the rows that need the server started this way."""
         try:
-            started = server.start()
-            results.servers[kind.name] = server.describe()
             if start == "idle":
-                started |= _idle(server, options)
+                self._measure_start(rows)
             else:
-                _warm_up(server, chosen, options)
-            for row in chosen:
-                figures = started if row.load is None else _load(server, row, options)
-                _note(results, row, kind.name, figures, number)
+                self._measure_loads(start, rows)
+        except (LoadError, ProcessError, OSError) as error:
+            self._failed(start, error)
+
+    def _failed(self, what: str, error: Exception) -> None:
+        failure = f"round {self.number}, {self.kind.name}, {what}: {error}"
+        print(f"FAILED {failure}", file=sys.stderr, flush=True)
+        self.results.failures.append(failure)
+        self.results.save()
+
+    def _server(self, start: str) -> Server:
+        flush = "SYNC_FLUSH" if start == "sync" else "ASYNC_FLUSH"
+        return self.kind(self.options.folder / self.kind.name, flush=flush)
+
+    def _started(self, server: Server) -> dict[str, float]:
+        took = server.start()
+        self.results.servers[self.kind.name] = server.describe()
+        return took
+
+    def _measure_start(self, rows: list[Row]) -> None:
+        for row in rows:
+            self._take(row, lambda row=row: self._start_figures(row))
+
+    def _start_figures(self, row: Row) -> dict[str, Any]:
+        server = self._server("idle")
+        try:
+            took = self._started(server)
+            return took if row.name == "start" else self._idle(server)
         finally:
             server.stop()
 
+    def _idle(self, server: Server) -> dict[str, float]:
+        """Memory and processor time of a server that nobody uses, once it has settled."""
+        time.sleep(IDLE_SETTLE_S)
+        watch_s = 2 * self.options.duration
+        before = machine.cpu_seconds(server.pids)
+        time.sleep(watch_s)
+        used = machine.cpu_seconds(server.pids) - before
+        return {
+            "cpu_percent": 100 * used / watch_s,
+            "anon_mb": machine.anonymous_mib(server.pids),
+        }
 
-def _note(results: Results, row: Row, server: str, figures: dict[str, Any], number: int) -> None:
-    doubt = loadgen.doubts(figures) if row.load else ""
-    if doubt:
-        results.doubts.append(f"{row.name}, {server}, round {number}: {doubt}")
-    line = results.add(row, server, figures)
-    print(f"round {number}  {server:<17}{row.name:<13}{line}  {doubt}", flush=True)
+    def _measure_loads(self, start: str, rows: list[Row]) -> None:
+        server = self._server(start)
+        try:
+            self._started(server)
+            self._warm_up(server, rows)
+            for row in rows:
+                try:
+                    self._take(row, lambda row=row: self._load(server, row))
+                except (LoadError, cold.ColdError) as error:
+                    self._failed(row.name, error)
+        finally:
+            server.stop()
+
+    def _take(self, row: Row, measure: Any) -> None:
+        def once() -> Figure:
+            with machine.NoiseWatch() as watch:
+                found = measure()
+            values = {metric.name: metric.read(found) for metric in row.metrics}
+            doubt = loadgen.doubts(found) if row.load is not None else ""
+            figure = Figure(
+                self.number, self.kind.name, row.name, values, watch.noise, self.warm, doubt
+            )
+            said = ", ".join(
+                f"{metric.name} {figures.number(values[metric.name])} {metric.unit}"
+                for metric in row.metrics
+            )
+            print(
+                f"round {self.number}  {self.kind.name:<16} {row.name:<18}{said}  "
+                f"noise {watch.noise.total:.2f}  {doubt}",
+                flush=True,
+            )
+            return figure
+
+        self.results.take(once)
+
+    def _warm_up(self, server: Server, rows: list[Row]) -> None:
+        """Run every kind of load, and then one until it costs no less from slice to slice."""
+        sends = [row.load for row in rows if row.load and row.load.mode == "send"]
+        loads = [replace(load, split=False) for load in sends if load.topics == 1]
+        loads = [load for load in dict.fromkeys(loads) if load.conns <= 64] or [Load()]
+        if any(row.load and row.load.mode == "pull" for row in rows):
+            loads += [_fill_for(server, Load(batch=32, window=4)), Load("pull", 4, 1)]
+        share_s = max(0.3, server.settle_s / len(loads))
+        for load in loads:
+            self._generate(server, load, "warm", 0, share_s)
+        before = 0.0
+        for _ in range(WARM_SLICES_MAX):
+            found = self._generate(server, Load(), "warm", 0, min(WARM_SLICE_S, server.settle_s))
+            cost = float(found["server"]["cpu_per_million"])
+            if before and cost > STILL_WARMING * before:
+                return
+            before = cost
+
+    def _load(self, server: Server, row: Row) -> dict[str, Any]:
+        assert row.load is not None
+        topic = f"bench-{row.name}-{time.monotonic_ns() % 10**9}"
+        load, duration = row.load, self.options.duration
+        if row.fill is not None:
+            fill = _fill_for(server, row.fill)
+            if fill.count and self.options.quick:
+                fill = replace(fill, count=fill.count // 10)
+            self._generate(server, fill, topic, 0, duration / 2 if not fill.count else 60.0)
+        if row.cold:
+            return self._load_cold(server, row, topic)
+        return loadgen.run(
+            load,
+            _target(server),
+            topic=topic,
+            warmup_s=self.options.warm,
+            duration_s=duration,
+            create=row.fill is None,
+        )
+
+    def _load_cold(self, server: Server, row: Row, topic: str) -> dict[str, Any]:
+        """Read a backlog from the disk while a producer sends."""
+        assert row.load is not None
+        assert row.beside is not None
+        before, after = cold.drop(server.pids, server.store)
+        found = loadgen.run_beside(
+            row.load, row.beside, _target(server), topic=topic, duration_s=30.0
+        )
+        if after > COLD_CACHED_MAX * before:
+            raise LoadError(f"{after:.0f} of {before:.0f} MiB stayed in the page cache")
+        return found
+
+    def _generate(
+        self, server: Server, load: Load, topic: str, warmup_s: float, duration_s: float
+    ) -> dict[str, Any]:
+        return loadgen.run(
+            load, _target(server), topic=topic, warmup_s=warmup_s, duration_s=duration_s
+        )
 
 
-def _idle(server: Server, options: argparse.Namespace) -> dict[str, float]:
-    """Memory and CPU time of a broker that nobody uses, once it has settled."""
-    time.sleep(IDLE_SETTLE_S)
-    watch_s = 2 * options.duration
-    before = machine.cpu_seconds(server.pids)
-    time.sleep(watch_s)
-    used = machine.cpu_seconds(server.pids) - before
-    return {
-        "cpu_percent": 100 * used / watch_s,
-        "anon_mb": machine.anonymous_mib(server.pids),
-    }
+def _target(server: Server) -> loadgen.Target:
+    return loadgen.Target(server.address, server.pids, server.protocol)
 
 
-def _warm_up(server: Server, rows: list[Row], options: argparse.Namespace) -> None:
-    """Run every kind of load for a while: the first seconds of a server are not its usual ones."""
-    loads = list(dict.fromkeys(row.load for row in rows if row.load and row.load.mode == "send"))
-    if any(row.fill for row in rows):
-        loads.append(loadgen.Load(batch=32, window=4))
-    share_s = server.settle_s * options.warm / max(1, len(loads))
-    for load in loads:
-        _run(server, load, "warm", 0, max(0.2, share_s))
-    if any(row.load and row.load.mode == "pull" for row in rows):
-        pull = loadgen.Load(mode="pull", conns=4, window=1)
-        _run(server, pull, "warm", 0, max(0.2, share_s))
-
-
-def _load(server: Server, row: Row, options: argparse.Namespace) -> dict[str, Any]:
-    assert row.load is not None
-    topic = f"bench-{row.name}"
-    if row.fill is not None:
-        _run(server, row.fill, topic, 0, options.duration / 2)
-    return _run(server, row.load, topic, options.warm, options.duration)
-
-
-def _run(
-    server: Server, load: loadgen.Load, topic: str, warmup_s: float, duration_s: float
-) -> dict[str, Any]:
-    return loadgen.run(
-        load,
-        address=server.address,
-        pids=server.broker_pids,
-        topic=topic,
-        warmup_s=warmup_s,
-        duration_s=duration_s,
-    )
+def _fill_for(server: Server, fill: Load) -> Load:
+    """The fill, without batches where the protocol has none."""
+    return replace(fill, batch=0, window=32) if server.protocol == "nats" else fill
 
 
 if __name__ == "__main__":

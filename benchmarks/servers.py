@@ -1,8 +1,9 @@
 """The brokers that are compared: ours and RocketMQ's own, each with its name server.
 
 Both sides get the same settings: those that name them and place their files, and how to flush.
-Everything else is left at its default. Java brokers run with a heap of 2 GiB and the collector
-flags of RocketMQ's own start script.
+Everything else is left at its default. Java brokers run with the collector flags of RocketMQ's own
+start script. Processor time and memory are those of the name server and the broker on both sides;
+ours are one process.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(TESTS / "interop"), str(TESTS / "conformance")]
@@ -24,15 +27,19 @@ from wire import Connection, ConnectionClosedError, NoAnswerError  # noqa: E402
 
 from cometmq.testing.ports import free_broker_port, free_port  # noqa: E402
 
-FIRST_SEND_SECONDS_MAX = 60.0
-HEAP = "2g"
-JAVA_FLAGS = (
-    f"-Xms{HEAP} -Xmx{HEAP} -XX:+UseG1GC -XX:G1HeapRegionSize=16m -XX:G1ReservePercent=25 "
-    "-XX:InitiatingHeapOccupancyPercent=30 -XX:SoftRefLRUPolicyMSPerMB=0 -XX:-UseLargePages "
-    "--add-opens=java.base/java.nio=ALL-UNNAMED --add-opens=java.base/sun.nio.ch=ALL-UNNAMED "
-    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED "
-    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED"
-).split()
+START_SECONDS_MAX = 300.0
+JAVA_FLAGS = [
+    "-XX:+UseG1GC",
+    "-XX:G1HeapRegionSize=16m",
+    "-XX:G1ReservePercent=25",
+    "-XX:InitiatingHeapOccupancyPercent=30",
+    "-XX:SoftRefLRUPolicyMSPerMB=0",
+    "-XX:-UseLargePages",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+]
 JAVA_NAMESRV_FLAGS = ["-Xms128m", "-Xmx512m"]
 QUIET_LOG = """<configuration>
   <appender name="file" class="ch.qos.logback.core.FileAppender">
@@ -45,11 +52,22 @@ QUIET_LOG = """<configuration>
 
 
 class Server:
-    """A name server and a broker on fresh files in a folder of their own."""
+    """A server on fresh files in a folder of its own."""
 
     name = ""
+    protocol = "rocketmq"
+    """As the load generator names it."""
+    heap = ""
+    """Fixed size of the heap; empty for servers that have none."""
+    start_s = 1.0
+    """What a start takes, for the plan of a run."""
     settle_s = 1.0
     """Seconds of load before the first figure is taken."""
+    flushes: ClassVar[Mapping[str, str]] = {
+        "ASYNC_FLUSH": "flushDiskType=ASYNC_FLUSH",
+        "SYNC_FLUSH": "flushDiskType=SYNC_FLUSH",
+    }
+    """The server's own setting for each of RocketMQ's flush modes."""
 
     def __init__(self, folder: Path, *, flush: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -57,24 +75,74 @@ class Server:
         self.folder = folder
         self.flush = flush
         self.started_at = 0.0
-        self.namesrv_port = free_port()
-        self.port = free_broker_port()
+        self.port = 0
         self.processes: list[Process] = []
 
     @property
     def address(self) -> str:
-        """Where the broker listens."""
+        """Where the server listens."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def pids(self) -> list[int]:
-        """All processes, for memory."""
+        """All processes; their processor time and memory count."""
         return [process.pid for process in self.processes]
 
     @property
-    def broker_pids(self) -> list[int]:
-        """The broker's process, for CPU time; ours has the name server in it."""
-        return [self.processes[-1].pid]
+    def store(self) -> Path:
+        """The folder of the messages."""
+        return self.folder / "store"
+
+    @classmethod
+    def prepare(cls) -> None:
+        """Install the programs; skips as tests do where a tool is missing."""
+
+    def launch(self) -> None:
+        """Start the processes."""
+        raise NotImplementedError
+
+    def version(self) -> str:
+        """Version and build, as far as the running processes show them."""
+        raise NotImplementedError
+
+    def start(self) -> dict[str, float]:
+        """Start and wait until the server serves; returns how long that took."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, str]:
+        """What the table says about the server."""
+        return {"version": self.version(), "heap": self.heap or "none"} | dict(self.flushes)
+
+    def stop(self) -> None:
+        """End the processes and remove their files."""
+        for process in reversed(self.processes):
+            if process.is_running:
+                process.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.sync()
+
+    def _until(self, ready: Callable[[], bool]) -> float:
+        deadline = self.started_at + START_SECONDS_MAX
+        while not ready():
+            broker = self.processes[-1]
+            if not broker.is_running or time.monotonic() > deadline:
+                raise broker.error("did not serve")
+            time.sleep(0.005)
+        return time.monotonic() - self.started_at
+
+    def _write_settings(self, name: str, settings: Mapping[str, str | int]) -> Path:
+        path = self.folder / name
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return path
+
+
+class RocketServer(Server):
+    """A name server and a broker that speak RocketMQ's protocol."""
+
+    def __init__(self, folder: Path, *, flush: str) -> None:
+        super().__init__(folder, flush=flush)
+        self.namesrv_port = free_port()
+        self.port = free_broker_port()
 
     def settings(self) -> dict[str, str | int]:
         """What both sides are told."""
@@ -86,43 +154,12 @@ class Server:
             "flushDiskType": self.flush,
         }
 
-    def launch(self) -> None:
-        """Start the processes."""
-        raise NotImplementedError
-
-    def describe(self) -> str:
-        """Version and build, as far as the running processes show them."""
-        raise NotImplementedError
-
     def start(self) -> dict[str, float]:
         """Start and wait for the first acknowledged send; returns how long things took."""
         self.launch()
         first_send_s = self._until(self._send_is_acknowledged)
         route_s = self._until(self._route_is_visible)
         return {"first_send_s": first_send_s, "route_s": route_s}
-
-    def stop(self) -> None:
-        """End the processes and remove their files."""
-        for process in reversed(self.processes):
-            if process.is_running:
-                process.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
-        os.sync()
-
-    def _write_settings(self, name: str, settings: dict[str, str | int]) -> Path:
-        path = self.folder / name
-        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        return path
-
-    def _until(self, ready: object) -> float:
-        assert callable(ready)
-        deadline = self.started_at + FIRST_SEND_SECONDS_MAX
-        while not ready():
-            broker = self.processes[-1]
-            if not broker.is_running or time.monotonic() > deadline:
-                raise broker.error("did not serve")
-            time.sleep(0.005)
-        return time.monotonic() - self.started_at
 
     def _send_is_acknowledged(self) -> bool:
         return self._ask(self.port, lambda c: kit.send(c, "first", b"x").code == 0)
@@ -132,21 +169,20 @@ class Server:
         return self._ask(self.namesrv_port, lambda c: c.request(code, fields).code == 0)
 
     @staticmethod
-    def _ask(port: int, question: object) -> bool:
-        assert callable(question)
+    def _ask(port: int, question: Callable[[Connection], bool]) -> bool:
         try:
             connection = Connection(("127.0.0.1", port), timeout=3.0)
         except OSError:
             return False
         try:
-            return bool(question(connection))
+            return question(connection)
         except (OSError, NoAnswerError, ConnectionClosedError):
             return False
         finally:
             connection.close()
 
 
-class Comet(Server):
+class Comet(RocketServer):
     """Ours, name server and broker in one process."""
 
     build = "compiled"
@@ -164,7 +200,7 @@ class Comet(Server):
         self.started_at = time.monotonic()
         self.processes = [Process(command, self.folder / "cometmq.log", env=environment)]
 
-    def describe(self) -> str:
+    def version(self) -> str:
         """Build and event loop of the running process."""
         maps = Path(f"/proc/{self.pids[0]}/maps").read_text()
         ours = {line.split()[-1] for line in maps.splitlines() if "/cometmq/" in line}
@@ -180,11 +216,19 @@ class CometInterpreted(Comet):
     name = "ours-interpreted"
 
 
-class Java(Server):
+class Java(RocketServer):
     """RocketMQ's own name server and broker, from the official jars."""
 
-    version = ""
+    release = ""
+    heap = "2g"
+    start_s = 5.0
     settle_s = 20.0
+
+    @classmethod
+    def prepare(cls) -> None:
+        """Install the jars."""
+        toolchain.command("java")
+        toolchain.rocketmq_jars("servers", cls.release)
 
     def launch(self) -> None:
         """Start the name server, then the broker; the clock starts with the broker."""
@@ -194,7 +238,7 @@ class Java(Server):
             JAVA_NAMESRV_FLAGS,
             {"listenPort": self.namesrv_port, "kvConfigPath": str(self.folder / "kv.json")},
         )
-        deadline = time.monotonic() + FIRST_SEND_SECONDS_MAX
+        deadline = time.monotonic() + START_SECONDS_MAX
         self.processes[0].wait_until(
             lambda: accepts(self.namesrv_port), "its port", deadline - time.monotonic()
         )
@@ -203,7 +247,7 @@ class Java(Server):
         self._run(
             "broker",
             "org.apache.rocketmq.broker.BrokerStartup",
-            JAVA_FLAGS,
+            [f"-Xms{self.heap}", f"-Xmx{self.heap}", *JAVA_FLAGS],
             self.settings()
             | {
                 "listenPort": self.port,
@@ -214,9 +258,9 @@ class Java(Server):
             },
         )
 
-    def describe(self) -> str:
-        """Version and heap."""
-        return f"RocketMQ {self.version}, heap {HEAP}, G1"
+    def version(self) -> str:
+        """Version and collector."""
+        return f"RocketMQ {self.release}, G1"
 
     def _run(self, role: str, main: str, flags: list[str], settings: dict[str, str | int]) -> None:
         home = self.folder / role
@@ -227,7 +271,7 @@ class Java(Server):
         command = [toolchain.command("java"), *flags]
         command += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}"]
         command += [f"-Drmq.logback.configurationFile={home}/conf/rmq.{role}.logback.xml"]
-        command += ["-cp", toolchain.rocketmq_jars("servers", self.version), main]
+        command += ["-cp", toolchain.rocketmq_jars("servers", self.release), main]
         command += ["-c", str(self._write_settings(f"{role}.conf", settings))]
         environment = os.environ | {"ROCKETMQ_HOME": str(home), "NAMESRV_ADDR": ""}
         self.processes.append(Process(command, home / f"{role}.out", env=environment, cwd=home))
@@ -236,17 +280,33 @@ class Java(Server):
 class Java49(Java):
     """RocketMQ 4.9.7."""
 
-    version = "4.9.7"
+    release = "4.9.7"
     name = "java-4.9.7"
 
 
 class Java53(Java):
     """RocketMQ 5.3.3."""
 
-    version = "5.3.3"
+    release = "5.3.3"
     name = "java-5.3.3"
 
 
-KINDS: dict[str, type[Server]] = {
-    kind.name: kind for kind in (Comet, CometInterpreted, Java49, Java53)
+class Java53Small(Java53):
+    """RocketMQ 5.3.3 with a heap of 512 MiB."""
+
+    heap = "512m"
+    name = "java-5.3.3-512m"
+
+
+KINDS: dict[str, type[RocketServer]] = {
+    kind.name: kind for kind in (Comet, CometInterpreted, Java49, Java53, Java53Small)
 }
+
+
+def make_topic(server: RocketServer, topic: str, *, queues: int) -> None:
+    """Create a topic on the broker."""
+    connection = Connection(("127.0.0.1", server.port), timeout=10.0)
+    try:
+        kit.ok(kit.create_topic(connection, topic, read=queues, write=queues))
+    finally:
+        connection.close()

@@ -1,15 +1,18 @@
-"""Measures our Spark formats beside Spark's own Parquet source, all in one run.
+"""Measures our Spark formats beside Spark's own Parquet source, and beside RocketMQ's broker.
 
-Everything runs once to warm up, a new JVM being two to three times slower; then come the rounds, in
-each of which every subject runs once, so that a slow minute of the machine meets all of them. Table
-and raw figures land in ``benchmarks/results/spark.md`` and ``spark.json``.
+Every subject runs once to warm up, a new JVM being two to three times slower; then come the rounds,
+in each of which every subject runs once and another one first. Spark talks to its Python workers as
+is its default; some subjects are measured through Unix sockets as well. Brokers flush
+synchronously, but for the rows that say otherwise. Table and raw figures land in
+``benchmarks/results/spark.md`` and ``spark.json``, after each figure, so that a run can be
+continued.
 
 Examples::
 
-    make bench-spark                                  everything, about ten minutes
-    make bench-spark BENCH='--quick'                  a fifth of the messages, one round
-    make bench-spark BENCH='--only kernel,log,archive'
-    make bench-spark BENCH='--servers ours,java-5.3.3 --only topic,write'
+    make bench-spark                                  five rounds: prints its plan first
+    make bench-spark BENCH='--quick'                  each subject once, few messages: no verdicts
+    make bench-spark BENCH='--parts kernel,files'
+    make bench-spark BENCH='--minutes 9 --continue'
 """
 
 from __future__ import annotations
@@ -20,31 +23,40 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+import figures
+import loadgen
 import machine
 import servers
 import spark_kernel
 import spark_memory
-from spark_data import make_parquet, make_store
-from spark_subjects import OF_BROKERS, OF_FILES, Bench, Subject, fill
+from figures import Figure, Figures
+from processes import ProcessError
+from spark_data import make_large_log, make_parquet, make_store
+from spark_subjects import OF_ASYNC_BROKERS, OF_BROKERS, OF_FILES, Bench, Subject, fill
+from verdict import ROUNDS_MIN
+from warm_memory import warm_memory
 
 from cometmq.cli.build import version_line
 
-sys.path.append(str(servers.TESTS))
-from support.sparse_log import make_sparse_log
-
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results"
 FILES = Path("build/bench/spark")
 GB = 1000**3
 INTERPRETED_ROWS = 50_000
+NOISE_CORES_MAX = 0.3
 BATCH_BYTES = {1 << 20: 150, 16 << 20: 200}
 """Bounds of a batch, and how many MiB a worker may then take, itself included."""
+SOCKETS = {"tcp": "TCP (Spark's default)", "unix": "Unix sockets"}
+WITH_UNIX_SOCKETS = ("log", "log-batch", "topic", "write", "topic-batch")
+BROKERS = ("ours", "java-5.3.3")
+REFERENCE = "java-5.3.3"
+FLUSHES = {"SYNC_FLUSH": "synchronous", "ASYNC_FLUSH": "asynchronous", "": "-"}
 KERNEL = (
     Subject("kernel", "decoder alone, core columns", goal=3000),
     Subject("kernel-properties", "decoder alone, with properties"),
@@ -54,105 +66,323 @@ KERNEL = (
 MEMORY = tuple(
     Subject(
         f"memory-{size >> 20}",
-        f"worker that reads {{size:g}} GB of log, `batch.bytes` of {size >> 20} MiB",
+        f"worker that reads a log of bodies of 128 B to 128 KiB, `batch.bytes` of {size >> 20} MiB",
         goal=goal,
         unit="MiB",
         more_is_better=False,
     )
     for size, goal in BATCH_BYTES.items()
 )
-Values = dict[str, list[float]]
+SUBJECTS = (*KERNEL, *OF_FILES, *OF_BROKERS, *OF_ASYNC_BROKERS, *MEMORY)
+PARTS = {"kernel": 20.0, "files": 45.0, "brokers": 110.0, "sockets": 35.0, "memory": 45.0}
+"""Parts of a run, and how many seconds of each round they take on a quiet machine."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How subjects are measured."""
+
+    server: str = ""
+    """The broker, or empty for files."""
+    flush: str = ""
+    socket: str = "tcp"
+
+    def __str__(self) -> str:
+        return ", ".join(part for part in (self.server or "files", self.socket) if part)
 
 
 def main() -> int:
-    """Run what the command line asks for; 1 if a goal is missed."""
+    """Run what the command line asks for."""
     options = _options()
+    _print_plan(options)
+    if options.plan:
+        return 0
+    machine.refuse_dirty_tree(allowed=options.quick or options.dirty)
+    import pyspark
+
     os.environ["JAVA_HOME"] = str(servers.toolchain.java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    folder = options.folder.absolute()
-    values: Values = {}
-    print(f"making {options.messages} messages", flush=True)
-    make_store(folder / "store", options.messages)
-    make_parquet(folder / "parquet", folder / "store")
-    if _asked(options, KERNEL):
-        _measure_kernel(folder, options, values)
-    if _asked(options, (*OF_FILES, *OF_BROKERS)):
-        with _session(folder, tcp=options.tcp) as spark:
-            _measure_sources(Bench(spark, folder, options.messages), options, values)
-    if _asked(options, MEMORY):
-        _measure_memory(folder, options, values)
-    print(f"\n{_markdown(options, values)}")
-    missed = [each.name for each in _subjects() if not _reached(each, values)]
-    return 1 if missed else 0
+    results = Figures(
+        figures.where(options.save, quick=options.quick),
+        machine.facts()
+        | {"CometMQ": version_line(), "PySpark": f"{pyspark.__version__}, two cores"},
+        {"messages": options.messages, "large log, GB": options.log_gb, "quick": options.quick},
+        options.noise_max,
+    )
+    if options.resume:
+        results.resume()
+    try:
+        Run(options, results).run()
+    except KeyboardInterrupt:
+        print("stopped early; --continue goes on from here", file=sys.stderr)
+    table = _markdown(results)
+    results.path.with_suffix(".md").write_text(table)
+    print(f"\n{table}\nsaved as {results.path.with_suffix('.md')}")
+    return 1 if results.doubts() else 0
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = ", ".join(each.name for each in _subjects())
-    parser.add_argument("--quick", action="store_true", help="a fifth of the messages, one round")
+    parser.add_argument("--quick", action="store_true", help="each subject once, few messages")
     parser.add_argument("--messages", type=int, help="default 1,000,000")
-    parser.add_argument("--rounds", type=int, help="default 3")
-    parser.add_argument("--only", default="", help=f"some of: {names}")
-    parser.add_argument("--servers", default="ours", help=f"some of: {', '.join(servers.KINDS)}")
-    parser.add_argument(
-        "--sparse-gb", type=float, default=10, help="of log for the memory's figure"
-    )
-    parser.add_argument("--save", default="spark", metavar="NAME", help="name of the result files")
+    parser.add_argument("--rounds", type=int, help=f"default {ROUNDS_MIN}, the least for verdicts")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of: {', '.join(PARTS)}")
+    parser.add_argument("--log-gb", type=float, help="of log for the memory's figure, default 4")
+    parser.add_argument("--save", metavar="NAME", help="name of the result files")
     parser.add_argument("--folder", type=Path, default=FILES)
-    parser.add_argument("--tcp", action="store_true", help="talk to Python workers as is default")
+    figures.add_run_arguments(parser, NOISE_CORES_MAX)
     options = parser.parse_args()
-    options.rounds = options.rounds or (1 if options.quick else 3)
-    options.messages = options.messages or (200_000 if options.quick else 1_000_000)
-    unknown = set(filter(None, options.only.split(","))) - {each.name for each in _subjects()}
-    if unknown:
-        parser.error(f"no such subject: {', '.join(sorted(unknown))}; there are {names}")
+    options.parts = options.parts.split(",")
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    options.rounds = options.rounds or (1 if options.quick else ROUNDS_MIN)
+    options.messages = options.messages or (100_000 if options.quick else 1_000_000)
+    options.log_gb = options.log_gb or (1.0 if options.quick else 4.0)
+    options.save = options.save or ("spark-quick" if options.quick else "spark")
+    options.folder = options.folder.absolute()
+    if options.quick:
+        options.noise_max = float("inf")
     return options
 
 
-def _subjects() -> Sequence[Subject]:
-    return (*KERNEL, *OF_FILES, *OF_BROKERS, *MEMORY)
+def _print_plan(options: argparse.Namespace) -> None:
+    seconds = sum(_expected_s(part, options) for part in options.parts)
+    for part in options.parts:
+        print(f"plan: {part:<9}{_expected_s(part, options):>6.0f} s")
+    print(
+        f"plan: {options.rounds} rounds, and one to warm up: {seconds / 60 + 1:.0f} minutes on a "
+        "quiet machine\n",
+        flush=True,
+    )
 
 
-def _asked(options: argparse.Namespace, subjects: Sequence[Subject]) -> list[Subject]:
-    only = set(filter(None, options.only.split(",")))
-    return [each for each in subjects if not only or each.name in only]
+def _expected_s(part: str, options: argparse.Namespace) -> float:
+    passes = options.rounds + (part in ("files", "brokers", "sockets"))
+    return PARTS[part] * passes * (0.4 if options.quick else 1.0)
 
 
-@contextmanager
-def _session(folder: Path, *, tcp: bool) -> Iterator[Any]:
-    """A session whose Python workers did nothing yet."""
-    from cometmq.spark.sessions import local_session
+class Run:
+    """One run of the comparison."""
 
-    conf = {
-        "spark.local.dir": folder / "local",
-        "spark.sql.warehouse.dir": folder / "warehouse",
-        "spark.log.level": "FATAL",
-        "spark.python.unix.domain.socket.enabled": not tcp,
-    }
-    spark = local_session(2, "6g", **conf)
-    try:
-        yield spark
-    finally:
-        spark.stop()
+    def __init__(self, options: argparse.Namespace, results: Figures) -> None:
+        self.options = options
+        self.results = results
+        self.folder: Path = options.folder
+        minutes = options.minutes
+        self._ends = time.monotonic() + 60 * minutes if minutes else float("inf")
+        self._warm = "as found"
 
+    def run(self) -> None:
+        """Measure all parts that were asked for."""
+        messages = self.options.messages
+        print(f"making {messages} messages", flush=True)
+        make_store(self.folder / "store", messages)
+        make_parquet(self.folder / "parquet", self.folder / "store")
+        parts: dict[str, Callable[[], None]] = {
+            "kernel": self._kernel,
+            "files": self._files,
+            "brokers": self._brokers,
+            "sockets": self._sockets,
+            "memory": self._memory,
+        }
+        for part in self.options.parts:
+            if time.monotonic() + _expected_s(part, self.options) > self._ends:
+                print("the time is up; --continue goes on from here")
+                return
+            with ExitStack() as stack:
+                if not self.options.quick:
+                    machine.wait_until_quiet(self.options.patience, self.options.noise_max)
+                    self._warm = stack.enter_context(warm_memory())
+                parts[part]()
 
-def _measure_sources(bench: Bench, options: argparse.Namespace, values: Values) -> None:
-    _measure(bench, OF_FILES, options, values)
-    if _asked(options, OF_BROKERS):
-        for name in options.servers.split(","):
-            _measure_broker(bench, name, options, values)
+    def _rounds(self) -> range:
+        return range(1, self.options.rounds + 1)
 
+    def _missing(self, subjects: Sequence[Subject], variant: Variant, number: int) -> list[Subject]:
+        return [
+            subject
+            for subject in figures.rotated(list(subjects), number)
+            if not self.results.has(number, str(variant), subject.name)
+        ]
 
-def _measure_kernel(folder: Path, options: argparse.Namespace, values: Values) -> None:
-    for number in range(1, options.rounds + 1):
-        found = spark_kernel.rates(folder / "store", options.messages)
-        plain = _interpreted_rate(folder / "store")
-        rates = [*found.values(), plain]
-        for subject, rate in zip(KERNEL, rates, strict=True):
-            if subject in _asked(options, KERNEL):
-                _note(number, subject, subject.name, rate / 1e3, options, values)
+    def _take(
+        self, number: int, subject: Subject, variant: Variant, measure: Callable[[], float]
+    ) -> None:
+        def once() -> Figure:
+            with machine.NoiseWatch() as watch:
+                value = measure()
+            print(
+                f"round {number}  {subject.name:<19}{variant!s:<17}"
+                f"{figures.number(value):>8} {subject.unit}  noise {watch.noise.total:.2f}",
+                flush=True,
+            )
+            values = {"figure": value}
+            return Figure(number, str(variant), subject.name, values, watch.noise, self._warm)
+
+        self.results.servers[str(variant)] = {
+            "server": variant.server,
+            "socket": variant.socket,
+        }
+        try:
+            self.results.take(once)
+        except Exception as error:  # whatever Spark raises: the other subjects still count
+            self._failed(f"round {number}, {variant}, {subject.name}", error)
+
+    def _failed(self, what: str, error: Exception) -> None:
+        failure = f"{what}: {type(error).__name__}: {error}"[:2000]
+        print(f"FAILED {failure}", file=sys.stderr, flush=True)
+        self.results.failures.append(failure)
+        self.results.save()
+
+    def _measure(
+        self, bench: Bench, number: int, subjects: Sequence[Subject], variant: Variant
+    ) -> None:
+        for subject in self._missing(subjects, variant, number):
+            assert subject.measure is not None
+            self._take(number, subject, variant, lambda each=subject: each.measure(bench))
+
+    def _warm_up(self, bench: Bench, subjects: Sequence[Subject]) -> None:
+        for subject in subjects:
+            assert subject.measure is not None
+            try:
+                subject.measure(bench)
+            except Exception as error:  # as in _take
+                self._failed(f"warm-up, {subject.name}", error)
+
+    def _kernel(self) -> None:
+        variant = Variant(socket="")
+        store, rows = self.folder / "store", self.options.messages
+        choices = ("core", "properties", "everything")
+        for number in self._rounds():
+            for subject in self._missing(KERNEL, variant, number):
+                at = KERNEL.index(subject)
+                if at < len(choices):
+                    self._take(
+                        number,
+                        subject,
+                        variant,
+                        lambda name=choices[at]: spark_kernel.rates(store, rows)[name] / 1e3,
+                    )
+                else:
+                    self._take(number, subject, variant, lambda: _interpreted_rate(store) / 1e3)
+
+    def _files(self) -> None:
+        variant = Variant()
+        if not any(self._missing(OF_FILES, variant, number) for number in self._rounds()):
+            return
+        with self._bench("tcp") as bench:
+            self._warm_up(bench, OF_FILES)
+            for number in self._rounds():
+                self._measure(bench, number, OF_FILES, variant)
+
+    def _brokers(self) -> None:
+        """Both brokers in each round, with either flush mode, and with one session of Spark."""
+        with self._bench("tcp") as bench:
+            is_warm = False
+            for number in self._rounds():
+                for server in figures.rotated(list(BROKERS), number):
+                    for flush, subjects in (
+                        ("SYNC_FLUSH", OF_BROKERS),
+                        ("ASYNC_FLUSH", OF_ASYNC_BROKERS),
+                    ):
+                        variant = Variant(server, flush)
+                        if not self._missing(subjects, variant, number):
+                            continue
+                        try:
+                            with self._broker(bench, variant):
+                                if not is_warm:
+                                    self._warm_up(bench, OF_BROKERS)
+                                    is_warm = True
+                                self._measure(bench, number, subjects, variant)
+                        except ProcessError as error:
+                            self._failed(f"round {number}, {variant}", error)
+
+    def _sockets(self) -> None:
+        """Some subjects again, with Spark talking to its workers through Unix sockets."""
+        of_files = [each for each in OF_FILES if each.name in WITH_UNIX_SOCKETS]
+        of_brokers = [each for each in OF_BROKERS if each.name in WITH_UNIX_SOCKETS]
+        files = Variant(socket="unix")
+        ours = Variant("ours", "SYNC_FLUSH", "unix")
+        with self._bench("unix") as bench:
+            self._warm_up(bench, of_files)
+            for number in self._rounds():
+                self._measure(bench, number, of_files, files)
+            with self._broker(bench, ours):
+                self._warm_up(bench, of_brokers)
+                for number in self._rounds():
+                    self._measure(bench, number, of_brokers, ours)
+
+    def _memory(self) -> None:
+        """Read a large log in sessions of their own, as workers keep what they once needed."""
+        variant = Variant()
+        if not any(self._missing(MEMORY, variant, number) for number in self._rounds()):
+            return
+        large = self.folder / "large"
+        print(f"making a log of {self.options.log_gb:g} GB", flush=True)
+        count = make_large_log(large / "commitlog", int(self.options.log_gb * GB))
+        try:
+            for number in self._rounds():
+                for subject in self._missing(MEMORY, variant, number):
+                    size = list(BATCH_BYTES)[MEMORY.index(subject)]
+                    self._take(
+                        number,
+                        subject,
+                        variant,
+                        lambda size=size: self._peak(large, size, count),
+                    )
+        finally:
+            shutil.rmtree(large)
+
+    def _peak(self, large: Path, batch_bytes: int, count: int) -> float:
+        with self._session("tcp") as spark:
+            return spark_memory.read_all(spark, large, batch_bytes, count)
+
+    @contextmanager
+    def _session(self, socket: str) -> Iterator[Any]:
+        """A session whose Python workers did nothing yet."""
+        from cometmq.spark.sessions import local_session
+
+        conf = {
+            "spark.local.dir": self.folder / "local",
+            "spark.sql.warehouse.dir": self.folder / "warehouse",
+            "spark.log.level": "FATAL",
+        }
+        if socket == "unix":
+            conf["spark.python.unix.domain.socket.enabled"] = True
+        spark = local_session(2, "6g", **conf)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+    @contextmanager
+    def _bench(self, socket: str) -> Iterator[Bench]:
+        with self._session(socket) as spark:
+            yield Bench(spark, self.folder, self.options.messages)
+
+    @contextmanager
+    def _broker(self, bench: Bench, variant: Variant) -> Iterator[None]:
+        """A fresh broker that is warm and has the topic that is read."""
+        kind = servers.KINDS[variant.server]
+        broker = kind(bench.folder / "broker", flush=variant.flush)
+        try:
+            broker.start()
+            target = loadgen.Target(broker.address, broker.pids)
+            for load in (loadgen.Load(), loadgen.Load(batch=32, window=4)):
+                loadgen.run(load, target, topic="warm", warmup_s=0, duration_s=kind.settle_s / 2)
+            bench.name_servers = f"127.0.0.1:{broker.namesrv_port}"
+            bench.topic, bench.writes = "bench-read", "bench-write"
+            for topic in (bench.topic, bench.writes):
+                servers.make_topic(broker, topic, queues=8)
+            fill(bench)
+            bench.batches = "bench-batches"
+            one_by_one = loadgen.Load(conns=1, window=1, count=1000)
+            loadgen.run(one_by_one, target, topic=bench.batches, warmup_s=0, duration_s=60)
+            yield
+        finally:
+            broker.stop()
 
 
 def _interpreted_rate(store: Path) -> float:
@@ -168,113 +398,59 @@ def _interpreted_rate(store: Path) -> float:
     return rate
 
 
-def _measure(
-    bench: Bench,
-    subjects: Sequence[Subject],
-    options: argparse.Namespace,
-    values: Values,
-    suffix: str = "",
-) -> None:
-    """Run each subject once for nothing, and then once in every round."""
-    asked = _asked(options, subjects)
-    for number in range(options.rounds + 1):
-        for subject in asked:
-            assert subject.measure is not None
-            value = subject.measure(bench)
-            if number:
-                _note(number, subject, subject.name + suffix, value, options, values)
-
-
-def _measure_broker(bench: Bench, kind: str, options: argparse.Namespace, values: Values) -> None:
-    broker = servers.KINDS[kind]((bench.folder / "broker").absolute(), flush="ASYNC_FLUSH")
-    try:
-        broker.start()
-        bench.name_servers = f"127.0.0.1:{broker.namesrv_port}"
-        bench.topic, bench.writes = "bench-read", "bench-write"
-        for topic in (bench.topic, bench.writes):
-            _make_topic(broker, topic)
-        fill(bench)
-        _measure(bench, OF_BROKERS, options, values, "" if kind == "ours" else f" {kind}")
-    finally:
-        broker.stop()
-
-
-def _make_topic(broker: servers.Server, topic: str) -> None:
-    connection = servers.Connection(("127.0.0.1", broker.port), timeout=10.0)
-    try:
-        servers.kit.ok(servers.kit.create_topic(connection, topic, read=8, write=8))
-    finally:
-        connection.close()
-
-
-def _measure_memory(folder: Path, options: argparse.Namespace, values: Values) -> None:
-    """Read a huge log in sessions of their own, as workers keep what they once needed."""
-    sparse = folder / "sparse"
-    shutil.rmtree(sparse, ignore_errors=True)
-    count = make_sparse_log(sparse / "commitlog", int(options.sparse_gb * GB))
-    try:
-        for subject, size in zip(MEMORY, BATCH_BYTES, strict=True):
-            if subject in _asked(options, MEMORY):
-                with _session(folder, tcp=options.tcp) as spark:
-                    peak = spark_memory.read_all(spark, sparse, size, count)
-                _note(1, subject, subject.name, peak, options, values)
-    finally:
-        shutil.rmtree(sparse)
-
-
-def _note(
-    number: int,
-    subject: Subject,
-    name: str,
-    value: float,
-    options: argparse.Namespace,
-    values: Values,
-) -> None:
-    values.setdefault(name, []).append(value)
-    print(f"round {number}  {name:<22}{value:10.1f} {subject.unit}", flush=True)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    settings = {key: str(value) for key, value in vars(options).items()}
-    raw = {"machine": machine.facts(), "settings": settings, "values": values}
-    (RESULTS / f"{options.save}.json").write_text(json.dumps(raw, indent=1) + "\n")
-    (RESULTS / f"{options.save}.md").write_text(_markdown(options, values))
-
-
-def _reached(subject: Subject, values: Mapping[str, list[float]]) -> bool:
-    return subject.name not in values or subject.reached(median(values[subject.name]))
-
-
-def _markdown(options: argparse.Namespace, values: Mapping[str, list[float]]) -> str:
-    import pyspark
-
-    lines = ["# Our Spark formats beside Spark's own", ""]
-    lines += [f"- {name}: {fact}" for name, fact in machine.facts().items()]
+def _markdown(results: Figures) -> str:
+    lines = figures.head_lines("Our Spark formats beside Spark's own", results)
     lines += [
-        f"- {version_line()}, PySpark {pyspark.__version__} on 2 cores of this process's JVM",
-        f"- {options.messages} messages of 128 bytes; {options.rounds} rounds after one to warm up;"
-        " median, and how far the rounds lie apart in % of it",
-        f"- Spark talks to its Python workers through {'TCP' if options.tcp else 'Unix sockets'}",
+        "- messages have 128 bytes; a rate counts the rows that a query returns or writes",
+        "- x: how many times better ours is, in the same round, than Spark's source (in our row) "
+        f"or than {REFERENCE} (in its row); marks are values",
         "",
-        "| what | figure | goal |",
-        "|---|---|---|",
+        "| what | server | flush | Python workers | warm memory | figure | x | mark |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for subject in _subjects():
-        for name, found in values.items():
-            if name.partition(" ")[0] == subject.name:
-                lines.append(_line(subject, name.partition(" ")[2], found, options))
+    for subject in SUBJECTS:
+        for name, facts in results.servers.items():
+            if results.values(subject.name, name, "figure"):
+                lines.append(_table_line(results, subject, name, facts))
+    lines += ["", *figures.noise_lines(results)]
+    if found := results.doubts():
+        lines += ["", "## Figures in doubt", "", *[f"- {doubt}" for doubt in found]]
     return "\n".join(lines) + "\n"
 
 
-def _line(
-    subject: Subject, server: str, found: Sequence[float], options: argparse.Namespace
-) -> str:
-    middle = median(found)
-    spread = 50 * (max(found) - min(found)) / middle
-    goal = ""
-    if subject.goal is not None and not server:
-        sign = "≥" if subject.more_is_better else "≤"
-        goal = f"{sign} {subject.goal:g} {'met' if subject.reached(middle) else 'MISSED'}"
-    title = subject.title.format(size=options.sparse_gb) + (f", {server}" if server else "")
-    return f"| {title} | {middle:.0f} {subject.unit} ±{spread:.0f}% | {goal} |"
+def _table_line(results: Figures, subject: Subject, variant: str, facts: dict[str, str]) -> str:
+    values = results.values(subject.name, variant, "figure")
+    better = subject.more_is_better
+    times: list[float] = []
+    if facts["server"] == REFERENCE:
+        ours = results.values(subject.name, variant.replace(REFERENCE, "ours"), "figure")
+        times = figures.ratios(ours, values, more_is_better=better)
+    elif subject.twin:
+        twin = results.values(subject.twin, variant, "figure")
+        times = figures.ratios(values, twin, more_is_better=better)
+    warm = dict.fromkeys(
+        each.warm_memory
+        for each in results.taken
+        if (each.server, each.row) == (variant, subject.name)
+    )
+    mark = ""
+    if subject.goal is not None and facts["server"] != REFERENCE:
+        mark = figures.mark_cell(values.values(), subject.goal, more_is_better=better)
+    heap = servers.KINDS[facts["server"]].heap if facts["server"] else ""
+    flush = ""
+    if facts["server"]:
+        flush = "ASYNC_FLUSH" if subject in OF_ASYNC_BROKERS else "SYNC_FLUSH"
+    cells = [
+        subject.title,
+        (facts["server"] or "files") + (f", heap {heap}" if heap else ""),
+        FLUSHES[flush],
+        SOCKETS.get(facts["socket"], "-"),
+        ", ".join(warm),
+        f"{figures.cell(values.values(), more_is_better=better)} {subject.unit}",
+        figures.cell(times, more_is_better=True, sign="x") if times else "",
+        mark,
+    ]
+    return "| " + " | ".join(cells) + " |"
 
 
 if __name__ == "__main__":

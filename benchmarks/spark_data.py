@@ -10,13 +10,14 @@ import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cometmq.protocol.properties import encode_properties
-from cometmq.protocol.record import encode_host
+from cometmq.protocol.record import MAGIC_BLANK, encode_host, encode_record
 from cometmq.spark.batches import RecordDecoder
 from cometmq.spark.schema import arrow_schema, log_columns
 from cometmq.store import MessageStore, StoreSettings
@@ -26,6 +27,9 @@ TOPICS = ("orders", "payments", "shipments", "refunds")
 WEIGHTS = (60, 30, 8, 2)
 QUEUES = 8
 COLUMNS = log_columns(properties=True, validate=False)
+LARGE_BODIES = (128, 1024, 4096, 16_384, 131_072)
+LARGE_FILE_BYTES = 1 << 30
+BLANK = Struct(">ii")
 PRODUCER, BROKER = encode_host("10.0.0.7", 40000), encode_host("10.0.0.1", 10911)
 
 
@@ -68,6 +72,45 @@ def _messages(count: int) -> Iterator[tuple[tuple[str, int, bytes, bytes], dict[
                 "store_host": BROKER,
             },
         )
+
+
+def make_large_log(folder: Path, size_bytes: int) -> int:
+    """Write log files of messages with random bodies of many sizes; return how many there are."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    chance = random.Random(7)
+    bodies = chance.randbytes(2 * max(LARGE_BODIES))
+    offset = count = 0
+    while offset < size_bytes:
+        with (folder / f"{offset:020d}").open("wb") as file:
+            while True:
+                size, at = chance.choice(LARGE_BODIES), chance.randrange(max(LARGE_BODIES))
+                record = _large_record(bodies[at : at + size], count, offset + file.tell())
+                left = LARGE_FILE_BYTES - file.tell()
+                if len(record) + BLANK.size > left:
+                    break
+                file.write(record)
+                count += 1
+            file.write(BLANK.pack(left, MAGIC_BLANK))
+            file.truncate(LARGE_FILE_BYTES)
+        offset += LARGE_FILE_BYTES
+    return count
+
+
+def _large_record(body: bytes, number: int, offset: int) -> bytes:
+    properties = encode_properties({"KEYS": f"order-{number}", "TAGS": "paid"})
+    return encode_record(
+        b"large",
+        body,
+        properties,
+        queue_id=0,
+        queue_offset=number,
+        log_offset=offset,
+        born_time_ms=1_700_000_000_000 + number,
+        born_host=PRODUCER,
+        store_time_ms=1_700_000_000_000 + number,
+        store_host=BROKER,
+    )
 
 
 def segments(root: Path) -> list[Path]:

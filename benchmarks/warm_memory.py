@@ -3,7 +3,7 @@
 A host gives a page when it is first used, and whoever uses it pays, up to ten times what writing
 to a file costs otherwise. Guests also give free memory back, in blocks of 2 MiB, seconds after it
 became free: the files of each new broker would lie in cold memory again. So a process of its own
-uses all free memory once and then lets go of all but one page in 256, without which no block of
+uses the free memory once and then releases all but one page in 256, without which no block of
 2 MiB is ever free.
 
 Source: the kernel's free page reporting, ``mm/page_reporting.c`` of Linux.
@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+HELD_MIB_MAX = 14 * 1024
+"""More than any server uses: the kernel gives out what lies in broken blocks first."""
 SPARED_MIB = 512
 """What stays free while the rest is filled."""
 HELD_EVERY = 256 * mmap.PAGESIZE
@@ -29,18 +31,19 @@ RELEASED = b"released\n"
 
 @contextmanager
 def warm_memory() -> Iterator[str]:
-    """Have all memory that is free now from the host already; give how much that is.
+    """Have the memory that servers will use from the host already; give how much that is.
 
-    On a machine that was never cold this takes seconds, else a minute or two.
+    On a machine that was never cold this takes seconds, else up to a minute.
     """
+    size = min(_free_mib() - SPARED_MIB, HELD_MIB_MAX)
     with subprocess.Popen(
-        [sys.executable, __file__, str(_free_mib())], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, __file__, str(max(size, 1))], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
         assert holder.stdin is not None
         assert holder.stdout is not None
         held = holder.stdout.readline() == RELEASED
         try:
-            yield f"{_free_mib() / 1024:.0f} GiB" if held else "none, there was not enough"
+            yield f"{size / 1024:.0f} GiB" if held else "none, there was not enough"
         finally:
             holder.stdin.close()
 
@@ -65,4 +68,4 @@ def _hold(size: int) -> None:
 
 
 if __name__ == "__main__":
-    _hold(max(int(sys.argv[1]) - SPARED_MIB, 1) << 20)
+    _hold(int(sys.argv[1]) << 20)

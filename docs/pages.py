@@ -1,14 +1,15 @@
-"""Writes the parts of the documentation that follow from the code, and tells when they are stale.
+"""Writes the parts of the documentation that are generated from the code.
 
-Two kinds: whole pages made from settings classes, commands and codes, and included files: a code
-block below a comment ``<!-- include: path -->`` is that file. ``python docs/pages.py`` writes all
-of them anew; a test fails while one is stale.
+These are whole pages about settings classes, commands and codes, and included files: a code block
+below a comment ``<!-- include: path -->`` is that file. ``python docs/pages.py`` writes all of
+them; a test fails if one of them is stale.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import itertools
@@ -27,9 +28,108 @@ sys.path.insert(0, str(ROOT))
 INCLUDE = re.compile(r"(<!-- include: (\S+) -->\n```\w*\n).*?(```)", re.DOTALL)
 ANNOTATION = re.compile(r": '([^']*)'")
 FUNCTION = re.compile(r"<function (\w+) at 0x[0-9a-f]+>")
-MEMBER = re.compile(r"<(\w+\.\w+): [^>]*>")
+MEMBER = re.compile(r"<(\w+\.\w+): (?:[^<>]|<[^<>]*>)*>")
+MODULE = re.compile(r"\b(?:[a-z_]+\.)+(?=\w)")
 LINE_CHARS_MAX = 96
 MACHINE_DEFAULT = "(the machine's)"
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientPage:
+    """One page of the client's reference."""
+
+    file: str
+    title: str
+    text: str
+    names: tuple[str, ...]
+
+
+CLIENT_PAGES = (
+    ClientPage(
+        "producer.md",
+        "Producer",
+        "Sends messages. How-to pages: [batches](../../howto/batches.md),\n"
+        "[request and reply](../../howto/request-and-reply.md).",
+        ("Producer", "SendReceipt", "SendStatus", "SendAttempt", "QueueSelector"),
+    ),
+    ClientPage(
+        "transaction-producer.md",
+        "TransactionProducer",
+        "Sends messages that are delivered only if a local transaction commits. **RocketMQ's\n"
+        "brokers serve it; CometMQ's broker refuses it.** How-to page:\n"
+        "[transactions](../../howto/transactions.md).",
+        ("TransactionProducer", "TransactionReceipt", "TransactionListener", "LocalState"),
+    ),
+    ClientPage(
+        "push-consumer.md",
+        "PushConsumer",
+        "Calls a handler with each message, as a member of a group. How-to page:\n"
+        "[consume with a handler](../../howto/consume.md).",
+        ("PushConsumer",),
+    ),
+    ClientPage(
+        "pop-consumer.md",
+        "PopConsumer",
+        "Calls a handler with messages that the broker hands out one by one. **Brokers of\n"
+        "RocketMQ 5 serve it; CometMQ's broker refuses it.** How-to page:\n"
+        "[pop](../../howto/pop.md).",
+        ("PopConsumer",),
+    ),
+    ClientPage(
+        "pull-consumer.md",
+        "PullConsumer",
+        "Pulls messages in the application's own loop. How-to page: [pull](../../howto/pull.md).",
+        ("PullConsumer", "PullResult", "PullStatus", "QueueBounds"),
+    ),
+    ClientPage(
+        "admin-client.md",
+        "AdminClient",
+        "Manages topics, groups and offsets, and finds messages. How-to page:\n"
+        "[look at a group](../../howto/look-at-a-group.md).",
+        ("AdminClient", "Progress", "Track", "TrackKind"),
+    ),
+    ClientPage(
+        "messages.md",
+        "Messages and subscriptions",
+        "The types that producers and consumers share.",
+        ("Message", "StoredMessage", "MessageQueue", "Filter", "StartFrom"),
+    ),
+    ClientPage(
+        "handlers.md",
+        "Handlers",
+        "The functions that an application passes to a consumer, and what they receive and return.",
+        (
+            *("MessageHandler", "BatchHandler", "OrderedBatchHandler", "Consumed"),
+            *("ConsumedInOrder", "ConsumeContext", "OrderedContext", "QueueListener"),
+        ),
+    ),
+    ClientPage(
+        "assignment.md",
+        "Queue assignment and offset stores",
+        "How the members of a group divide the queues, and where the group keeps its offsets.",
+        (
+            *("AllocationStrategy", "Averagely", "AveragelyByCircle", "ConsistentHash"),
+            *("ByConfiguration", "MachineRoom", "MachineRoomNearby", "OffsetStore"),
+        ),
+    ),
+    ClientPage(
+        "hooks.md",
+        "Hooks",
+        "Functions that run around each send, each handler call and each request.",
+        (
+            *("SendHook", "SendContext", "SendKind", "ForbiddenHook", "ConsumeHook"),
+            *("DeliveryContext", "ConsumeEnd", "FilterHook", "EndTransactionHook", "EndContext"),
+            *("RpcHook", "OutgoingCall", "Signer", "Credentials"),
+        ),
+    ),
+    ClientPage(
+        "instance.md",
+        "ClientInstance",
+        "The connections that several producers and consumers may share.",
+        ("ClientInstance",),
+    ),
+)
+"""The pages of the client's reference; settings and errors have pages of their own."""
 
 
 def pages() -> list[Path]:
@@ -69,8 +169,9 @@ def configuration_page() -> str:
         "# Configuration",
         "",
         "The keys of `broker.conf` and `namesrv.conf`, in the format of Java properties files. The",
-        "names are RocketMQ's; keys in *italics* exist only here. How the files are read is told",
-        "in [Configure](../howto/configure.md). **Live** keys can be changed while it runs.",
+        "names are RocketMQ's; keys in *italics* exist only in CometMQ. A request can change",
+        "**live** keys while the server runs. [Configure](../howto/configure.md) shows how to use",
+        "the files.",
     ]
     parts = {
         "Broker": BrokerSettings,
@@ -113,9 +214,11 @@ def cli_page() -> str:
     lines = [
         "# Commands",
         "",
-        "`cometmq --help` and `cometmq COMMAND --help` say the same. Servers print one line that",
-        "starts with `ready` once they serve, log to standard error, and stop in order on SIGTERM",
-        "or Ctrl-C. Exit codes: 0 done, 1 failed, 2 misused.",
+        "`cometmq --help` and `cometmq COMMAND --help` print the same. A server prints one line",
+        "that starts with `ready`, logs to standard error, and stops in good order on SIGTERM",
+        "or Ctrl-C. Exit codes: 0 done, 1 failed, 2 wrong usage.",
+        "",
+        "`cometmq --install-completion` adds completion of commands and options to your shell.",
     ]
     for name, command in _commands("cometmq", typer.main.get_command(app)):
         lines += ["", f"## {name}", "", _sentence(command.help), ""]
@@ -147,7 +250,7 @@ def _parameter(parameter: Any) -> tuple[str, str, str]:
     if callable(shown) or shown is None or shown is False or shown == "" or parameter.required:
         shown = ""
     if parameter.required and not is_option:
-        name += " (needed)"
+        name += " (required)"
     return name, str(shown), _sentence(getattr(parameter, "help", None))
 
 
@@ -183,21 +286,49 @@ def _branches(error: type[Exception], before: str = "") -> Iterator[str]:
         yield from _branches(kind, before + ("    " if last else "│   "))
 
 
-def client_page() -> str:
-    """The public names of the client with their docstrings."""
+def client_index_page() -> str:
+    """One line for each public name of the client, with a link to its page."""
     import cometmq.client
 
     lines = [(ROOT / "docs/reference/parts/client.md").read_text().rstrip()]
-    for name in cometmq.client.__all__:
-        thing = getattr(cometmq.client, name)
-        if not _is_kind(thing, Exception) and not _is_kind(thing, _checked_settings()):
-            lines += _described(name, thing, cometmq.client.__name__)
+    for page in CLIENT_PAGES:
+        lines += [
+            "",
+            f"## [{page.title}](client/{page.file})",
+            "",
+            "| Name | What it is |",
+            "|---|---|",
+        ]
+        for name in page.names:
+            thing = getattr(cometmq.client, name)
+            link = f"[`{name}`](client/{page.file}#{name.lower()})"
+            lines.append(_row(link, _summary(name, thing, cometmq.client.__name__)))
+    return "\n".join(lines) + "\n"
+
+
+def client_page(page: ClientPage) -> str:
+    """The public names of one page of the client, with their docstrings."""
+    import cometmq.client
+
+    lines = [f"# {page.title}", "", page.text, "", "[All names of the client](../client.md)"]
+    for name in page.names:
+        lines += _described(name, getattr(cometmq.client, name), cometmq.client.__name__)
+    return "\n".join(lines) + "\n"
+
+
+def testing_page() -> str:
+    """The public names of `cometmq.testing` with their docstrings."""
+    import cometmq.testing
+
+    lines = [(ROOT / "docs/reference/parts/testing.md").read_text().rstrip()]
+    for name in cometmq.testing.__all__:
+        lines += _described(name, getattr(cometmq.testing, name), cometmq.testing.__name__)
     return "\n".join(lines) + "\n"
 
 
 def client_parts_page() -> str:
     """The public names of the client's packages that are imported one by one."""
-    from cometmq.client import consistency, idempotent, offsets, rebalance, telemetry
+    from cometmq.client import consistency, idempotent, offsets, telemetry
     from cometmq.client.idempotent import sqlalchemy
 
     lines = [(ROOT / "docs/reference/parts/client-parts.md").read_text().rstrip()]
@@ -205,17 +336,14 @@ def client_parts_page() -> str:
         idempotent: idempotent.__all__,
         sqlalchemy: ["SqlAlchemyMarks", "SqlTransaction", "AsyncSqlTransaction"],
         telemetry: telemetry.__all__,
-        rebalance: [
-            *("AllocationStrategy", "Averagely", "AveragelyByCircle", "ConsistentHash"),
-            *("ByConfiguration", "MachineRoom", "MachineRoomNearby"),
-        ],
-        offsets: ["OffsetStore", "RemoteOffsetStore", "LocalOffsetStore"],
+        offsets: ["RemoteOffsetStore", "LocalOffsetStore"],
         consistency: ["check", "Difference"],
     }
     for module, names in parts.items():
         lines += ["", f"## {module.__name__}", "", *_docstring(module)]
         for name in names:
-            lines += _described(name, getattr(module, name), module.__name__, level=3)
+            thing = getattr(module, name)
+            lines += _described(name, thing, module.__name__, level=3, client_folder="client/")
     return "\n".join(lines) + "\n"
 
 
@@ -309,8 +437,13 @@ def _is_kind(thing: Any, kind: type) -> bool:
     return isinstance(thing, type) and issubclass(thing, kind)
 
 
-def _described(name: str, thing: Any, module: str, *, level: int = 2) -> Iterator[str]:
-    """One public name: what it is, its fields or members, and its methods."""
+def _described(
+    name: str, thing: Any, module: str, *, level: int = 2, client_folder: str = ""
+) -> Iterator[str]:
+    """One public name: what it is, its fields or members, and its methods.
+
+    ``client_folder`` leads from the page to the pages of the client.
+    """
     heading = "#" * level
     yield from ("", f"{heading} {name}", "")
     if not isinstance(thing, type):
@@ -320,6 +453,10 @@ def _described(name: str, thing: Any, module: str, *, level: int = 2) -> Iterato
     yield from _constructor(thing)
     yield from _docstring(thing)
     yield from _fields(thing)
+    if base := _documented_base(thing):
+        page = next(page.file for page in CLIENT_PAGES if base in page.names)
+        link = f"[`{base}`]({client_folder}{page}#{base.lower()})"
+        yield from ("", f"It also has the methods of {link}.")
     for method_name, method in _methods(thing):
         call = getattr(thing, method_name)
         yield from ("", f"{heading}# {name}.{method_name}", "")
@@ -329,11 +466,21 @@ def _described(name: str, thing: Any, module: str, *, level: int = 2) -> Iterato
             yield from (*_signature(call), *_docstring(call))
 
 
+def _documented_base(thing: type) -> str:
+    """The base of a class that the client's reference describes itself, if there is one."""
+    names = {name for page in CLIENT_PAGES for name in page.names}
+    bases = (base.__name__ for base in thing.__mro__[1:] if base.__name__ in names)
+    return next(bases, "") if not getattr(thing, "_is_protocol", False) else ""
+
+
 def _methods(thing: type) -> Iterator[tuple[str, Any]]:
-    """The public methods and properties, those of private bases included."""
+    """The public methods and properties, those of bases without a page of their own included."""
     seen: set[str] = set()
+    described = _documented_base(thing)
     for base in thing.__mro__:
-        if base is not thing and not base.__module__.startswith("cometmq.client"):
+        if described and base.__name__ == described:
+            return
+        if base is not thing and not base.__module__.startswith("cometmq."):
             continue
         for name, member in vars(base).items():
             is_call = inspect.isfunction(member) or isinstance(member, (classmethod, property))
@@ -353,6 +500,10 @@ def _fields(thing: type) -> Iterator[str]:
         texts = field_texts(thing)
         rows = [(f"`{f.name}: {_type(f.type)}`", texts.get(f.name, "")) for f in _shown(thing)]
         title = "Field"
+    elif names := getattr(thing, "_fields", getattr(thing, "__struct_fields__", ())):
+        texts, types = field_texts(thing), inspect.get_annotations(thing)
+        rows = [(f"`{name}: {_type(types[name])}`", texts.get(name, "")) for name in names]
+        title = "Field"
     else:
         return
     if rows:
@@ -365,7 +516,19 @@ def _shown(thing: Any) -> list[Any]:
 
 
 def _type(annotation: Any) -> str:
-    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    """An annotation as the source has it, without the modules of its names."""
+    if isinstance(annotation, str):
+        return annotation
+    return MODULE.sub("", inspect.formatannotation(annotation))
+
+
+def _summary(name: str, thing: Any, module: str) -> str:
+    """The first sentence of what a name is."""
+    if isinstance(thing, type) or inspect.isfunction(thing):
+        text = _sentence((inspect.getdoc(thing) or "").partition("\n\n")[0]).replace("``", "`")
+    else:
+        text = list(_alias_text(name, module))[-1]
+    return text.partition(". ")[0].rstrip(".") + "."
 
 
 def _member_texts(thing: Any) -> dict[str, str]:
@@ -403,7 +566,7 @@ def _owner_of(name: str, module: str) -> Any:
 def _signature(call: Callable[..., Any]) -> Iterator[str]:
     signature = inspect.signature(call)
     prefix = "await " if inspect.iscoroutinefunction(call) else ""
-    returns = str(signature.return_annotation).strip("'")
+    returns = _type(signature.return_annotation)
     yield from ("```text", *_call(prefix + call.__name__, signature, f" -> {returns}"), "```", "")
 
 
@@ -454,7 +617,12 @@ GENERATED: dict[Path, Callable[[], str]] = {
     ROOT / "docs/reference/configuration.md": configuration_page,
     ROOT / "docs/reference/cli.md": cli_page,
     ROOT / "docs/reference/errors.md": codes_page,
-    ROOT / "docs/reference/client.md": client_page,
+    ROOT / "docs/reference/client.md": client_index_page,
+    **{
+        ROOT / "docs/reference/client" / page.file: functools.partial(client_page, page)
+        for page in CLIENT_PAGES
+    },
+    ROOT / "docs/reference/testing.md": testing_page,
     ROOT / "docs/reference/client-parts.md": client_parts_page,
     ROOT / "docs/reference/client-settings.md": client_settings_page,
     ROOT / "docs/reference/spark-formats.md": spark_formats_page,
@@ -464,7 +632,7 @@ GENERATED: dict[Path, Callable[[], str]] = {
 
 
 def main() -> int:
-    """Write every made part anew."""
+    """Write every generated part."""
     for path in stale():
         path.write_text(dict(wanted())[path])
         print(f"written: {path.relative_to(ROOT)}")

@@ -17,8 +17,8 @@ PARTS = Path(__file__).resolve().parent / "reference" / "parts"
 
 FORMATS: dict[str, tuple[tuple[str, str], ...]] = {
     "rocketmq": (
-        ("Options of reading", "cometmq.spark.options.topics.TopicReadOptions"),
-        ("Options of writing", "cometmq.spark.options.writing.TopicWriteOptions"),
+        ("Read options", "cometmq.spark.options.topics.TopicReadOptions"),
+        ("Write options", "cometmq.spark.options.writing.TopicWriteOptions"),
     ),
     "rocketmq-log": (("Options", "cometmq.spark.options.logs.LogOptions"),),
     "rocketmq-consumequeue": (("Options", "cometmq.spark.options.logs.QueueFileOptions"),),
@@ -73,7 +73,7 @@ def _part(name: str) -> str:
 
 def _titled(title: str, name: str) -> str:
     """A heading that is unlike all others, for links."""
-    return f"{title} of {name}" if title == "Options" else f"{title} {name}"
+    return f"{title} of {name}"
 
 
 def _found(path: str) -> Any:

@@ -1,4 +1,4 @@
-"""Read every message of a topic, from the oldest on, and keep the place.
+"""Read every message of a topic, oldest first, and commit the offsets.
 
 Run ``01_send.py`` first. Run: ``python examples/02_receive.py [name server]``.
 """

@@ -1,7 +1,7 @@
-"""Keep the order of the messages that belong together.
+"""Send messages that belong together in order.
 
-Messages with the same ``order_key`` go to the same queue, and a queue keeps its order. The topic
-is made first: while a topic's queues are still being added, a key may change its queue.
+Messages with the same ``order_key`` go to the same queue, and a queue keeps its order. The program
+creates the topic first, because a key may select another queue when the number of queues changes.
 """
 
 import asyncio

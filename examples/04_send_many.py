@@ -1,7 +1,7 @@
-"""Send many messages at once: a window of sends in flight, and batches.
+"""Keep many sends in flight, and send batches.
 
-With synchronous flush every send waits for the disk, but all that wait share one sync: a thousand
-sends in flight take hardly longer than one.
+With synchronous flush every send waits for the disk. All sends that wait share one sync, so a
+thousand sends in flight take hardly longer than one.
 """
 
 import asyncio

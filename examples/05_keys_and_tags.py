@@ -1,4 +1,4 @@
-"""Read only the messages with certain tags, and find a message by its key."""
+"""Read the messages with certain tags, and find a message by its key."""
 
 import asyncio
 import sys

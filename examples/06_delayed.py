@@ -1,6 +1,6 @@
-"""Send a message now that arrives later.
+"""Send a message that is delivered after a delay.
 
-A delay level is a number: 1 is one second, 2 five seconds, 3 ten, and so on to 18, two hours.
+Delay level 1 is 1 s, 2 is 5 s, 3 is 10 s, and so on up to 18, which is 2 h.
 """
 
 import asyncio

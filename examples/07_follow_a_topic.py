@@ -1,4 +1,4 @@
-"""Follow a topic: read only what is sent from now on, while it is being sent."""
+"""Follow a topic: read the messages that are sent from now on."""
 
 import asyncio
 import sys

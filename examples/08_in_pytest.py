@@ -1,6 +1,6 @@
 """Test your own code against a real broker. Run: ``pytest examples/08_in_pytest.py``.
 
-The fixture comes with the package: a name server and a broker inside the test's process.
+The package provides the fixture: a name server and a broker in the test process.
 """
 
 import asyncio

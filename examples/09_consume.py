@@ -1,6 +1,6 @@
-"""Consume with a handler, as one member of a group: start it twice and they share the work.
+"""Consume with a handler, as a member of a group. Two running copies share the messages.
 
-Returning means that the message is done; raising means that it comes again later.
+When the handler returns, the message is consumed. When it raises, the message is redelivered later.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
         subscriptions={TOPIC: "*"},
         start_from=StartFrom.FIRST,
     ):
-        for _ in range(5):  # a service would say: await consumer.until_failed()
+        for _ in range(5):  # a service awaits consumer.until_failed()
             await seen.acquire()
 
 

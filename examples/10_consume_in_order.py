@@ -1,6 +1,6 @@
-"""Consume what belongs together in order: one call at a time for each queue.
+"""Consume in order: the handler gets one message of a queue at a time.
 
-A failure does not let later messages of the queue pass: the same message comes again first.
+After a failure the queue waits until the same message is consumed.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
     async with AdminClient(name_server) as admin:
         await admin.create_topic(TOPIC, queues=4)
     done = asyncio.Semaphore(0)
-    tried: set[str] = set()
+    failed: set[str] = set()
 
     async def record(message: StoredMessage) -> None:
         step = f"{message.keys[0]} {message.body.decode()}"
-        if step == "order-1 paid" and step not in tried:
-            tried.add(step)
-            raise ConnectionError("the ledger does not answer")
+        if step == "order-1 paid" and step not in failed:
+            failed.add(step)
+            raise ConnectionError("the ledger does not respond")
         print(step)
         done.release()
 

@@ -1,6 +1,6 @@
-"""Give every member of a group every message, such as the word to forget what is cached.
+"""Deliver every message to every member of a group, for example to clear caches.
 
-Nobody retries a broadcast message. Each member keeps its own place, in a local file.
+Broadcast messages are not retried. Each member commits its offsets to a local file.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ TOPIC = "cache-news"
 async def main(name_server: str = "127.0.0.1:9876") -> None:
     async with AdminClient(name_server) as admin:
         await admin.create_topic(TOPIC, queues=2)
-    heard = asyncio.Semaphore(0)
+    received = asyncio.Semaphore(0)
 
-    async def forget(message: StoredMessage) -> None:
-        print(f"forgot {message.body.decode()}")
-        heard.release()
+    async def clear(message: StoredMessage) -> None:
+        print(f"cleared {message.body.decode()}")
+        received.release()
 
     async with AsyncExitStack() as members:
         folder = members.enter_context(tempfile.TemporaryDirectory())
@@ -28,7 +28,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
             member = PushConsumer(
                 name_server,
                 group="caches",
-                handler=forget,
+                handler=clear,
                 broadcast=True,
                 subscriptions={TOPIC: "*"},
                 instance_name=f"cache-{number}",
@@ -38,7 +38,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
         producer = await members.enter_async_context(Producer(name_server, group="shop"))
         await producer.send(Message(topic=TOPIC, body=b"price of hats"))
         for _ in range(2):
-            await heard.acquire()
+            await received.acquire()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""See a message come again, die, tell why it died, and send it anew.
+"""Retry a message, read the dead letter it becomes, and send its body to another topic.
 
-A message that fails comes again after 10 s, 30 s, 1 min and so on, 16 times by default. Here one
-retry is allowed. A dead letter lies in the topic ``%DLQ%`` and the group's name.
+A failed message is redelivered after 10 s, 30 s, 1 min and so on, at most 16 times by default. This
+example allows one retry. Dead letters are in the topic ``%DLQ%<group>``.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ TOPIC, GROUP = "invoices", "billing-desk"
 
 
 async def main(name_server: str = "127.0.0.1:9876") -> None:
-    tries = asyncio.Semaphore(0)
+    deliveries = asyncio.Semaphore(0)
 
     async def bill(message: StoredMessage) -> None:
         print(f"delivery {message.reconsume_times + 1} of {message.body.decode()}")
-        tries.release()
+        deliveries.release()
         raise ValueError("no such customer")
 
     async with Producer(name_server, group="shop") as producer:
@@ -31,16 +31,16 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
             deliveries_max=1,
         ):
             for _ in range(2):
-                await tries.acquire()
+                await deliveries.acquire()
 
         first = StartFrom.FIRST
-        async with PullConsumer(name_server, group="undertaker", start_from=first) as dead:
-            await dead.assign(await dead.fetch_queues(f"%DLQ%{GROUP}"))
-            async for letter in dead:
-                print(f"{letter.body.decode()} died of {letter.properties['CONSUME_ERROR']}")
+        async with PullConsumer(name_server, group="repair", start_from=first) as dead_letters:
+            await dead_letters.assign(await dead_letters.fetch_queues(f"%DLQ%{GROUP}"))
+            async for letter in dead_letters:
+                print(f"{letter.body.decode()} failed with {letter.properties['CONSUME_ERROR']}")
                 await producer.send(Message(topic="invoices-checked", body=letter.body))
                 break
-            await dead.commit()
+            await dead_letters.commit()
 
 
 if __name__ == "__main__":

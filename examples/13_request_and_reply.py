@@ -1,6 +1,6 @@
-"""Ask a question by message and wait for the answer.
+"""Send a request as a message and wait for the reply.
 
-Whoever gets the request answers it with ``reply``; the answer goes straight to the one that asked.
+The consumer of the request calls ``reply``. The broker forwards the reply to the requesting client.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import sys
 
 from cometmq.client import AdminClient, Message, Producer, PushConsumer, StartFrom, StoredMessage
 
-TOPIC = "questions"
+TOPIC = "price-requests"
 
 
 async def main(name_server: str = "127.0.0.1:9876") -> None:
@@ -17,14 +17,14 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
 
     async with Producer(name_server, group="shop") as producer:
 
-        async def answer(question: StoredMessage) -> None:
-            name = question.body.decode()
-            await producer.reply(question, f"{name} costs 12".encode())
+        async def reply_with_price(request: StoredMessage) -> None:
+            name = request.body.decode()
+            await producer.reply(request, f"{name} costs 12".encode())
 
         async with PushConsumer(
             name_server,
             group="price-desk",
-            handler=answer,
+            handler=reply_with_price,
             subscriptions={TOPIC: "*"},
             start_from=StartFrom.FIRST,
         ):

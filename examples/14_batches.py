@@ -1,7 +1,7 @@
 """Send a long list in few requests, and consume several messages with one call.
 
-A batch handler gets messages of one queue. It is done with all of them, or with the first ones:
-``context.done`` says how many; the others come again.
+A batch handler gets messages of one queue. By default it consumes all of them; if it sets
+``context.done``, it consumes the first ``done`` messages and the others are redelivered.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Book each order once, though its message may come twice.
+"""Book each order exactly once, even if its message is delivered twice.
 
-The handler writes through the transaction it is given, in which its message's key is marked.
+The handler writes in the transaction that also marks the message's key as consumed.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
     path = Path(tempfile.mkdtemp()) / "shop.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE bookings (name TEXT)")
-    came = asyncio.Semaphore(0)
+    handled = asyncio.Semaphore(0)
     loop = asyncio.get_running_loop()
 
     def book(message: StoredMessage, transaction: SqliteTransaction) -> None:
@@ -30,7 +30,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
 
         def handle(message: StoredMessage) -> None:
             once(message)
-            loop.call_soon_threadsafe(came.release)
+            loop.call_soon_threadsafe(handled.release)
 
         async with Producer(name_server, group="shop") as producer:
             for order in ("order-1", "order-2", "order-1", "order-2", "order-3"):
@@ -43,7 +43,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
             start_from=StartFrom.FIRST,
         ):
             for _ in range(5):
-                await came.acquire()
+                await handled.acquire()
         rows = connection.execute("SELECT name FROM bookings ORDER BY name").fetchall()
         print(f"5 messages, {len(rows)} bookings: {', '.join(name for (name,) in rows)}")
     connection.close()

@@ -1,6 +1,7 @@
-"""Share a topic's queues among pull consumers, and take messages at a pace of your own.
+"""Share a topic's queues among pull consumers, and poll messages at your own pace.
 
-A message is finished when the next ones are asked for; finished ones are committed by themselves.
+A message counts as consumed when the next ``poll`` begins; consumed messages are committed
+automatically.
 """
 
 import asyncio
@@ -25,15 +26,15 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
         await admin.create_topic(TOPIC, queues=4)
     has_half = asyncio.Semaphore(0)
 
-    def divided(
-        topic: str, every: Collection[MessageQueue], mine: Collection[MessageQueue]
+    def on_queues(
+        topic: str, all_queues: Collection[MessageQueue], assigned: Collection[MessageQueue]
     ) -> None:
-        if len(mine) == 2:
+        if len(assigned) == 2:
             has_half.release()
 
     def clerk() -> PullConsumer:
         first = StartFrom.FIRST
-        return PullConsumer(name_server, group="clerks", start_from=first, on_queues=divided)
+        return PullConsumer(name_server, group="clerks", start_from=first, on_queues=on_queues)
 
     async with clerk() as ann, clerk() as bob, Producer(name_server, group="post") as producer:
         await ann.subscribe(TOPIC)

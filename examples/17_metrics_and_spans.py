@@ -1,6 +1,6 @@
-"""Measure sends and deliveries, and follow a message from the one to the other.
+"""Count sends and deliveries in metrics, and trace a message with spans.
 
-Needs ``pip install 'cometmq[otel,prometheus]' opentelemetry-sdk``.
+Needs ``pip install '.[otel,prometheus]' opentelemetry-sdk``.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
     hooks = (TracingHooks(provider), MetricHooks())
-    came = asyncio.Event()
+    handled = asyncio.Event()
 
     async def handle(message: StoredMessage) -> None:
-        came.set()
+        handled.set()
 
     async with Producer(name_server, group="shop", hooks=hooks) as producer:
         await producer.send(Message(topic=TOPIC, body=b"a hat"))
@@ -37,7 +37,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
         start_from=StartFrom.FIRST,
         hooks=hooks,
     ):
-        await came.wait()
+        await handled.wait()
 
     sent, processed = spans.get_finished_spans()
     linked = processed.links[0].context.span_id == sent.context.span_id

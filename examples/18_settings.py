@@ -1,4 +1,4 @@
-"""Say settings in a file, in the environment, in an object and by keyword: the last one wins."""
+"""Set a client up by file, environment, object and keyword; the last of these takes precedence."""
 
 import asyncio
 import os

@@ -1,9 +1,9 @@
 """Deliver a message if, and only if, a local transaction commits.
 
-The message is stored first, unseen by consumers. Then ``execute`` does the local part. If the
-broker does not hear how it ended, it asks ``check`` later, of any producer of the group.
+The broker stores the message, invisible to consumers. Then ``execute`` runs the local transaction.
+If the broker does not get the outcome, it later calls ``check`` of any producer of the group.
 
-Needs a broker that serves transactions, such as RocketMQ's; ours refuses them for now.
+Needs RocketMQ's broker: CometMQ's broker refuses transactions in this release.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The same without asyncio: for scripts, notebooks and programs of threads."""
+"""Send, consume and pull without asyncio: for scripts, notebooks and threaded programs."""
 
 import queue
 import sys
@@ -14,17 +14,17 @@ def main(name_server: str = "127.0.0.1:9876") -> None:
         for number in range(3):
             producer.send(Message(topic=TOPIC, body=b"note %d" % number))
 
-    came: queue.SimpleQueue[StoredMessage] = queue.SimpleQueue()
+    received: queue.SimpleQueue[StoredMessage] = queue.SimpleQueue()
 
-    def handle(message: StoredMessage) -> None:  # in a thread: it may block
-        came.put(message)
+    def handle(message: StoredMessage) -> None:  # runs in a thread and may block
+        received.put(message)
 
     first = StartFrom.FIRST
     with PushConsumer(
         name_server, group="readers", handler=handle, subscriptions={TOPIC: "*"}, start_from=first
     ):
         for _ in range(3):
-            print(f"a handler got {came.get(timeout=30).body.decode()}")
+            print(f"a handler got {received.get(timeout=30).body.decode()}")
 
     with PullConsumer(name_server, group="archive", start_from=first) as consumer:
         consumer.assign(consumer.fetch_queues(TOPIC))

@@ -1,4 +1,4 @@
-"""See who is in a group and how far it came, follow one message, and send the group back."""
+"""Inspect a group's members and lag, find one message, and reset the group to a time."""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ TOPIC, GROUP = "watched", "watchmen"
 async def main(name_server: str = "127.0.0.1:9876") -> None:
     async with AdminClient(name_server) as admin:
         await admin.create_topic(TOPIC, queues=1)
-        began_ms = time.time_ns() // 1_000_000
+        start_ms = time.time_ns() // 1_000_000
         async with Producer(name_server, group="town") as producer:
             receipts = [
                 await producer.send(Message(topic=TOPIC, body=b"hour %d" % n)) for n in range(4)
@@ -27,14 +27,14 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
             members = await admin.consumer_connections(GROUP)
             print(f"{len(members.connection_set)} member is online")
 
-        for place in (await admin.progress(GROUP, TOPIC)).values():
-            print(f"committed {place.committed} of {place.end}, {place.lag} are left")
+        for queue in (await admin.progress(GROUP, TOPIC)).values():
+            print(f"committed {queue.committed} of {queue.end}, lag {queue.lag}")
         found = await admin.message_by_unique_id(TOPIC, receipts[3].message_id)
         if found is not None:
             print(f"{receipts[3].queue_offset}: {found.body.decode()}")
-        await admin.reset_to_time(GROUP, TOPIC, began_ms)
-        for place in (await admin.progress(GROUP, TOPIC)).values():
-            print(f"sent back: {place.lag} are left")
+        await admin.reset_to_time(GROUP, TOPIC, start_ms)
+        for queue in (await admin.progress(GROUP, TOPIC)).values():
+            print(f"after the reset: lag {queue.lag}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Let the brokers hand out messages one by one, so that members need no queues of their own.
+"""Consume with pop: the broker delivers single messages, and members have no assigned queues.
 
-Needs brokers of RocketMQ 5.0 or later with their timer wheel; ours refuse it for now.
+Needs a broker of RocketMQ 5.0 or later with ``timerWheelEnable=true``. CometMQ's broker refuses pop
+in this release.
 """
 
 import asyncio

@@ -1,16 +1,36 @@
-"""Names the build under test in the report's head, and refuses to test another than asked for."""
+"""Names the build under test in the report's head, and runs the tests of its tier and part alone.
+
+``COMETMQ_PART``, such as ``1/2``, divides the files among processes that run side by side.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
-from support import build
+from support import build, spark_layer
+from support.tiers import deselect, is_long_run
+from support.virtual_time import virtual_time
+
+__all__ = ["virtual_time"]
+
+settings.register_profile("no deadline", deadline=None)  # a busy machine is no failure
+settings.load_profile("no deadline")
+
+ROOT = Path(__file__).resolve().parent.parent
+missing = spark_layer.left_out()
+collect_ignore = [str(ROOT / path) for path in (*spark_layer.TESTS, "tests/spark") if missing]
 
 
-def pytest_report_header() -> str:
-    return f"build under test: {build.describe()}"
+def pytest_report_header() -> list[str]:
+    lines = [f"build under test: {build.describe()}"]
+    if missing:
+        lines.append(f"left out: tests with Spark, {', '.join(missing)} missing: make setup-spark")
+    return lines
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -20,3 +40,27 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     reason = build.mismatch()
     if reason:
         raise pytest.UsageError(f"expected the {build.EXPECTED} build, but {reason}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long: repeats another test, and is for long runs")
+    config.addinivalue_line("markers", "where(present): for machines that have what it needs")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    elsewhere = _files_of_other_parts({item.path for item in items})
+    dropped = [
+        item
+        for item in items
+        if item.path in elsewhere
+        or (item.get_closest_marker("long") and not is_long_run())
+        or not all(mark.args[0] for mark in item.iter_markers("where"))
+    ]
+    deselect(config, items, dropped)
+
+
+def _files_of_other_parts(paths: set[Path]) -> set[Path]:
+    """For two parts every second file in the order of their sizes, and so on."""
+    number, count = map(int, os.environ.get("COMETMQ_PART", "1/1").split("/"))
+    files = sorted(paths, key=lambda path: (path.stat().st_size, path))
+    return paths.difference(files[number - 1 :: count])

@@ -12,7 +12,6 @@ import uuid
 
 from rocketmq.client import Message, Producer, PushConsumer
 
-WARM_S = 1.0
 BODY = b"x" * 128
 START_S = 60.0
 
@@ -23,8 +22,9 @@ os.dup2(2, 1)  # what the native library prints must not mix with the answer
 class Meter:
     """Counts from the end of the warm-up on, for so many seconds."""
 
-    def __init__(self, seconds):
+    def __init__(self, seconds, warm_s):
         self._seconds = seconds
+        self._warm_s = warm_s
         self._lock = threading.Lock()
         self._began = None
         self._before = None
@@ -38,7 +38,7 @@ class Meter:
             self.count += 1
             now = time.perf_counter()
             if self._began is None:
-                self._began = now + WARM_S
+                self._began = now + self._warm_s
             if now < self._began or self.over.is_set():
                 return
             if self._before is None:
@@ -53,8 +53,8 @@ class Meter:
                 self.over.set()
 
 
-def send(name_servers, topic, seconds, window):
-    meter = Meter(seconds)
+def send(name_servers, topic, seconds, warm_s, window):
+    meter = Meter(seconds, warm_s)
     free = threading.Semaphore(window)
     errors = []
     producer = Producer("bench-senders", timeout=8000)
@@ -77,8 +77,8 @@ def send(name_servers, topic, seconds, window):
     return {**meter.figures, "errors": len(errors)}
 
 
-def consume(name_servers, topic, seconds, window):
-    meter = Meter(seconds)
+def consume(name_servers, topic, seconds, warm_s, window):
+    meter = Meter(seconds, warm_s)
     consumer = PushConsumer(f"bench-{uuid.uuid4().hex}")
     consumer.set_namesrv_addr(name_servers)
 
@@ -89,15 +89,15 @@ def consume(name_servers, topic, seconds, window):
 
     consumer.subscribe(topic, handler)
     consumer.start()
-    if not meter.over.wait(START_S + seconds):
+    if not meter.over.wait(START_S + warm_s + seconds):
         raise TimeoutError(f"{meter.count} messages came")
     return meter.figures
 
 
 def main():
-    name_servers, what, topic, seconds, window, _ = sys.argv[1:]
+    name_servers, what, topic, seconds, window, _, warm_s = sys.argv[1:]
     figures = {"send": send, "consume": consume}[what](
-        name_servers, topic, float(seconds), int(window)
+        name_servers, topic, float(seconds), float(warm_s), int(window)
     )
     print(json.dumps(figures), file=answers, flush=True)
     os._exit(0)  # the library's own threads do not always end

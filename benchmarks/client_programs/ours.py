@@ -23,7 +23,6 @@ from cometmq.client import (
     StoredMessage,
 )
 
-WARM_S = 1.0
 BODY = b"x" * 128
 START_S = 60.0
 
@@ -31,8 +30,9 @@ START_S = 60.0
 class Meter:
     """Counts from the end of the warm-up on, for so many seconds."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, warm_s: float) -> None:
         self._seconds = seconds
+        self._warm_s = warm_s
         self.count = 0
         self._began: float | None = None
         self._before = (0.0, 0.0, 0)
@@ -48,7 +48,7 @@ class Meter:
         self.count += count
         now = time.perf_counter()
         if self._began is None:
-            self._began = now + WARM_S
+            self._began = now + self._warm_s
         if now < self._began or self.over:
             return
         if not self._before[0]:
@@ -62,8 +62,10 @@ class Meter:
             }
 
 
-async def send(name_servers: str, topic: str, seconds: float, window: int) -> dict[str, float]:
-    meter = Meter(seconds)
+async def send(
+    name_servers: str, topic: str, seconds: float, warm_s: float, window: int
+) -> dict[str, float]:
+    meter = Meter(seconds, warm_s)
     ended = asyncio.Event()
     errors = 0
 
@@ -90,8 +92,8 @@ async def send(name_servers: str, topic: str, seconds: float, window: int) -> di
     return {**meter.figures, "errors": errors}
 
 
-async def consume(name_servers: str, topic: str, seconds: float) -> dict[str, float]:
-    meter = Meter(seconds)
+async def consume(name_servers: str, topic: str, seconds: float, warm_s: float) -> dict[str, float]:
+    meter = Meter(seconds, warm_s)
     ended = asyncio.Event()
 
     async def handler(messages: Sequence[StoredMessage], context: ConsumeContext) -> None:
@@ -110,13 +112,13 @@ async def consume(name_servers: str, topic: str, seconds: float) -> dict[str, fl
         start_from=StartFrom.FIRST,
         batch_max=32,
     )
-    async with consumer, asyncio.timeout(START_S + seconds):
+    async with consumer, asyncio.timeout(START_S + warm_s + seconds):
         await ended.wait()
     assert meter.figures is not None
     return meter.figures
 
 
-async def idle(name_servers: str, topic: str, seconds: float) -> dict[str, float]:
+async def idle(name_servers: str, topic: str, seconds: float, warm_s: float) -> dict[str, float]:
     async def handler(message: StoredMessage) -> None:
         """Nothing comes."""
 
@@ -133,11 +135,12 @@ async def idle(name_servers: str, topic: str, seconds: float) -> dict[str, float
 
 
 def main() -> None:
-    name_servers, what, topic, seconds, window, loop = sys.argv[1:]
+    name_servers, what, topic, seconds, window, loop, warm_s = sys.argv[1:]
     if what == "send":
-        work = send(name_servers, topic, float(seconds), int(window))
+        work = send(name_servers, topic, float(seconds), float(warm_s), int(window))
     else:
-        work = {"consume": consume, "idle": idle}[what](name_servers, topic, float(seconds))
+        program = {"consume": consume, "idle": idle}[what]
+        work = program(name_servers, topic, float(seconds), float(warm_s))
     factory = None
     if loop == "uvloop":
         import uvloop

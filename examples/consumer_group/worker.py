@@ -1,6 +1,6 @@
-"""Packs orders: start this as often as you like, and the workers share the orders.
+"""Packs orders. All running workers share the orders.
 
-Run: ``python worker.py [name server]``; Ctrl-C stops it in order.
+Run: ``python worker.py [name server]``. Ctrl-C stops it in good order.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Send orders, ten per second, for the other examples to look at.
+"""Send ten orders per second, as data for the other examples.
 
 Run: ``python examples/spark/00_orders.py [name server] [topic] [how many]``.
 """

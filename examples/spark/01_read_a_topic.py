@@ -1,4 +1,4 @@
-"""Read a topic as a table: everything that is in it now.
+"""Read all messages that are in a topic now, as a table.
 
 Run: ``python examples/spark/01_read_a_topic.py [name server] [topic]``.
 """

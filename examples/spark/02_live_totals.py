@@ -1,6 +1,6 @@
-"""Add up a topic while it grows: how many orders of each country, and for how much.
+"""Show live totals of a topic: number and amount of the orders of each country.
 
-Run: ``python examples/spark/02_live_totals.py [name server] [topic] [seconds]``; Ctrl-C ends it.
+Run: ``python examples/spark/02_live_totals.py [name server] [topic] [seconds]``; Ctrl-C stops it.
 """
 
 import sys

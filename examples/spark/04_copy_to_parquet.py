@@ -1,6 +1,6 @@
-"""Copy what is new of a topic to Parquet, exactly once, and end: run it from a scheduler.
+"""Copy the new messages of a topic to Parquet, exactly once, and exit. A scheduler may run it.
 
-The checkpoint remembers how far the last run came.
+The checkpoint stores where the last run stopped.
 Run: ``python examples/spark/04_copy_to_parquet.py [name server] [topic] [folder]``.
 """
 

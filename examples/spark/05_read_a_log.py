@@ -1,6 +1,6 @@
-"""Read the files of a broker, without the broker: which topic takes how much of the disk?
+"""Read a broker's store files without the broker: the disk space that each topic uses.
 
-Naming the columns that are needed saves the decoding of all others.
+The schema names the columns that are needed, so the other columns are not decoded.
 Run: ``python examples/spark/05_read_a_log.py [store folder]``.
 """
 

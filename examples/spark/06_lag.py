@@ -1,4 +1,4 @@
-"""See how far every group is behind, from the brokers' own figures.
+"""Print the lag of every group, from the offsets at the brokers.
 
 Run: ``python examples/spark/06_lag.py [name server] [topic]``.
 """
@@ -24,7 +24,7 @@ def main(name_server: str = "127.0.0.1:9876", topic: str = "orders") -> None:
         .agg(f.sum("lag").alias("lag"))
     )
     for row in behind.orderBy(f.desc("lag"), "consumer_group").collect():
-        print(f"{row.consumer_group} is {row.lag} messages of {row.topic} behind")
+        print(f"{row.consumer_group} has a lag of {row.lag} messages in {row.topic}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Archive a broker's log as Parquet, by topic and day, and ask the archive something.
+"""Archive a broker's log as Parquet by topic and day, and query the archive.
 
-The broker may run or not. Run it again, and it archives what came since.
+The broker need not run. A second run archives the messages that were stored since the first.
 Run: ``python examples/spark/07_archive.py [store folder] [archive folder] [topic]``.
 """
 

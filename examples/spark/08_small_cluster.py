@@ -1,7 +1,6 @@
-"""Run on a Spark cluster that lasts as long as this program: a master and a worker.
+"""Run on a Spark cluster of one master and one worker, which ends with this program.
 
-Executors are processes of their own there, as on a large cluster, and get nothing from the driver
-but what is shipped to them.
+As on a large cluster, executors are separate processes.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Keep how far groups are behind, and name those that fell further behind since the last look.
+"""Append the lag of all groups to a table, and print the groups whose lag has grown.
 
 Run it from a scheduler: ``python examples/spark/09_lag_history.py [name server] [folder]``.
 """
@@ -28,7 +28,7 @@ def main(name_server: str = "127.0.0.1:9876", folder: str = "lag-history") -> No
         f.row_number().over(of_one_group).alias("age"),
     )
     for row in history.where("age = 1 AND lag > before").orderBy(f.desc("lag")).collect():
-        print(f"{row.consumer_group} fell behind in {row.topic}: {row.before}, now {row.lag}")
+        print(f"lag of {row.consumer_group} in {row.topic}: {row.before}, now {row.lag}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""CometMQ: Apache RocketMQ's message platform in Python.
+"""CometMQ: Apache RocketMQ's messaging system in Python.
 
 This module holds the version only, so that importing one part never loads another: users import
 ``cometmq.client``, ``cometmq.testing`` and so on.
 
-Hot modules are compiled where a C compiler was at hand. Setting ``COMETMQ_BUILD=interpreted`` in
-the environment makes Python load the sources instead, which are the very same files.
+The installation compiles the hot modules if it finds a C compiler. ``COMETMQ_BUILD=interpreted`` in
+the environment makes Python load their sources instead.
 """
 
 import os

@@ -1,12 +1,12 @@
 """Clusters for the tests of this folder: ours, and real ones of both lines of RocketMQ.
 
-Every test that asks for a cluster runs on each that ``COMETMQ_CLUSTERS`` names: ``comet`` (the
+Every test that asks for a cluster runs on those that ``COMETMQ_CLUSTERS`` names: ``comet`` (the
 default), ``4.9.7``, ``5.3.3``, with commas between, or ``all``. The others, most of which script
-what their servers do, run once, where ours is named. What only some clusters can do is marked:
-``@pytest.mark.only_on("4.9.7", "5.3.3")`` skips ours, ``@pytest.mark.soak_elsewhere`` skips the
-real ones except on long runs, and ``@pytest.mark.soak_on("5.3.3")`` those whose broker takes too
-long to come up for every run. A test of what our broker refuses for now
-asserts the refusal where ``target`` is ``comet``.
+what their servers do, run once, where ours is named. What only some clusters can do is marked
+``@pytest.mark.only_on("4.9.7", "5.3.3")``. On long runs a test runs on each of its clusters; on
+others on ours and on one of RocketMQ's, and on ours alone if it is marked ``long_elsewhere``, or
+not on those that ``long_on("5.3.3")`` names. A test of what our broker refuses for now asserts the
+refusal where ``target`` is ``comet``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from support.clusters import (
     make_cluster,
     name_servers,
     note,
+    ours_and_one,
     own_cluster,
-    skip_elsewhere,
+    runs_here,
     target,
 )
 from support.leaks import left_behind, open_sockets, other_tasks
+from support.tiers import deselect
 
 __all__ = ["make_cluster", "name_servers", "own_cluster", "target"]
 """Fixtures that stand elsewhere."""
@@ -38,18 +40,21 @@ __all__ = ["make_cluster", "name_servers", "own_cluster", "target"]
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marks of this folder."""
     config.addinivalue_line("markers", "only_on(*targets): runs on these clusters only")
-    config.addinivalue_line("markers", "soak_elsewhere: real clusters are for long runs")
-    config.addinivalue_line("markers", "soak_on(*targets): those clusters are for long runs")
+    config.addinivalue_line("markers", "long_elsewhere: real clusters are for long runs")
+    config.addinivalue_line("markers", "long_on(*targets): those clusters are for long runs")
     config.addinivalue_line("markers", "leaves(why): the test leaves tasks or sockets, and may")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what talks to no cluster where only real ones are asked for."""
-    if COMET in chosen_targets():
-        return
-    kept = [item for item in items if "target" in getattr(item, "fixturenames", ())]
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = kept
+    """Leave out what runs elsewhere, and what talks to no cluster where ours is not asked for."""
+    with_ours = COMET in chosen_targets()
+    dropped = [
+        item
+        for item in items
+        if not runs_here(item, ours_and_one)
+        or not (with_ours or "target" in getattr(item, "fixturenames", ()))
+    ]
+    deselect(config, items, dropped)
 
 
 @pytest.fixture(scope="session")
@@ -67,9 +72,7 @@ def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> It
 async def _leaves_nothing(request: pytest.FixtureRequest) -> AsyncIterator[None]:
     """Fail a test after which a task still runs in its loop, or a socket is still open."""
     if "target" in request.fixturenames:
-        target = request.getfixturevalue("target")
-        skip_elsewhere(request, target)
-        note(request, target)
+        note(request, request.getfixturevalue("target"))
     if "session_cluster" in request.fixturenames:
         request.getfixturevalue("session_cluster")  # what it opens outlives the test
     tasks, sockets = other_tasks(), open_sockets()

@@ -79,7 +79,7 @@ async def test_a_topic_that_may_not_be_written_takes_no_message(
     topic = f"t-{uuid.uuid4().hex}"
     await admin.create_topic(topic, perm=Perm.READ)
     async with Producer(instance=instance, group="admin-tests") as producer:
-        with pytest.raises(TopicNotFoundError, match="no queue that may be written"):
+        with pytest.raises(TopicNotFoundError, match="no writable queue"):
             await producer.send(Message(topic, b"x"))
 
 

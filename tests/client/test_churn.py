@@ -1,13 +1,12 @@
 """Eight members that come, go and die under load lose nothing, and keep the order where asked to.
 
-On long runs (``COMETMQ_ROUNDS=soak``) this takes two minutes each way, and members of the ordered
+On long runs this takes two minutes each way, and members of the ordered
 group are killed too; a broker keeps the locks of the dead for a minute, for which a short run has
 no time.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -18,16 +17,16 @@ from servers import Cluster, connect, new_group, new_topic
 
 from support.churn import Crowd
 from support.counting import badly_shared, lost, out_of_order, skipped
-from support.rounds import rounds
+from support.tiers import is_long_run, rounds
 
-pytestmark = pytest.mark.soak_elsewhere
+pytestmark = pytest.mark.long_elsewhere
 
 QUEUES = 16
 OVERLAP_S = 5.0
 """Members rebalance once a second and when told; eight processes may share one busy core."""
 CALM_S = 20.0
 LOCKS_S = 90.0
-LONG = os.environ.get("COMETMQ_ROUNDS", "ci") != "ci"
+LONG = is_long_run()
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ def test_no_message_is_lost_and_no_queue_shared_while_members_come_go_and_die(
 ) -> None:
     running = crowd(ordered=False, deaths=True)
 
-    running.churn(rounds(ci=4, soak=120))
+    running.churn(rounds(test=4, long=120))
     becomes_fair(running, CALM_S)
     sees_everything(running, CALM_S)
 
@@ -92,7 +91,7 @@ def test_the_order_of_each_queue_holds_while_members_come_and_go(
 ) -> None:
     running = crowd(ordered=True, deaths=LONG)
 
-    running.churn(rounds(ci=4, soak=120))
+    running.churn(rounds(test=4, long=120))
     becomes_fair(running, LOCKS_S if LONG else CALM_S)
     sees_everything(running, CALM_S)
 

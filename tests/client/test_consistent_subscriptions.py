@@ -146,7 +146,7 @@ async def test_watch_logs_a_set_of_differences_once(
     told = [r.message for r in caplog.records if r.name == "cometmq.client.consistency"]
     assert len(told) == 2
     assert f"topic {topic}: theirs 'new', mine 'paid'" in told[0]
-    assert told[1].startswith("All members of a group subscribe the same again.")
+    assert told[1].startswith("all members of a group have the same subscriptions again")
 
 
 @pytest.mark.only_on("comet")

@@ -17,8 +17,6 @@ from support.reading import read_all
 @pytest.fixture(scope="module")
 def timer_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The name server of a cluster whose broker knows timers and takes messages back."""
-    if target != "5.3.3":
-        pytest.skip("is only for 5.3.3")
     settings = {"timerWheelEnable": True, "recallMessageEnable": True}
     running = Cluster(target, tmp_path_factory.mktemp("timers"), settings)
     try:
@@ -98,11 +96,10 @@ async def test_a_timer_message_is_delivered_when_it_is_due(timer_cluster: str, h
     assert got.store_time_ms >= sent_ms + 1_900, "brokers count in whole seconds"
 
 
+@pytest.mark.only_on("comet", "5.3.3")
 async def test_a_broker_without_timers_refuses_timer_messages(
-    target: str, name_servers: str, topic: str, group: str
+    name_servers: str, topic: str, group: str
 ) -> None:
-    if target == "4.9.7":
-        pytest.skip("it does not know the property, and delivers at once")
     timer = Message(topic, b"x", delay_ms=3_000)
     async with Producer(name_servers, group=group) as producer:
         with pytest.raises(ResponseError):

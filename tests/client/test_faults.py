@@ -17,8 +17,8 @@ from servers import Cluster
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from support.fault_proxy import Proxied, proxied
-from support.rounds import rounds
 from support.stream import all_kinds
+from support.tiers import rounds
 
 PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2})
@@ -33,7 +33,7 @@ JUNK = (
 )
 """Another protocol; a frame too large; a header beyond its frame; no JSON; no known encoding."""
 
-on_links = pytest.mark.soak_elsewhere
+on_links = pytest.mark.long_elsewhere
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def test_the_stream_goes_on_when_every_connection_is_cut_in_the_middle_of_
 ) -> None:
     async with all_kinds(links.address, group) as running:
         await running.goes_on()
-        for number in range(rounds(ci=3, soak=30)):
+        for number in range(rounds(test=3, long=30)):
             cuts = links.broker.cuts
             links.broker.cut(after_bytes=1000 + 37 * number, answers=number % 2 == 0)
             await links.broker.wait_until(lambda cuts=cuts: links.broker.cuts > cuts)
@@ -61,7 +61,7 @@ async def test_the_stream_goes_on_when_all_connections_are_reset(
     links: Proxied, group: str
 ) -> None:
     async with all_kinds(links.address, group) as running:
-        for _ in range(rounds(ci=3, soak=30)):
+        for _ in range(rounds(test=3, long=30)):
             await running.goes_on(5)
             links.broker.hang_up()
         await running.goes_on()
@@ -199,7 +199,7 @@ async def test_nothing_is_lost_when_the_broker_is_killed_and_comes_back(
     loop = asyncio.get_running_loop()
     async with all_kinds(cluster.namesrv, group) as running:
         await running.goes_on()
-        for _ in range(rounds(ci=1, soak=5)):
+        for _ in range(rounds(test=1, long=5)):
             await loop.run_in_executor(starter, cluster.kill_broker)
             await loop.run_in_executor(starter, cluster.start_broker)
             await running.goes_on()

@@ -102,7 +102,7 @@ async def test_after_a_fork_each_process_has_sockets_and_ids_of_its_own(
     """The child may not use the client it inherited; the parent goes on with it."""
     child = told["child"]
 
-    assert "this one was forked" in child["refused"]
+    assert "belongs to the parent process" in child["refused"]
     assert child["own"] >= 2, "a name server's and a broker's"
     assert {decode_unique_id(text).pid for text in told["ids"]} == {told["pid"] & 0xFFFF}
     assert {decode_unique_id(text).pid for text in child["ids"]} == {child["pid"] & 0xFFFF}

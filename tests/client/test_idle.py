@@ -9,9 +9,9 @@ import uuid
 import pytest
 
 from cometmq.client import AdminClient, PushConsumer, StoredMessage
-from support.rounds import rounds
+from support.tiers import rounds
 
-pytestmark = pytest.mark.soak_elsewhere
+pytestmark = pytest.mark.long_elsewhere
 
 QUEUES = 64
 SETTLE_S = 1.0
@@ -32,7 +32,7 @@ async def test_an_idle_consumer_of_64_queues_takes_at_most_one_percent_of_a_core
     async def handler(message: StoredMessage) -> None:
         raise AssertionError("there is no message")
 
-    watch_s = rounds(ci=1, soak=8) * WATCH_S
+    watch_s = rounds(test=1, long=8) * WATCH_S
     async with PushConsumer(
         name_servers,
         group=group,

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from cometmq.client import ClientInstance, Message, MessageQueue, Producer, StoredMessage
-from support.rounds import rounds
 from support.stream import KINDS, consuming
+from support.tiers import rounds
 
-pytestmark = pytest.mark.soak_elsewhere
+pytestmark = pytest.mark.long_elsewhere
 
-BACKLOG = rounds(ci=1_000, soak=20_000)
+BACKLOG = rounds(test=1_000, long=20_000)
 BODY = bytes(1024)
 BATCH = 50
 FLAT_BYTES = 4 * 1024 * 1024
@@ -53,7 +53,7 @@ async def test_memory_is_flat_over_ten_times_the_backlog(
             batch = [Message(topic=queues[0].topic, body=BODY) for _ in range(BATCH)]
             await producer.send_batch(batch, queue=queues[number % len(queues)])
     async with (
-        asyncio.timeout(rounds(ci=40, soak=400)),
+        asyncio.timeout(rounds(test=40, long=400)),
         consuming(name_servers, queues[0].topic, group, kind, handler),
     ):
         while count < 11 * BACKLOG:

@@ -49,7 +49,7 @@ async def test_an_offset_may_go_back_when_it_is_told_to(
     assert await RemoteOffsetStore(instance, known_group).stored(queues[0]) == 4
 
 
-@pytest.mark.soak_on("5.3.3")
+@pytest.mark.long_on("5.3.3")
 async def test_offsets_are_told_as_soon_as_a_killed_broker_is_back(
     own_cluster: Cluster, group: str
 ) -> None:

@@ -274,7 +274,7 @@ async def test_nothing_is_popped_while_suspended(
 
 
 def test_a_pop_consumer_cannot_begin_at_a_time(group: str) -> None:
-    with pytest.raises(ConfigError, match="first or the last"):
+    with pytest.raises(ConfigError, match=r"StartFrom\.FIRST or StartFrom\.LAST"):
         PopConsumer(
             "127.0.0.1:1",
             group=group,

@@ -47,7 +47,7 @@ def consumer(
 async def take(reading: PullConsumer, count: int) -> list[int]:
     """The numbers of the next messages, one at a time."""
     numbers = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(numbers) < count:
             message: StoredMessage = await anext(reading)
             numbers.append(int(message.body))
@@ -141,7 +141,7 @@ async def test_seeking_beyond_what_the_queue_holds_is_refused_and_moves_nothing(
         await take(reading, 2)
 
         for offset in (-1, 11):
-            with pytest.raises(OffsetRangeError, match="reaches from 0 to 10"):
+            with pytest.raises(OffsetRangeError, match="has 0 to 10"):
                 await reading.seek(queue, offset)
         assert await take(reading, 1) == [2]
 
@@ -190,7 +190,7 @@ async def test_a_place_that_is_no_longer_there_is_left_for_one_that_is(
         await reading.commit({queue: 10_000})
         await reading.assign([])
         await reading.assign([queue])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while reading.position(queue) != 10:
                 await reading.poll(timeout=0.2)
         await sending.send(Message(queue.topic, b"10"), queue=queue)

@@ -245,7 +245,7 @@ async def test_the_last_refusal_of_an_awaited_send_tells_of_those_before(short: 
         with pytest.raises(ResponseError) as refusal:
             await producer.send(MESSAGE)
 
-    assert "perhaps stored" in refusal.value.__notes__[0]
+    assert "may be stored" in refusal.value.__notes__[0]
     assert (short.count, len(broker.sends)) == (1, 4)
 
 
@@ -449,7 +449,7 @@ async def test_what_has_no_answer_when_the_producer_is_closed_ends_with_an_error
         failures = await asyncio.gather(*sends, return_exceptions=True)
 
     assert [type(failure) for failure in failures] == [ClientClosedError] * 3
-    assert all("perhaps stored" in str(failure) for failure in failures)
+    assert all("may be stored" in str(failure) for failure in failures)
 
 
 async def test_sends_go_on_after_the_broker_was_killed_and_came_back(

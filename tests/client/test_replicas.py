@@ -25,7 +25,7 @@ from support.replicas import MASTER, WAIT_S, Replica
 
 pytestmark = [
     pytest.mark.only_on(*VERSIONS),
-    pytest.mark.soak_on("5.3.3"),
+    pytest.mark.long_on("5.3.3"),
     pytest.mark.slow,
 ]
 
@@ -69,8 +69,6 @@ class Replicated:
 async def replicated(
     target: str, tmp_path: Path, request: pytest.FixtureRequest, group: str
 ) -> AsyncIterator[Replicated]:
-    if target not in VERSIONS:
-        pytest.skip("our broker has no replicas")
     cluster = Cluster(target, tmp_path / "master", MASTER)
     replica: Replica | None = None
     try:

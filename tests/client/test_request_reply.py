@@ -121,7 +121,7 @@ async def test_a_request_that_nobody_answers_ends_in_time(
     ):
         with pytest.raises(ReplyTimeoutError, match=topic):
             await producer.request(Message(topic=topic, body=b"silence"), timeout=1.0)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not asked:
                 await asyncio.sleep(0.01)
 
@@ -134,7 +134,7 @@ async def test_a_reply_to_a_client_that_is_gone_says_so(
             with pytest.raises(ReplyTimeoutError):
                 await producer.request(Message(topic=topic, body=b"ask"), timeout=0.3)
         await consumer.assign(queues)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (requests := await consumer.poll(1.0)):
                 pass
         async with Producer(name_servers, group="answers", retries=0) as answers:

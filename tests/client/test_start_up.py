@@ -245,7 +245,7 @@ async def test_a_client_that_leaves_says_goodbye_and_cannot_come_back(
 
     with pytest.raises(ResponseError):
         await instance.members(group, topic)
-    with pytest.raises(ClientClosedError, match="make a new one"):
+    with pytest.raises(ClientClosedError, match="create a new one"):
         await client.start()
     await client.close()
 

@@ -1,63 +1,132 @@
-"""Runs the wire conformance suite against a fresh ``cometmq standalone`` process.
+"""Runs the wire conformance suites against fresh ``cometmq standalone`` processes.
 
-``python tests/run.py conformance`` calls it. The suite knows nothing of the server; this file
-starts one with the settings the suite asks for and small files, checks which build the process
-really runs, and hands pytest the address.
+``python tests/run.py conformance`` calls it. The suites know nothing of the server. For each of
+them a process of its own starts a server with the settings that the suite asks for and small files,
+checks which build the server runs, and calls pytest with the address. ``--suite`` chooses one.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from exceptions import FILES
-from exceptions import TESTS as EXPECTED_FAILURES
+from exceptions import EXPECTED, SLOW_TO_FAIL, Expected
+from expectations import Expectations
 
 from support import build
 from support.server import Standalone, standalone
+from support.tiers import is_long_run
 
 TESTS = Path(__file__).resolve().parent.parent
+CONFORMANCE = TESTS / "conformance"
+ACL = CONFORMANCE / "acl"
 
-SETTINGS = {
-    "enablePropertyFilter": "true",
-    "transactionTimeOut": 2000,
-    "transactionCheckInterval": 3000,
+SMALL_FILES = {
     "mappedFileSizeCommitLog": 16 * 1024 * 1024,
     "mappedFileSizeConsumeQueue": 6000,
     "maxHashSlotNum": 10_000,
     "maxIndexNum": 40_000,
-    "flushDiskType": "ASYNC_FLUSH",
+}
+
+PROTOCOL_SETTINGS = {
+    "enablePropertyFilter": "true",
+    "transactionTimeOut": 2000,
+    "transactionCheckInterval": 3000,
+    "recallMessageEnable": "true",
+    "waitTimeMillsInSendQueue": 5000,
+}
+"""What the README of the suite asks for."""
+
+
+def _settings_of(file: str) -> dict[str, object]:
+    lines = (ACL / file).read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A folder of tests and the server that it needs."""
+
+    folder: Path
+    settings: dict[str, object]
+    options: tuple[str, ...] = ()
+    accounts: bool = False
+    """Whether the tests change the broker's ``plain_acl.yml``."""
+    expected: Expected = field(default_factory=Expected)
+
+
+SUITES = {
+    "protocol": Suite(
+        CONFORMANCE, {**PROTOCOL_SETTINGS}, ("--flavour=comet",), expected=EXPECTED["protocol"]
+    ),
+    "acl-plain": Suite(
+        ACL,
+        _settings_of("broker-plain.conf"),
+        ("--acl=plain",),
+        accounts=True,
+        expected=EXPECTED["acl-plain"],
+    ),
+    "acl-auth": Suite(
+        ACL, _settings_of("broker-auth.conf"), ("--acl=auth",), expected=EXPECTED["acl-auth"]
+    ),
 }
 
 
-class Exceptions:
-    """Marks the listed tests as expected failures; a name that matches no test is an error."""
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        seen = {f"{item.path.name}::{item.name}": item for item in items}
-        for name, reason in EXPECTED_FAILURES.items():
-            if name in seen:
-                seen[name].add_marker(pytest.mark.xfail(reason=reason, strict=True))
-
-
 def main() -> int:
+    """Run the chosen suites, one after the other; the exit status is the first that is not 0."""
+    parser = argparse.ArgumentParser(description="Run the wire conformance suites.")
+    parser.add_argument("--suite", choices=SUITES, action="append", help="default: all")
+    parser.add_argument("--junitxml", type=Path, help="one report of all suites")
+    asked, others = parser.parse_known_args()
+    others = [argument for argument in others if argument != "tests/conformance"]
+    if asked.suite is not None and len(asked.suite) == 1:
+        report = [f"--junitxml={asked.junitxml}"] if asked.junitxml else []
+        return run_suite(SUITES[asked.suite[0]], [*others, *report])
+    statuses, reports = [], []
+    for name in asked.suite or SUITES:
+        command = [sys.executable, __file__, f"--suite={name}", *others]
+        if asked.junitxml:
+            reports.append(asked.junitxml.with_suffix(f".{name}.xml"))
+            command.append(f"--junitxml={reports[-1]}")
+        print(f"--- {name}", flush=True)
+        statuses.append(subprocess.run(command).returncode)
+    if asked.junitxml:
+        _join(reports, asked.junitxml)
+    return next(filter(None, statuses), 0)  # a suite that a signal ended has one below 0
+
+
+def _join(parts: list[Path], whole: Path) -> None:
+    """Make one report of several; a suite without a report has said why it broke off."""
+    root = ET.Element("testsuites")
+    for part in parts:
+        if part.exists():
+            root.extend(ET.parse(part).getroot().iter("testsuite"))
+            part.unlink()
+    ET.ElementTree(root).write(whole, encoding="utf-8", xml_declaration=True)
+
+
+def run_suite(suite: Suite, arguments: list[str]) -> int:
     """Start the server, run the suite, stop the server; returns pytest's exit status."""
     folder = Path(tempfile.mkdtemp(prefix="cometmq-conformance-"))
     try:
-        with standalone(folder, **SETTINGS) as server:
+        with standalone(folder, **SMALL_FILES, **suite.settings) as server:
             reason = _wrong_build(server)
             if reason:
                 print(reason, file=sys.stderr)
                 return 1
-            status = _run_suite(server)
+            status = _run_tests(suite, server, arguments)
             if not server.running:
                 print(f"the server died\n{server.log_end()}", file=sys.stderr)
                 return 1
-        if server.log.stat().st_size:
+        if status and server.log.stat().st_size:
             print(f"--- the server's log ends\n{server.log_end(15)}")
         return status
     finally:
@@ -74,14 +143,18 @@ def _wrong_build(server: Standalone) -> str | None:
     return None
 
 
-def _run_suite(server: Standalone) -> int:
-    suite = TESTS / "conformance"
+def _run_tests(suite: Suite, server: Standalone, arguments: list[str]) -> int:
     host, port = server.namesrv
-    chosen = [argument for argument in sys.argv[1:] if argument != "tests/conformance"]
+    options = list(suite.options)
+    if suite.accounts:
+        file = server.folder / "conf" / "plain_acl.yml"
+        file.parent.mkdir()
+        shutil.copyfile(ACL / file.name, file)
+        options.append(f"--acl-file={file}")
     os.chdir(TESTS.parent)
     return pytest.main(
         [
-            str(suite),
+            str(suite.folder),
             "--import-mode=prepend",
             "-p",
             "no:cacheprovider",
@@ -89,12 +162,13 @@ def _run_suite(server: Standalone) -> int:
             "no:cometmq",
             "-W",
             "ignore:Module already imported:pytest.PytestAssertRewriteWarning",
+            "-rfE",  # the expected failures are a list of hundreds
+            "--tb=short",
             f"--namesrv={host}:{port}",
-            "--flavour=comet",
-            *[f"--ignore={suite / name}" for name in FILES],
-            *chosen,
+            *options,
+            *arguments,
         ],
-        plugins=[Exceptions()],
+        plugins=[Expectations(suite.expected, () if is_long_run() else SLOW_TO_FAIL)],
     )
 
 

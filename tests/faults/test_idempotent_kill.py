@@ -1,7 +1,7 @@
 """Killed consumers and a killed broker, with duplicates sent on purpose: each row appears once.
 
 Two processes of one group book orders into one SQLite file. In each round a member, the broker or
-both are killed with SIGKILL while they work, and started again. Rounds: 3, soak 30.
+both are killed with SIGKILL while they work, and started again. Rounds: 3, on long runs 30.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 
 from cometmq.client import AdminClient, Message, Producer, RemotingError, ResponseError
 from support import booking_member
-from support.rounds import rounds
 from support.server import Standalone
+from support.tiers import rounds
 
-ROUNDS = rounds(ci=3, soak=30)
+ROUNDS = rounds(test=3, long=30)
 TOPIC, GROUP = "orders", "bookkeeping"
 ORDERS_A_ROUND = 60
 KILLED = (("member",), ("broker",), ("member", "broker"))

@@ -1,7 +1,7 @@
 """What a SIGKILL under load may do to a store with synchronous flush: nothing that was promised.
 
 Every round sends from several connections, kills the server at a random point, starts it again on
-the same files and reads every queue. Rounds: 5, soak 50.
+the same files and reads every queue. Rounds: 5, on long runs 50.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import pytest
 from codes import Answer, Request
 from wire import Connection, ConnectionClosedError, NoAnswerError
 
-from support.rounds import rounds
 from support.server import Standalone
+from support.tiers import rounds
 
-ROUNDS = rounds(ci=5, soak=50)
+ROUNDS = rounds(test=5, long=50)
 TOPIC, GROUP, QUEUES = "kill", "kill-readers", 4
 SENDERS, WINDOW = 4, 16
 ACKNOWLEDGED_BEFORE_KILL_MAX = 1500

@@ -1,7 +1,7 @@
 """What damaged input may do to a live server: close that connection, and nothing else.
 
 Frames that official clients sent are changed at random and sent to the broker and the name
-server. Frames: 20,000, soak 200,000.
+server. Frames: 20,000, on long runs 200,000.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from wire import Connection, decode, encode
 from cometmq.model.errors import ProtocolError
 from cometmq.protocol.command import command_at
 from cometmq.protocol.frame import FRAME_BYTES_MAX
-from support.rounds import rounds
 from support.server import Address, Standalone, standalone
+from support.tiers import rounds
 
-FRAMES = rounds(ci=20_000, soak=200_000)
+FRAMES = rounds(test=20_000, long=200_000)
 RECORDED = Path(__file__).resolve().parent.parent / "vectors" / "frames"
 FRAMES_PER_CONNECTION = 10
 TRIES = 50
@@ -42,7 +42,6 @@ CHANGES_THE_SERVER = (
 SETTINGS = {
     "autoCreateTopicEnable": "false",
     "autoCreateSubscriptionGroup": "false",
-    "flushDiskType": "ASYNC_FLUSH",
     "mappedFileSizeCommitLog": 8 * 1024 * 1024,
     "mappedFileSizeConsumeQueue": 6000,
     "maxHashSlotNum": 1000,

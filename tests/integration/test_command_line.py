@@ -67,10 +67,10 @@ async def test_tail_shows_new_messages_as_they_come_until_it_is_interrupted(
     try:
         for tag in ("a", "c", "b"):
             await run("send", topic, f"with {tag}", "--tag", tag, "-n", name_servers)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             lines = [await tail.stdout.readline() for _ in range(2)]
         tail.send_signal(signal.SIGINT)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await tail.wait() == 130
     finally:
         if tail.returncode is None:
@@ -84,7 +84,7 @@ async def test_nobody_there_is_told_in_one_line() -> None:
     output, errors, code = await run("send", "t", "x", "-n", "127.0.0.1:1", "--timeout", "2")
 
     assert (output, code) == ("", 1)
-    assert errors.startswith("cometmq: NameServerError: no name server answered: 127.0.0.1:1")
+    assert errors.startswith("cometmq: NameServerError: no name server responded: 127.0.0.1:1")
     assert "Traceback" not in errors
 
 
@@ -124,7 +124,7 @@ async def test_a_store_lists_its_queues(store: Path) -> None:
 
     assert code == 0
     first, heading, *rows = output.splitlines()
-    assert re.fullmatch(r"commit log: files=1 begin=0 end=\d+, closed in order", first)
+    assert re.fullmatch(r"commit log: files=1 begin=0 end=\d+, closed cleanly", first)
     assert heading.split() == ["TOPIC", "QUEUE", "MIN", "MAX", "MESSAGES"]
     assert [row.split()[0::2] for row in rows] == [["t", "0", "3"]]
 
@@ -203,7 +203,7 @@ async def test_the_demo_loses_nothing_and_leaves_nothing(
 
     assert code == 0, output + errors
     assert errors == ""
-    assert "SIGKILL to the server" in output
+    assert "SIGKILL sent to the server" in output
     counts = re.search(r"sent=(\d+) acknowledged=(\d+) received=(\d+) .* lost=0\n", output)
     assert counts is not None, output
     sent, acknowledged, received = map(int, counts.groups())
@@ -223,7 +223,7 @@ async def test_an_interrupted_demo_leaves_nothing_running(
     (server,) = children_of(demo.pid)
 
     demo.terminate()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await demo.communicate()
 
     assert demo.returncode == 143

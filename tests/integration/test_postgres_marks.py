@@ -125,7 +125,7 @@ async def test_duplicate_books_when_the_first_one_fails_in_the_end(
 
 async def until_somebody_waits_for_a_lock(engine: AsyncEngine) -> None:
     question = sql.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-    async with asyncio.timeout(10), engine.connect() as connection:
+    async with asyncio.timeout(60), engine.connect() as connection:
         while not await connection.scalar(question):
             await connection.rollback()
             await asyncio.sleep(0.01)

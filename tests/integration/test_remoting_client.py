@@ -89,7 +89,7 @@ async def client_with(**options: object) -> AsyncIterator[RemotingClient]:
 
 async def begun(work: asyncio.Task[Command], peer: Peer) -> None:
     """Wait until the peer holds a request."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not peer.held:
             await asyncio.sleep(0.005)
     assert not work.done()
@@ -245,7 +245,7 @@ async def test_a_connection_that_is_used_or_waited_on_is_not_idle(peer: Peer) ->
         kept = [await client.connection(each.address) for each in (peer, used)]
         closing = asyncio.create_task((await client.connection(idle.address)).wait_closed())
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not closing.done():
                 await client.call(used.address, ECHO, timeout=3)
                 await asyncio.wait([closing], timeout=0.1)

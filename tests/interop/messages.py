@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,13 +18,23 @@ from typing import NamedTuple
 import kit
 from codes import Answer, Request
 from servers import connect
-from wire import Message, decode_records, encode_batch, encode_properties
+from wire import (
+    Command,
+    Connection,
+    Fields,
+    Message,
+    decode_records,
+    encode_batch,
+    encode_properties,
+)
 
 QUEUES = 4
 BATCH = 100
 IN_FLIGHT_MAX = 200
 PULL_COUNT = 1000
 SEND_SECONDS_MAX = 30.0
+SEND_ATTEMPTS_MAX = 20
+BUSY_PAUSE_SECONDS = 0.1
 
 Queue = tuple[str, int]
 
@@ -70,6 +81,29 @@ def generate(seed: int, count: int) -> Iterator[Stored]:
         yield Stored(body, f"tag{number % 7}", f"key-{seed}-{number} all")
 
 
+def send(connection: Connection, code: int, header: Fields, body: bytes) -> Command:
+    """Send until the broker is not busy; the answer is the last one.
+
+    A real broker on a loaded machine refuses what waited too long in its queue (code 2): nothing
+    is stored then.
+    """
+    for attempt in range(SEND_ATTEMPTS_MAX):
+        if attempt:
+            time.sleep(BUSY_PAUSE_SECONDS)
+        answer = connection.request(code, header, body, timeout=SEND_SECONDS_MAX)
+        if answer.code != Answer.SYSTEM_BUSY:
+            break
+    return answer
+
+
+def store_many(broker: Connection, topic: str, count: int, *, queue: int) -> None:
+    """Store the bodies 0, 1, … in one queue and wait until they can be pulled."""
+    for number in range(count):
+        header = kit.send_fields(topic, e=queue)
+        answer = kit.ok(send(broker, Request.SEND_MESSAGE_V2, header, b"%d" % number))
+    kit.wait_for_queue(broker, topic, answer.number("queueOffset") + 1, queue)
+
+
 def fill(
     broker: str, ledger: Ledger, topics: list[str], *, seed: int, singles: int, batches: int
 ) -> None:
@@ -88,13 +122,16 @@ def _fill_one_by_one(
     broker: str, ledger: Ledger, topics: list[str], messages: Iterator[Stored], count: int
 ) -> None:
     connection = connect(broker)
-    waiting: deque[tuple[int, str, int, Stored]] = deque()
+    waiting: deque[tuple[int, Fields, Stored]] = deque()
     acknowledged: dict[Queue, dict[int, Stored]] = defaultdict(dict)
 
     def take_answer() -> None:
-        opaque, topic, queue, message = waiting.popleft()
-        answer = kit.ok(connection.response(opaque, SEND_SECONDS_MAX))
-        acknowledged[topic, queue][answer.number("queueOffset")] = message
+        opaque, header, message = waiting.popleft()
+        answer = connection.response(opaque, SEND_SECONDS_MAX)
+        if answer.code == Answer.SYSTEM_BUSY:
+            answer = send(connection, Request.SEND_MESSAGE_V2, header, message.body)
+        queue = header["b"], header["e"]
+        acknowledged[queue][kit.ok(answer).number("queueOffset")] = message
 
     for number in range(count):
         topic, queue = place(topics, number)
@@ -102,7 +139,7 @@ def _fill_one_by_one(
         properties = encode_properties({"TAGS": message.tags, "KEYS": message.keys})
         header = kit.send_fields(topic, e=queue, i=properties)
         opaque = connection.send(Request.SEND_MESSAGE_V2, header, message.body)
-        waiting.append((opaque, topic, queue, message))
+        waiting.append((opaque, header, message))
         if len(waiting) >= IN_FLIGHT_MAX:
             take_answer()
         if number % 997 == 0:
@@ -125,11 +162,7 @@ def _fill_batches(
         batch = list(islice(messages, BATCH))
         items = [(m.body, {"TAGS": m.tags, "KEYS": m.keys}) for m in batch]
         header = kit.send_fields(topic, e=queue, m=True)
-        answer = kit.ok(
-            connection.request(
-                Request.SEND_BATCH_MESSAGE, header, encode_batch(items), timeout=SEND_SECONDS_MAX
-            )
-        )
+        answer = kit.ok(send(connection, Request.SEND_BATCH_MESSAGE, header, encode_batch(items)))
         ledger.add(topic, queue, answer.number("queueOffset"), batch)
     connection.close()
 

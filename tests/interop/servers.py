@@ -231,6 +231,7 @@ class RealBroker(_RealServer):
             "storePathRootDir": str(self.store),
             "storePathCommitLog": str(self.store / "commitlog"),
             "flushDiskType": "ASYNC_FLUSH",
+            "waitTimeMillsInSendQueue": 5000,  # by default a busy machine makes it refuse sends
         }
         if self.version.startswith("5."):
             settings |= {"timerWheelEnable": False, "transientStorePoolEnable": False}

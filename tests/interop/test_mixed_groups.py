@@ -23,9 +23,9 @@ from cometmq.protocol.bodies import ConsumerRunningInfo
 from support.counting import Seen, Stored, badly_shared, lost, out_of_order
 
 QUEUES = 8
-SHARED_S = 25.0
+SHARED_S = 250.0
 """Java members divide the queues once a second here; one that stops may keep a lock for 20 s."""
-LOCKS_S = 90.0
+LOCKS_S = 600.0
 """A broker keeps the locks of a killed member for 60 s."""
 
 
@@ -61,16 +61,20 @@ class Mixed:
         )
 
     def leave(self, name: str) -> None:
-        """A member stops in good order."""
-        program = self.members.pop(name)
+        """A member that has had messages stops in good order."""
+        program = self._pop(name)
         program.ask("stop", name=name)
         self.gone.append((name, program))
 
     def kill(self, name: str) -> None:
-        """A member's process ends without a word."""
-        program = self.members.pop(name)
+        """The process of a member that has had messages is killed."""
+        program = self._pop(name)
         program.process.kill()
         self.gone.append((name, program))
+
+    def _pop(self, name: str) -> Program:
+        kit.eventually(lambda: self.members[name].received, timeout=SHARED_S)
+        return self.members.pop(name)
 
     def owned(self) -> dict[str, set[int]]:
         """Member to its queues, as each member answers the broker."""

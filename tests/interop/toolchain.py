@@ -32,6 +32,8 @@ CACHE = Path(
 ON_CI = bool(os.environ.get("CI"))
 
 CPP_CLIENT = "rocketmq==0.4.4"
+KAFKA_VERSION = "4.1.0"
+NATS_SERVER = "github.com/nats-io/nats-server/v2@v2.15.2"
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 INSTALL_SECONDS_MAX = 600
 
@@ -84,13 +86,22 @@ def java_home() -> Path:
 
 def rocketmq_jars(profile: str, version: str) -> str:
     """The class path of the official jars: profile ``client`` or ``servers`` of java/pom.xml."""
+    return _maven_jars(profile, f"rocketmq.version={version}", version)
+
+
+def kafka_jars() -> str:
+    """The class path of Kafka's official jars, which the benchmarks run."""
+    return _maven_jars("kafka", f"kafka.version={KAFKA_VERSION}", KAFKA_VERSION)
+
+
+def _maven_jars(profile: str, definition: str, version: str) -> str:
     folder = CACHE / f"{profile}-{version}"
     with _built_once(folder) as build:
         if build:
             _run(
                 [
                     command("mvn"), "-q", "-B", "-f", str(HERE / "java" / "pom.xml"),
-                    "-P", profile, f"-Drocketmq.version={version}",
+                    "-P", profile, f"-D{definition}",
                     f"{DEPENDENCY_PLUGIN}:copy-dependencies",
                     f"-DoutputDirectory={build}", "-DincludeScope=runtime",
                 ]
@@ -117,6 +128,15 @@ def go_client() -> Path:
         if build:
             _run([command("go"), "build", "-o", str(build / "client"), "."], cwd=HERE / "go")
     return folder / "client"
+
+
+def nats_server() -> Path:
+    """The program of NATS, which the benchmarks run, built from the Go module."""
+    folder = CACHE / f"nats-{NATS_SERVER.rpartition('@')[2]}"
+    with _built_once(folder) as build:
+        if build:
+            _run([command("go"), "install", NATS_SERVER], env=os.environ | {"GOBIN": str(build)})
+    return folder / "nats-server"
 
 
 def node_client() -> Path:

@@ -2,15 +2,15 @@
 
 ``COMETMQ_SPARK`` says where Spark runs: ``local`` (the default) in this process on two cores, or
 ``standalone`` on a master and a worker that are started from the wheel. ``COMETMQ_CLUSTERS`` names
-the clusters a test that asks for one runs on, as in ``tests/client``: ``comet`` (the default),
-``4.9.7``, ``5.3.3``, with commas between, or ``all``. There is one session per run.
-``COMETMQ_PART``, such as ``1/2``, leaves out the files of other parts, which run elsewhere.
+the clusters that tests run on, as in ``tests/client``: ``comet`` (the default), ``4.9.7``,
+``5.3.3``, with commas between, or ``all``. There is one session per run.
 
-``@pytest.mark.only_on("comet")`` skips other clusters, ``@pytest.mark.soak_elsewhere`` skips real
-clusters and standalone Spark except on long runs, ``@pytest.mark.soak_on("5.3.3")`` that cluster.
-``@pytest.mark.local_only`` skips a test on standalone Spark: one that brings its own driver, or
-asks nothing of Spark's executors; ``standalone_only`` on local Spark. Tests that do not take
-``spark`` do not depend on where it runs: standalone runs leave them out.
+On long runs a test runs on each of its clusters, on others on one. Marks: ``only_on("comet")``
+names the only clusters a test is for, ``long_elsewhere`` leaves real clusters and standalone Spark
+to long runs, ``long_on("5.3.3")`` that cluster. ``local_only`` keeps a test off standalone Spark:
+one that brings its own driver, or needs none of Spark's executors; ``standalone_only`` off local
+Spark. Standalone runs leave out tests that do not take ``spark``, and on runs that are not long
+they run only the files of `STANDALONE_FILES`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,20 +29,23 @@ from wire import Connection
 
 from support import object_storage
 from support.clusters import (
-    is_long_run,
     make_cluster,
     name_servers,
     note,
+    one_of_chosen,
     own_cluster,
-    skip_elsewhere,
+    runs_here,
     target,
 )
+from support.tiers import deselect, is_long_run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL, STANDALONE = "local", "standalone"
 CORES = 2
+STANDALONE_FILES = ("test_sessions.py", "test_topic_batch.py", "test_topic_write.py")
+"""What runs on standalone Spark as well when a run is not a long one."""
 PASSED_ON = ("COMETMQ_BUILD", "COMETMQ_EXPECT_BUILD")
 """Variables that executors on a cluster get from here besides keys: which build is under test."""
 
@@ -55,9 +57,9 @@ __all__ = ["make_cluster", "name_servers", "own_cluster", "target"]
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marks of this folder, and refuse an unknown place for Spark."""
     config.addinivalue_line("markers", "only_on(*targets): runs on these clusters only")
-    what = "soak_elsewhere: real clusters and standalone Spark are for long runs"
+    what = "long_elsewhere: real clusters and standalone Spark are for long runs"
     config.addinivalue_line("markers", what)
-    config.addinivalue_line("markers", "soak_on(*targets): those clusters are for long runs")
+    config.addinivalue_line("markers", "long_on(*targets): those clusters are for long runs")
     config.addinivalue_line("markers", "local_only: not on standalone Spark")
     config.addinivalue_line("markers", "standalone_only: not on local Spark")
     if spark_place() not in (LOCAL, STANDALONE):
@@ -65,35 +67,31 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not of this part, and on standalone Spark what does not concern it."""
-    elsewhere = _files_of_other_parts(os.environ.get("COMETMQ_PART", "1/1"))
-    kept = [
+    """Leave out what is not for this Spark, this cluster, or this tier."""
+    dropped = [
         item
         for item in items
-        if item.path not in elsewhere
-        and (spark_place() != STANDALONE or _concerns_standalone(item))
+        if item.get_closest_marker(f"{_other_place()}_only")
+        or not runs_here(item, one_of_chosen)
+        or (spark_place() == STANDALONE and not _concerns_standalone(item))
     ]
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = kept
-
-
-def _files_of_other_parts(part: str) -> set[Path]:
-    """All files of this folder but, for two parts, every second one in the order of their sizes."""
-    number, count = map(int, part.split("/"))
-    files = sorted(Path(__file__).parent.glob("test_*.py"), key=lambda path: path.stat().st_size)
-    return set(files).difference(files[number - 1 :: count])
+    deselect(config, items, dropped)
 
 
 def _concerns_standalone(item: pytest.Item) -> bool:
-    if item.get_closest_marker("soak_elsewhere") and not is_long_run():
-        return False
     takes_spark = "spark" in getattr(item, "fixturenames", ())
-    return takes_spark or item.get_closest_marker("standalone_only") is not None
+    if item.get_closest_marker("standalone_only"):
+        return True
+    return takes_spark and (is_long_run() or item.path.name in STANDALONE_FILES)
 
 
 def spark_place() -> str:
     """Where Spark runs: ``local`` or ``standalone``."""
     return os.environ.get("COMETMQ_SPARK", LOCAL)
+
+
+def _other_place() -> str:
+    return LOCAL if spark_place() == STANDALONE else STANDALONE
 
 
 @pytest.fixture(scope="session")
@@ -126,16 +124,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(autouse=True)
-def _skip_elsewhere(request: pytest.FixtureRequest) -> None:
-    """Skip what is not for this cluster, not for this Spark, or not for every run."""
-    for place in (LOCAL, STANDALONE):
-        if request.node.get_closest_marker(f"{place}_only") and spark_place() != place:
-            pytest.skip(f"is only for {place} Spark")
-    if "target" not in request.fixturenames:
-        return
-    target = request.getfixturevalue("target")
-    skip_elsewhere(request, target)
-    note(request, target)
+def _note_cluster(request: pytest.FixtureRequest) -> None:
+    """Write into the report which cluster a test talks to."""
+    if "target" in request.fixturenames:
+        note(request, request.getfixturevalue("target"))
 
 
 @pytest.fixture(scope="session")

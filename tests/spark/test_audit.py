@@ -21,7 +21,7 @@ from cometmq.spark.pipelines.findings.rows import Finding, Findings, Severity
 from cometmq.spark.pipelines.running.folders import open_folder
 from support.message_frames import START, message, write
 
-pytestmark = pytest.mark.soak_elsewhere
+pytestmark = pytest.mark.long_elsewhere
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,15 +21,13 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.only_on(*VERSIONS),
-    pytest.mark.soak_on("5.3.3"),
+    pytest.mark.long_on("5.3.3"),
     pytest.mark.local_only,
 ]
 
 
 @pytest.fixture
 def pair(target: str, tmp_path: Path) -> Iterator[Pair]:
-    if target not in VERSIONS:
-        pytest.skip("our broker has no replicas")
     with running_pair(target, tmp_path) as running:
         yield running
 

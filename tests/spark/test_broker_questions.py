@@ -18,7 +18,7 @@ from cometmq.spark.brokers.patience import AwayError
 from cometmq.spark.offsets import Bounds, QueueKey
 from support.queue_broker import QueueBroker, QueueNameServer, Time, first_not_before, nearest
 
-pytestmark = pytest.mark.soak_elsewhere
+pytestmark = pytest.mark.long_elsewhere
 
 STATS = RequestCode.GET_TOPIC_STATS_INFO
 SINGLE = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
@@ -43,8 +43,9 @@ class Asked:
     def serve(self, *brokers: str, queues: int = 2) -> None:
         self.names.serve({name: {0: self.brokers[name].address} for name in brokers}, queues=queues)
 
-    async def bounds(self, *keys: QueueKey) -> dict[QueueKey, Bounds]:
-        return await self.metadata.bounds(await self.metadata.places.place(keys))
+    async def bounds(self, *keys: QueueKey, masters_only: bool = False) -> dict[QueueKey, Bounds]:
+        placed = await self.metadata.places.place(keys)
+        return await self.metadata.bounds(placed, masters_only=masters_only)
 
     async def at_time(self, wanted: QueueKey, time_ms: int) -> int:
         placed = await self.metadata.places.place([wanted])
@@ -194,7 +195,23 @@ async def test_a_copy_tells_the_bounds_when_the_master_does_not_answer(asked: As
     copy.put(0, 9)
     asked.names.serve({"a": {0: master.address, 1: copy.address}})
     await master.stop()
-    assert await asked.bounds(key(0)) == {key(0): Bounds(0, 9)}
+    assert await asked.bounds(key(0)) == {key(0): Bounds(0, 9, master=False)}
+    copy.quiet_queues = {0}
+    assert await asked.bounds(key(0)) == {key(0): Bounds(0, 9, master=False)}
+    with pytest.raises(AwayError, match="the master of a does not answer, and a replica"):
+        await asked.bounds(key(0), masters_only=True)
+
+
+async def test_a_topic_that_only_a_replica_does_not_know_is_not_gone(asked: Asked) -> None:
+    """A replica copies the table of topics some seconds later."""
+    master, copy = asked.brokers["a"], asked.brokers["b"]
+    asked.names.serve({"a": {0: master.address, 1: copy.address}})
+    await master.stop()
+    copy.script_of[STATS] = deque([Response(ResponseCode.TOPIC_NOT_EXIST, "no such topic")])
+    placed = await asked.metadata.places.place([key(0)])
+    with pytest.raises(AwayError, match="the master of a does not answer"):
+        await asked.metadata.bounds(placed)
+    assert not placed.gone
 
 
 # --- times -----------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ from cometmq.spark.errors import (
 )
 from cometmq.spark.offsets import QueueKey, QueueRange
 from support.queue_broker import QueueBroker, QueueNameServer
-from support.rounds import rounds
 from support.scripted import Act
+from support.tiers import rounds
 
 PULL = RequestCode.PULL_MESSAGE
 BUSY = Response(ResponseCode.SYSTEM_BUSY, "busy")
@@ -244,7 +244,7 @@ async def test_pulling_stops_while_nobody_takes_what_came(
     pieces: reading.Pieces = queue.SimpleQueue()
     pump = RangePump(reader.instance, wanted(0, 5_000), pieces)
     task = pump.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not pump.is_full:
             await asyncio.sleep(0.01)
     reader.broker.put(1, 1_000)
@@ -253,7 +253,7 @@ async def test_pulling_stops_while_nobody_takes_what_came(
     assert 2 <= pieces.qsize() <= 4
 
     found = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not task.done() or not pieces.empty():
             if pieces.empty():
                 await asyncio.sleep(0.01)
@@ -503,6 +503,62 @@ async def test_the_replica_that_a_broker_suggests_is_read_from() -> None:
     assert len(copy.pulls) > 20
 
 
+async def test_what_has_expired_on_a_copy_alone_is_read_from_the_master() -> None:
+    """A replica may keep messages for a shorter time."""
+    master, copy = QueueBroker(), QueueBroker()
+    master.put(0, 300)
+    copy.put(0, 300)
+    copy.expire(0, 200)
+    master.suggests = copy.suggests = 1
+    async with running(master, copy) as reader:
+        for skip in (False, True):
+            found = await reader.offsets(wanted(0, 300, skip_expired=skip))
+            assert found == list(range(300))
+    assert copy.pulls
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    ],
+)
+async def test_what_a_copy_alone_refuses_is_read_from_the_master(code: ResponseCode) -> None:
+    master, copy = QueueBroker(), QueueBroker()
+    master.put(0, 300)
+    copy.copy_from(master)
+    master.suggests = copy.suggests = 1
+    copy.script_of[PULL] = deque([Response(code, "not here")] * 20)
+    async with running(master, copy) as reader:
+        assert await reader.offsets(wanted(0, 300)) == list(range(300))
+    assert len(copy.script_of[PULL]) < 20
+
+
+@pytest.mark.parametrize("skip", [False, True])
+async def test_what_has_expired_on_a_copy_is_no_loss_while_the_master_is_silent(
+    skip: bool,
+) -> None:
+    master, copy = QueueBroker(), QueueBroker()
+    copy.put(0, 300)
+    copy.expire(0, 200)
+    async with running(master, copy) as reader:
+        await master.stop()
+        with pytest.raises(UnreachableError, match=r"topic t, queue 0 of a, offsets 0 to 300"):
+            await reader.read(wanted(0, 300, timeout_s=0.5, skip_expired=skip))
+
+
+async def test_what_has_expired_on_the_master_is_lost_whatever_a_copy_says() -> None:
+    master, copy = QueueBroker(), QueueBroker()
+    for broker, least in ((master, 100), (copy, 200)):
+        broker.put(0, 300)
+        broker.expire(0, least)
+    async with running(master, copy) as reader:
+        with pytest.raises(DataLossError, match="holds offsets 100 to 300"):
+            await reader.read(wanted(0, 300))
+
+
 # --- all at once -----------------------------------------------------------------------------
 
 
@@ -527,7 +583,7 @@ class MoodyBroker(QueueBroker):
         return super()._pull(request)
 
 
-@pytest.mark.parametrize("seed", range(rounds(ci=10, soak=200)))
+@pytest.mark.parametrize("seed", range(rounds(test=10, long=200)))
 async def test_whatever_happens_a_range_comes_whole_and_in_order(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from cometmq.spark.offsets import QueueKey, QueueRange
 from cometmq.spark.options.connection import ConnectionOptions
 from cometmq.spark.options.parsing import parse_options
 
-pytestmark = pytest.mark.soak_elsewhere
+pytestmark = pytest.mark.long_elsewhere
 
 TOPIC = "guarded"
 ADMIN = ClientSettings(access_key="cometmq-user", secret_key="very-secret-1")

@@ -25,7 +25,7 @@ from cometmq.spark.options.connection import ConnectionOptions
 from cometmq.spark.options.meta import MetaOptions
 from cometmq.spark.options.parsing import parse_options
 
-pytestmark = pytest.mark.soak_elsewhere
+pytestmark = pytest.mark.long_elsewhere
 
 
 def options(name_servers: str, **given: str) -> ConnectionOptions:
@@ -126,7 +126,7 @@ def test_a_broker_that_is_not_registered_is_asked_for_again_and_again(
 
 def test_a_name_server_that_is_not_there_is_an_error_in_time() -> None:
     given = {"fetchoffset.numretries": "1", "fetchoffset.retryintervalms": "1"}
-    with pytest.raises(UnreachableError, match="topics: no answer after 2 tries"):
+    with pytest.raises(UnreachableError, match="topics: no response after 2 tries"):
         connect(options("127.0.0.1:1", **given)).topics()
     disconnect_all()
 

@@ -18,7 +18,7 @@ from cometmq.spark.pipelines.dead_letters.pipeline import TABLES, DeadLetterSett
 from support.message_frames import START, frame, message, write
 from support.traces import handled, trace_messages
 
-pytestmark = pytest.mark.soak_elsewhere
+pytestmark = pytest.mark.long_elsewhere
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

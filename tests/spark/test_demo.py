@@ -18,7 +18,7 @@ from support.marked import left_running, marked_environment
 
 pytestmark = pytest.mark.local_only
 
-PATIENCE_S = 180.0
+PATIENCE_S = 900.0
 
 
 @contextmanager
@@ -46,10 +46,10 @@ def test_the_demo_finds_what_it_sent_and_leaves_reports_only(tmp_path: Path) -> 
         said, _ = process.communicate(timeout=PATIENCE_S)
 
         assert process.returncode == 0, said
-        eventually(lambda: not left_running(mark), timeout=20.0)
+        eventually(lambda: not left_running(mark), timeout=PATIENCE_S)
 
     assert "live totals, batch" in said
-    assert "gave up on" in said
+    assert "dead-lettered" in said
     assert not re.search(r"\bNO\b", said)
     for what in ("orders in the live", "orders in the archive", "dead letters"):
         assert re.search(rf"{what}\W+([1-9]\d*)\W+\1\W+yes", said), said
@@ -62,6 +62,7 @@ def test_the_demo_finds_what_it_sent_and_leaves_reports_only(tmp_path: Path) -> 
         assert not re.search(r"""(src|href)=["']?(https?:)?//""", page)
 
 
+@pytest.mark.long
 def test_a_demo_that_is_ended_leaves_nothing_running(tmp_path: Path) -> None:
     with demo(tmp_path, "--seconds", "60") as (process, mark):
         assert process.stdout is not None
@@ -73,4 +74,4 @@ def test_a_demo_that_is_ended_leaves_nothing_running(tmp_path: Path) -> None:
 
         rest, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 128 + signal.SIGTERM, rest
-        eventually(lambda: not left_running(mark), timeout=20.0)
+        eventually(lambda: not left_running(mark), timeout=PATIENCE_S)

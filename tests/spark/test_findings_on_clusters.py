@@ -31,7 +31,7 @@ from cometmq.spark.pipelines.usage import UsageSettings, usage
 from support.seen import until
 from support.topic_audit import stored
 
-pytestmark = pytest.mark.soak_elsewhere
+pytestmark = pytest.mark.long_elsewhere
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -244,9 +244,12 @@ def test_usage_of_a_broker_s_topics_counts_what_was_sent(
 
 HOWTO = Path(__file__).resolve().parents[2] / "docs" / "howto"
 PAGES = (
-    "find-out-why-messages-died", "measure-latency-from-traces", "compare-two-clusters",
-    "see-usage",
-)  # fmt: skip
+    "analyze-dead-letters",
+    pytest.param("measure-latency-from-traces", marks=pytest.mark.long),
+    "compare-two-clusters",
+    pytest.param("see-usage", marks=pytest.mark.long),
+)
+"""Pages with commands and programs; other tests run the pipelines of those left to long runs."""
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ class Sender:
                 self._sent += BATCH
 
 
-@pytest.mark.soak_elsewhere
+@pytest.mark.long_elsewhere
 @ON_EVERY_SPARK
 def test_every_message_is_in_the_files_exactly_once_however_a_stream_is_killed(
     where: str, make_cluster: Callable[..., Cluster], tmp_path: Path

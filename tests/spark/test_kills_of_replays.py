@@ -21,15 +21,15 @@ from cometmq.spark.pipelines import Runs
 from cometmq.spark.pipelines.archive import ArchiveSettings, Manifest, archive
 from cometmq.spark.pipelines.audit import AuditSettings, audit
 from cometmq.spark.pipelines.running import open_folder
-from support.rounds import rounds
 from support.spark_kills import kill_whole
 from support.stores import opened, put
+from support.tiers import rounds
 from support.topic_audit import Audit, first_ones, order_by_key, stored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-KILLS = rounds(ci=1, soak=20)
+KILLS = rounds(test=1, long=20)
 ORIGINS = 5
 PORTION_ROWS, AHEAD = 100, 2
 COUNT = PORTION_ROWS * (2 * AHEAD * KILLS + 2)
@@ -41,7 +41,7 @@ DELAY_MAX_S = PORTION_ROWS / RATE / 2
 PROGRESS_S, END_S = 90.0, 180.0
 LOOK_S = 0.01
 
-pytestmark = [pytest.mark.soak_elsewhere, pytest.mark.local_only]
+pytestmark = [pytest.mark.long, pytest.mark.long_elsewhere, pytest.mark.local_only]
 
 
 @pytest.fixture

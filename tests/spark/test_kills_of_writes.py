@@ -47,7 +47,8 @@ class Source:
         return [f"k{row % KEYS},{row}" for row in range(first, first + LINES)]
 
 
-@pytest.mark.soak_elsewhere
+@pytest.mark.long
+@pytest.mark.long_elsewhere
 @ON_EVERY_SPARK
 def test_nothing_is_lost_and_twins_have_one_key_however_a_stream_is_killed(
     where: str, make_cluster: Callable[..., Cluster], tmp_path: Path

@@ -12,6 +12,7 @@ from nbclient import NotebookClient
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "tutorial" / "spark.ipynb"
 
 
+@pytest.mark.long  # the pages show the same programs
 @pytest.mark.local_only
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_the_notebook_runs_and_its_figures_agree(
@@ -19,7 +20,7 @@ def test_the_notebook_runs_and_its_figures_agree(
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}})
+    client = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}})
 
     client.execute()
 

@@ -15,7 +15,7 @@ from cometmq.spark.pipelines.archive_topics import ArchiveTopicsSettings, archiv
 from cometmq.spark.pipelines.running.folders import open_folder
 from support.spark_topics import fill
 
-pytestmark = pytest.mark.soak_elsewhere
+pytestmark = pytest.mark.long_elsewhere
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,11 +21,11 @@ from cometmq.spark.pipelines.archive import ArchiveSettings
 from cometmq.spark.pipelines.archive.reading import archived_files
 from cometmq.spark.pipelines.rebuild import RebuildSettings
 from cometmq.spark.pipelines.verify import VerifySettings, verify
-from support.rounds import rounds
 from support.stores import files_of, opened, put, small_settings
+from support.tiers import rounds
 
 COUNT = 1500
-KILLS = rounds(ci=4, soak=30)
+KILLS = rounds(test=4, long=30)
 PROGRAM = """
 import json, sys
 from importlib import import_module

@@ -14,7 +14,7 @@ from support.spark_topics import until
 from support.stores import opened, put
 from support.topic_audit import stored
 
-pytestmark = pytest.mark.soak_elsewhere
+pytestmark = pytest.mark.long_elsewhere
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +51,8 @@ def run_blocks(page: str, **replaced: str) -> None:
 def test_archive_a_log(
     spark: SparkSession, archived: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_blocks("archive-a-log", **{"/data/archive": archived})
+    store = str(Path(archived).with_name("store"))
+    run_blocks("archive-a-log", **{"/data/archive": archived, "/data/store": store})
     shown = capsys.readouterr().out
     assert re.search(rf"\| *new\| *{COUNT}\|", shown)
     assert shown.endswith("\n0\n")  # nothing is verified yet

@@ -81,7 +81,7 @@ def test_formats_are_found_without_being_registered(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

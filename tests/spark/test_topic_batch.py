@@ -310,7 +310,7 @@ def test_what_is_wrong_is_said_when_planning(
 
 
 def test_name_servers_that_do_not_answer_are_named(read: Read) -> None:
-    with pytest.raises(Exception, match=r"UnreachableError.*no answer after 2 tries"):
+    with pytest.raises(Exception, match=r"UnreachableError.*no response after 2 tries"):
         read(
             nameServer="127.0.0.1:1", fetchOffset_numRetries=1, fetchOffset_retryIntervalMs=1
         ).collect()

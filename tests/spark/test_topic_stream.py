@@ -158,7 +158,7 @@ def test_topics_and_queues_that_appear_under_a_query_are_read_from_their_beginni
         running.stop()
 
 
-@pytest.mark.soak_elsewhere
+@pytest.mark.long_elsewhere
 def test_a_deleted_topic_fails_the_query_or_is_dropped(stream: MakeStream, deleting: str) -> None:
     with AdminClient(deleting) as admin:
         topic, other = made(admin, queues=4), made(admin, queues=1)
@@ -177,7 +177,7 @@ def test_a_deleted_topic_fails_the_query_or_is_dropped(stream: MakeStream, delet
     assert json.loads(query.ends()[-1]) == {other: {"broker-a": {"0": 2}}}
 
 
-@pytest.mark.soak_elsewhere
+@pytest.mark.long_elsewhere
 def test_a_topic_made_anew_fails_the_query_or_is_read_from_its_beginning(
     stream: MakeStream, deleting: str
 ) -> None:
@@ -196,7 +196,7 @@ def test_a_topic_made_anew_fails_the_query_or_is_read_from_its_beginning(
         )
     fill(deleting, topic, {0: 2})
 
-    with pytest.raises(StreamingQueryException, match="offsets from 5 are not there"):
+    with pytest.raises(StreamingQueryException, match="offsets from 5 do not exist"):
         query.once()
     query.once(failOnDataLoss="false", maxOffsetsPerTrigger=1)
     query.once()
@@ -236,7 +236,7 @@ def test_expired_messages_fail_the_query_or_are_passed_over(
     assert query.found() == expected
 
 
-@pytest.mark.soak_elsewhere
+@pytest.mark.long_elsewhere
 def test_a_query_outlives_a_restart_of_its_broker(
     spark: SparkSession, own_cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -282,7 +282,7 @@ def test_a_listener_is_told_how_far_a_query_is_behind(
     assert [lag.messages for lag in told] == sorted((lag.messages for lag in told), reverse=True)
 
 
-@pytest.mark.soak_elsewhere
+@pytest.mark.long_elsewhere
 def test_a_broker_that_joins_is_read_and_one_that_is_away_is_no_loss(
     spark: SparkSession, target: str, own_cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -327,7 +327,7 @@ def test_a_broker_that_joins_is_read_and_one_that_is_away_is_no_loss(
         second.kill()
 
 
-@pytest.mark.soak_elsewhere
+@pytest.mark.long_elsewhere
 def test_finished_batches_are_shown_by_the_group(
     stream: MakeStream, name_servers: str, topic: str, make_group: Callable[[], str]
 ) -> None:

@@ -29,7 +29,7 @@ from support.message_frames import START, frame, write
 from support.recorded import VERSIONS, frames
 from support.traces import PRODUCER, at, handled, published, trace_messages
 
-pytestmark = pytest.mark.soak_elsewhere
+pytestmark = pytest.mark.long_elsewhere
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -180,7 +180,7 @@ def test_losses_and_doubles_that_were_planted_are_found(
     assert missing == {
         "01": "never delivered",
         "02": "every delivery failed",
-        "05": "delivered, and no end is told",
+        "05": "delivered, no end recorded",
         "15": "never delivered",
     }, "21 was committed; 20 was not, and 22 is too young"
     assert (twice["msg_id"][-2:], twice["times"], twice["group"]) == ("03", 2, "shippers")

@@ -16,7 +16,7 @@ from cometmq.spark.pipelines.findings.rows import Findings
 from cometmq.spark.pipelines.usage import WAYS, UsageSettings, usage
 from support.message_frames import START, message, write
 
-pytestmark = pytest.mark.soak_elsewhere
+pytestmark = pytest.mark.long_elsewhere
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

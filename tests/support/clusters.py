@@ -1,6 +1,7 @@
-"""The clusters a folder of tests runs on: ours, and real ones of both lines of RocketMQ.
+"""The clusters that tests run on: ours, and those of RocketMQ 4.9.7 and 5.3.3.
 
-``COMETMQ_CLUSTERS`` names them. A folder's ``conftest`` imports the fixtures it wants from here.
+``COMETMQ_CLUSTERS`` names them: ``comet`` (the default), versions of RocketMQ, separated by commas,
+or ``all``. The ``conftest`` of a folder imports the fixtures that it needs.
 """
 
 from __future__ import annotations
@@ -8,9 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from servers import VERSIONS, Cluster, Settings
+
+from support.tiers import is_long_run
 
 COMET = "comet"
 TARGETS = (COMET, *VERSIONS)
@@ -25,31 +29,53 @@ def chosen_targets() -> list[str]:
     return list(names)
 
 
-def is_long_run() -> bool:
-    """Whether everything runs everywhere, however long it takes."""
-    return os.environ.get("COMETMQ_ROUNDS", "ci") != "ci"
-
-
 def note(request: pytest.FixtureRequest, target: str) -> None:
-    """Write into the report of a test which cluster it talks to."""
+    """Record in the report of a test which cluster it connects to."""
     request.node.user_properties.append(("cluster", target))
 
 
-def skip_elsewhere(request: pytest.FixtureRequest, target: str) -> None:
-    """Skip what is not for this cluster, or not on every run."""
-    mark = request.node.get_closest_marker("only_on")
-    if mark is not None and target not in mark.args:
-        pytest.skip(f"is only for {' and '.join(mark.args)}")
-    if request.node.get_closest_marker("soak_elsewhere") and target != COMET and not is_long_run():
-        pytest.skip("real clusters are for long runs (COMETMQ_ROUNDS=soak)")
-    slow = request.node.get_closest_marker("soak_on")
-    if slow is not None and target in slow.args and not is_long_run():
-        pytest.skip(f"{target} is for long runs (COMETMQ_ROUNDS=soak)")
+def runs_here(item: pytest.Item, choose: Callable[[list[str], int], list[str]]) -> bool:
+    """Whether a test runs on the cluster of its ``target`` in this tier.
+
+    ``only_on(*targets)`` names the clusters that a test supports; without it, all. In the tier
+    ``all`` the test runs on each of them. In other tiers ``long_on(*targets)`` leaves these
+    clusters to the tier ``all``, ``long_elsewhere`` leaves all of RocketMQ's clusters to it, and
+    ``choose`` selects from the rest by a hash of the file's name. So each version of RocketMQ runs
+    a part of the files.
+    """
+    callspec = getattr(item, "callspec", None)
+    if callspec is None or "target" not in callspec.params:
+        return True
+    allowed = list(TARGETS)
+    if (only := item.get_closest_marker("only_on")) is not None:
+        allowed = [name for name in allowed if name in only.args]
+    if not is_long_run():
+        left = item.get_closest_marker("long_on")
+        later = VERSIONS if item.get_closest_marker("long_elsewhere") else left.args if left else ()
+        allowed = [name for name in allowed if name not in later]
+        allowed = choose(allowed, crc32(item.path.name.encode()))
+    return callspec.params["target"] in allowed
+
+
+def ours_and_one(allowed: list[str], number: int) -> list[str]:
+    """Our cluster and one of RocketMQ's."""
+    real = [name for name in allowed if name != COMET]
+    return [name for name in allowed if name == COMET] + one_of(real, number)
+
+
+def one_of(allowed: list[str], number: int) -> list[str]:
+    """One of the clusters, if there is one."""
+    return [allowed[number % len(allowed)]] if allowed else []
+
+
+def one_of_chosen(allowed: list[str], number: int) -> list[str]:
+    """One of those clusters that this process runs on."""
+    return one_of([name for name in allowed if name in chosen_targets()], number)
 
 
 @pytest.fixture(scope="session", params=chosen_targets())
 def target(request: pytest.FixtureRequest) -> str:
-    """Whose cluster this is: ``comet`` or a version of RocketMQ."""
+    """The cluster under test: ``comet`` or a version of RocketMQ."""
     name: str = request.param
     return name
 
@@ -59,7 +85,7 @@ MakeCluster = Callable[..., Cluster]
 
 @pytest.fixture
 def make_cluster(target: str, tmp_path: Path) -> Iterator[MakeCluster]:
-    """Start clusters for one test alone, with settings of the broker by RocketMQ's names."""
+    """Start clusters for one test, with broker settings by RocketMQ's names."""
     started: list[Cluster] = []
 
     def make(settings: Settings | None = None) -> Cluster:

@@ -49,6 +49,8 @@ class MemoryOffsets:
 
     def __init__(self) -> None:
         self.offsets: dict[MessageQueue, QueueOffset] = {}
+        self.failure: BaseException | None = None
+        """What `persist` raises."""
 
     async def load(self) -> None:
         """There is nothing to load."""
@@ -74,6 +76,8 @@ class MemoryOffsets:
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Keep what is there."""
+        if self.failure is not None:
+            raise self.failure
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop a queue."""

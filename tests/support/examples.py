@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "examples"
-TIMEOUT_S = 60
+TIMEOUT_S = 600
 
 EXPECTED = {
     "01_send": r"SEND_OK: orders@\S+ at offset \d+\n",
@@ -19,9 +19,9 @@ EXPECTED = {
     "07_follow_a_topic": r"(price 10\d, stored \d+ ms after it was sent\n){5}",
     "09_consume": r"(packed parcel \d\n){5}",
     "10_consume_in_order": r"(order-[12] (placed|paid|shipped)\n){6}",
-    "11_broadcast": r"(forgot price of hats\n){2}",
+    "11_broadcast": r"(cleared price of hats\n){2}",
     "12_retry_and_dead_letters": r"delivery 1 of invoice 7\ndelivery 2 of invoice 7\n"
-    r"invoice 7 died of builtins\.ValueError: no such customer\n",
+    r"invoice 7 failed with builtins\.ValueError: no such customer\n",
     "13_request_and_reply": r"a hat costs 12\n",
     "14_batches": r"500 messages in 1 request\nthe sum is 124750\n",
     "15_act_once": r"5 messages, 3 bookings: order-1, order-2, order-3\n",
@@ -31,8 +31,8 @@ EXPECTED = {
     r"object: compress_from_bytes=3000\nkeyword: compress_level=5\n",
     "19_transaction": r"COMMIT: NoneType\nUNKNOWN: IntegrityError\n",
     "20_without_asyncio": r"(a handler got note \d\n){3}pulled 3\n",
-    "21_look_at_a_group": r"1 member is online\ncommitted 2 of 4, 2 are left\n3: hour 3\n"
-    r"sent back: 4 are left\n",
+    "21_look_at_a_group": r"1 member is online\ncommitted 2 of 4, lag 2\n3: hour 3\n"
+    r"after the reset: lag 4\n",
     "22_pop": r"(served ticket \d\n){4}",
 }
 """What each example prints; they run in the order of their names, on one server."""

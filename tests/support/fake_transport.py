@@ -12,6 +12,7 @@ from cometmq.remoting import Connection, Processor, RemotingSettings, Supervisor
 from cometmq.remoting.wire import FastPath, turn_of
 
 PEER = ("10.0.0.9", 51000)
+WAIT_S = 60.0
 
 
 class FakeTransport(asyncio.Transport):
@@ -21,6 +22,7 @@ class FakeTransport(asyncio.Transport):
         super().__init__({"peername": peer})
         self.protocol: Connection
         self.writes: list[bytes] = []
+        self.wrote = asyncio.Event()
         self.stuck = False
         self.reading = True
         self.aborted = False
@@ -34,6 +36,7 @@ class FakeTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self._closing, "written after it was closed"
         self.writes.append(bytes(data))
+        self.wrote.set()
         if self.stuck:
             self._unsent += len(data)
             if self._unsent > self._high and not self._paused:
@@ -143,3 +146,11 @@ class Wired:
     @property
     def answers(self) -> list[Command]:
         return self.transport.commands()
+
+    async def answered(self, count: int) -> list[Command]:
+        """Wait until so many answers were written."""
+        async with asyncio.timeout(WAIT_S):
+            while len(found := self.answers) < count:
+                self.transport.wrote.clear()
+                await self.transport.wrote.wait()
+        return found

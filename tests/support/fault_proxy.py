@@ -22,7 +22,7 @@ from cometmq.protocol.command import Command, command_at
 HOST = "127.0.0.1"
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 ON_THE_WAY_MAX = 4096
-WAIT_S = 10.0
+WAIT_S = 100.0
 
 Drops = Callable[[Command, Command], bool]
 """Told a request and its answer, says whether the answer is to be lost."""

@@ -50,6 +50,10 @@ class MemoryBrokers:
         self.groups: dict[tuple[str, QueueKey], int] = {}
         self.away: set[str] = set()
         """Brokers that are not registered now."""
+        self.replicas: dict[QueueKey, Bounds] = {}
+        """What a replica says of queues whose master does not answer."""
+        self.denied: Exception | None = None
+        """What the next read ends with."""
         self.asked: Counter[str] = Counter()
         self.pulled: list[Filter | None] = []
         self.pulled_by: list[str] = []
@@ -125,16 +129,26 @@ class MemoryBrokers:
         return sorted(key for key in keys if key.topic in set(topics))
 
     def bounds(
-        self, keys: Iterable[QueueKey], *, gone: set[QueueKey] | None = None
+        self,
+        keys: Iterable[QueueKey],
+        *,
+        gone: set[QueueKey] | None = None,
+        masters_only: bool = False,
     ) -> dict[QueueKey, Bounds]:
         self.asked["bounds"] += 1
         there = self._there(keys, gone)
-        return {key: Bounds(self.held[key].min, self.held[key].max) for key in there}
+        for key in there:
+            if masters_only and key in self.replicas:
+                raise UnreachableError(f"{key}: the master of {key.broker} does not answer")
+        masters = {key: Bounds(self.held[key].min, self.held[key].max) for key in there}
+        return masters | {key: self.replicas[key] for key in there if key in self.replicas}
 
     def at_time(self, key_times: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
         self.asked["at_time"] += 1
         there = self._there(key_times, None)
-        return {key: self.held[key].first_at_or_after(key_times[key]) for key in there}
+        found = {key: self.held[key].first_at_or_after(key_times[key]) for key in there}
+        lowest = {key: replica.min for key, replica in self.replicas.items()}
+        return {key: max(offset, lowest.get(key, 0)) for key, offset in found.items()}
 
     def committed(self, group: str, keys: Iterable[QueueKey]) -> dict[QueueKey, int]:
         there = self._there(keys, None)
@@ -155,6 +169,9 @@ class MemoryBrokers:
     ) -> Iterator[bytes]:
         self.pulled.append(filter)
         self.pulled_by.append(group)
+        if self.denied is not None:
+            denied, self.denied = self.denied, None
+            raise denied
         place = wanted.start
         while place < wanted.end:
             (key,) = self._there([wanted.key], None)
@@ -180,7 +197,7 @@ class MemoryBrokers:
                 raise UnreachableError(f"{key}: {key.broker} is not registered now")
         missing = [key for key in keys if key not in self.held]
         if missing and gone is None:
-            raise GoneError(f"{missing[0]}: gone for good")
+            raise GoneError(f"{missing[0]}: no longer readable")
         if gone is not None:
             gone.update(missing)
         return [key for key in keys if key in self.held]

@@ -47,8 +47,8 @@ class _Peer:
         self.moved = asyncio.Event()
 
     async def wait_until(self, reached: Callable[[], bool]) -> None:
-        """Wait until something that this peer was told is so; fail after 5 seconds."""
-        async with asyncio.timeout(5):
+        """Wait until something that this peer was told is so; fail after a minute."""
+        async with asyncio.timeout(60):
             while not reached():
                 self.moved.clear()
                 await self.moved.wait()

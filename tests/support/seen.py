@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from cometmq.model.message import StoredMessage
 
-WAIT_S = 30.0
+WAIT_S = 300.0
 
 
 class Seen:

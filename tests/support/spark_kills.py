@@ -30,7 +30,7 @@ from processes import LAUNCHER, Process, ProcessError
 from servers import Cluster, connect, new_topic
 
 from cometmq.spark.sessions import StandaloneCluster
-from support.rounds import rounds
+from support.tiers import rounds
 
 PROGRAM = Path(__file__).with_name("spark_program.py")
 VICTIMS = ("worker", "driver", "broker")
@@ -101,7 +101,7 @@ def kill_at_random(
     """
     seed = random.SystemRandom().randrange(1 << 32)
     with place(where, folder / "spark") as found:
-        count = rounds(ci=3 if found.daemon is None else 1, soak=30)
+        count = rounds(test=3 if found.daemon is None else 1, long=30)
         killer = Killer(program, folder, found, cluster, topic, feed=feed, seed=seed)
         try:
             killer.run(count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from cometmq.system.files import Files
 
 PRODUCER = encode_host("192.168.1.2", 54321)
 BROKER = encode_host("10.0.0.1", 10911)
+WAIT_S = 60.0
 LOG_FILE_BYTES = 16 * 1024
 TOPIC = "orders"
 
@@ -27,7 +29,6 @@ def small_settings(root: Path, **changes: Any) -> StoreSettings:
         "consume_queue_ext_file_bytes": 256,
         "index_slots": 16,
         "index_entries": 64,
-        "flush_disk_type": "ASYNC_FLUSH",
     }
     return StoreSettings(**(values | changes))
 
@@ -39,6 +40,27 @@ def opened(
     store = MessageStore(small_settings(root, **changes), clock=clock or ManualClock(), files=files)
     store.open()
     return store
+
+
+class Announced:
+    """A store of which a test can await the end of a flush that a thread makes.
+
+    Make it in the event loop, whose tests wait.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self._flushed = asyncio.Event()
+
+    def flush(self, least_pages: int = 0) -> int:
+        flushed_to = self._store.flush(least_pages)
+        self._loop.call_soon_threadsafe(self._flushed.set)
+        return flushed_to
+
+    async def wait(self) -> None:
+        """Wait for the end of the first flush."""
+        await asyncio.wait_for(self._flushed.wait(), WAIT_S)
 
 
 def put(

@@ -25,7 +25,7 @@ from cometmq.client.config import ClientSettings, ProducerSettings, PullSettings
 from cometmq.model.errors import CometError
 
 PACE_S = 0.005
-CONTINUES_S = 30.0
+CONTINUES_S = 300.0
 QUICK_CLIENT = ClientSettings(call_timeout_ms=1_000, heartbeat_ms=1_000, route_refresh_ms=1_000)
 """Settings that make a client notice within a second or two what else takes half a minute."""
 QUICK_PUSH = PushSettings(

@@ -219,7 +219,7 @@ class Broker:
             try:
                 persist()
             except Exception:
-                log.exception("offsets could not be written at the stop")
+                log.exception("cannot write offsets during shutdown")
         parts.store.close()
 
 
@@ -227,4 +227,4 @@ async def _all_of(endings: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Let parts end side by side; one that fails keeps none of the others from it."""
     for outcome in await asyncio.gather(*endings, return_exceptions=True):
         if isinstance(outcome, Exception):
-            log.error("a part did not end in order", exc_info=outcome)
+            log.error("a component failed during shutdown", exc_info=outcome)

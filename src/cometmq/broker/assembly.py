@@ -209,7 +209,7 @@ def _arrivals(
             if topic == DELAY_TOPIC:
                 delay.arrived(queue_id)
         except Exception:
-            log.exception("an arrival was not told topic=%s queue=%d", topic, queue_id)
+            log.exception("cannot notify held pulls topic=%s queue=%d", topic, queue_id)
 
     return arrived
 

@@ -1,4 +1,4 @@
-"""The command line: starts servers, sends, reads, and looks into stores. `main` runs it."""
+"""The command line: starts servers, sends and reads messages, inspects stores. `main` runs it."""
 
 from cometmq.cli.main import main
 

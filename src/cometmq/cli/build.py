@@ -1,7 +1,4 @@
-"""Which build runs: compiled hot modules, or the same files interpreted.
-
-Source: ours.
-"""
+"""Finds which build runs: compiled hot modules, or the same files interpreted."""
 
 from __future__ import annotations
 
@@ -15,25 +12,33 @@ _PACKAGE = Path(cometmq.__file__).parent
 
 
 def build() -> str:
-    """Say which build runs: ``compiled`` or ``interpreted``."""
+    """Return the build that runs: ``compiled`` or ``interpreted``."""
     return "compiled" if compiled_modules() else "interpreted"
 
 
 def compiled_modules() -> list[str]:
     """Name the modules that this process loads from compiled files."""
     found = {
-        _module(path) for suffix in EXTENSION_SUFFIXES for path in _PACKAGE.rglob(f"*{suffix}")
+        _module(path)
+        for suffix in EXTENSION_SUFFIXES
+        for path in _PACKAGE.rglob(f"*{suffix}")
+        if _is_hot(path)
     }
     return sorted(name for name in found if _loads_compiled(name))
 
 
 def version_line() -> str:
-    """Say version, build and Python in one line."""
+    """Return version, build and Python in one line."""
     import platform
 
     count = len(compiled_modules())
     kind = f"compiled: {count} modules" if count else "interpreted"
     return f"cometmq {cometmq.__version__} ({kind}), Python {platform.python_version()}"
+
+
+def _is_hot(path: Path) -> bool:
+    """Whether a compiled file has a source beside it; Cython's own helpers have none."""
+    return path.with_name(path.name.partition(".")[0] + ".py").exists()
 
 
 def _module(path: Path) -> str:
@@ -42,6 +47,6 @@ def _module(path: Path) -> str:
 
 
 def _loads_compiled(name: str) -> bool:
-    """Whether the import system finds the compiled file; it may be told to prefer the source."""
+    """Whether imports load the compiled file; ``COMETMQ_BUILD`` may make them load the source."""
     spec = find_spec(name)
     return spec is not None and (spec.origin or "").endswith(tuple(EXTENSION_SUFFIXES))

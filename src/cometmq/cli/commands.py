@@ -1,6 +1,6 @@
-"""The commands and their options; what they do is imported when one of them runs.
+"""The commands and their options. The code of a command is imported when it runs.
 
-Source: ours; ``namesrv`` and ``broker`` take the options of mqnamesrv and mqbroker.
+``namesrv`` and ``broker`` take the options of mqnamesrv and mqbroker.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from cometmq.cli import options
 
 app = typer.Typer(
     name="cometmq",
-    help="Apache RocketMQ's message platform in Python: name server, broker, store and client.",
+    help="Apache RocketMQ's messaging system in Python: name server, broker, store and client.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 store_app = typer.Typer(
-    help="Look into the files of a store, without changing them.", no_args_is_help=True
+    help="Inspect the files of a store without changing them.", no_args_is_help=True
 )
 app.add_typer(store_app, name="store")
 
@@ -38,7 +37,7 @@ def _common(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Take the options that come before a command."""
+    """The options before a command."""
 
 
 @app.command()
@@ -121,23 +120,27 @@ def broker(
 
 @app.command()
 def send(
-    topic: Annotated[str, typer.Argument(help="Where to send.")],
-    body: Annotated[str, typer.Argument(help="Text to send; - sends each line of the input.")],
+    topic: Annotated[str, typer.Argument(help="Topic to send to.")],
+    body: Annotated[str, typer.Argument(help="Text to send; - sends each line of standard input.")],
     namesrv: options.ClientNameServers = "127.0.0.1:9876",
     tag: Annotated[str | None, typer.Option(help="Tag to filter by.", show_default="none")] = None,
     key: Annotated[
-        list[str] | None, typer.Option(help="Key to look it up by; give it again for more.")
+        list[str] | None, typer.Option(help="Key for lookups; repeat for several keys.")
     ] = None,
     order_key: Annotated[
         str | None,
-        typer.Option(help="Send to the queue of this key, in order.", show_default="none"),
+        typer.Option(
+            help="Messages with the same order key go to the same queue.", show_default="none"
+        ),
     ] = None,
     delay_level: Annotated[
-        int, typer.Option(min=0, max=18, help="0 for at once, else the broker's delay level.")
+        int, typer.Option(min=0, max=18, help="Delay level of the broker; 0 for no delay.")
     ] = 0,
-    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds to wait for each.")] = 3.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.01, help="Timeout of each send in seconds.")
+    ] = 3.0,
 ) -> None:
-    """Send messages and show where they are stored."""
+    """Send messages and print queue, offset and id of each."""
     from cometmq.cli import messages
     from cometmq.cli.event_loop import run
 
@@ -150,20 +153,23 @@ def send(
 
 @app.command()
 def tail(
-    topic: Annotated[str, typer.Argument(help="What to read.")],
+    topic: Annotated[str, typer.Argument(help="Topic to read.")],
     namesrv: options.ClientNameServers = "127.0.0.1:9876",
     last: Annotated[
-        int, typer.Option(min=0, help="Messages of each queue to begin with; 0 for new ones only.")
+        int, typer.Option(min=0, help="Start this many messages before the end of each queue.")
     ] = 10,
     count: Annotated[
-        int, typer.Option(min=0, help="End after this many messages; 0 for never.")
+        int, typer.Option(min=0, help="Stop after this many messages; 0 for no limit.")
     ] = 0,
     tag: Annotated[str, typer.Option(help="Tags to read: a || b; * for all.")] = "*",
     sql: Annotated[
-        str | None, typer.Option(help="SQL92 over properties, instead of tags.", show_default="no")
+        str | None,
+        typer.Option(
+            help="SQL92 filter instead of tags; RocketMQ's brokers only.", show_default="no"
+        ),
     ] = None,
 ) -> None:
-    """Show a topic's messages as they come, without committing anything."""
+    """Print a topic's messages as they arrive, without committing offsets."""
     from cometmq.cli import messages
     from cometmq.cli.event_loop import run
 
@@ -173,11 +179,11 @@ def tail(
 @app.command()
 def demo(
     seconds: Annotated[
-        float, typer.Option(min=5, max=600, help="Seconds the whole demo takes.")
-    ] = 30.0,
+        float, typer.Option(min=5, max=600, help="Duration of the demo in seconds.")
+    ] = 15.0,
     rate: Annotated[int, typer.Option(min=1, max=5_000, help="Messages sent per second.")] = 500,
 ) -> None:
-    """Show a server at work: live figures, a SIGKILL in the middle, and nothing lost."""
+    """Run a server under load, kill it with SIGKILL, and check that no message is lost."""
     from cometmq.cli.demo import run_demo
 
     raise typer.Exit(run_demo(seconds=seconds, rate=rate))
@@ -188,12 +194,12 @@ def pipeline(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Name of the pipeline and its options, or --list; NAME --help shows them.",
+            help="Pipeline and its options; --list lists the pipelines, NAME --help the options.",
             metavar="NAME [OPTIONS]",
         ),
     ] = None,
     script: Annotated[
-        bool, typer.Option("--script", help="Show the file to hand to spark-submit.")
+        bool, typer.Option("--script", help="Print the path of the script for spark-submit.")
     ] = False,
 ) -> None:
     """Run a data pipeline on Spark: archive, replay, verify, audit and others."""
@@ -207,13 +213,15 @@ def pipeline(
 
 @app.command("pipeline-demo")
 def pipeline_demo(
-    seconds: Annotated[float, typer.Option(min=2, max=600, help="Seconds of orders.")] = 20.0,
+    seconds: Annotated[
+        float, typer.Option(min=2, max=600, help="Duration of the orders in seconds.")
+    ] = 20.0,
     rate: Annotated[int, typer.Option(min=1, max=2_000, help="Orders per second.")] = 200,
-    folder: Annotated[
-        Path, typer.Option(help="Gets a folder with the archive and the reports.")
-    ] = Path("pipeline-demo"),
+    folder: Annotated[Path, typer.Option(help="Folder for the archive and the reports.")] = Path(
+        "pipeline-demo"
+    ),
 ) -> None:
-    """Show data pipelines at work: live totals, an archive, dead letters, an audit, reports."""
+    """Run example pipelines: live totals, an archive, dead letters, an audit, reports."""
     from cometmq.cli.pipeline_demo import run_pipeline_demo
 
     raise typer.Exit(run_pipeline_demo(seconds=seconds, rate=rate, folder=folder))
@@ -224,7 +232,7 @@ StorePath = Annotated[Path, typer.Argument(help="Directory of the store.", metav
 
 @store_app.command("list")
 def store_list(path: StorePath, config: options.ConfigFile = None) -> None:
-    """List the queues of a store: their bounds and their messages."""
+    """List the queues of a store with their offsets and message counts."""
     from cometmq.cli import store_files
 
     store_files.list_queues(path, config)
@@ -233,15 +241,16 @@ def store_list(path: StorePath, config: options.ConfigFile = None) -> None:
 @store_app.command("show")
 def store_show(
     path: StorePath,
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    queue: Annotated[int, typer.Option(min=0, help="The queue's number.")] = 0,
+    topic: Annotated[str, typer.Argument(help="Topic of the queue.")],
+    queue: Annotated[int, typer.Option(min=0, help="Queue id.")] = 0,
     offset: Annotated[
-        int | None, typer.Option(help="First queue offset.", show_default="the oldest")
+        int | None,
+        typer.Option(help="Queue offset of the first message.", show_default="the oldest"),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Messages to show.")] = 10,
+    count: Annotated[int, typer.Option(min=1, help="Number of messages to print.")] = 10,
     config: options.ConfigFile = None,
 ) -> None:
-    """Show messages of one queue of a store."""
+    """Print messages of one queue of a store."""
     from cometmq.cli import store_files
 
     store_files.show(path, config, topic, queue, offset, count)
@@ -249,7 +258,7 @@ def store_show(
 
 @store_app.command("verify")
 def store_verify(path: StorePath, config: options.ConfigFile = None) -> None:
-    """Check every record, queue entry and index entry of a store; exit code 1 if one is bad."""
+    """Check all records, consume-queue units and index entries; exit code 1 on a finding."""
     from cometmq.cli import store_files
 
     raise typer.Exit(0 if store_files.verify(path, config) else 1)

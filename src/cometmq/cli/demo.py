@@ -1,9 +1,7 @@
-"""A server at work for half a minute: sends, receives, is killed, comes back, and lost nothing.
+"""Runs the demo: sends and receives, kills the server, starts it again, and counts what was lost.
 
-The server is one process of its own on a temporary store. Producer and consumer run here and talk
-to it over TCP. In the middle the server is killed with SIGKILL and started again on the same store.
-
-Source: ours.
+The server is a separate process on a temporary store. Producer and consumer run in this process and
+connect to it. Halfway the server is killed with SIGKILL and started again on the same store.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cometmq.cli.build import version_line
 from cometmq.cli.demo_figures import Figures
 from cometmq.cli.demo_view import View, summary
 from cometmq.cli.event_loop import run
@@ -43,9 +42,9 @@ IN_FLIGHT_MAX = 512
 RETRY_S = 0.05
 CATCH_UP_S = 8.0
 PATIENCE_S = 15.0
-"""How much longer than asked for the demo may take before it is given up."""
+"""The demo fails if it takes this much longer than ``--seconds``."""
 END_S = 4.0
-"""Kept back of the whole time for catching up and stopping."""
+"""Part of the duration that is reserved for receiving the last messages and stopping."""
 
 
 def run_demo(*, seconds: float, rate: int) -> int:
@@ -56,11 +55,12 @@ def run_demo(*, seconds: float, rate: int) -> int:
         rate: messages sent per second.
     """
     console = Console()
+    console.print(version_line(), highlight=False, soft_wrap=True)
     logging.getLogger("cometmq").addHandler(logging.NullHandler())
     try:
         figures = run(_demo(seconds, rate, console))
     except (CometError, TimeoutError) as error:
-        reason = str(error) or "it took too long"
+        reason = str(error) or "timed out"
         console.print(f"the demo failed: {reason}", style="red", highlight=False)
         return 1
     except asyncio.CancelledError:
@@ -68,7 +68,7 @@ def run_demo(*, seconds: float, rate: int) -> int:
     for line in summary(figures):
         console.print(line, highlight=False, soft_wrap=True)
     ok = figures.lost == 0 and figures.acknowledged > 0
-    console.print("nothing was lost" if ok else "MESSAGES WERE LOST", highlight=False)
+    console.print("no message was lost" if ok else "MESSAGES WERE LOST", highlight=False)
     return 0 if ok else 1
 
 
@@ -87,14 +87,14 @@ async def _demo(seconds: float, rate: int, console: Console) -> Figures:
 
 
 def _end_on_sigterm() -> None:
-    """Let SIGTERM end the demo as Ctrl-C does: with nothing left running."""
+    """Make SIGTERM end the demo as Ctrl-C does, without leaving processes behind."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 class _Server:
-    """The one server process, which can be killed and started again in the same place."""
+    """The server process; it can be killed and started again on the same store and ports."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -161,8 +161,10 @@ async def _crash(figures: Figures, server: _Server, after_s: float) -> None:
     """Kill the server in the middle, and start it again on the same store."""
     figures.phase = "sending and receiving"
     await asyncio.sleep(after_s)
-    figures.phase = "the server is dead"
-    figures.notes.append(f"SIGKILL to the server, with {figures.acknowledged} acknowledged")
+    figures.phase = "the server is down"
+    figures.notes.append(
+        f"SIGKILL sent to the server after {figures.acknowledged} acknowledged messages"
+    )
     killed_at = time.monotonic()
     await server.kill()
     before = figures.acknowledged
@@ -170,7 +172,7 @@ async def _crash(figures: Figures, server: _Server, after_s: float) -> None:
     figures.restart_s = time.monotonic() - killed_at
     await figures.wait_until(lambda: figures.acknowledged > before)
     figures.outage_s = time.monotonic() - killed_at
-    figures.notes.append(f"the server is back on its store after {figures.restart_s:.2f} s")
+    figures.notes.append(f"the server is ready again after {figures.restart_s:.2f} s")
     figures.phase = "sending and receiving, after the crash"
 
 

@@ -1,7 +1,4 @@
-"""What the demo counts: each message by its number, from sent to received.
-
-Source: ours.
-"""
+"""Counts the demo's messages, each by its number, from sent to received."""
 
 from __future__ import annotations
 
@@ -11,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 LOOK_S_MIN = 0.1
-"""Looks closer together than this would give rates by chance."""
+"""Shorter intervals would give random rates."""
 
 RECENT = 4_000
-"""Latencies that the percentiles look back on."""
+"""Number of latest latencies that the percentiles use."""
 
 
 @dataclass(slots=True)
@@ -22,29 +19,29 @@ class Figures:
     """Counts and latencies of one run."""
 
     sent: int = 0
-    """Messages given to the producer."""
+    """Messages passed to the producer."""
     retried: int = 0
-    """Sends that failed and were made again."""
+    """Sends that failed and were retried."""
     acknowledged: int = 0
     received: Counter[int] = field(default_factory=Counter)
     missing: set[int] = field(default_factory=set)
     """Messages acknowledged and not received yet."""
     moved: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set whenever a message was acknowledged or received."""
+    """Set when a message is acknowledged or received."""
     send_ms: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     arrive_ms: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     samples: deque[str] = field(default_factory=lambda: deque(maxlen=4))
-    """A few of the messages received lately."""
+    """Some of the latest received messages."""
     notes: deque[str] = field(default_factory=deque)
-    """What happened and was not shown yet."""
+    """Events that are not shown yet."""
     phase: str = "starting"
     restart_s: float | None = None
-    """From SIGKILL until the server said it was ready again."""
+    """From SIGKILL until the server is ready again."""
     outage_s: float | None = None
-    """From SIGKILL until the first send was acknowledged again."""
+    """From SIGKILL until the first acknowledged send."""
 
     def note_acknowledged(self, number: int, took_ms: float) -> None:
-        """Count a message whose sender was told that it is stored."""
+        """Count an acknowledged message."""
         self.acknowledged += 1
         self.send_ms.append(took_ms)
         if number not in self.received:
@@ -52,7 +49,7 @@ class Figures:
         self.moved.set()
 
     def note_received(self, number: int, took_ms: float) -> None:
-        """Count a message that came out again."""
+        """Count a received message."""
         self.received[number] += 1
         self.arrive_ms.append(took_ms)
         self.missing.discard(number)
@@ -84,7 +81,7 @@ def percentile(values: deque[float], share: float) -> float:
 
 
 class Rates:
-    """Messages per second since the last look."""
+    """Messages per second since the last update."""
 
     def __init__(self) -> None:
         self._at = 0.0
@@ -94,7 +91,7 @@ class Rates:
         self.received_per_s = 0.0
 
     def look(self, figures: Figures, now: float) -> None:
-        """Work out the rates since the last look at the figures."""
+        """Compute the rates since the last update."""
         elapsed = now - self._at
         if elapsed < LOOK_S_MIN:
             return

@@ -1,7 +1,4 @@
-"""How the demo shows itself: a live table on a terminal, plain lines elsewhere.
-
-Source: ours.
-"""
+"""Shows the demo: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ LIVE_S, PLAIN_S = 0.25, 1.0
 
 
 class View:
-    """Shows figures every moment until it is left, then nothing more."""
+    """Shows the figures repeatedly until the context ends."""
 
     def __init__(self, figures: Figures, console: Console) -> None:
         self._figures = figures
@@ -97,12 +94,12 @@ class View:
             f"{percentile(figures.arrive_ms, 0.99):.1f}",
         )
         table.add_row("lag", "", f"{figures.lost:,}", "", "")
-        table.add_row("sent again", "", f"{figures.retried:,}", "", "")
+        table.add_row("send retries", "", f"{figures.retried:,}", "", "")
         return Group(table, *(Text(sample, style="dim") for sample in figures.samples))
 
 
 def summary(figures: Figures) -> list[str]:
-    """Tell how it went, line by line."""
+    """Return the result of the demo, line by line."""
     lines = [
         f"sent={figures.sent} acknowledged={figures.acknowledged}"
         f" received={len(figures.received)} duplicates={figures.duplicates} lost={figures.lost}",
@@ -111,6 +108,6 @@ def summary(figures: Figures) -> list[str]:
         outage = f"{figures.outage_s:.2f}" if figures.outage_s is not None else "?"
         lines.append(
             f"killed with SIGKILL: ready again after {figures.restart_s:.2f} s,"
-            f" sends acknowledged again after {outage} s, {figures.retried} sends made again"
+            f" sends acknowledged again after {outage} s, {figures.retried} sends retried"
         )
     return lines

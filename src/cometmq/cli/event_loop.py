@@ -1,7 +1,4 @@
-"""The event loop that commands run on: uvloop where it is installed, else asyncio's own.
-
-Source: ours.
-"""
+"""The event loop that commands run on: uvloop if it is installed, otherwise asyncio's."""
 
 from __future__ import annotations
 

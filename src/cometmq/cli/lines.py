@@ -1,7 +1,4 @@
-"""How a message is shown in one line.
-
-Source: ours.
-"""
+"""Formats a message as one line."""
 
 from __future__ import annotations
 

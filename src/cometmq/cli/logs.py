@@ -1,7 +1,4 @@
-"""Where log lines go: to standard error, one sentence with key=value each.
-
-Source: ours.
-"""
+"""Sends log lines to standard error, each a sentence with key=value pairs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Where the command line begins, and the exit codes it ends with.
+"""The entry point of the command line, and its exit codes.
 
-0 done · 1 it failed · 2 misused: an unknown option, a wrong setting. Source: ours.
+0 done · 1 failed · 2 wrong usage: an unknown option or an invalid setting.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 
 def main() -> NoReturn:
-    """Run the command that the arguments say and exit with its code."""
+    """Run the command that the arguments name, and exit with its code."""
     try:
         sys.exit(_run(sys.argv[1:]))
     except ConfigError as error:
@@ -26,7 +26,7 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read our output has seen enough; the interpreter must not try to write the rest.
+        # The reader closed the pipe; the interpreter must not try to write the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(FAILED)
 
@@ -37,7 +37,7 @@ def _run(arguments: list[str]) -> int:
         return quick.run(call)
     from cometmq.cli.commands import app
 
-    app()
+    app(prog_name="cometmq")
     return 0
 
 

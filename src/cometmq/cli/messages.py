@@ -1,7 +1,4 @@
-"""Sends and shows messages from the command line.
-
-Source: ours.
-"""
+"""Sends and shows messages from the command line."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The options that several commands share, with their help.
+"""Options that several commands share, with their help.
 
-Source: ours; the short names are those of RocketMQ's start scripts where it has them.
+Short names are those of RocketMQ's start scripts, if these have them.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ Host = Annotated[
     str | None,
     typer.Option(
         "--host",
-        help="Local address to listen on; 0.0.0.0 is every IPv4 address.",
+        help="Local address to listen on; 0.0.0.0 for all IPv4 addresses.",
         show_default="127.0.0.1",
     ),
 ]
 NamesrvPort = Annotated[
     int | None,
     typer.Option(
-        min=0, max=65_535, help="TCP port of the name server; 0 takes a free one.",
+        min=0, max=65_535, help="TCP port of the name server; 0 for a free port.",
         show_default=str(NAMESRV_PORT),
     ),
 ]  # fmt: skip
 BrokerPort = Annotated[
     int | None,
     typer.Option(
-        min=0, max=65_535, help="TCP port of the broker, which also uses the port two below; "
-        "0 takes free ones.", show_default=str(BROKER_PORT),
+        min=0, max=65_535, help="TCP port of the broker, which also listens on this port minus 2; "
+        "0 for free ports.", show_default=str(BROKER_PORT),
     ),
 ]  # fmt: skip
 Store = Annotated[
@@ -45,7 +45,7 @@ ConfigFile = Annotated[
 ]
 PrintConfig = Annotated[
     bool,
-    typer.Option("--print-config", help="Print the settings in effect and where each came from."),
+    typer.Option("--print-config", help="Print every setting in effect and its source."),
 ]
 NameServers = Annotated[
     str | None,
@@ -66,5 +66,5 @@ ClientNameServers = Annotated[
 ]  # fmt: skip
 LogLevel = Annotated[
     str,
-    typer.Option("--log-level", help="Least level of log lines: debug, info, warning or error."),
+    typer.Option("--log-level", help="Minimum level of log lines: debug, info, warning or error."),
 ]

@@ -1,6 +1,6 @@
 """``cometmq pipeline``: runs a data pipeline on Spark.
 
-What pipelines need is an extra; without it the command says what to install. Source: ours.
+Pipelines need the extra ``spark``; without it the command prints what to install.
 """
 
 from __future__ import annotations
@@ -41,4 +41,6 @@ def check_installed() -> None:
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise ConfigError(f"pipelines need {' and '.join(missing)}: pip install 'cometmq[spark]'")
+        raise ConfigError(
+            f"pipelines need {' and '.join(missing)}: install CometMQ with the extra 'spark'"
+        )

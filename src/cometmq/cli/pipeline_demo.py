@@ -1,10 +1,8 @@
-"""Data pipelines at work for a minute: live totals, an archive, dead letters, an audit, a report.
+"""Runs example pipelines for a minute: live totals, an archive, dead letters, an audit, a report.
 
-A shop orders at a server of its own; local Spark adds the orders up while they come, then archives
-the log, asks why messages died and whether archive and topic hold the same. What is found is held
-against what the shop knows it sent. Nothing is left running; the findings stay as files.
-
-Source: ours.
+A shop sends orders to a separate server. Local Spark computes live totals, archives the log,
+analyzes the dead letters and compares the archive with the topic. The demo compares the results
+with what the shop sent. It stops all processes and keeps the reports as files.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ BROKER = "broker-a"
 
 
 def run_pipeline_demo(*, seconds: float, rate: int, folder: Path) -> int:
-    """Run the demo and give the exit code: 0 if everything that was sent was found.
+    """Run the demo and return the exit code: 0 if all sent messages were found.
 
     Args:
         seconds: how long the shop orders.
@@ -63,12 +61,12 @@ def run_pipeline_demo(*, seconds: float, rate: int, folder: Path) -> int:
     except CometError as error:
         console.print(f"the demo failed: {type(error).__name__}: {error}", style="red")
         return 1
-    console.print(f"\nall of it took {time.monotonic() - begun:.0f} s; nothing is left running")
+    console.print(f"\nfinished in {time.monotonic() - begun:.0f} s; all processes have ended")
     return 0 if good else 1
 
 
 def _end(number: int, frame: object) -> None:
-    """End in order, as Ctrl-C does: with nothing left running."""
+    """End as Ctrl-C does, without leaving processes behind."""
     sys.exit(128 + number)
 
 
@@ -95,7 +93,7 @@ class _Demo:
         self._checks: list[tuple[str, object, object]] = []
 
     def run(self, seconds: float) -> bool:
-        """Do everything, print what was found, and tell whether it is what was sent."""
+        """Run all steps, print the results, and return whether they match what was sent."""
         with Server(self._own).serving() as server, Desk(server.name_servers).billing() as desk:
             self._say(f"a server is up, with a broker's files in {server.store}")
             with Shop(server.name_servers, self._rate).ordering() as shop:

@@ -1,8 +1,8 @@
-"""What the demo of pipelines has to look at: a server, a shop that orders, a desk that bills.
+"""The programs that the pipelines' demo observes: a server, a shop that orders, a desk that bills.
 
-The server is one process of its own on a store below the demo's folder. Orders go out at an even
-rate. The desk consumes them as a group, cannot bill some of them however often they come, and so
-leaves dead letters that say why. Source: ours.
+The server is a separate process on a store below the demo's folder. The shop sends orders at a
+constant rate. The desk consumes them as a group. Some orders fail in each delivery and become dead
+letters with a reason.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 TOPIC, DESK = "orders", "billing"
 QUEUES = 4
 COUNTRIES = {"DE": 31, "FR": 24, "IT": 19, "ES": 14, "AT": 9, "XX": 3}
-"""Countries of the orders and how often each comes; nobody can bill an order from XX."""
+"""Countries of the orders with their weights; billing an order from XX always fails."""
 STATES = ("new", "paid", "shipped")
 START_S, STOP_S, WAIT_S = 60.0, 10.0, 60.0
 TICK_S = 0.02
@@ -255,5 +255,5 @@ def _dead_letters(admin: AdminClient) -> int:
     try:
         bounds = admin.queue_bounds(dlq_topic(DESK))
     except CometError:
-        return 0  # nobody has died yet: the topic is made with the first
+        return 0  # the topic is created with the first dead letter
     return sum(each.max_offset - each.min_offset for each in bounds.values())

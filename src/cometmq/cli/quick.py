@@ -1,9 +1,7 @@
-"""Starts servers without loading the command-line library, which takes longer than they do.
+"""Starts servers without the command-line library, which loads slower than a server starts.
 
-The plain options of the server commands are read here. Whatever is not plain (help, a mistake)
-is left to the full command line, which knows the same options; a test compares the two.
-
-Source: ours.
+This module reads the plain options of the server commands. It leaves other arguments (help,
+mistakes) to the full command line, which has the same options; a test compares the two.
 """
 
 from __future__ import annotations

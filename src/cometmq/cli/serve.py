@@ -1,10 +1,8 @@
 """Runs a server until a signal asks it to stop.
 
-Ready is said once, after the server serves: one line on standard output. SIGTERM and Ctrl-C stop
-accepting, drain, flush, write the checkpoint and end with exit code 0; what takes longer than the
-time for it is cut off with exit code 1.
-
-Source: ours.
+It prints one line that starts with ``ready`` when the server serves requests. On SIGTERM or Ctrl-C
+it stops accepting, drains, flushes, writes the checkpoint and ends with exit code 0. If that takes
+longer than the grace time, it ends with exit code 1.
 """
 
 from __future__ import annotations
@@ -81,7 +79,7 @@ async def _stop(server: Server) -> bool:
         async with asyncio.timeout(STOP_S):
             await server.stop()
     except TimeoutError:
-        log.error("stopping took longer than %g s and was cut off", STOP_S)
+        log.error("shutdown exceeded %g s and was aborted", STOP_S)
         return False
     return True
 

@@ -1,9 +1,7 @@
-"""Puts servers together from options and files, and runs them.
+"""Creates servers from options and files, and runs them.
 
-The broker and its store read one properties file; where the command line says the same, it wins. A
-name server in the same process takes nothing from that file.
-
-Source: ours; the order of precedence is that of RocketMQ's start-up.
+The broker and its store read one properties file. An option of the command line takes precedence
+over it, as in RocketMQ. A name server in the same process does not read that file.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ class Standalone:
         await self.broker.start()
 
     async def stop(self) -> None:
-        """Stop the broker first, so that it can say goodbye to the name server."""
+        """Stop the broker first, so that it can unregister from the name server."""
         if self.broker is not None:
             await self.broker.stop()
         if self.name_server is not None:
@@ -177,7 +175,7 @@ def _broker_configuration(
 
 
 def _take_free_port(parts: Configuration) -> None:
-    """Choose a port for the broker whose neighbour two below is free too."""
+    """Choose a free port for the broker; the port minus two is free too."""
     from cometmq.testing.ports import free_broker_port
 
     parts.set({"listenPort": str(free_broker_port())})
@@ -194,7 +192,7 @@ def _show(*configurations: Configuration) -> int:
 
 
 def _begin(log_level: str, *configurations: Configuration) -> None:
-    """Open the log, and say there once what of the settings has no effect."""
+    """Set up logging, and log once which settings have no effect."""
     logs.configure(log_level)
     for configuration in configurations:
         if warning := configuration.warning():

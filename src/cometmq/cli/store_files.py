@@ -1,7 +1,4 @@
-"""Looks into the files of a store, without changing them.
-
-Source: ours.
-"""
+"""Inspects the files of a store without changing them."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from cometmq.system.configuration import load
 from cometmq.system.rocketmq_keys import BROKER_KEYS
 
 FINDINGS_MAX = 1_000
-"""Findings shown at most; a store with more is beyond looking at them one by one."""
+"""At most this many findings are printed."""
 
 
 def list_queues(path: Path, config: Path | None) -> None:
-    """Print what the commit log spans, and each queue with its bounds."""
+    """Print the range of the commit log, and each queue with its bounds."""
     with _open(path, config) as reader:
         print(_log_line(reader))
         for line in _table(reader.queues()):
@@ -41,17 +38,19 @@ def show(
         found = [queue for queue in reader.queues() if queue.topic == topic]
         if queue_id not in [queue.queue_id for queue in found]:
             there = ", ".join(str(queue.queue_id) for queue in found) or "none"
-            raise ConfigError(f"{path} has no queue {queue_id} of topic {topic!r}; it has: {there}")
+            raise ConfigError(
+                f"{path} has no queue {queue_id} of topic {topic!r}; queues of the topic: {there}"
+            )
         for log_offset, _, _ in reader.units(topic, queue_id, offset or 0, count):
             place = next(reader.records(log_offset), None)
             if place is None:
-                print(f"no record at log offset {log_offset}")
+                print(f"no record at physical offset {log_offset}")
             else:
                 print(line_of(decode_record(reader.record_bytes(place))))
 
 
 def verify(path: Path, config: Path | None) -> bool:
-    """Print everything that does not hang together; gives whether nothing was found."""
+    """Print all findings; return whether there are none."""
     with _open(path, config) as reader:
         findings = 0
         for finding in itertools.islice(reader.verify(), FINDINGS_MAX):
@@ -79,7 +78,7 @@ def _open(path: Path, config: Path | None) -> StoreReader:
 def _log_line(reader: StoreReader) -> str:
     files = reader.log_files()
     begin = files[0].base_offset if files else 0
-    closed = "closed in order" if reader.was_closed() else "open, or not closed in order"
+    closed = "closed cleanly" if reader.was_closed() else "in use, or not closed cleanly"
     return f"commit log: files={len(files)} begin={begin} end={reader.end.offset}, {closed}"
 
 

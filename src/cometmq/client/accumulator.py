@@ -164,5 +164,5 @@ def _end_all(entries: list[_Entry]) -> None:
     for entry in entries:
         if not entry.promise.done():
             entry.promise.set_exception(
-                ClientClosedError("the producer was closed: the message is perhaps stored")
+                ClientClosedError("the producer was closed: the message may be stored")
             )

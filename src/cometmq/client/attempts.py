@@ -16,7 +16,7 @@ _NOT_SENT = (ConnectError, TooManyCallsError)
 
 
 class NoMasterError(ConnectError):
-    """The broker has no master now; nothing was sent."""
+    """The broker has no master now; not sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ def final_error(topic: str, attempts: list[SendAttempt], *, in_time: bool) -> Co
     last = attempts[-1].error if attempts else None
     if isinstance(last, ResponseError):
         for attempt in attempts[:-1]:
-            state = "perhaps stored" if attempt.maybe_stored else "not stored"
-            last.add_note(f"an earlier try failed, {state}: {attempt}")
+            state = "may be stored" if attempt.maybe_stored else "not stored"
+            last.add_note(f"an earlier attempt failed, {state}: {attempt}")
         return last
     if in_time and not isinstance(last, CallTimeoutError):
         return SendFailedError(topic, attempts)

@@ -95,11 +95,8 @@ class BegunSends:
         return self._quick.begin(message, place, timeout, awaited=True) if self._open else None
 
     async def drain(self, timeout: float) -> bool:
-        """Wait until one more message may be begun; False when time runs out."""
-        if not await self._pressure.wait(0, timeout):
-            return False
-        self._pressure.give_back(0)
-        return True
+        """Wait until there is room for what was refused; False when time runs out."""
+        return await self._pressure.drain(timeout)
 
     async def close(self, timeout: float) -> None:
         """Take no more sends, and wait for those that were begun; late ones end with an error."""
@@ -158,7 +155,7 @@ def _end(promise: Promise) -> None:
 
 def closed_error() -> ClientClosedError:
     """The end of a send that was begun and not finished when its producer was closed."""
-    return ClientClosedError("the producer was closed: the message is perhaps stored")
+    return ClientClosedError("the producer was closed: the message may be stored")
 
 
 def _size_of(message: Message) -> int:

@@ -31,7 +31,9 @@ def _transaction_group(request: Request) -> str:
     found = decode_messages(request.body)
     group = found[0].properties.get(names.PGROUP) if found else None
     if not group:
-        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"a check without {names.PGROUP}")
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR, f"the transaction check lacks the property {names.PGROUP}"
+        )
     return group
 
 
@@ -87,6 +89,7 @@ class BrokerRequests:
         processor = self._members.get((request.code, group))
         if processor is None:
             raise ResponseError(
-                ResponseCode.SYSTEM_ERROR, f"no member of group {group} in this client answers that"
+                ResponseCode.SYSTEM_ERROR,
+                f"no member of group {group} in this client handles the request",
             )
         return processor(request)

@@ -1,10 +1,11 @@
-"""Compares what this member of a group subscribes with what the others do.
+"""Compares this member's subscriptions with those of the other members of its group.
 
-All members of a group must subscribe the same topics with the same filters: a broker knows one
-subscription per group, and members divide queues that only some of them read. Our broker tells what
-each member subscribes; RocketMQ's tells only the group's table, in which the last heartbeat wins.
+All members of a group must have the same subscriptions. A broker uses one subscription per group,
+and the group also divides queues among members that do not read them. CometMQ's broker returns the
+subscriptions of each member. RocketMQ's broker returns only the group's table, which the last
+heartbeat overwrites.
 
-Source: ours; the table is ConsumerConnection, RocketMQ 5.3.
+Source: ConsumerConnection, RocketMQ 5.3.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ PAUSE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One topic that a member of the group wants otherwise than this one does."""
+    """One topic whose subscription differs between this member and another one."""
 
     client_id: str
-    """The other member; empty if the broker tells only what the group as a whole subscribes."""
+    """The other member; empty if the broker returns only the group's subscription."""
     topic: str
     theirs: str | None
-    """Their expression; None if they do not subscribe the topic."""
+    """The other expression; None if the other member does not subscribe to the topic."""
     mine: str | None
-    """This member's expression; None if it does not subscribe the topic."""
+    """This member's expression; None if it does not subscribe to the topic."""
 
     def __str__(self) -> str:
         who = f"member {self.client_id}" if self.client_id else "the group's table at the broker"
@@ -64,18 +65,18 @@ def _said(expression: str | None) -> str:
 async def check(
     instance: ClientInstance, group: str, mine: Mapping[str, Filter]
 ) -> list[Difference]:
-    """Ask the brokers of this member's topics who in the group subscribes otherwise.
+    """Read the other members' subscriptions from the brokers, and return the differences.
 
     Args:
-        instance: of this member; its heartbeat has told the brokers of ``mine`` already.
+        instance: this member's instance; its heartbeat has sent ``mine`` to the brokers.
         group: the consumer group, without a namespace.
         mine: this member's subscriptions by topic, without a namespace.
 
     Returns:
-        The differences, sorted; none if all agree, or if no broker knows the group.
+        The differences, sorted; empty if all agree, or if no broker knows the group.
 
     Raises:
-        CometError: no broker answered.
+        CometError: no broker responded.
     """
     names = instance.namespace
     wire = {names.wrap_topic(topic): wanted for topic, wanted in mine.items()}
@@ -223,12 +224,14 @@ class SubscriptionWatch:
         before, self._found = self._found, found
         if found and found != before:
             log.warning(
-                "Members of a group subscribe differently. group=%s differences=%s",
+                "members of a group have different subscriptions group=%s differences=%s",
                 self._group,
                 "; ".join(map(str, found[:LOGGED_MAX])),
             )
         elif before and not found:
-            log.info("All members of a group subscribe the same again. group=%s", self._group)
+            log.info(
+                "all members of a group have the same subscriptions again group=%s", self._group
+            )
         return list(found)
 
     async def _run(self) -> None:

@@ -61,7 +61,7 @@ class Destinations:
             topic, new_topic_queues=self._settings.new_topic_queues, timeout=timeout
         )
         if not route.publish_queues:
-            raise TopicNotFoundError(topic, "it has no queue that may be written to")
+            raise TopicNotFoundError(topic, "it has no writable queue")
         return route
 
     async def queues(self, topic: str, timeout: float) -> list[MessageQueue]:
@@ -126,7 +126,9 @@ class Destinations:
         if place.queue is not None:
             queue = self.on_wire(place.queue)
             if queue.topic != outgoing.topic:
-                raise QueueNotFoundError(f"{place.queue} is no queue of {outgoing.message.topic}")
+                raise QueueNotFoundError(
+                    f"{place.queue} is not a queue of {outgoing.message.topic}"
+                )
             return queue
         if place.selector is None:
             return None

@@ -64,9 +64,9 @@ class Detector:
                 address, RequestCode.GET_MAX_OFFSET, header, timeout=self._timeout_s
             )
         except RemotingError as error:
-            log.debug("broker still left alone broker=%s error=%s", broker, error)
+            log.debug("broker still avoided broker=%s error=%s", broker, error)
         else:
-            log.info("broker answers again broker=%s", broker)
+            log.info("broker responds again broker=%s", broker)
             self._latency.forget(broker)
 
     def _master_of(self, broker: str) -> tuple[str, str] | None:

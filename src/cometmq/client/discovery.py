@@ -46,13 +46,13 @@ async def ask(url: str, *, timeout: float = ANSWER_S) -> list[str]:
         async with asyncio.timeout(timeout):
             answer = await _get(url)
     except TimeoutError:
-        raise NameServerError(f"{url} did not answer within {timeout:g} s") from None
+        raise NameServerError(f"{url} did not respond within {timeout:g} s") from None
     except (OSError, ValueError, asyncio.IncompleteReadError) as error:
-        raise NameServerError(f"{url} did not answer: {error}") from None
+        raise NameServerError(f"{url} did not respond: {error}") from None
     try:
         return addresses_in(answer)
     except ConfigError as error:
-        raise NameServerError(f"{url} gave no name servers: {error}") from None
+        raise NameServerError(f"{url} returned no name servers: {error}") from None
 
 
 async def _get(url: str) -> bytes:
@@ -73,7 +73,7 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
     while data := await reader.read(ANSWER_BYTES_MAX):
         answer += data
         if len(answer) > ANSWER_BYTES_MAX:
-            raise ValueError(f"its answer is longer than {ANSWER_BYTES_MAX} bytes")
+            raise ValueError(f"the response is longer than {ANSWER_BYTES_MAX} bytes")
     return bytes(answer)
 
 
@@ -87,5 +87,5 @@ def addresses_in(answer: bytes) -> list[str]:
     status = head.split(None, 2)[1:2]
     if status != [b"200"]:
         said = head.partition(b"\r\n")[0][:80].decode("ascii", "replace")
-        raise ConfigError(f"it says {said!r}, where status 200 is expected")
+        raise ConfigError(f"status {said!r}: expected 200")
     return parse_addresses(body.decode("ascii", "replace").strip().partition("\n")[0])

@@ -33,19 +33,19 @@ from cometmq.model.errors import CometError, RemotingError
 
 
 class ClientError(CometError):
-    """The client cannot do what was asked."""
+    """The base of the client's own errors."""
 
 
 class ClientClosedError(ClientError):
-    """The client is not running: it was never started, or it was closed.
+    """The client is not running: it was not started, or it was closed.
 
     Nothing was sent, but for sends that had begun when a producer was closed: their text says that
-    the message is perhaps stored.
+    the message may be stored.
     """
 
 
 class TopicNotFoundError(ClientError):
-    """No broker serves the topic; nothing was sent.
+    """No broker has the topic; not sent.
 
     Args:
         topic: the topic that was asked for.
@@ -58,35 +58,35 @@ class TopicNotFoundError(ClientError):
 
 
 class QueueNotFoundError(ClientError):
-    """The topic has no such queue, or nobody serves it now; nothing was sent."""
+    """The topic has no such queue, or no broker serves it now; not sent."""
 
 
 class BackPressureError(ClientError):
-    """As much as the settings allow is being sent already; nothing was sent."""
+    """A limit on messages or requests in flight is reached; not sent."""
 
 
 class ReplyError(ClientError):
-    """A request was sent and brought no reply; somebody may have acted on it."""
+    """A request got no reply; a consumer may have processed it."""
 
 
 class ReplyTimeoutError(ReplyError):
-    """No reply came in time; one that comes now is dropped."""
+    """No reply in time; a later reply is dropped."""
 
 
 class WrongModeError(ClientError):
-    """A consumer either subscribes to topics or is assigned queues, and this one does the other."""
+    """The consumer uses `assign`, and this call needs `subscribe`, or the reverse."""
 
 
 class NotAssignedError(ClientError):
-    """The queue is not this consumer's, or no longer."""
+    """The queue is not assigned to this consumer."""
 
 
 class OffsetRangeError(ClientError):
-    """The offset lies before the queue's oldest or behind its newest message; nothing moved."""
+    """The offset is outside the queue; nothing moved."""
 
 
 class KeyMissingError(ClientError):
-    """A message that is to be acted on once has no key; nothing was written, and it comes again.
+    """A message for `Idempotent` has no key; nothing was written, and it is redelivered.
 
     Args:
         message_id: of the message.
@@ -94,14 +94,14 @@ class KeyMissingError(ClientError):
 
     def __init__(self, message_id: str) -> None:
         super().__init__(
-            f"message {message_id} has no key: its producer must give it one, or say with "
-            "Idempotent(key=...) what tells it from others"
+            f"message {message_id} has no key: its producer must give it one, or set "
+            "Idempotent(key=...)"
         )
         self.message_id = message_id
 
 
 class ConsumeLater(CometError):  # noqa: N818 - an order, not a failure
-    """Raised by a handler: deliver the message again later, without calling that an error.
+    """Raised by a handler: redeliver the message later, without logging an error.
 
     Args:
         delay_level: a level of the broker; 0 to let it choose, -1 for a dead letter at once.
@@ -115,24 +115,24 @@ class ConsumeLater(CometError):  # noqa: N818 - an order, not a failure
 
 
 class NameServerError(RemotingError):
-    """No name server answered; the message names every address that was tried."""
+    """No name server responded; the message lists every address that was tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendAttempt:
-    """One try of a send: the broker it went to, and how it failed."""
+    """One failed attempt of a send: its broker and its error."""
 
     broker_name: str
     error: CometError
     maybe_stored: bool
-    """Whether the request may have reached the broker before the try failed."""
+    """Whether the request may have reached the broker before the attempt failed."""
 
     def __str__(self) -> str:
         return f"{self.broker_name}: {type(self.error).__name__}: {self.error}"
 
 
 class SendFailedError(RemotingError):
-    """Every try of a send failed for want of an answer.
+    """Every attempt of a send failed without a response.
 
     Args:
         topic: where the message was to go.
@@ -143,12 +143,12 @@ class SendFailedError(RemotingError):
     """
 
     def __init__(self, topic: str, attempts: Sequence[SendAttempt]) -> None:
-        tries = "; ".join(str(attempt) for attempt in attempts) or "no time for a first try"
-        super().__init__(f"sending to {topic} failed after {len(attempts)} tries: {tries}")
+        tries = "; ".join(str(attempt) for attempt in attempts) or "no time for a first attempt"
+        super().__init__(f"sending to {topic} failed after {len(attempts)} attempts: {tries}")
         self.topic = topic
         self.attempts = tuple(attempts)
         self.maybe_stored = any(attempt.maybe_stored for attempt in attempts)
 
 
 class SendTimeoutError(SendFailedError):
-    """The time for a send ran out; see ``maybe_stored`` for what became of the message."""
+    """The send timed out; ``maybe_stored`` says whether the message may be stored."""

@@ -15,10 +15,12 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.pulling import PullResult, PullStatus
-from cometmq.model.errors import CometError, ResponseError
+from cometmq.client.troubles import trace_of
+from cometmq.model.errors import ResponseError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -39,7 +41,7 @@ JITTER = 0.2
 """By how much of itself a pause is made longer at random, lest many come back at once."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
     """Messages of one queue, in order, and where the queue goes on behind them.
 
@@ -50,6 +52,17 @@ class Batch:
     messages: list[StoredMessage]
     next_offset: QueueOffset
 
+    def split_off(self, count: int) -> Batch:
+        """Remove the first ``count`` messages and give them; at least one message must remain."""
+        first = self.messages[:count]
+        del self.messages[:count]  # moves pointers only, which is cheap even for large batches
+        return Batch(self.queue, first, QueueOffset(first[-1].queue_offset + 1))
+
+    @property
+    def begins(self) -> int:
+        """The offset of its first message, or where an empty one ends."""
+        return self.messages[0].queue_offset if self.messages else self.next_offset
+
     @property
     def count(self) -> int:
         """What it counts for: an empty one takes up room, too."""
@@ -58,6 +71,8 @@ class Batch:
     @property
     def size_bytes(self) -> int:
         """Bytes of the records of its messages, as the broker stores them."""
+        if len(self.messages) == 1:
+            return self.messages[0].size_bytes
         return sum(message.size_bytes for message in self.messages)
 
     @property
@@ -91,19 +106,23 @@ class _Stream:
         if self.task is not None:
             self.task.cancel()
 
-    def note_failure(self, error: CometError) -> None:
+    def note_failure(self, error: BaseException) -> None:
         """Log the first failure of a row; the others say nothing new."""
-        level = logging.DEBUG if self.failing else logging.WARNING
-        log.log(level, "pull failed and is tried again queue=%s error=%s", self.queue, error)
+        log.log(
+            logging.DEBUG if self.failing else logging.WARNING,
+            "pull failed, retrying queue=%s error=%s: %s",
+            *(self.queue, type(error).__name__, error),
+            exc_info=trace_of(error),
+        )
         self.failing = True
 
     def note_success(self, offset: QueueOffset, result: PullResult) -> None:
         if self.failing:
-            log.info("pull works again queue=%s", self.queue)
+            log.info("pull succeeds again queue=%s", self.queue)
             self.failing = False
         if result.status is PullStatus.OFFSET_ILLEGAL:
             log.warning(
-                "a queue does not hold the wanted offset queue=%s offset=%d goes_on_at=%d",
+                "offset out of range queue=%s offset=%d next=%d",
                 self.queue,
                 offset,
                 result.next_offset,
@@ -219,32 +238,59 @@ class Fetcher:
             self._enter(stream, aside)
             self._room.set()
 
-    async def take(self) -> Batch | None:
-        """Wait for a batch and take it out of the buffer; None once the fetcher was stopped."""
+    async def take(self, messages_max: int = UNLIMITED) -> Batch | None:
+        """Wait for messages and take them out of the buffer; None once the fetcher was stopped.
+
+        Any number of tasks may wait at a time.
+
+        Args:
+            messages_max: how many to take of the first batch; the rest stays the first.
+        """
         while not self._ready:
             if self._stopped:
                 return None
             self._arrived.clear()
             await self._arrived.wait()
-        stream, batch = self._ready.popleft()
-        self._leave(stream, batch)
+        stream, batch = self._ready[0]
+        if messages_max < len(batch.messages):
+            rest = batch.messages
+            batch = batch.split_off(messages_max)
+            stream.bounds[0] = rest[0].queue_offset, stream.bounds[0][1]
+        else:
+            self._ready.popleft()
+            if batch.messages:
+                stream.bounds.popleft()
+        count = batch.count
+        self._held -= count
+        stream.count -= count
+        stream.size_bytes -= batch.size_bytes
         self._room.set()
         return batch
 
     def put_back(self, batch: Batch) -> None:
-        """Let a batch be the next one of its queue once more."""
+        """Let messages wait once more, before those of their queue that come behind them."""
         stream = self._streams.get(batch.queue)
         if stream is None:
             return
+        batch = replace(batch, messages=batch.messages.copy())  # the reader may keep the list
         stream.count += batch.count
         stream.size_bytes += batch.size_bytes
-        stream.bounds.extendleft(batch.bounds)
+        stream.bounds = deque(sorted([*stream.bounds, *batch.bounds]))
         if stream.paused:
-            stream.aside.appendleft(batch)
-        else:
-            self._ready.appendleft((stream, batch))
-            self._held += batch.count
-            self._arrived.set()
+            earlier = [each for each in stream.aside if each.begins < batch.begins]
+            stream.aside.insert(len(earlier), batch)
+            return
+        places = [at for at, (owner, _) in enumerate(self._ready) if owner is stream]
+        later = [at for at in places if self._ready[at][1].begins > batch.begins]
+        at = later[0] if later else places[-1] + 1 if places else 0
+        self._ready.insert(at, (stream, batch))
+        self._held += batch.count
+        self._arrived.set()
+
+    def lowest(self, queue: MessageQueue) -> int | None:
+        """Give the lowest offset of a queue's messages that wait; None if none waits."""
+        stream = self._streams.get(queue)
+        return stream.bounds[0][0] if stream is not None and stream.bounds else None
 
     async def stop(self) -> None:
         """End every task and empty the buffer; whoever waits for a batch gets None."""
@@ -264,7 +310,9 @@ class Fetcher:
                 await self._wait_for_room(stream)
                 asked_at = clock()
                 result = await self._pull(stream.queue, offset)
-            except CometError as error:
+            except BaseException as error:
+                if not is_own_failure(error):
+                    raise
                 stream.note_failure(error)
                 await asyncio.sleep(self._pause_after(error))
                 continue
@@ -276,7 +324,7 @@ class Fetcher:
                 await asyncio.sleep(max(0.0, _jittered(IDLE_S) - (clock() - asked_at)))
             offset = result.next_offset
 
-    def _pause_after(self, error: CometError) -> float:
+    def _pause_after(self, error: BaseException) -> float:
         busy = isinstance(error, ResponseError) and error.code == ResponseCode.FLOW_CONTROL
         return _jittered(FLOW_CONTROL_S if busy else self._retry_s)
 
@@ -306,13 +354,6 @@ class Fetcher:
                 self._held += batch.count
         if self._ready:
             self._arrived.set()
-
-    def _leave(self, stream: _Stream, batch: Batch) -> None:
-        self._held -= batch.count
-        stream.count -= batch.count
-        stream.size_bytes -= batch.size_bytes
-        if batch.messages:
-            stream.bounds.popleft()
 
     def _set_aside(self, stream: _Stream) -> None:
         """Take a stream's batches out of those that are ready; they still are the stream's."""

@@ -45,7 +45,7 @@ class GroupCalls:
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
         self._locking = Troubles(
-            log, fails="queues not locked", works="queues are locked again", name="address"
+            log, fails="cannot lock queues", works="queues locked again", name="address"
         )
 
     async def lock(
@@ -94,7 +94,7 @@ class GroupCalls:
             try:
                 await self._unlock(address, body.encode(), oneway=oneway)
             except CometError as error:
-                log.warning("queues not unlocked address=%s error=%s", address, error)
+                log.warning("cannot unlock queues address=%s error=%s", address, error)
 
     async def _unlock(self, address: str, body: bytes, *, oneway: bool) -> None:
         code = RequestCode.UNLOCK_BATCH_MQ

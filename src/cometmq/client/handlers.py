@@ -20,93 +20,93 @@ from cometmq.model.queue import MessageQueue
 
 
 class Consumed(Enum):
-    """What a handler says of messages that may be consumed in any order."""
+    """The result of a handler that consumes messages in any order."""
 
     SUCCESS = "CONSUME_SUCCESS"
-    """Done with; the same as returning None."""
+    """The messages are consumed; the same as None."""
     LATER = "RECONSUME_LATER"
-    """To be delivered again, after a delay that grows with every delivery."""
+    """Redeliver the messages after a delay, which grows with each redelivery."""
 
 
 class ConsumedInOrder(Enum):
-    """What a handler says of messages that are consumed in order."""
+    """The result of a handler that consumes messages in order."""
 
     SUCCESS = "SUCCESS"
-    """Done with; the same as returning None."""
+    """The message is consumed; the same as None."""
     SUSPEND = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
-    """To be delivered again, before any other message of the queue, after a pause."""
+    """Redeliver the message after a pause, before any other message of the queue."""
     COMMIT = "COMMIT"
-    """Done with this and what was left open before; only without `OrderedContext.auto_commit`."""
+    """Commit this message and all open ones; only with `auto_commit` off."""
     ROLLBACK = "ROLLBACK"
-    """This and what was left open comes again; only without `OrderedContext.auto_commit`."""
+    """Redeliver this message and all open ones; only with `auto_commit` off."""
 
 
 @dataclass(slots=True)
 class ConsumeContext:
-    """Where the messages of one call come from, and how to say more than success or not."""
+    """The group and queue of one handler call, and options for its result."""
 
     group: str
     queue: MessageQueue
     delay_level: int = 0
-    """For messages that come again: a level of the broker, 0 to let it choose, -1 to make dead
-    letters of them at once."""
+    """Delay level for redelivery: a level of the broker, 0 for the broker's choice, -1 to
+    dead-letter the messages at once."""
     done: int | None = None
-    """How many messages, from the first on, are done with; None for all."""
+    """Number of consumed messages, counted from the first; None for all."""
 
 
 @dataclass(slots=True)
 class OrderedContext:
-    """Where the messages of one ordered call come from, and how they count as done."""
+    """The group and queue of one ordered handler call, and options for its result."""
 
     group: str
     queue: MessageQueue
     auto_commit: bool = True
-    """False leaves messages open until a call returns COMMIT or ROLLBACK."""
+    """If False, messages stay open until a call returns COMMIT or ROLLBACK."""
     suspend_ms: int | None = None
-    """Pause before the messages come again, 10 to 30,000; None for what the settings say."""
+    """Pause before redelivery, 10 to 30,000 ms; None for the setting."""
 
 
 MessageHandler = Callable[[StoredMessage], Awaitable[object] | object]
-"""Handles one message, in any order or in order; its result may be the enumeration's, or None."""
+"""Handles one message; returns a `Consumed` or `ConsumedInOrder`, or None."""
 
 BatchHandler = Callable[
     [Sequence[StoredMessage], ConsumeContext], Awaitable[Consumed | None] | Consumed | None
 ]
-"""Handles several messages of one queue at a time."""
+"""Handles several messages of one queue in one call."""
 
 OrderedBatchHandler = Callable[
     [Sequence[StoredMessage], OrderedContext],
     Awaitable[ConsumedInOrder | None] | ConsumedInOrder | None,
 ]
-"""Handles several messages of one queue at a time, while no other call has messages of it."""
+"""Handles several messages of one queue in one call; calls for a queue never overlap."""
 
 QueueListener = Callable[
     [str, Collection[MessageQueue], Collection[MessageQueue]], Awaitable[None] | None
 ]
-"""Is told a topic, all its queues, and those that are now this consumer's."""
+"""Runs after a rebalance, with a topic, all its queues, and the assigned queues."""
 
 
 class LocalState(Enum):
-    """What became of the local part of a transaction."""
+    """The state of a local transaction."""
 
     COMMIT = "COMMIT_MESSAGE"
-    """The message is to be delivered."""
+    """Deliver the message."""
     ROLLBACK = "ROLLBACK_MESSAGE"
-    """The message is to be forgotten."""
+    """Drop the message."""
     UNKNOWN = "UNKNOW"
-    """Not known yet: the broker asks again later."""
+    """Not known yet: the broker checks again later."""
 
 
 class TransactionListener(Protocol):
-    """Does the local part of a transaction, and tells later what became of it.
+    """Runs local transactions, and returns their state when the broker checks it.
 
-    Either method may be ``async def`` or plain. One that raises, or returns anything else than a
-    `LocalState`, counts as UNKNOWN. A check may come to any producer of the group, even after a
-    restart: what it looks at must be stored where all of them see it.
+    Either method may be ``async def`` or plain. An exception, or a result that is no `LocalState`,
+    counts as UNKNOWN. The broker may check with any producer of the group, even after a restart:
+    store the state where all of them can read it.
     """
 
     def execute(self, message: Message, argument: object) -> Awaitable[LocalState] | LocalState:
-        """Do the local part; the message is stored, and not visible yet."""
+        """Run the local transaction. The half message is stored; consumers do not see it yet."""
 
     def check(self, message: StoredMessage) -> Awaitable[LocalState] | LocalState:
-        """Say what became of the local part."""
+        """Return the state of the local transaction."""

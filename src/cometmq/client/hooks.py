@@ -22,7 +22,7 @@ from cometmq.model.queue import MessageQueue
 
 
 class SendKind(IntEnum):
-    """What sort of message is sent; the numbers stand in traces."""
+    """The kind of a sent message; traces contain the numbers."""
 
     NORMAL = 0
     TRANSACTION_HALF = 1
@@ -33,52 +33,52 @@ class SendKind(IntEnum):
 
 @dataclass(slots=True)
 class SendContext:
-    """One send, from the call to its end."""
+    """One send, from the call to its end, with all its attempts."""
 
     group: str
     client_id: str
     messages: Sequence[Message]
-    """The message, or those of a batch; a hook may add properties before the first try."""
+    """The message, or the messages of a batch. `before_send` may add properties."""
     kind: SendKind = SendKind.NORMAL
     oneway: bool = False
     message_id: str = ""
-    """Of a batch all ids, joined by commas; known from the first try on."""
+    """The unique id, for a batch all ids joined by commas; set before the first attempt."""
     namespace: str = ""
     queue: MessageQueue | None = None
-    """Where the present try goes."""
+    """The target queue of the current attempt."""
     address: str = ""
-    """The broker of the present try."""
+    """The broker's address in the current attempt."""
     tries: int = 0
     cost_ms: float = 0.0
-    """How long the present try took, or at the end the whole send."""
+    """Duration of the current attempt; in `after_send`, of the whole send."""
     receipt: SendReceipt | None = None
     error: BaseException | None = None
     notes: dict[str, Any] = field(default_factory=dict)
-    """What a hook wants to find again at the next call of it."""
+    """Data that a hook stores for its later calls."""
 
 
 class SendHook:
-    """Watches sends; override what is of interest."""
+    """Runs around sends. Override the methods that you need."""
 
     def before_send(self, context: SendContext) -> None:
-        """A send begins: nothing is encoded yet, and properties may be added."""
+        """Runs before a send is encoded; may add properties."""
 
     def after_try(self, context: SendContext) -> None:
-        """One try has ended, with a receipt or an error; there may be another."""
+        """Runs after each attempt, with a receipt or an error."""
 
     def after_send(self, context: SendContext) -> None:
-        """The send has ended, with a receipt or an error; cancelled sends end with an error."""
+        """Runs after the send, with a receipt or an error; a cancelled send has an error."""
 
 
 class ForbiddenHook:
-    """May forbid a send by raising a `CometError`, which its caller then gets."""
+    """Forbids a send by raising a `CometError`, which the caller of the send receives."""
 
     def check(self, context: SendContext) -> None:
         """Raise to forbid the send."""
 
 
 class ConsumeEnd(IntEnum):
-    """How a handler's call ended; the numbers stand in traces."""
+    """The result of a handler call; traces contain the numbers."""
 
     SUCCESS = 0
     TIMEOUT = 1
@@ -89,7 +89,7 @@ class ConsumeEnd(IntEnum):
 
 @dataclass(slots=True)
 class DeliveryContext:
-    """One call of a handler."""
+    """One handler call."""
 
     group: str
     client_id: str
@@ -101,36 +101,36 @@ class DeliveryContext:
     end: ConsumeEnd | None = None
     error: BaseException | None = None
     notes: dict[str, Any] = field(default_factory=dict)
-    """What a hook wants to find again at the next call of it."""
+    """Data that a hook stores for its later calls."""
 
 
 class ConsumeHook:
-    """Watches calls of handlers; override what is of interest.
+    """Runs around handler calls. Override the methods that you need.
 
-    Both methods run in the task that calls the handler, so that a context variable set in
-    ``before`` is seen by the handler.
+    Both methods run in the task that calls the handler, so the handler sees a context variable
+    that ``before`` sets.
     """
 
     def before(self, context: DeliveryContext) -> None:
-        """A handler is about to be called."""
+        """Runs before the handler."""
 
     def after(self, context: DeliveryContext) -> None:
-        """The call has ended."""
+        """Runs after the handler."""
 
 
 class FilterHook:
-    """Takes messages out that were fetched, before they are consumed; they count as consumed."""
+    """Removes fetched messages before the handler; removed messages count as consumed."""
 
     def keep(
         self, group: str, queue: MessageQueue, messages: list[StoredMessage]
     ) -> list[StoredMessage]:
-        """Give the messages that are to be consumed."""
+        """Return the messages to consume."""
         return messages
 
 
 @dataclass(slots=True)
 class EndContext:
-    """How a transaction ended, as this client told the broker."""
+    """The end of a transaction, as this client reported it to the broker."""
 
     group: str
     message: Message | StoredMessage
@@ -143,7 +143,7 @@ class EndContext:
 
 
 class EndTransactionHook:
-    """Watches the ends of transactions."""
+    """Runs at the end of each transaction."""
 
     def ended(self, context: EndContext) -> None:
-        """The broker was told how a transaction ended."""
+        """Runs after the client has sent the state of a transaction to the broker."""

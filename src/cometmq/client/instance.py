@@ -58,15 +58,15 @@ LEAVE_S = 1.0
 
 
 class ClientInstance(Lifetime):
-    """Connections, routes and heartbeats of one client.
+    """The connections, routes and heartbeats of one client.
 
     Args:
-        name_servers: ``host:port;host:port``, or a sequence of addresses; empty for those of the
-            settings, of ``NAMESRV_ADDR``, or of the HTTP endpoint.
-        settings: the client's settings; what they leave open comes from environment and file.
-        tls: the context for TLS connections, to all servers; None for what the settings say.
-        hooks: see every request; one that signs must come last.
-        name: the client id; None to make it from the settings.
+        name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, those of the
+            settings, of ``NAMESRV_ADDR``, or of the HTTP endpoint are used.
+        settings: the client's settings; other settings come from the environment and a file.
+        tls: the context for TLS connections to all servers; None uses the settings.
+        hooks: run around every request. A signing hook must be the last one.
+        name: the client id; None makes it from the settings.
 
     Example: ``async with ClientInstance("127.0.0.1:9876") as instance: ...``
     """
@@ -106,12 +106,12 @@ class ClientInstance(Lifetime):
         self.brokers = BrokerCalls(self.remoting, timeout=call_timeout)
         self._heartbeats = Heartbeats(self.brokers, second_form=self.settings.heartbeat_v2)
         self._unheard = Troubles(
-            log, fails="heartbeat failed", works="heartbeat answered again", name="address"
+            log, fails="heartbeat failed", works="heartbeat succeeds again", name="address"
         )
         self._undiscovered = Troubles(
             log,
-            fails="name servers not asked for again",
-            works="name servers told again",
+            fails="cannot refresh the name server list",
+            works="name server list refreshed again",
             name="endpoint",
         )
         self._tasks = Supervisor(f"client {self.client_id}")
@@ -137,23 +137,23 @@ class ClientInstance(Lifetime):
 
     @property
     def running(self) -> bool:
-        """Whether the instance was started and not yet closed."""
+        """Whether the instance is started and not closed."""
         return self._running
 
     @property
     def outlived_its_loop(self) -> bool:
-        """Whether the event loop it ran in is gone, so that it cannot even be closed any more."""
+        """Whether its event loop is closed. The instance cannot be closed then."""
         return self._loop is not None and self._loop.is_closed()
 
     async def start(self) -> None:
-        """Begin refreshing routes and sending heartbeats; connects to no broker yet.
+        """Start to refresh routes and to send heartbeats. It connects to no broker yet.
 
-        Where no name server is named, the HTTP endpoint is asked for them first.
+        Without name servers, it fetches their addresses from the HTTP endpoint first.
 
         Raises:
-            ClientClosedError: it was closed before.
-            ClientError: it runs in another event loop.
-            NameServerError: nobody has named a name server, and the endpoint does not either.
+            ClientClosedError: the instance was closed before.
+            ClientError: the instance runs in another event loop.
+            NameServerError: there is no name server, and the endpoint returned none.
         """
         self._check_usable()
         async with self._starting:
@@ -174,7 +174,7 @@ class ClientInstance(Lifetime):
             )
 
     async def close(self) -> None:
-        """Tell the brokers goodbye and close every connection; further calls do nothing.
+        """Unregister from the brokers and close every connection. Further calls do nothing.
 
         Cancelling stops the waiting, not the closing.
         """
@@ -194,10 +194,10 @@ class ClientInstance(Lifetime):
     def _check_usable(self) -> None:
         if self._inherited:
             raise ClientClosedError(
-                f"client {self.client_id} is another process's: this one was forked, make a new one"
+                f"client {self.client_id} belongs to the parent process: create one after the fork"
             )
         if self.closed:
-            raise ClientClosedError(f"client {self.client_id} was closed: make a new one")
+            raise ClientClosedError(f"client {self.client_id} is closed: create a new one")
         if self._loop is not None and self._loop is not asyncio.get_running_loop():
             raise ClientError(
                 f"client {self.client_id} runs in another event loop: "
@@ -229,9 +229,9 @@ class ClientInstance(Lifetime):
             self._undiscovered.worked(discovery.endpoint(self.settings))
 
     def unique_ids(self) -> UniqueIds:
-        """Give a source of message ids that carry this client's address.
+        """Return a generator of message ids that contain this client's address.
 
-        Where the client id begins with a name, it is this machine's address instead.
+        If the client id starts with a name, the ids contain the machine's address.
         """
         try:
             own = ip_address(self.client_id.partition("@")[0].strip("[]"))
@@ -240,19 +240,19 @@ class ClientInstance(Lifetime):
         return UniqueIds(own.packed)
 
     def shared(self, kind: type[T], make: Callable[[], T]) -> T:
-        """Give the one object of a kind that all members of this instance share, made when asked.
+        """Return the one object of a kind that all members share; made on the first call.
 
-        Its owner sees to its end: what runs in the background must stop when its last user leaves.
+        Its owner must stop its background tasks when its last user leaves.
         """
         if kind not in self._shared:
             self._shared[kind] = make()
         return cast(T, self._shared[kind])
 
     def check_running(self) -> None:
-        """Raise unless the instance is running.
+        """Raise if the instance is not running.
 
         Raises:
-            ClientClosedError: it was not started, or was closed.
+            ClientClosedError: the instance was not started, or was closed.
         """
         if not self._running:
             if self._inherited:
@@ -260,10 +260,10 @@ class ClientInstance(Lifetime):
             raise ClientClosedError(f"client {self.client_id} is not running: start it first")
 
     def join(self, member: Member) -> None:
-        """Take a producer or a consumer into the heartbeat.
+        """Add a producer or a consumer to the heartbeat.
 
         Raises:
-            ClientError: a member of the same kind and group is in already.
+            ClientError: the instance already has a member of the same kind and group.
         """
         for other in self._members:
             if type(other) is type(member) and other.group == member.group:
@@ -274,7 +274,7 @@ class ClientInstance(Lifetime):
         self._knowing.clear()
 
     async def leave(self, member: Member) -> None:
-        """Take a member out and tell the brokers; one that does not answer is passed over."""
+        """Remove a member and unregister it; a broker that does not respond is skipped."""
         if member in self._members:
             await self._take_out([member])
 
@@ -286,7 +286,7 @@ class ClientInstance(Lifetime):
                 for member in members:
                     await self._tell_of_leaving(member)
         except TimeoutError:
-            log.warning("brokers not told goodbye client=%s", self.client_id)
+            log.warning("cannot unregister from all brokers client=%s", self.client_id)
 
     async def _tell_of_leaving(self, member: Member) -> None:
         told = member.membership()
@@ -300,23 +300,23 @@ class ClientInstance(Lifetime):
         try:
             await self.brokers.unregister(address, self.client_id, group, producing=producing)
         except CometError as error:
-            log.debug("broker not told goodbye address=%s error=%s", address, error)
+            log.debug("cannot unregister address=%s error=%s", address, error)
 
     def send_address(self, address: str) -> str:
-        """Give the address that sends to a broker go to: its second port if that is switched on."""
+        """Return the address for sends to a broker: its second port if that is enabled."""
         return vip_address(address) if self.settings.vip_channel else address
 
     def broker_version(self, address: str) -> int:
-        """Give the version a broker said when it answered a heartbeat; 0 while unknown."""
+        """Return the version in a broker's last heartbeat response; 0 if unknown."""
         return self._heartbeats.version(address)
 
     async def members(self, group: str, topic: str) -> list[str]:
-        """Give the client ids of a consumer group, as some broker of the topic knows them.
+        """Return the client ids of a consumer group, from one broker of the topic.
 
         Raises:
-            TopicNotFoundError: no broker serves the topic now.
-            ResponseError: the broker knows of no member.
-            RemotingError: it did not answer.
+            TopicNotFoundError: no broker has the topic now.
+            ResponseError: the broker knows no member.
+            RemotingError: the broker did not respond.
         """
         address = (await self.routes.find(topic)).anyone()
         if address is None:
@@ -324,7 +324,7 @@ class ClientInstance(Lifetime):
         return await self.brokers.members(address, group)
 
     async def heartbeat(self) -> None:
-        """Tell every known broker which producers and consumers live here."""
+        """Send a heartbeat with all producers and consumers to every known broker."""
         self._drop_offline()
         data = self._heartbeat_data()
         if not data.producer_data_set and not data.consumer_data_set:
@@ -335,7 +335,7 @@ class ClientInstance(Lifetime):
         )
 
     async def ensure_heartbeat(self, address: str) -> None:
-        """Return once a broker knows every member, or failed to answer its heartbeat."""
+        """Return when a broker knows every member, or has not responded to the heartbeat."""
         earlier = self._greetings.get(address)
         if earlier is not None:  # it may be older than the newest member
             await asyncio.wait([earlier])
@@ -345,7 +345,7 @@ class ClientInstance(Lifetime):
             await asyncio.wait([greeting])
 
     def greet_soon(self, address: str) -> None:
-        """Send a heartbeat to a broker in the background, unless it knows every member already."""
+        """Send a heartbeat to a broker in the background, unless it knows every member."""
         if address in self._knowing or address in self._greetings:
             return
         greeting = self._tasks.spawn(

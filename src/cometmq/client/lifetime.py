@@ -36,6 +36,40 @@ class Lifetime(ABC):
         await self.close()
 
 
+class Starting:
+    """Starts an object in a task of its own, which closing the object ends.
+
+    Args:
+        start: does the work.
+        name: of the task.
+    """
+
+    def __init__(self, start: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._start = start
+        self._name = name
+        self._task: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Start, or wait for the start that is under way.
+
+        Raises:
+            asyncio.CancelledError: the caller was cancelled, or the start was interrupted.
+        """
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._start(), name=self._name)
+        await asyncio.shield(self._task)
+
+    async def interrupt(self) -> None:
+        """Cancel a start that is under way, and wait for its end."""
+        task = self._task
+        if task is None or task.done():
+            return
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # its caller may wait no longer
+
+
 class Ending:
     """Ends an object in a task of its own: cancelling who waits for it does not stop it.
 

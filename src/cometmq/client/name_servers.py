@@ -104,7 +104,7 @@ class NameServers:
             self._settle(address)
             return answer
         raise NameServerError(
-            "no name server answered: " + ("; ".join(failures) or "none is known")
+            "no name server responded: " + ("; ".join(failures) or "none is known")
         )
 
     def _order(self) -> list[str]:

@@ -234,7 +234,7 @@ def check_message(
     check_topic_name(topic)
     if topic in SEND_FORBIDDEN_TOPICS:
         raise InvalidMessageError(
-            f"topic {message.topic} belongs to the broker: nobody sends to it"
+            f"topic {message.topic} is a system topic: clients cannot send to it"
         )
     if not isinstance(message.body, bytes | bytearray | memoryview):
         kind = type(message.body).__name__
@@ -272,7 +272,7 @@ def _check_alike(messages: Sequence[Message]) -> None:
         if message.wait_store != first.wait_store:
             raise InvalidMessageError("a batch whose messages differ in wait_store")
         if message.is_delayed:
-            raise InvalidMessageError("a batch with a delayed message: send that one alone")
+            raise InvalidMessageError("a batch with a delayed message: send it by itself")
 
 
 def _identified(properties: dict[str, str], ids: UniqueIds) -> str:
@@ -297,7 +297,7 @@ def _encoded(properties: dict[str, str]) -> bytes:
     try:
         encoded = encode_properties(properties)
     except UnicodeEncodeError as error:
-        raise InvalidMessageError(f"properties that UTF-8 has no bytes for: {error}") from None
+        raise InvalidMessageError(f"properties that cannot be encoded as UTF-8: {error}") from None
     if len(encoded) > PROPERTIES_BYTES_MAX:
         raise InvalidMessageError(
             f"properties of {len(encoded)} bytes: at most {PROPERTIES_BYTES_MAX} are allowed"

@@ -44,34 +44,34 @@ from cometmq.protocol.compression import CompressionError, compress_body
 log = logging.getLogger(__name__)
 
 DEFAULT_GROUP = "DEFAULT_PRODUCER"
-"""RocketMQ's group of producers that were given none; nobody may use it."""
+"""RocketMQ's group of producers without a group name; a producer must not use it."""
 
 REQUEST_S = 3.0
 """Time for a request and its reply, and for a recall."""
 READY_S = 3.0
-"""Time for finding the route of a topic ahead of the first send."""
+"""Time for fetching the route of a topic before the first send."""
 
 
 class Producer(Lifetime):
     """Sends messages to the brokers of a cluster.
 
     Args:
-        name_servers: ``host:port;host:port``, or a sequence of addresses; empty to look in the
-            settings, then in the environment.
-        group: name of the producers that do the same work; brokers show it.
-        settings: the producer's settings.
-        client: settings of its connections.
-        instance: share these connections instead of opening own ones; the caller starts and
-            closes them.
-        hooks: watch every send, or forbid it.
-        config: a TOML file with settings; None for the one that COMETMQ_CONFIG names.
+        name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the settings
+            and then the environment are used.
+        group: the producer group. Producers that do the same work use the same group name.
+        settings: the settings of the producer.
+        client: the settings of its connections.
+        instance: a shared instance to use instead of new connections. The caller starts and
+            closes it.
+        hooks: run around every send, or forbid it.
+        config: a TOML file with settings. None uses the file that COMETMQ_CONFIG names.
         options: single settings of the producer or of its connections, such as ``retries=0``.
 
     Raises:
-        ConfigError: a setting is unknown or out of its range.
-        InvalidNameError: the group has no valid name.
+        ConfigError: a setting is unknown or out of range.
+        InvalidNameError: the group name is invalid.
 
-    Many sends may run at once: await them together with ``asyncio.gather``, or begin them with
+    Many sends may be in flight: await them with ``asyncio.gather``, or start them with
     `send_soon`, which costs less.
     Example:
         ``async with Producer("127.0.0.1:9876", group="shop") as producer: ...``
@@ -114,27 +114,27 @@ class Producer(Lifetime):
 
     @property
     def group(self) -> str:
-        """The producer's group."""
+        """The producer group."""
         return self._group
 
     @property
     def settings(self) -> ProducerSettings:
-        """The settings in force."""
+        """The settings that are in effect."""
         return self._settings
 
     def membership(self) -> Membership:
-        """Say what the heartbeat tells of this producer."""
+        """Return this producer's entry in the heartbeat."""
         group = self._instance.namespace.wrap_group(self._group)
         return Membership(producers=[ProducerData(group_name=group)])
 
     async def start(self) -> None:
-        """Make the producer ready to send.
+        """Connect, and make the producer ready to send.
 
-        A topic of the setting ``topics`` whose route is not found is logged, and looked for again
-        by the first send to it.
+        If a topic of the setting ``topics`` has no route, a warning is logged. The first send to
+        that topic looks for its route again.
 
         Raises:
-            ClientError: the shared instance has a producer of this group already.
+            ClientError: the shared instance already has a producer of this group.
         """
         await self._lease.open(self)
         self._begun.open()
@@ -154,13 +154,15 @@ class Producer(Lifetime):
         try:
             await self.ready(topic)
         except CometError as error:
-            log.warning("route not found ahead of the first send topic=%s error=%s", topic, error)
+            log.warning(
+                "cannot get the route before the first send topic=%s error=%s", topic, error
+            )
 
     async def close(self) -> None:
-        """Wait for the sends that were begun, tell the brokers goodbye and close the connections.
+        """Wait for the sends in flight, unregister from the brokers and close the connections.
 
-        The waiting is bounded by the time that each send has; sends that other tasks await fail.
-        Cancelling stops the waiting, not the closing.
+        Sends that `send_soon` started have until their timeout. Sends that other tasks await
+        fail. Cancelling stops the waiting, not the closing.
         """
         await self._ending.reached()
 
@@ -191,30 +193,32 @@ class Producer(Lifetime):
 
         Args:
             message: topic, properties and a body of 1 byte to 4 MiB.
-            queue: send to just this queue, without retries.
-            order_key: send to the queue that all messages with this key go to, without retries;
-                whoever awaits one send before the next keeps their order.
-            selector: picks the queue from those of the topic, without retries.
-            timeout: seconds for the whole call, at most two retries on other brokers included;
-                None for the settings' ``timeout_ms``. With the setting ``auto_batch``, only sends
-                without a timeout of their own are gathered.
+            queue: the target queue. The send is not retried.
+            order_key: messages with the same key go to the same queue. The send is not retried.
+                Await each send before the next one to keep their order.
+            selector: picks the target queue from the queues of the topic. The send is not retried.
+            timeout: seconds for the whole call, including up to two retries on other brokers.
+                None uses the setting ``timeout_ms``. With the setting ``auto_batch``, only sends
+                with ``timeout=None`` are batched.
 
         Returns:
             Message id, queue, queue offset and ``status``. A status other than ``SEND_OK`` means
-            stored, but not yet flushed or replicated as the broker is set to do.
+            that the message is stored, but not yet flushed or replicated as the broker requires.
 
         Raises:
-            InvalidMessageError: the message breaks a limit; nothing was sent.
-            InvalidNameError: the topic's name breaks the rules; nothing was sent.
-            TopicNotFoundError: no broker serves the topic; nothing was sent.
-            QueueNotFoundError: the topic has no such queue; nothing was sent.
-            NameServerError: the topic's route is unknown and nobody tells; nothing was sent.
-            ResponseError: the broker refused it; not stored, unless an earlier try that got no
-                answer was: the error's notes tell of such.
-            SendTimeoutError: no answer in time; perhaps stored, so sending again may duplicate it.
-            SendFailedError: no broker answered; ``maybe_stored`` tells whether it may be stored.
+            InvalidMessageError: the message breaks a limit; not sent.
+            InvalidNameError: the topic name is invalid; not sent.
+            TopicNotFoundError: no broker has the topic; not sent.
+            QueueNotFoundError: the topic has no such queue; not sent.
+            NameServerError: the route is unknown and no name server responded; not sent.
+            ResponseError: the broker refused the message. It is not stored, unless an earlier
+                attempt got no response and stored it. The error's notes list such attempts.
+            SendTimeoutError: no response in time. The message may be stored, so a second send may
+                duplicate it.
+            SendFailedError: no broker responded. ``maybe_stored`` says whether the message may be
+                stored.
 
-        Cancelling stops the waiting; a request already on the wire may still be stored.
+        Cancelling stops the waiting. A request that is already sent may still be stored.
         Source: DefaultMQProducer.send, RocketMQ 5.3.
         Example: ``receipt = await producer.send(Message(topic="orders", body=b"42"))``
         """
@@ -240,33 +244,36 @@ class Producer(Lifetime):
         selector: QueueSelector | None = None,
         timeout: float | None = None,
     ) -> asyncio.Future[SendReceipt]:
-        """Begin to send one message, and return at once.
+        """Start to send one message, and return without waiting.
 
         Args:
             message, queue, order_key, selector, timeout: as for `send`.
 
         Returns:
-            What becomes of it: the receipt, or any error that `send` raises. Failures of the
-            network are tried again, with a chosen queue at the same broker; what a broker refuses
-            is not. With the setting ``back_pressure``, BackPressureError says that too much is on
-            its way already and nothing was sent: `drain` waits until there is room.
+            A future with the receipt, or with an error that `send` raises. Network failures are
+            retried. With a chosen queue, the retry goes to the same broker. A refusal by the
+            broker is not retried. With the setting ``back_pressure``, the future has a
+            BackPressureError if the limit on sends in flight is reached; the message is not sent
+            then, and `drain` waits for room.
 
-        Messages that are begun one after the other may be stored in another order, even in one
-        queue: await each `send` where the order counts.
+        Two messages may be stored in another order than they were started, even in one queue.
+        Await each `send` where the order matters.
 
-        Cancelling the future stops the waiting; the message may still be stored.
-        Source: DefaultMQProducer.send(Message, SendCallback), RocketMQ 5.3. Unlike there, a retry
-        at another broker takes a queue which that broker has.
+        Cancelling the future stops the waiting. The message may still be stored.
+        Source: DefaultMQProducer.send(Message, SendCallback), RocketMQ 5.3. Unlike RocketMQ, a
+        retry on another broker uses a queue that this broker has.
         Example: ``receipts = await asyncio.gather(*map(producer.send_soon, messages))``
         """
         place = _place(queue, order_key, selector)
         return self._begun.begin(message, place, self._time(timeout), gathered=timeout is None)
 
     async def drain(self, *, timeout: float | None = None) -> bool:
-        """Wait until `send_soon` may begin one more send.
+        """Wait until there is room again for the message that `send_soon` refused (back-pressure).
+
+        Other tasks may use the room first: send again, and drain again if it is refused.
 
         Returns:
-            Whether there was room within ``timeout`` seconds; None for the settings' time.
+            Whether there was room within ``timeout`` seconds. None uses the setting.
         """
         return await self._begun.drain(self._time(timeout))
 
@@ -279,22 +286,22 @@ class Producer(Lifetime):
         selector: QueueSelector | None = None,
         timeout: float | None = None,
     ) -> SendReceipt:
-        """Send several messages as one request, into one queue, stored all or none.
+        """Send several messages in one request to one queue. All are stored, or none.
 
         Args:
-            messages: of one topic, with the same ``wait_store`` and without delay; together at
-                most 4 MiB once encoded. They are not compressed.
+            messages: of one topic, with the same ``wait_store`` and without a delay. The encoded
+                batch is at most 4 MiB. Batches are not compressed.
             queue, order_key, selector, timeout: as for `send`.
 
         Returns:
-            One receipt: the ids joined by commas, and the offset of the first message; the others
-            follow it without a gap.
+            One receipt: the ids joined by commas, and the offset of the first message. The other
+            messages have the offsets that follow.
 
         Raises:
-            InvalidMessageError: a message or the whole breaks a limit or rule; nothing was sent.
-            Everything else as `send`, for all the messages together.
+            InvalidMessageError: a message or the batch breaks a limit or rule; not sent.
+            Other errors as for `send`, for the whole batch.
 
-        Cancelling stops the waiting; a request already on the wire may still be stored.
+        Cancelling stops the waiting. A request that is already sent may still be stored.
         Source: DefaultMQProducer.send(Collection), RocketMQ 5.3.
         Example: ``await producer.send_batch([Message(topic="t", body=b"1")] * 3)``
         """
@@ -310,24 +317,23 @@ class Producer(Lifetime):
         selector: QueueSelector | None = None,
         timeout: float | None = None,
     ) -> list[SendReceipt]:
-        """Send any number of messages in as few requests as they fit into, one after the other.
+        """Send any number of messages in as few requests as possible, in sequence.
 
-        Messages that follow each other travel in one batch as long as they go together: the same
-        topic, the same ``wait_store``, no delay, and not too large. The others are sent alone.
+        Consecutive messages share a batch if they have the same topic, the same ``wait_store``, no
+        delay, and fit into one request. Other messages are sent alone.
 
         Args:
-            messages: in the order in which they are to be sent.
+            messages: in the order in which to send them.
             queue, order_key, selector: as for `send`, for each request.
             timeout: seconds for each request.
 
         Returns:
-            The receipt of each request, in order; a batch has one with all its ids.
+            One receipt per request, in order. The receipt of a batch has all its ids.
 
         Raises:
-            What `send_batch` raises for the first request that fails: those before it are stored,
-            those behind it were not sent.
+            The error of `send_batch` for the first request that fails. Earlier requests are
+            stored, later ones are not sent.
 
-        Source: ours; RocketMQ leaves the splitting to applications.
         Example: ``await producer.send_all(Message(topic="t", body=line) for line in lines)``
         """
         place, seconds = _place(queue, order_key, selector), self._time(timeout)
@@ -349,19 +355,19 @@ class Producer(Lifetime):
         selector: QueueSelector | None = None,
         timeout: float | None = None,
     ) -> str:
-        """Send one message and wait for no answer.
+        """Send one message without waiting for a response.
 
         Args:
             message, queue, order_key, selector: as for `send`.
             timeout: seconds for finding the route.
 
         Returns:
-            The message's unique id. Nobody says whether a broker stored the message.
+            The message's unique id. The client does not learn whether the message was stored.
 
         Raises:
             InvalidMessageError, InvalidNameError, TopicNotFoundError, QueueNotFoundError,
-            NameServerError: nothing was sent.
-            ConnectError: the broker cannot be reached; nothing was sent.
+            NameServerError: not sent.
+            ConnectError: the broker cannot be reached; not sent.
 
         Source: DefaultMQProducer.sendOneway, RocketMQ 5.3.
         Example: ``await producer.send_oneway(Message(topic="logs", body=b"seen"))``
@@ -378,22 +384,22 @@ class Producer(Lifetime):
         selector: QueueSelector | None = None,
         timeout: float = REQUEST_S,
     ) -> StoredMessage:
-        """Send a message to whoever consumes it, and wait for the reply.
+        """Send a request message, and wait for the reply of its consumer.
 
         Args:
             message, queue, order_key, selector: as for `send`.
-            timeout: seconds for the way there, the work and the way back.
+            timeout: seconds for the send, the consumer's work and the reply.
 
         Returns:
-            The reply; it was never stored, so it has no place in a queue.
+            The reply. A reply is not stored, so it has no queue offset.
 
         Raises:
-            ReplyTimeoutError: the request is stored, or perhaps if no broker confirmed it, and no
-                reply came; one that comes now is dropped.
-            BackPressureError: too many requests wait already; nothing was sent.
-            Everything else as `send`: the request is not, or only perhaps, stored.
+            ReplyTimeoutError: no reply in time. The request is stored, or may be stored if no
+                broker confirmed it. A later reply is dropped.
+            BackPressureError: the limit on waiting requests is reached; not sent.
+            Other errors as for `send`.
 
-        Cancelling stops the waiting; the request may still be worked on.
+        Cancelling stops the waiting. The consumer may still process the request.
         Source: DefaultMQProducer.request, RocketMQ 5.3.
         Example: ``reply = await producer.request(Message(topic="quotes", body=b"EUR"))``
         """
@@ -431,19 +437,19 @@ class Producer(Lifetime):
         """Reply to a message that was sent with `request`.
 
         Args:
-            request: the message as it was consumed.
-            body: of the reply.
-            tags: of the reply.
-            properties: of the reply.
+            request: the message that was consumed.
+            body: the body of the reply.
+            tags: the tag of the reply.
+            properties: the properties of the reply.
             timeout: seconds for the whole call.
 
         Returns:
-            Proof that a broker has handed the reply over.
+            The receipt of the broker that has delivered the reply.
 
         Raises:
-            ReplyError: the message is no request; nothing was sent.
-            ResponseError: the client that asked cannot be reached any more.
-            Everything else as `send`.
+            ReplyError: the message is not a request; not sent.
+            ResponseError: the requesting client is not connected any more.
+            Other errors as for `send`.
 
         Source: MessageUtil.createReplyMessage, RocketMQ 5.3.
         Example: ``await producer.reply(request, b"1.09")``
@@ -453,21 +459,22 @@ class Producer(Lifetime):
         return await self._sender.send_message(message, timeout=timeout, reserved=reserved)
 
     async def recall(self, topic: str, handle: str, *, timeout: float = REQUEST_S) -> str:
-        """Take back a timer message before it is due.
+        """Recall a timer message before it is due. Needs a broker of RocketMQ 5.
 
         Args:
-            topic: where the message was sent.
+            topic: the topic of the message.
             handle: the receipt's ``recall_handle``.
             timeout: seconds for the whole call.
 
         Returns:
-            The message's id. A message that is being delivered now may be delivered all the same.
+            The message's id. A message that is due at this moment may still be delivered.
 
         Raises:
-            InvalidMessageError: no handle, or one of a topic whose messages cannot be recalled;
-                nothing was asked.
-            ResponseError: the broker refused, since the message is due already, or it recalls none.
-            TopicNotFoundError, RemotingError: no broker was asked, or none answered.
+            InvalidMessageError: the handle is empty, or its topic does not allow a recall; no
+                request was sent.
+            ResponseError: the broker refused: the message was due already, or the broker does not
+                serve recalls.
+            TopicNotFoundError, RemotingError: no broker received the request, or none responded.
 
         Source: DefaultMQProducer.recallMessage, RocketMQ 5.3.
         Example: ``await producer.recall("orders", receipt.recall_handle)``
@@ -478,20 +485,20 @@ class Producer(Lifetime):
         return message_id
 
     async def fetch_queues(self, topic: str, *, timeout: float | None = None) -> list[MessageQueue]:
-        """Give the queues of a topic that can be sent to.
+        """Return the writable queues of a topic.
 
         Raises:
-            TopicNotFoundError: no broker serves the topic.
-            NameServerError: no name server answered.
+            TopicNotFoundError: no broker has the topic.
+            NameServerError: no name server responded.
         """
         return await self._sender.destinations.queues(topic, self._time(timeout))
 
     async def ready(self, *topics: str) -> None:
-        """Find the routes of topics ahead of the first send, so that it need not.
+        """Fetch the routes of topics before the first send.
 
         Raises:
-            TopicNotFoundError: no broker serves one of them.
-            NameServerError: no name server answered.
+            TopicNotFoundError: no broker has one of them.
+            NameServerError: no name server responded.
         """
         await asyncio.gather(
             *(self._sender.destinations.queues(topic, READY_S) for topic in topics)
@@ -507,7 +514,7 @@ _ANYWHERE = Place()
 def _check_group(name: str) -> None:
     check_group_name(name)
     if name == DEFAULT_GROUP:
-        raise InvalidNameError(f"the group {name} is everybody's: give the producer one of its own")
+        raise InvalidNameError(f"the group {name} is reserved: give the producer another group")
 
 
 def _check_compressor(settings: ProducerSettings) -> None:
@@ -517,7 +524,7 @@ def _check_compressor(settings: ProducerSettings) -> None:
             compress_body(b"x", settings.compression, settings.compress_level)
     except CompressionError as error:
         raise ConfigError(
-            f"compress_type {settings.compress_type}: {error}: pip install 'cometmq[compression]'"
+            f"compress_type {settings.compress_type}: {error}: install the extra 'compression'"
         ) from None
 
 

@@ -25,16 +25,16 @@ from cometmq.protocol.version import LITE_PULL_VERSION_MIN
 
 
 class PullStatus(Enum):
-    """What a pull found."""
+    """The status of a pull."""
 
     FOUND = "FOUND"
-    """Messages; perhaps none of them is left once tags are compared by their text."""
+    """Messages were found. The list may be empty after tags are compared by text."""
     NO_NEW_MESSAGE = "NO_NEW_MSG"
-    """The queue has nothing at or behind the offset yet."""
+    """The queue has no message at or after the offset yet."""
     NO_MATCHED_MESSAGE = "NO_MATCHED_MSG"
-    """Nothing that was looked at matches; go on at ``next_offset``."""
+    """No scanned message matches the filter; continue at ``next_offset``."""
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
-    """The queue does not reach from or to this offset; ``next_offset`` is the nearest it has."""
+    """The offset is outside the queue; ``next_offset`` is the nearest offset in it."""
 
 
 _STATUS = {
@@ -47,18 +47,18 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """The answer to one pull."""
+    """The result of one pull."""
 
     status: PullStatus
     messages: list[StoredMessage]
     next_offset: QueueOffset
-    """Where the next pull of the queue begins."""
+    """The offset for the next pull of the queue."""
     min_offset: QueueOffset
-    """The queue's oldest offset then."""
+    """The minimum offset of the queue at that time."""
     max_offset: QueueOffset
-    """The offset its next message would have had then."""
+    """The offset of the queue's next message at that time."""
     suggested_broker_id: int = 0
-    """Which replica the broker would like to be asked next; 0 is the master."""
+    """The replica that the broker suggests for the next pull; 0 is the master."""
 
 
 @dataclass(frozen=True, slots=True)

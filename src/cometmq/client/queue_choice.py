@@ -15,7 +15,7 @@ from cometmq.model.queue import MessageQueue
 from cometmq.protocol.hashing import java_hash
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Picks one of a topic's queues for a message."""
+"""Selects one of a topic's queues for a message."""
 
 
 class RoundRobin:

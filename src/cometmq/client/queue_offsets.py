@@ -16,12 +16,12 @@ from cometmq.model.queue import MessageQueue
 
 
 class QueueBounds(NamedTuple):
-    """Where a queue begins and ends."""
+    """The bounds of a queue."""
 
     min_offset: QueueOffset
-    """Of the oldest message still stored."""
+    """The offset of the oldest stored message."""
     max_offset: QueueOffset
-    """Of the message that will come next."""
+    """The offset of the next message."""
 
 
 class QueueOffsets:

@@ -236,7 +236,7 @@ class QuickSends:
         if promise.done():
             return
         if answer.code == ResponseCode.GO_AWAY and self._instance.settings.reconnect_for_go_away:
-            self._on_failure(send, GoneAwayError("the broker is leaving"))
+            self._on_failure(send, GoneAwayError("the broker is shutting down"))
             return
         lane = send.lane
         try:
@@ -365,4 +365,4 @@ def _is_plain(topic: str) -> bool:
 
 
 class GoneAwayError(RemotingError):
-    """The broker lets go of its connections; the message was not stored."""
+    """The broker closes its connections; the message is not stored."""

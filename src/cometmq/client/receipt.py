@@ -17,16 +17,16 @@ from cometmq.protocol.headers import SendMessageResponse
 
 
 class SendStatus(Enum):
-    """How safely a message is stored; with any of these it is stored."""
+    """How safely the message is stored. It is stored with each of these."""
 
     SEND_OK = "SEND_OK"
-    """As safely as the broker is set to store."""
+    """Flushed and replicated as the broker's settings require."""
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
-    """Not known to be on disk yet, though the broker is set to wait for that."""
+    """Not flushed in time, although the broker's flush mode is synchronous."""
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
-    """Not known to be on a slave yet, though the broker is set to wait for that."""
+    """Not replicated in time, although the broker's replication is synchronous."""
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
-    """There is no slave to copy to, though the broker is set to wait for one."""
+    """No slave is connected, although the broker's replication is synchronous."""
 
 
 _STATUS = {
@@ -39,23 +39,24 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
-    """Proof that a broker stored a message, or a batch of them."""
+    """Where and under which id a broker has stored a message or a batch."""
 
     status: SendStatus
     message_id: str
-    """Unique id the client gave; of a batch all ids, joined by commas."""
+    """The unique id, made by the client; for a batch all ids, joined by commas."""
     offset_message_id: str
-    """Id the broker gave: its address and the place in its log; of a batch joined by commas."""
+    """The broker's id: its address and the physical offset; for a batch joined by commas."""
     queue: MessageQueue
-    """Where the message went. A delayed one waits elsewhere until it is due."""
+    """The target queue. A delayed message is in the schedule topic until it is due."""
     queue_offset: QueueOffset
-    """Offset in the queue, of a batch's first message; of a delayed one, where it waits."""
+    """The queue offset (of a batch's first message). For a delayed message, the offset in the
+    schedule topic."""
     transaction_id: str | None = None
     region_id: str = "DefaultRegion"
     traced: bool = True
-    """Whether the broker wants traces of this message."""
+    """Whether the broker asks for traces of this message."""
     recall_handle: str | None = None
-    """What it takes to recall a timer message."""
+    """The handle for `Producer.recall`; only timer messages have one."""
 
 
 def receipt_from(answer: Command, queue: MessageQueue, message_id: str) -> SendReceipt:

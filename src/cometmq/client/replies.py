@@ -89,7 +89,7 @@ class Replies:
         reply = reply_from(request.header(PushReplyMessageToClientRequest), request.body)
         future = self._waiting.pop(reply.properties.get(names.CORRELATION_ID, ""), None)
         if future is None or future.done():
-            log.debug("dropped a reply that nobody waits for id=%s", reply.message_id)
+            log.debug("dropped a late reply id=%s", reply.message_id)
         else:
             future.set_result(reply)
         return Response()
@@ -133,8 +133,8 @@ def reply_to(request: StoredMessage) -> tuple[str, dict[str, str]]:
     wanted = (names.CLUSTER, names.CORRELATION_ID, names.REPLY_TO_CLIENT)
     if missing := [name for name in wanted if not request.properties.get(name)]:
         raise ReplyError(
-            f"message {request.message_id} is no request that can be answered:"
-            f" it lacks {', '.join(missing)}"
+            f"message {request.message_id} is not a request:"
+            f" it lacks the property {', '.join(missing)}"
         )
     kept = (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL)
     properties = {name: request.properties[name] for name in kept if name in request.properties}

@@ -196,7 +196,7 @@ class Routes:
         self._known: dict[str, _Cached] = {}
         self._turns: dict[str, _Turn] = {}
         self._troubles = Troubles(
-            log, fails="route not refreshed", works="route refreshed again", name="topic"
+            log, fails="cannot refresh a route", works="route refreshed again", name="topic"
         )
         self.on_change: list[Callable[[Route], None]] = []
         """Called with each route that differs from the one known before."""

@@ -34,7 +34,7 @@ SIGNATURE = "Signature"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An account and its secret; neither the secret nor the token is shown by ``repr``."""
+    """An account and its secret. ``repr`` shows neither the secret nor the token."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -51,10 +51,10 @@ class Credentials:
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
-        """Read credentials from a properties file, whose keys may be in any case.
+        """Read credentials from a properties file. Its keys are case-insensitive.
 
         Raises:
-            ConfigError: the file cannot be read, or lacks a key; never says what is in it.
+            ConfigError: the file cannot be read, or lacks a key. The message has no secret.
         """
         found = {key.lower(): value for key, value in read_properties(path).items()}
         for name in (ACCESS_KEY, SECRET_KEY):
@@ -84,7 +84,7 @@ def signature(content: bytes, secret_key: str) -> str:
 
 
 class Signer:
-    """Adds the account and the signature to each request; must be the last hook.
+    """Adds the account and the signature to each request. It must be the last hook.
 
     Args:
         credentials: the account.
@@ -94,7 +94,7 @@ class Signer:
         self._credentials = credentials
 
     def before_request(self, address: str, call: OutgoingCall) -> None:
-        """Sign the fields and the body as they are now."""
+        """Sign the current fields and body."""
         fields = call.fields
         fields.pop(SIGNATURE, None)
         fields[ACCESS_KEY] = self._credentials.access_key
@@ -104,7 +104,7 @@ class Signer:
         fields[SIGNATURE] = signature(values.encode() + call.body, self._credentials.secret_key)
 
     def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
-        """Nothing is left to do."""
+        """Does nothing."""
 
 
 class StreamHook:
@@ -118,4 +118,4 @@ class StreamHook:
         call.fields["ReqT"] = "0"
 
     def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
-        """Nothing is left to do."""
+        """Does nothing."""

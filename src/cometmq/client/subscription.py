@@ -24,21 +24,21 @@ from cometmq.protocol.subscription import (
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which messages of a topic are wanted. Make one with `tags` or `sql`."""
+    """Selects messages of a topic. Make one with `tags` or `sql`."""
 
     expression: str = ALL_TAGS
     kind: str = TAG_KIND
     wanted_tags: frozenset[str] = frozenset()
-    """The tags whose messages are wanted; empty for those of any tag."""
+    """The selected tags; empty selects every tag."""
     version: int = field(default=0, compare=False)
-    """When it was made, in ms since 1970; the broker keeps a group's newest."""
+    """Creation time in ms since 1970; the broker uses the newest filter of a group."""
 
     @classmethod
     def tags(cls, expression: str = ALL_TAGS) -> Self:
-        """Want the messages with one of the tags: ``a || b``; ``*`` or nothing wants all.
+        """Select messages with one of the tags: ``a || b``. ``*`` or an empty text selects all.
 
         Raises:
-            ConfigError: the expression names no tag at all.
+            ConfigError: the expression has no tag.
         """
         try:
             parsed = parse_tag_expression(expression.strip())
@@ -50,7 +50,9 @@ class Filter:
 
     @classmethod
     def sql(cls, expression: str) -> Self:
-        """Want the messages whose properties satisfy an SQL92 condition: ``a > 5 AND b IS NULL``.
+        """Select messages whose properties match an SQL92 condition: ``a > 5 AND b IS NULL``.
+
+        It needs RocketMQ's brokers with ``enablePropertyFilter=true``; CometMQ's broker refuses it.
 
         Raises:
             ConfigError: the expression is empty.
@@ -61,15 +63,15 @@ class Filter:
 
     @classmethod
     def of(cls, wanted: str | Filter) -> Filter:
-        """Take a filter as it is, and a text as an expression over tags."""
+        """Return a filter unchanged, and make one of a tag expression."""
         return cls.tags(wanted) if isinstance(wanted, str) else wanted
 
     def takes(self, tag: str | None) -> bool:
-        """Whether a message with this tag is wanted, comparing the text itself."""
+        """Return whether a message with this tag matches, by the tag's text."""
         return not self.wanted_tags or tag in self.wanted_tags
 
     def data(self, topic: str) -> SubscriptionData:
-        """Say it as a heartbeat does."""
+        """Return the filter's entry in a heartbeat."""
         tags = sorted(self.wanted_tags)
         return SubscriptionData(
             topic=topic,

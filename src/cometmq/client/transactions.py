@@ -51,14 +51,14 @@ LOCAL_THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class TransactionReceipt:
-    """What became of a message that was sent in a transaction."""
+    """The result of a message that was sent in a transaction."""
 
     receipt: SendReceipt
     """Where the half message is stored."""
     state: LocalState
-    """What the broker was told. UNKNOWN: it asks later, and the message waits until then."""
+    """The state that was sent to the broker. UNKNOWN: the broker checks the transaction later."""
     error: BaseException | None = None
-    """What the local part raised; the state is UNKNOWN then."""
+    """The exception of the local transaction; the state is UNKNOWN then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +71,20 @@ class _Check:
 
 
 class TransactionProducer(Producer):
-    """A producer whose messages are delivered only if a local transaction commits.
+    """Sends messages that are delivered only if a local transaction commits.
+
+    It needs RocketMQ's brokers; CometMQ's broker refuses transactions.
 
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses.
-        group: name of the producers that share the listener's data: a broker asks any of them.
-        listener: does the local part, and tells later what became of it.
-        settings, client, instance, hooks, config, options: as for `Producer`; hooks may watch the
-            ends of transactions as well.
+        group: the producer group. The broker checks a transaction with any member of the group,
+            so all members share the listener's data.
+        listener: runs the local transaction, and returns its state later.
+        settings, client, instance, hooks, config, options: as for `Producer`. Hooks may also be
+            `EndTransactionHook`.
 
-    A broker asks only producers that it knows: one that has sent to it, or was started with the
-    setting ``topics``.
+    The broker checks transactions only with producers it knows: those that have sent to it, or that
+    were started with the setting ``topics``.
     Example: ``TransactionProducer("127.0.0.1:9876", group="shop", listener=Orders())``
     """
 
@@ -117,7 +120,7 @@ class TransactionProducer(Producer):
         self._workers = Supervisor(f"transactions {group}")
 
     async def start(self) -> None:
-        """Make the producer ready to send, and to answer what brokers ask."""
+        """Connect, and make the producer ready to send and to serve transaction checks."""
         await super().start()
         self._instance.requests.answer(
             RequestCode.CHECK_TRANSACTION_STATE, self._wire_group, self._take_check
@@ -146,25 +149,26 @@ class TransactionProducer(Producer):
     async def send_in_transaction(
         self, message: Message, argument: object = None, *, timeout: float | None = None
     ) -> TransactionReceipt:
-        """Store a message, do the local part, and tell the broker how it ended.
+        """Store a half message, run the local transaction, and send its state to the broker.
 
         Args:
-            message: as for `Producer.send`; its delay level is not heeded.
-            argument: handed to the listener.
-            timeout: seconds for storing the message; the local part takes as long as it does.
+            message: as for `Producer.send`. Its delay level is ignored.
+            argument: passed to the listener.
+            timeout: seconds for storing the message. The local transaction has no time limit.
 
         Returns:
-            Where the half message is, and what the broker was told. With a status other than
-            ``SEND_OK`` the local part is not done, and the broker told to forget the message.
-            What the local part raises is in ``error``; it does not raise here.
+            The receipt of the half message and the state. If the status is not ``SEND_OK``, the
+            local transaction does not run and the state is ROLLBACK. An exception of the local
+            transaction is in ``error``; this call does not raise it.
 
         Raises:
-            InvalidMessageError: the message breaks a limit or is a timer message; nothing was sent
-                and the local part was not done.
-            Everything else as `Producer.send`: the local part was not done, and a message that is
-                stored all the same stays unseen until the broker asks.
+            InvalidMessageError: the message breaks a limit or is a timer message; it is not sent,
+                and the local transaction does not run.
+            Other errors as for `Producer.send`: the local transaction does not run. If the half
+                message is stored all the same, consumers do not see it, and the broker checks it.
 
-        Cancelling during the local part leaves the message unseen until the broker asks.
+        If the call is cancelled during the local transaction, consumers do not see the message
+        until the broker has checked the transaction.
         Source: TransactionMQProducer.sendMessageInTransaction, RocketMQ 5.3.
         Example: ``sent = await producer.send_in_transaction(Message("orders", b"42"), order)``
         """
@@ -231,7 +235,7 @@ class TransactionProducer(Producer):
             await self._tell(address, header, error)
         except CometError as problem:
             log.warning(
-                "broker not told of a transaction's end id=%s state=%s error=%s",
+                "cannot send a transaction state id=%s state=%s error=%s",
                 receipt.message_id,
                 state.value,
                 problem,
@@ -273,12 +277,12 @@ class TransactionProducer(Producer):
                 await self._answer(check)
             except CometError as error:
                 log.warning(
-                    "a transaction check is not answered id=%s error=%s",
+                    "cannot answer a transaction check id=%s error=%s",
                     check.message.message_id,
                     error,
                 )
             except Exception:
-                log.exception("a transaction check is not answered id=%s", check.message.message_id)
+                log.exception("cannot answer a transaction check id=%s", check.message.message_id)
 
     async def _answer(self, check: _Check) -> None:
         asked, message = check.header, check.message

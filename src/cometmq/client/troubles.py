@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 
+from cometmq.model.errors import CometError
+
 TROUBLES_MAX = 10_000
 """Things in trouble that are remembered; of more than these every failure is a warning."""
 
@@ -29,10 +31,11 @@ class Troubles:
         self._fails, self._works, self._name = fails, works, name
         self._failing: set[str] = set()
 
-    def failed(self, thing: str, error: Exception) -> None:
+    def failed(self, thing: str, error: BaseException) -> None:
         """It failed, once or once more."""
         level = logging.DEBUG if thing in self._failing else logging.WARNING
-        self._log.log(level, "%s %s=%s error=%s", self._fails, self._name, thing, error)
+        fields = (self._fails, self._name, thing, str(error) or type(error).__name__)
+        self._log.log(level, "%s %s=%s error=%s", *fields, exc_info=trace_of(error))
         if len(self._failing) < TROUBLES_MAX:
             self._failing.add(thing)
 
@@ -45,3 +48,8 @@ class Troubles:
     def forget(self, thing: str) -> None:
         """Nobody tries any more."""
         self._failing.discard(thing)
+
+
+def trace_of(error: BaseException) -> BaseException | None:
+    """Give an error whose traceback belongs into the log: one that no call of this client names."""
+    return None if isinstance(error, CometError) else error

@@ -54,7 +54,7 @@ def _unwrapped(message: StoredMessage, added: Mapping[str, str]) -> list[StoredM
         items = decode_batch(message.body)
     except InvalidMessageError as error:
         queue, offset = message.queue, message.queue_offset
-        log.warning("a batch stays wrapped queue=%s offset=%d error=%s", queue, offset, error)
+        log.warning("cannot unwrap a batch queue=%s offset=%d error=%s", queue, offset, error)
         return [message]
     return [_inner(message, number, item, added) for number, item in enumerate(items)]
 

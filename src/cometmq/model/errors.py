@@ -14,15 +14,15 @@ Source: ours.
 
 
 class CometError(Exception):
-    """Any error that CometMQ raises on purpose."""
+    """The base of every error that CometMQ raises."""
 
 
 class ProtocolError(CometError):
-    """The peer broke the wire format; the connection cannot go on."""
+    """The peer broke the wire format; the connection is closed."""
 
 
 class ResponseError(CometError):
-    """The peer answered with a code other than success.
+    """The response has a code other than success.
 
     Args:
         code: the response code as on the wire.
@@ -36,20 +36,20 @@ class ResponseError(CometError):
 
 
 class RemotingError(CometError):
-    """No answer came; whether the peer acted on the request is unknown."""
+    """No response; it is unknown whether the peer processed the request."""
 
 
 class StoreError(CometError):
-    """The store cannot do what was asked."""
+    """The base of the errors of stores."""
 
 
 class InvalidMessageError(CometError):
-    """The message breaks a limit; it was neither sent nor stored."""
+    """The message breaks a limit; not sent."""
 
 
 class InvalidNameError(CometError):
-    """The name of a topic or a group breaks the rules for names."""
+    """The name of a topic or a group is invalid."""
 
 
 class ConfigError(CometError):
-    """A setting is unknown, of the wrong kind or out of range."""
+    """A setting is unknown, has the wrong type or is out of range."""

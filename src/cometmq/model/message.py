@@ -15,7 +15,7 @@ from cometmq.model.topic import retry_topic
 
 @dataclass(slots=True)
 class Message:
-    """A message to be sent.
+    """A message to send.
 
     Example: ``Message(topic="orders", body=b"42", tags="paid", keys=["order-42"])``
     """
@@ -23,40 +23,40 @@ class Message:
     topic: str
     body: bytes
     tags: str | None = None
-    """The one tag that consumers filter by; None for no tag."""
+    """The tag, which consumers can filter by; None for no tag."""
     keys: Iterable[str] = ()
-    """Keys by which the message can be looked up; none may hold a blank."""
+    """Keys, by which queries find the message; a key contains no blank."""
     flag: int = 0
-    """A number of the application's own, 32 bits, stored with the message."""
+    """A 32-bit number for the application, stored with the message."""
     properties: dict[str, str] = field(default_factory=dict)
-    """Further properties of the application's own."""
+    """Further properties for the application."""
     delay_level: int = 0
-    """0 to deliver at once, else the number of a delay level of the broker."""
+    """The number of a delay level of the broker; 0 delivers at once."""
     wait_store: bool = True
-    """Whether the answer waits until the broker has flushed and replicated as it is set to."""
+    """Whether the broker responds only after flush and replication, as its settings require."""
     delay_ms: int = 0
-    """Deliver so many milliseconds after the broker has it; 0 for at once. Needs a broker of
-    RocketMQ 5.x with its timer switched on, which rounds up to whole seconds."""
+    """Deliver this many milliseconds after the broker has stored it; 0 delivers at once. Needs a
+    broker of RocketMQ 5 with its timer enabled, which rounds up to whole seconds."""
     deliver_at_ms: int = 0
-    """Deliver at this time, in milliseconds since 1970; 0 for at once. Needs the same."""
+    """Deliver at this time, in ms since 1970; 0 delivers at once. Needs the same broker."""
 
     @property
     def is_timed(self) -> bool:
-        """Whether a timer of the broker decides when it is delivered, instead of a delay level."""
+        """Whether a broker's timer delivers it, instead of a delay level."""
         return bool(self.delay_ms or self.deliver_at_ms) or not names.TIMERS.isdisjoint(
             self.properties
         )
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it is not delivered at once."""
+        """Whether it is delivered later than at once."""
         return bool(self.delay_level) or self.is_timed
 
     def all_properties(self) -> dict[str, str]:
-        """Return every property as it goes into the record, tags and keys included.
+        """Return every property of the stored record, including tags and keys.
 
         Raises:
-            InvalidMessageError: a key or property cannot be carried.
+            InvalidMessageError: a key or property cannot be encoded.
         """
         properties = dict(self.properties)
         for name, value in properties.items():
@@ -81,7 +81,9 @@ class Message:
         said = sorted((names.TIMERS | {names.DELAY}) & properties.keys())
         if len(said) != 1 or self.delay_ms < 0 or self.deliver_at_ms < 0:
             values = ", ".join(f"{name}={properties[name]}" for name in said)
-            raise InvalidMessageError(f"a message is due once, at or after now: {values}")
+            raise InvalidMessageError(
+                f"only one delay or delivery time is allowed, and not in the past: {values}"
+            )
 
     def _joined_keys(self) -> str:
         keys = [self.keys] if isinstance(self.keys, str) else list(self.keys)
@@ -105,7 +107,7 @@ def _checked(name: str, text: str) -> str:
 
 @dataclass(slots=True)
 class StoredMessage:
-    """A message as a broker keeps it."""
+    """A message as a broker stores it."""
 
     topic: str
     body: bytes
@@ -116,7 +118,7 @@ class StoredMessage:
     log_offset: LogOffset
     flag: int
     sys_flag: int
-    """Bits of :class:`cometmq.model.flags.SysFlag`; COMPRESSED is gone if the body was inflated."""
+    """Bits of `cometmq.model.flags.SysFlag`; without COMPRESSED if the body was decompressed."""
     born_time_ms: int
     born_host: str
     """``ip:port`` of the sender."""
@@ -130,43 +132,43 @@ class StoredMessage:
     size_bytes: int
     """Bytes of the whole record."""
     offset_message_id: str
-    """The id that tells a broker where the record is."""
+    """The broker's id: its address and the record's physical offset."""
     broker_name: str = ""
-    """Set by a consumer, which knows whom it asked."""
+    """The broker that the consumer pulled from."""
 
     @property
     def tags(self) -> str | None:
-        """The message's tag, or None."""
+        """The tag of the message, or None."""
         return self.properties.get(names.TAGS)
 
     @property
     def keys(self) -> list[str]:
-        """The keys by which the message can be looked up."""
+        """The keys of the message."""
         return self.properties.get(names.KEYS, "").split()
 
     @property
     def unique_id(self) -> str | None:
-        """The id its sender gave it."""
+        """The unique id, made by the sender."""
         return self.properties.get(names.UNIQ_KEY)
 
     @property
     def message_id(self) -> str:
-        """The id its sender gave it, or else the one of its place."""
+        """The unique id, or the broker's id if there is none."""
         return self.unique_id or self.offset_message_id
 
     @property
     def delay_level(self) -> int:
-        """The delay level it was sent with; 0 for none or an unreadable one."""
+        """The delay level of the send; 0 if there is none or it cannot be read."""
         level = self.properties.get(names.DELAY, "")
         return int(level) if level.isdecimal() else 0
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue it was read from."""
+        """The queue that the message was read from."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
     def real_topic(self, group: str) -> str:
-        """Return the topic it was first sent to, even while it is delivered again."""
+        """Return the topic of the first send, also for a redelivered message."""
         if self.topic == retry_topic(group):
             return self.properties.get(names.RETRY_TOPIC, self.topic)
         return self.topic

@@ -7,9 +7,9 @@ import msgspec
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel"):
-    """One queue of a topic; ordered by topic, then broker, then number.
+    """One queue of a topic. Queues sort by topic, then broker, then number.
 
-    Also a member of many JSON bodies, and the key of some maps in them.
+    It is also part of many JSON bodies, and the key of some maps in them.
     """
 
     topic: str = ""

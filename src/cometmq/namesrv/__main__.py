@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m cometmq.namesrv", description=__doc__)
     parser.add_argument("-c", "--config", type=Path, metavar="FILE", help="properties file")
-    parser.add_argument("--port", help="TCP port; 0 takes a free one")
+    parser.add_argument("--port", help="TCP port; 0 for a free port")
     parser.add_argument("--host", help="local address to listen on")
     parser.add_argument("--store", type=Path, metavar="DIR", help="directory of its files")
     parser.add_argument("-p", "--print-config", action="store_true", help="print the settings")

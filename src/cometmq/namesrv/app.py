@@ -118,14 +118,14 @@ class NameServer:
         if settings.listen_port == 0:
             self.configuration.set({"listenPort": str(self.port)})
         self._supervisor.every(settings.expiry_scan_ms / 1000, self.expire_silent, "expiry")
-        log.info("the name server is up address=%s", self.address)
+        log.info("name server started address=%s", self.address)
 
     async def stop(self, grace_s: float = 3.0) -> None:
         """Stop listening, let running requests answer for ``grace_s`` seconds, then close."""
         await self._server.stop(grace_s)
         await self._supervisor.cancel()
         await self._client.close()
-        log.info("the name server is down")
+        log.info("name server stopped")
 
     def expire_silent(self) -> None:
         """Take the brokers out of all routes that were silent for too long."""
@@ -133,7 +133,7 @@ class NameServer:
             self._drop(expired)
 
     def _drop(self, expired: Expired) -> None:
-        log.warning("a broker fell silent address=%s", expired.key.address)
+        log.warning("broker heartbeat timed out address=%s", expired.key.address)
         if isinstance(expired.connection, Connection):
             expired.connection.close()
         if expired.notice is not None:
@@ -144,7 +144,7 @@ class NameServer:
         for notice in self.registry.disconnected(connection):
             self._notify(notice)
         if len(self.registry.live) < known:
-            log.warning("the connection of a broker closed peer=%s", connection.peer_text)
+            log.warning("broker connection closed peer=%s", connection.peer_text)
 
     def _notify(self, notice: MinIdNotice) -> None:
         if self._settings().notify_min_broker_id:

@@ -27,56 +27,59 @@ class NameServerSettings:
     """The TCP port; 0 lets the system choose one."""
 
     kv_config_path: Path = setting(factory=lambda: _home("kvConfig.json"), key="kvConfigPath")
-    """The file that keeps the key-value table. By default ``~/namesrv/kvConfig.json``."""
+    """The file of the key-value table. Default: ``~/namesrv/kvConfig.json``."""
 
     config_store_path: Path = setting(
         factory=lambda: _home("namesrv.properties"), key="configStorePath"
     )
-    """The properties file that keeps settings changed by a request; the configuration file that
-    was given at the start when there was one. By default ``~/namesrv/namesrv.properties``."""
+    """The properties file for settings that a request changes. Default: the configuration file of
+    the start, or ``~/namesrv/namesrv.properties`` without one.
+    """
 
     order_message_enable: bool = setting(False, key="orderMessageEnable", remote=True)
-    """Whether routes carry the order configuration of their topic, from the key-value table."""
+    """Whether routes contain the order configuration of their topic from the key-value table."""
 
     return_order_topic_config: bool = setting(
         True, key="returnOrderTopicConfigToBroker", remote=True
     )
-    """Whether the answer to a registration carries all order configurations."""
+    """Whether the response to a registration contains all order configurations."""
 
     expiry_scan_ms: int = setting(
         5_000, key="scanNotActiveBrokerInterval", unit="ms", low=10, high=600_000
     )
-    """How often brokers that fell silent are looked for."""
+    """Interval at which brokers without heartbeats are removed."""
 
     broker_expiry_ms: int = setting(120_000, unit="ms", low=100, high=86_400_000, remote=True)
-    """A broker that was silent for longer is taken out of all routes, unless its registration
-    asks for another time."""
+    """A broker without a heartbeat for longer than this is removed from all routes, unless its
+    registration requests another time.
+    """
 
     supports_acting_master: bool = setting(False, key="supportActingMaster", remote=True)
-    """Whether routes show the smallest slave as master where the master is gone and the brokers
-    allow it."""
+    """Whether routes show the slave with the smallest id as master if the master is down and the
+    brokers allow it.
+    """
 
     notify_min_broker_id: bool = setting(False, key="notifyMinBrokerIdChanged", remote=True)
-    """Whether the brokers of a group are told when its smallest id changes."""
+    """Whether the brokers of a group are notified when their smallest id changes."""
 
     lists_all_topics: bool = setting(True, key="enableAllTopicList", remote=True)
-    """Whether the list of all topics is given out."""
+    """Whether requests for the list of all topics are allowed."""
 
     lists_topics: bool = setting(True, key="enableTopicList", remote=True)
-    """Whether the lists of topics by cluster and of unit topics are given out."""
+    """Whether requests for the lists of topics by cluster and of unit topics are allowed."""
 
     deletes_topics_with_registration: bool = setting(
         False, key="deleteTopicWithBrokerRegistration", remote=True
     )
-    """Whether a topic that a broker's registration no longer names loses its row of that broker."""
+    """Whether a topic that is missing in a broker's registration is removed for this broker."""
 
     needs_wait_for_service: bool = setting(False, key="needWaitForService", remote=True)
-    """Whether routes are refused at first, until brokers had time to register."""
+    """Whether route requests are refused after the start until brokers had time to register."""
 
     service_wait_s: int = setting(
         45, key="waitSecondsForService", unit="s", low=0, high=3600, remote=True
     )
-    """How long routes are refused after the start, where they are."""
+    """How long route requests are refused after the start if ``needWaitForService`` is true."""
 
 
 def files_below(directory: Path) -> dict[str, str]:

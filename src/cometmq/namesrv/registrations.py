@@ -115,7 +115,7 @@ def _usable(topics: Iterable[tuple[str, TopicConfig]], broker_name: str) -> dict
             refused.append(name[:80])
     if refused:
         log.warning(
-            "left out topics with illegal names or counts broker=%s count=%d first=%r",
+            "ignored topics with illegal names or counts broker=%s count=%d first=%r",
             broker_name,
             len(refused),
             refused[:_NAMES_LOGGED_MAX],

@@ -351,7 +351,7 @@ def _decode_odd_json(data: bytes) -> _JsonHeader:
             extFields=_NO_FIELDS if fields is None else msgspec.Raw(_encode_text(fields)),
         )
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as problem:
-        raise HeaderError(f"a header with a member of the wrong kind: {problem}") from None
+        raise HeaderError(f"a header with a member of the wrong type: {problem}") from None
 
 
 def _is_misread(header: Header, raw: bytes | msgspec.Raw) -> bool:
@@ -381,7 +381,7 @@ def _language_name(said: Any) -> str | None:
     try:
         return LanguageCode(said).name
     except ValueError:
-        raise HeaderError(f"language {said}, where numbers from 0 to 13 are known") from None
+        raise HeaderError(f"language {said}: expected 0 to 13") from None
 
 
 def _read_raw_fields(raw: bytes | msgspec.Raw) -> dict[str, str]:

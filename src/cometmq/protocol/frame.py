@@ -60,13 +60,13 @@ def checked_size(length: int, word: int, frame_bytes_max: int) -> int:
     """
     size = 4 + length
     if size > frame_bytes_max:
-        raise FrameError(f"a frame of {size} bytes, where at most {frame_bytes_max} are allowed")
+        raise FrameError(f"a frame of {size} bytes: at most {frame_bytes_max} are allowed")
     if PREFIX_BYTES + (word & 0xFFFFFF) > size:
         raise FrameError(
             f"a frame of {size} bytes whose header would end at byte {8 + (word & 0xFFFFFF)}"
         )
     if word >> 24 > BINARY_HEADER:
-        raise FrameError(f"header encoding {word >> 24}, where 0 (JSON) and 1 (binary) exist")
+        raise FrameError(f"header encoding {word >> 24}: expected 0 (JSON) or 1 (binary)")
     return size
 
 

@@ -273,7 +273,7 @@ def _inflate(message: LazyMessage, body: bytes, flag: int) -> bytes:
         flag &= ~SysFlag.COMPRESSED
     except CompressionError as error:
         queue, offset = message.queue, message.queue_offset
-        log.warning("a body stays compressed queue=%s offset=%d error=%s", queue, offset, error)
+        log.warning("cannot decompress a body queue=%s offset=%d error=%s", queue, offset, error)
     message.body = body
     message.sys_flag = flag
     return body

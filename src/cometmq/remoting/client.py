@@ -117,7 +117,11 @@ class RemotingClient:
         left = deadline - loop.time()
         if left <= 0:
             return answer
-        log.info("repeats a request: a peer is leaving address=%s code=%s", address, int(code))
+        log.info(
+            "sending a request again: the peer is shutting down address=%s code=%s",
+            address,
+            int(code),
+        )
         self._retire(address, connection)
         connection = await self.connection(address, timeout=min(left, CONNECT_S))
         left = max(deadline - loop.time(), 0.001)
@@ -154,7 +158,7 @@ class RemotingClient:
         if not self._close_silent or waited_s < SILENT_S or connection.received_s > began_s:
             return
         log.warning(
-            "gave a connection up: its peer was silent peer=%s seconds=%.1f",
+            "closed a connection: no data before the deadline peer=%s seconds=%.1f",
             connection.peer_text,
             waited_s,
         )
@@ -355,5 +359,5 @@ def split_address(address: str) -> tuple[str, int]:
     """
     host, colon, port = address.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConnectError(f"not an address of the form host:port: {address!r}")
+        raise ConnectError(f"address {address!r}: expected host:port")
     return host.strip("[]"), int(port)

@@ -15,19 +15,21 @@ class RemotingSettings:
     frame_bytes_max: int = setting(
         FRAME_BYTES_MAX, key="com.rocketmq.remoting.frameMaxLength", unit="bytes", low=1024
     )
-    """The largest frame taken from a peer, its length field included."""
+    """Maximum size of a received frame, its length field included."""
 
     idle_s: int = setting(120, key="serverChannelMaxIdleTimeSeconds", unit="s", low=1)
-    """A connection on which nothing moved for this long is closed."""
+    """A connection without traffic for this long is closed."""
 
     backlog: int = setting(1024, key="serverSocketBacklog", low=1)
-    """Connections the kernel holds until they are accepted."""
+    """Maximum number of connections that wait in the kernel to be accepted."""
 
     write_buffer_bytes_max: int = setting(1024 * 1024, unit="bytes", low=1024)
-    """Unsent answers of one connection; above this it is not read until the peer catches up."""
+    """Maximum bytes of unsent responses of a connection; above this the connection is not read
+    until the peer has received them.
+    """
 
     calls_in_flight_max: int = setting(65535, low=1)
-    """Requests of ours that may wait for answers on one connection."""
+    """Maximum number of requests that a server has in flight on one connection."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,12 @@ class TlsSettings:
     mode: str = setting(
         "permissive", key="tls.server.mode", choices=("disabled", "permissive", "enforcing")
     )
-    """``permissive`` takes TLS and plain connections, ``enforcing`` only TLS, ``disabled`` none."""
+    """``permissive`` accepts TLS and plain connections, ``enforcing`` only TLS, ``disabled`` only
+    plain.
+    """
 
     self_signed: bool = setting(True, key="tls.test.mode.enable")
-    """Without a certificate of its own the server makes one for itself at the first handshake."""
+    """Whether a server without a certificate creates a self-signed one at the first handshake."""
 
     certificate: str = setting("", key="tls.server.certPath")
     """File of the server's certificate chain, PEM."""
@@ -52,9 +56,9 @@ class TlsSettings:
     """Password of the private key."""
 
     trusted: str = setting("", key="tls.server.trustCertPath")
-    """File of the authorities that clients' certificates are checked against, PEM."""
+    """File of the certificate authorities that verify clients, PEM."""
 
     client_certificate: str = setting(
         "none", key="tls.server.need.client.auth", choices=("none", "optional", "require")
     )
-    """Whether clients must show a certificate."""
+    """Whether clients must present a certificate."""

@@ -119,7 +119,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         """Handle one command that has arrived."""
         if command.is_response:
             if not self._inflight.answer(command):
-                log.debug("dropped an answer nobody waits for peer=%s %r", self.peer_text, command)
+                log.debug("dropped a late response peer=%s %r", self.peer_text, command)
             return
         self.language, self.version = command.language, command.version
         incoming = Request(command, self)
@@ -191,7 +191,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
                         await asyncio.shield(self._writable)
             except TimeoutError:
                 raise CallTimeoutError(
-                    f"not sent: {self.peer_text} took nothing within {timeout:g} s"
+                    f"not sent: {self.peer_text} accepted no data within {timeout:g} s"
                 ) from None
         if self.closed:
             raise ConnectionLostError(f"{self.peer_text} is closed")
@@ -297,14 +297,14 @@ def refuse_unknown(incoming: Request) -> Response:
     """The answer to a code without a processor; it says whether we know the code at all."""
     remark = f" request type {incoming.code} not supported"
     if incoming.code in RequestCode._value2member_map_:
-        remark += f": {RequestCode(incoming.code).name} is known but not served yet"
+        remark += f": {RequestCode(incoming.code).name} is not served in this release"
     return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
 
 def answer_failure(incoming: Request, problem: Exception) -> None:
     """Answer with what a processor raised; what it raised after its answer is only logged."""
     if incoming.answered:
-        log.error("a request failed after its answer code=%s", incoming.code, exc_info=problem)
+        log.error("handler failed after its response code=%s", incoming.code, exc_info=problem)
     else:
         incoming.reply(failure(incoming, problem))
 
@@ -314,7 +314,7 @@ def failure(incoming: Request, problem: Exception) -> Response:
     if isinstance(problem, ResponseError):
         return Response(problem.code, _writable(problem.remark))
     if not isinstance(problem, CometError):
-        log.error("a request failed code=%s", incoming.code, exc_info=problem)
+        log.error("handler failed code=%s", incoming.code, exc_info=problem)
     remark = _writable(f"{type(problem).__name__}: {problem}")
     return Response(ResponseCode.SYSTEM_ERROR, remark)
 

@@ -7,19 +7,19 @@ from cometmq.protocol.command import Command
 
 
 class ConnectError(RemotingError):
-    """The peer could not be reached; the request was not sent."""
+    """The peer cannot be reached; not sent."""
 
 
 class CallTimeoutError(RemotingError):
-    """No answer came in time; the peer may have acted on the request."""
+    """No response in time; the peer may have processed the request."""
 
 
 class ConnectionLostError(RemotingError):
-    """The connection broke before the answer; the peer may have acted on the request."""
+    """The connection broke before the response; the peer may have processed the request."""
 
 
 class TooManyCallsError(RemotingError):
-    """More requests wait for answers than the connection allows; this one was not sent."""
+    """The limit on requests in flight of a connection is reached; not sent."""
 
 
 def check(answer: Command) -> Command:

@@ -98,7 +98,7 @@ class Request:
     def reply(self, response: Response) -> None:
         """Send the answer, in the request's own serialization, once; a oneway request gets none."""
         if self.answered:
-            raise AssertionError(f"a second answer to {self.command!r}: {response!r}")
+            raise AssertionError(f"a second response to {self.command!r}: {response!r}")
         if self.oneway:
             self.answered = True
             return
@@ -120,7 +120,7 @@ class Request:
     def reply_head(self, head: bytes, slices: Sequence[Slice] = ()) -> None:
         """Send an answer whose head is encoded already; see :class:`SuccessFormat`."""
         if self.answered:
-            raise AssertionError(f"a second answer to {self.command!r}")
+            raise AssertionError(f"a second response to {self.command!r}")
         self.answered = True
         if not self.oneway:
             self.connection.write(head, slices)

@@ -16,31 +16,31 @@ from cometmq.protocol.headers.base import Header, encode_fields
 
 @dataclass(slots=True)
 class OutgoingCall:
-    """One request on its way: its code, its fields as text, its body."""
+    """One outgoing request: its code, its header fields as text, its body."""
 
     code: int
     fields: dict[str, str]
-    """The header's fields; a hook may add to them and change them."""
+    """The header fields; a hook may add and change fields."""
     body: bytes
 
     @classmethod
     def of(
         cls, code: int, header: Header | None, body: bytes, fields: Mapping[str, str] | None
     ) -> OutgoingCall:
-        """Put together what a request consists of."""
+        """Make a call from a request's code, header and body."""
         every = encode_fields(header) if header is not None else {}
         return cls(int(code), {**every, **(fields or {})}, body)
 
 
 class RpcHook(Protocol):
-    """Is told of every request of a client, oneway ones included, and of every answer.
+    """Runs around every request of a client, including one-way requests.
 
-    What a hook raises before a request ends the call: nothing is sent. Hooks are plain functions
-    and must not block.
+    If ``before_request`` raises, the request is not sent and the caller receives the error. Hooks
+    are plain functions and must not block.
     """
 
     def before_request(self, address: str, call: OutgoingCall) -> None:
-        """A request is about to be sent to ``address``; its fields may still change."""
+        """Runs before a request is sent to ``address``; may change its fields."""
 
     def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
-        """The answer has come, whatever its code; never called for oneway requests."""
+        """Runs after a response of any code; does not run for one-way requests."""

@@ -60,7 +60,7 @@ class Inflight:
             TooManyCallsError: the table is full.
         """
         if len(self._waiting) >= self._calls_max:
-            raise TooManyCallsError(f"{len(self._waiting)} requests wait for answers already")
+            raise TooManyCallsError(f"{len(self._waiting)} requests are in flight already")
         opaque = self.next_opaque()
         self._waiting[opaque] = (taker, self._loop.time() + timeout, timeout)
         if self._timer is None:
@@ -102,5 +102,5 @@ class Inflight:
         for opaque in late:
             future, _, timeout = self._waiting.pop(opaque)
             if not future.done():
-                future.set_exception(CallTimeoutError(f"no answer within {timeout:g} s"))
+                future.set_exception(CallTimeoutError(f"no response within {timeout:g} s"))
         self._timer = self._loop.call_later(SWEEP_S, self._sweep) if self._waiting else None

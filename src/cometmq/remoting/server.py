@@ -151,7 +151,7 @@ class RemotingServer:
 
     def _pause_accepting(self, problem: OSError) -> None:
         """Out of file descriptors or memory: the kernel holds new peers for a moment."""
-        log.error("cannot accept for now server=%s: %s", self._name, problem)
+        log.error("cannot accept connections, retrying server=%s: %s", self._name, problem)
         assert self._socket is not None
         loop, listening = asyncio.get_running_loop(), self._socket
         loop.remove_reader(listening.fileno())
@@ -190,7 +190,7 @@ class RemotingServer:
         first = await _first_byte(accepted, self._settings.idle_s)
         if first != HANDSHAKE_BYTE:
             if self._tls.mode == "enforcing" and first is not None:
-                raise _RefusedError("a plain connection, where only TLS is allowed")
+                raise _RefusedError("plain connection met, TLS is required")
             return None
         if self._context is None:
             self._context = server_context(self._tls)

@@ -34,7 +34,7 @@ _REFUSALS = {
     5: "connection refused",
     6: "time ran out",
     7: "command not supported",
-    8: "kind of address not supported",
+    8: "address type not supported",
 }
 
 
@@ -148,13 +148,13 @@ class _Talk:
         await self._say(bytes([VERSION, len(methods)]) + methods)
         version, method = await self._hear(2)
         if version != VERSION or method not in methods:
-            raise SocksError("the SOCKS proxy takes none of our ways to say who we are")
+            raise SocksError("the SOCKS proxy supports none of our authentication methods")
         if method == WITH_PASSWORD:
             texts = [proxy.username.encode(), proxy.password.encode()]
             said = b"".join(bytes([len(text)]) + text for text in texts)
             await self._say(bytes([PASSWORD_VERSION]) + said)
             if (await self._hear(2))[1] != 0:
-                raise SocksError("the SOCKS proxy does not take the name and the password")
+                raise SocksError("the SOCKS proxy rejects the user name or the password")
 
     async def ask_for(self, host: str, port: int) -> None:
         """Have a connection made to a peer."""
@@ -162,7 +162,7 @@ class _Talk:
         version, reply, _, kind = await self._hear(4)
         if version != VERSION or reply != 0:
             why = _REFUSALS.get(reply, f"reply {reply}")
-            raise SocksError(f"the SOCKS proxy does not connect to {host}:{port}: {why}")
+            raise SocksError(f"the SOCKS proxy cannot connect to {host}:{port}: {why}")
         size = _PLACE_BYTES.get(kind)
         await self._hear((await self._hear(1))[0] + 2 if size is None else size + 2)
 
@@ -174,7 +174,7 @@ class _Talk:
         while len(heard) < size:
             more = await self._loop.sock_recv(self._way, size - len(heard))
             if not more:
-                raise SocksError("the SOCKS proxy hung up")
+                raise SocksError("the SOCKS proxy closed the connection")
             heard += more
         return heard
 

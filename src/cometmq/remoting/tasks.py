@@ -69,12 +69,14 @@ class Supervisor:
                 if result is not None:
                     await result
             except Exception:
-                log.exception("a periodic task failed and goes on task=%s.%s", self._owner, name)
+                log.exception(
+                    "periodic task failed, retrying at its next run task=%s.%s", self._owner, name
+                )
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("a task failed task=%s", task.get_name(), exc_info=task.exception())
+            log.error("task failed task=%s", task.get_name(), exc_info=task.exception())
 
     async def drain(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for the tasks to end by themselves."""
@@ -89,4 +91,4 @@ class Supervisor:
         if tasks:
             _, stuck = await asyncio.wait(tasks, timeout=timeout)
             for task in stuck:
-                log.error("a task does not end task=%s", task.get_name())
+                log.error("task did not end task=%s", task.get_name())

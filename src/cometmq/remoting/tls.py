@@ -92,7 +92,7 @@ def _self_signed_pem() -> bytes:
         from cryptography.x509.oid import NameOID
     except ImportError:
         raise ConfigError(
-            "a self-signed certificate needs the extra cometmq[tls]; or set tls.server.certPath"
+            "a self-signed certificate needs the extra 'tls'; install it or set tls.server.certPath"
         ) from None
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])

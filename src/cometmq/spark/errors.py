@@ -1,15 +1,15 @@
 """The errors of the Spark formats; each text names the topic, the queue and the range it is about.
 
-SourceError               a format cannot do what was asked
-├── OptionError           an option is unknown, missing, of the wrong kind or at odds with another
-├── DataLossError         rows that were asked for are not there any more
-│   └── GoneError         the queue, its topic or the right to read it is gone for good
-├── UnreachableError      a name server or a broker did not answer, however often it was asked
-├── RangeError            a range of a queue or a file came out shorter than it was planned
-├── BadRecordError        bytes that should be a record are not one
-├── RowError              a row cannot become a message
+SourceError               the base of these errors
+├── OptionError           an option is unknown, missing, has the wrong type or contradicts another
+├── DataLossError         rows to read are missing
+│   └── GoneError         the queue, its topic or its read permission was removed
+├── UnreachableError      a name server or a broker did not respond, after all retries
+├── RangeError            a range of a queue or a file is shorter than planned
+├── BadRecordError        bytes are not a valid record
+├── RowError              a row is not valid as a message
 ├── DeliveryError         messages were not acknowledged in time, or were refused
-└── PlaceError            a file or directory is not what a store's should be
+└── PlaceError            a file or directory does not belong to a store
 
 Spark shows the text of an error only, and carries errors between processes: so each one is made
 of one text and nothing else.

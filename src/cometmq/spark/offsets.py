@@ -3,6 +3,7 @@
     topics     {"orders": {"broker-a": {"0": 17, "1": 4}}}    the next offset of every queue
     logs       {"broker-a": {"phy": 1073741824}}              the next byte of every log
     start      {"$start": "latest"}                           not a place yet: where to begin
+    first end  {"$from": {…}, "orders": {…}}                  with where the first batch begins
 
 A next offset is the first one not read, as in Kafka. Spark compares documents as texts, and keeps
 them for years: keys are sorted, queues are texts in the order of their numbers, and all numbers
@@ -56,6 +57,9 @@ class Bounds(NamedTuple):
 
     min: int
     max: int
+    master: bool = True
+    """Whether the master said so. A replica may lag behind it, or keep messages for a shorter time:
+    what the replica lacks is not lost."""
 
 
 Positions: TypeAlias = dict[QueueKey, int]

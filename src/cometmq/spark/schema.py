@@ -33,28 +33,28 @@ class Column(NamedTuple):
 
 CORE: tuple[Column, ...] = (
     Column("topic", pa.string(), False, "STRING", "the topic"),
-    Column("broker_name", pa.string(), True, "STRING", "who served it; null if nobody said"),
+    Column("broker_name", pa.string(), True, "STRING", "the broker; null if unknown"),
     Column("queue_id", pa.int32(), False, "INT", "the queue within topic and broker"),
-    Column("queue_offset", pa.int64(), False, "BIGINT", "the place in the queue"),
-    Column("msg_id", pa.string(), True, "STRING", "the sender's id, else `offset_msg_id`"),
-    Column("offset_msg_id", pa.string(), True, "STRING", "the id made of broker and log offset"),
+    Column("queue_offset", pa.int64(), False, "BIGINT", "the queue offset"),
+    Column("msg_id", pa.string(), True, "STRING", "the sender's unique id, else `offset_msg_id`"),
+    Column("offset_msg_id", pa.string(), True, "STRING", "the broker's id, with physical offset"),
     Column("tags", pa.string(), True, "STRING", "the tag; null if there is none"),
     Column("keys", pa.string(), True, "STRING", "the keys, separated by blanks; null if none"),
-    Column("body", pa.binary(), True, "BINARY", "the body, decompressed unless told otherwise"),
-    Column("born_timestamp", TIMESTAMP, True, "TIMESTAMP", "when the sender made it"),
-    Column("store_timestamp", TIMESTAMP, False, "TIMESTAMP", "when the broker took it"),
-    Column("reconsume_times", pa.int32(), True, "INT", "how often it was delivered again"),
-    Column("sys_flag", pa.int32(), True, "INT", "bits of RocketMQ's; 1 is still compressed"),
-    Column("flag", pa.int32(), True, "INT", "the application's own number"),
-    Column("body_crc", pa.int32(), True, "INT", "checksum of the body as it is stored"),
-    Column("phy_offset", pa.int64(), True, "BIGINT", "where the record is in the commit log"),
-    Column("store_size", pa.int32(), True, "INT", "bytes of the whole record"),
-    Column("prepared_offset", pa.int64(), True, "BIGINT", "where its half message is in the log"),
+    Column("body", pa.binary(), True, "BINARY", "the body, decompressed by default"),
+    Column("born_timestamp", TIMESTAMP, True, "TIMESTAMP", "when the sender created it"),
+    Column("store_timestamp", TIMESTAMP, False, "TIMESTAMP", "when the broker stored it"),
+    Column("reconsume_times", pa.int32(), True, "INT", "number of redeliveries"),
+    Column("sys_flag", pa.int32(), True, "INT", "RocketMQ's flags; 1 is compressed"),
+    Column("flag", pa.int32(), True, "INT", "a number of the application"),
+    Column("body_crc", pa.int32(), True, "INT", "checksum of the stored body"),
+    Column("phy_offset", pa.int64(), True, "BIGINT", "the physical offset of the record"),
+    Column("store_size", pa.int32(), True, "INT", "size of the whole record in bytes"),
+    Column("prepared_offset", pa.int64(), True, "BIGINT", "physical offset of its half message"),
 )
 """What every message has."""
 
 PROPERTIES = Column(
-    "properties", TEXT_MAP, True, "MAP<STRING, STRING>", "all properties, RocketMQ's own included"
+    "properties", TEXT_MAP, True, "MAP<STRING, STRING>", "all properties, including RocketMQ's own"
 )
 
 HOSTS: tuple[Column, ...] = (
@@ -63,7 +63,7 @@ HOSTS: tuple[Column, ...] = (
 )
 
 RECORD_VALID = Column(
-    "record_valid", pa.bool_(), True, "BOOLEAN", "whether lengths and checksum are right"
+    "record_valid", pa.bool_(), True, "BOOLEAN", "whether lengths and checksum are valid"
 )
 
 LOG_ONLY: tuple[Column, ...] = (*HOSTS, RECORD_VALID)

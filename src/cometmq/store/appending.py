@@ -376,7 +376,7 @@ class Appender:
             if self._index is not None:
                 self._index.make_room(count * _KEYS_EXPECTED)
         except OSError as problem:
-            raise StoreUnavailableError(f"no room on the disk: {problem}") from problem
+            raise StoreUnavailableError(f"disk full: {problem}") from problem
         try:
             self._log.make_room(total)
         except OSError as problem:
@@ -507,7 +507,7 @@ class Appender:
                 f"queues and index cannot be written: {problem}"
             ) from problem
         self._undispatched_at = -1
-        logger.info("records dispatched after all from=%d count=%d", start, count)
+        logger.info("records dispatched after a failure from=%d count=%d", start, count)
         late, self._late = self._late, []
         for queues, queue_id, queue_offset, store_ms, properties in late:
             tags_code = self._dispatcher.tags_code(queues, store_ms, properties)

@@ -144,7 +144,7 @@ class ConsumeQueue:
         erased = self._cut_files(end * _UNIT_BYTES)
         if end < self.max_offset or erased:
             logger.info(
-                "queue cut topic=%s queue=%d from=%d to=%d erased_bytes=%d",
+                "queue truncated topic=%s queue=%d from=%d to=%d erased_bytes=%d",
                 *(self.topic, self.queue_id, self.max_offset, end, erased),
             )
         self._find_end()

@@ -113,7 +113,7 @@ class Durability:
     def fail(self, reason: str) -> StoreUnavailableError:
         """Let nothing more be stored; returns the error to raise."""
         self.failure = reason
-        logger.error("store takes no more messages reason=%s", reason)
+        logger.error("store refuses messages until restart reason=%s", reason)
         self._on_failure(reason)
         return StoreUnavailableError(reason)
 

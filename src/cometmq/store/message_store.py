@@ -476,7 +476,7 @@ class MessageStore:
             self.disk_full = True
             self._appender.refusal = self._appender.refusal or _DISK_FULL
         elif accept and self.disk_full:
-            logger.info("disk has room again used=%.2f", self._disk_ratio)
+            logger.info("disk has free space again, messages accepted used=%.2f", self._disk_ratio)
             self.disk_full = False
             if self._appender.refusal == _DISK_FULL:
                 self._appender.refusal = None

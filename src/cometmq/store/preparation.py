@@ -97,7 +97,9 @@ class Preparation:
         try:
             made = self._segments.make(base, reserve=True)
         except OSError as problem:
-            logger.warning("next commit-log file not made base=%d reason=%s", base, problem)
+            logger.warning(
+                "cannot preallocate the next commit-log file base=%d reason=%s", base, problem
+            )
         finally:
             with self._changed:
                 self._made = made

@@ -157,11 +157,11 @@ def check_end(
         end.offset - segment.base_offset,
         end.problem,
         f"a record, as whole records follow from log offset {follower.log_offset} on"
-        " (cutDamagedLog=true gives them up)",
+        " (cutDamagedLog=true truncates the log there and loses them)",
     )
     if not cut_damaged:
         raise error
-    logger.error("damaged log is cut reason=%s", error)
+    logger.error("damaged log truncated reason=%s", error)
 
 
 def _is_lost_write(segment: Segment, start: int, stop: int) -> bool:

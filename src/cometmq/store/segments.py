@@ -207,7 +207,7 @@ class Segments:
                 path, 0, f"a file of {entry.size_bytes} bytes", f"{self.size_bytes} bytes"
             )
         if not (entry.name.isascii() and entry.name.isdigit() and len(entry.name) == 20):
-            raise StoreCorruptError(path, 0, "a stray file", "files named by 20 digits")
+            raise StoreCorruptError(path, 0, "an unexpected file", "files named by 20 digits")
         base = int(entry.name)
         if self.items and base != self.items[-1].end_offset:
             missing = segment_name(self.items[-1].end_offset)

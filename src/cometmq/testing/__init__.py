@@ -1,4 +1,4 @@
-"""A cluster for tests: name server and brokers in this process, or as processes of their own."""
+"""A cluster for tests: a name server and brokers in this process, or as separate processes."""
 
 from cometmq.testing.cluster import Cluster
 from cometmq.testing.process import ServerProcess, ServerStartError

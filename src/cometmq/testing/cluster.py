@@ -1,7 +1,4 @@
-"""Name server and brokers inside this process, on free ports, with stores that vanish.
-
-Source: ours.
-"""
+"""A name server and brokers inside this process, on free ports, with temporary stores."""
 
 from __future__ import annotations
 
@@ -31,13 +28,13 @@ SMALL_FILES = {
 
 
 class Cluster:
-    """A name server and brokers that serve within ``async with``.
+    """A name server and brokers that run within ``async with``.
 
     Args:
-        brokers: how many; they are named ``broker-0`` and so on.
+        brokers: number of brokers; they are named ``broker-0`` and so on.
         settings: settings of every broker, by RocketMQ's keys.
 
-    The stores lie in a temporary folder, which is removed at the end.
+    The stores are in a temporary folder, which is removed at the end.
     Example:
         ``async with Cluster() as cluster, Producer(cluster.name_servers, group="g") as producer:``
     """

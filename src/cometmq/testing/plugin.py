@@ -1,10 +1,9 @@
-"""pytest fixtures: a CometMQ cluster for the tests of whoever installs the package.
+"""pytest fixtures: a CometMQ cluster for the tests of programs that use the package.
 
     def test_orders(cometmq_cluster):
         asyncio.run(place_order(cometmq_cluster.name_servers))
 
-The cluster runs in a thread of its own, so the fixtures serve plain and async tests alike.
-Source: ours.
+The cluster runs in its own thread, so the fixtures serve plain and async tests.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def cometmq_cluster() -> Iterator[ThreadedCluster]:
-    """Give a cluster of one broker that all tests of the session share."""
+    """A cluster of one broker, shared by all tests of the session."""
     yield from _cluster()
 
 
 @pytest.fixture
 def cometmq_own_cluster() -> Iterator[ThreadedCluster]:
-    """Give a cluster of one broker that this test has for itself."""
+    """A cluster of one broker, for this test only."""
     yield from _cluster()
 
 

@@ -1,7 +1,4 @@
-"""Runs a server as a process of its own, for tests that stop, kill and restart it.
-
-Source: ours.
-"""
+"""Runs a server as a separate process, for tests that stop, kill and restart it."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ LOG_TAIL_BYTES = 4_096
 
 
 class ServerStartError(CometError):
-    """The process ended, or kept silent, before it was ready."""
+    """The process ended, or was not ready in time."""
 
 
 class ServerProcess:
     """One running ``cometmq`` command. Make one with `start`.
 
-    As an async context manager it is killed at the end, unless it was stopped before.
+    As an async context manager it kills the process at the end, if it still runs.
 
     Example:
         ``async with await ServerProcess.start("standalone", ..., log=path) as server:``
@@ -38,7 +35,7 @@ class ServerProcess:
     ) -> None:
         self._process = process
         self.addresses = addresses
-        """What the ready line said: ``namesrv``, ``broker`` and so on."""
+        """The addresses of its ready line, by ``namesrv``, ``broker`` and so on."""
         self.log = log
 
     @property
@@ -48,7 +45,7 @@ class ServerProcess:
 
     @property
     def returncode(self) -> int | None:
-        """The exit code, or None while it runs; negative for the signal that ended it."""
+        """The exit code; None while it runs; negative for a signal."""
         return self._process.returncode
 
     @classmethod
@@ -59,16 +56,17 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         timeout: float = 15.0,
     ) -> Self:
-        """Start a command of ``cometmq`` and wait until it says that it is ready.
+        """Start a ``cometmq`` command and wait until it is ready.
 
         Args:
             arguments: the command and its options.
-            log: the file that gets its log lines; made or appended to.
-            environment: variables beside those of this process.
+            log: the file for its log; it is created or appended to.
+            environment: additional environment variables.
             timeout: seconds to wait.
 
         Raises:
-            ServerStartError: it ended or was not ready in time; says what it logged last.
+            ServerStartError: the process ended, or was not ready in time. The message has the end
+                of its log.
         """
         with log.open("ab") as stderr:
             process = await asyncio.create_subprocess_exec(
@@ -90,10 +88,10 @@ class ServerProcess:
         return cls(process, _addresses(line), log)
 
     async def stop(self, timeout: float = 6.0) -> int:
-        """Ask the process to stop as SIGTERM does, and give its exit code.
+        """Send SIGTERM, wait for the end and return the exit code.
 
         Raises:
-            TimeoutError: it did not end in time; it still runs.
+            TimeoutError: the process did not end in time; it still runs.
         """
         if self._process.returncode is None:
             self._process.terminate()
@@ -101,7 +99,7 @@ class ServerProcess:
             return await self._process.wait()
 
     async def kill(self) -> None:
-        """End the process at once with SIGKILL."""
+        """Kill the process with SIGKILL."""
         await _kill(self._process)
 
     async def __aenter__(self) -> Self:

@@ -1,7 +1,4 @@
-"""A cluster for tests that have no event loop: it runs in a thread of its own.
-
-Source: ours.
-"""
+"""A cluster that runs in its own thread, for tests without an event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ START_S, STOP_S = 30.0, 10.0
 
 
 class ThreadedCluster:
-    """The same as `Cluster`, started and stopped from ordinary code.
+    """The same as `Cluster`, for code without an event loop.
 
     Example: ``with ThreadedCluster() as cluster: asyncio.run(test(cluster.name_servers))``
     """
@@ -41,15 +38,15 @@ class ThreadedCluster:
         return self._cluster.broker_addresses
 
     def start(self) -> None:
-        """Start the thread and wait until every server serves."""
+        """Start the thread and wait until every server is ready."""
         self._thread.start()
         self._started.result(timeout=START_S)
 
     def stop(self) -> None:
-        """Stop every server and wait for the thread to end.
+        """Stop every server and wait until the thread ends.
 
         Raises:
-            TimeoutError: it did not end in time.
+            TimeoutError: the thread did not end in time.
         """
         if self._loop is not None and self._stopping is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)

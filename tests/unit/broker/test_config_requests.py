@@ -164,4 +164,4 @@ async def test_a_change_holds_when_the_file_cannot_be_written(
     running.update(b"brokerPermission=4\n")
 
     assert running.settings.broker_permission == 4
-    assert "changed settings were not written" in caplog.text
+    assert "cannot write the changed configuration" in caplog.text

@@ -46,9 +46,9 @@ def test_member_that_differs_is_named_with_both_expressions(
     views.note("two", wants(orders="new", stock="*"))
 
     assert caplog.messages == [
-        "A member subscribes otherwise than its group. "
+        "subscription of a member differs from its group "
         "group=g member=two topic=orders has='new' others_have='paid'",
-        "A member subscribes otherwise than its group. "
+        "subscription of a member differs from its group "
         "group=g member=two topic=stock has='*' others_have=nothing",
     ]
 

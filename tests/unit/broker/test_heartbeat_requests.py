@@ -66,7 +66,7 @@ class Client:
         self, code: int, body: Any = None, fields: dict[str, str] | None = None
     ) -> Command:
         data = b"" if body is None else json.dumps(body).encode()
-        return await self.connection.call(code, body=data, fields=fields, timeout=2)
+        return await self.connection.call(code, body=data, fields=fields, timeout=30)
 
     async def beat(self, *groups: dict[str, Any], **members: Any) -> Command:
         body = {"clientID": "c", "consumerDataSet": list(groups), "producerDataSet": []}
@@ -153,7 +153,7 @@ async def test_a_bad_name_refuses_the_whole_heartbeat(broker: Broker, body: dict
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{", b"not json"])
 async def test_an_unreadable_heartbeat_is_code_1(broker: Broker, body: bytes) -> None:
     client = broker.connect().connection
-    answer = await client.call(RequestCode.HEART_BEAT, body=body, timeout=2)
+    answer = await client.call(RequestCode.HEART_BEAT, body=body, timeout=30)
     assert answer.code == 1
     assert answer.remark
 

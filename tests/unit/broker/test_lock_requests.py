@@ -29,7 +29,7 @@ class Client:
         topic = changes.pop("topic", "T")
         queues = [{"topic": topic, "brokerName": "b", "queueId": queue} for queue in ids]
         body = {"consumerGroup": "g", "clientId": client, "mqSet": queues} | changes
-        return await self.connection.call(code, body=json.dumps(body).encode(), timeout=2)
+        return await self.connection.call(code, body=json.dumps(body).encode(), timeout=30)
 
     async def lock(self, *ids: int, client: str = "a", **changes: Any) -> list[int]:
         answer = await self.ask(RequestCode.LOCK_BATCH_MQ, *ids, client=client, **changes)
@@ -67,4 +67,4 @@ async def test_bad_names_are_refused(client: Client, changes: dict[str, Any]) ->
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{"])
 async def test_an_unreadable_body_is_code_1(client: Client, body: bytes) -> None:
     for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
-        assert (await client.connection.call(code, body=body, timeout=2)).code == 1
+        assert (await client.connection.call(code, body=body, timeout=30)).code == 1

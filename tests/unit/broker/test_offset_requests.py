@@ -72,7 +72,7 @@ class Broker:
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in fields.items()
         }
-        return await self.client.call(code, fields=texts, timeout=2)
+        return await self.client.call(code, fields=texts, timeout=30)
 
     async def query(self, **changes: Any) -> Command:
         fields = {"consumerGroup": "g", "topic": "T", "queueId": 0} | changes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from functools import partial
@@ -298,9 +297,7 @@ async def test_each_odd_member_means_the_same_both_ways(both: Both) -> None:
         both.same(frame(java(FIELDS, language=language)))
 
 
-@settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests=st.lists(st.tuples(HEADERS, BODIES), min_size=1, max_size=4))
 async def test_whatever_is_asked_the_two_ways_do_the_same(
     both: Both, requests: list[tuple[bytes, bytes]]
@@ -308,9 +305,7 @@ async def test_whatever_is_asked_the_two_ways_do_the_same(
     both.same(b"".join(frame(header, body) for header, body in requests))
 
 
-@settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 async def test_whatever_happens_to_the_bytes_the_two_ways_do_the_same(
     both: Both, data: st.DataObject
@@ -379,20 +374,13 @@ async def synced(tmp_path: Path, tables: Tables) -> AsyncIterator[Side]:
     side.store.abandon()
 
 
-async def answers(wired: Wired, count: int) -> list[Command]:
-    async with asyncio.timeout(5):
-        while len(wired.answers) < count:
-            await asyncio.sleep(0.001)
-    return wired.answers
-
-
 async def test_plain_sends_wait_for_the_disk_together(synced: Side) -> None:
     wired, syncs = synced.connect(), synced.files.syncs
     wired.transport.send(b"".join(frame(java(FIELDS, opaque=str(n))) for n in range(50)))
     assert wired.transport.writes == []
     assert synced.flow.waiting == 50
 
-    found = await answers(wired, 50)
+    found = await wired.answered(50)
     assert [(answer.opaque, answer.code) for answer in found] == [(n, 0) for n in range(50)]
     assert synced.files.syncs == syncs + 1
     assert synced.flow.waiting == 0
@@ -403,12 +391,12 @@ async def test_each_plain_send_is_told_when_the_sync_fails(synced: Side) -> None
     wired = synced.connect()
     synced.files.fail_sync = True
     wired.transport.send(b"".join(frame(java(FIELDS, opaque=str(n))) for n in range(5)))
-    found = await answers(wired, 5)
+    found = await wired.answered(5)
 
     assert [(answer.opaque, answer.code) for answer in found] == [(n, 14) for n in range(5)]
     assert all("the disk is gone" in (answer.remark or "") for answer in found)
     wired.transport.send(frame(java(FIELDS, opaque="9")))
-    assert (await answers(wired, 6))[-1].code == 14
+    assert (await wired.answered(6))[-1].code == 14
 
 
 async def test_a_sender_that_does_not_wait_takes_the_long_way(synced: Side) -> None:
@@ -423,7 +411,7 @@ async def test_plain_sends_are_bounded_while_they_wait(synced: Side) -> None:
     wired = synced.connect()
     wired.transport.send(b"".join(frame(java(FIELDS, opaque=str(n))) for n in range(100)))
     wired.transport.send(frame(java(FIELDS, opaque="100")))
-    found = {answer.opaque: answer.code for answer in await answers(wired, 101)}
+    found = {answer.opaque: answer.code for answer in await wired.answered(101)}
 
     assert found == dict.fromkeys(range(100), 0) | {100: 2}
 

@@ -80,7 +80,7 @@ class Broker:
         } | changes
         texts = {name: str(value) for name, value in fields.items()}
         code = RequestCode.SEND_REPLY_MESSAGE_V2
-        return await self.replier.call(code, body=b"reply", fields=texts, timeout=2)
+        return await self.replier.call(code, body=b"reply", fields=texts, timeout=30)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ async def test_the_long_form_is_understood(broker: Broker) -> None:
         "properties": encode_properties(PROPERTIES).decode(),
     }
     code = RequestCode.SEND_REPLY_MESSAGE
-    answer = await broker.replier.call(code, body=b"reply", fields=fields, timeout=2)
+    answer = await broker.replier.call(code, body=b"reply", fields=fields, timeout=30)
     assert (answer.code, answer.fields["queueId"]) == (0, "0")
     assert len(broker.pushed) == 1
 

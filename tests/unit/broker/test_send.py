@@ -26,7 +26,7 @@ from cometmq.protocol.record import encode_host
 from cometmq.system.clock import ManualClock
 from support.fake_transport import Wired
 from support.faulty_files import FaultyFiles
-from support.stores import all_messages, opened, put
+from support.stores import WAIT_S, Announced, all_messages, opened, put
 
 from .conftest import Tables
 
@@ -81,7 +81,8 @@ class World:
         )
         self.flow = FlowControl(lambda: self.limits, clock=self.clock)
         self.stats = BrokerStats("c", clock=self.clock, is_system_topic=tables.topics.is_system)
-        self.commit = GroupCommit(self.store, timeout_s=5.0) if sync else None
+        self.synced = Announced(self.store)
+        self.commit = GroupCommit(self.synced, timeout_s=WAIT_S) if sync else None
         self.send = SendMessage(
             self.store,
             self.intake,
@@ -123,9 +124,7 @@ class World:
         (by or self.producer).transport.send(encode_command(command))
 
     async def answers(self, count: int = 1) -> list[Command]:
-        async with asyncio.timeout(5):
-            while len(found := self.producer.answers) < count:
-                await asyncio.sleep(0.001)
+        found = await self.producer.answered(count)
         assert len(found) == count
         return found
 
@@ -455,9 +454,8 @@ async def test_a_sender_that_does_not_wait_is_answered_at_once_and_synced_soon(
     (answer,) = world.producer.answers or await world.answers()
     assert answer.code == 0
     assert world.flow.waiting == 0
-    async with asyncio.timeout(5):
-        while world.store.flushed_to < world.store.written_to:
-            await asyncio.sleep(0.001)
+    await world.synced.wait()
+    assert world.store.flushed_to == world.store.written_to
 
 
 @pytest.mark.parametrize(
@@ -543,9 +541,11 @@ async def test_a_producer_that_left_before_the_sync_leaves_nothing_behind(make: 
     world = make(sync=True)
     world.ask()
     world.producer.connection.abort()
-    async with asyncio.timeout(5):
-        while world.flow.waiting:
-            await asyncio.sleep(0.001)
+    assert world.commit is not None
+    told = asyncio.get_running_loop().create_future()
+    world.commit.wait(0, lambda synced, error: told.set_result(synced))  # told after the send
+    assert await asyncio.wait_for(told, WAIT_S)
 
+    assert world.flow.waiting == 0
     assert len(world.stored()) == 1
     assert world.producer.transport.writes == []

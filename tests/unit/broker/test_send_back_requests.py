@@ -68,7 +68,7 @@ class Broker:
     async def send_back(self, level: int = 1, **changes: Any) -> Command:
         fields = {"group": "g", "offset": self.failed.log_offset, "delayLevel": level} | changes
         texts = {name: str(value) for name, value in fields.items()}
-        return await self.client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields=texts, timeout=2)
+        return await self.client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields=texts, timeout=30)
 
     def stored(self, topic: str, queue: int = 0) -> StoredMessage | None:
         found = self.store.get(topic, queue, 0, 1)

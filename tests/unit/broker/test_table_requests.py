@@ -102,7 +102,7 @@ class Broker:
         texts = {
             name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in fields.items()
         }
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await client.call(code, None, body, timeout=5, fields=texts)
 
     async def ok(self, code: RequestCode, body: bytes = b"", **fields: object) -> Any:

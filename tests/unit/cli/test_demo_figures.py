@@ -41,7 +41,7 @@ async def test_waiting_ends_when_the_figures_are_there() -> None:
         assert not waiting.done()
         figures.note_acknowledged(number, 1.0)
 
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 60)
 
 
 def test_percentiles_are_values_that_occurred() -> None:

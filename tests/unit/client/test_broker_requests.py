@@ -103,5 +103,5 @@ async def test_a_group_that_left_is_answered_for_no_longer() -> None:
     answer = asked(processors, code, HEADERS[code], b"")
     assert (answer.code, answer.remark) == (
         1,
-        f"no member of group {GROUP} in this client answers that",
+        f"no member of group {GROUP} in this client handles the request",
     )

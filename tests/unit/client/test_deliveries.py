@@ -54,20 +54,26 @@ def test_a_hook_that_fails_is_logged_and_keeps_none_from_hearing(
     deliveries = Deliveries([Fails(), counts], group="g", client_id="c", namespace="")
 
     assert deliveries.keep(QUEUE, [MESSAGE]) == [MESSAGE]
-    deliveries.begin(QUEUE, [MESSAGE])
-    deliveries.end()
+    deliveries.end(deliveries.begin(QUEUE, [MESSAGE]))
 
     assert (counts.begun, counts.ended) == (1, 1)
     assert len(caplog.records) == 3
 
 
-def test_an_end_without_a_begin_is_none() -> None:
+def test_deliveries_to_several_readers_end_one_by_one() -> None:
     counts = Counts()
     deliveries = Deliveries([counts], group="g", client_id="c", namespace="")
 
-    deliveries.end()
-    deliveries.begin(QUEUE, [MESSAGE])
-    deliveries.end()
-    deliveries.end()
+    deliveries.end(None)
+    first, second = (deliveries.begin(QUEUE, [MESSAGE]) for _ in range(2))
+    assert (counts.begun, counts.ended) == (2, 0)
 
-    assert (counts.begun, counts.ended) == (1, 1)
+    deliveries.end(second)
+    deliveries.end(first)
+    assert (counts.begun, counts.ended) == (2, 2)
+
+
+def test_without_hooks_there_is_nothing_to_tell() -> None:
+    deliveries = Deliveries([], group="g", client_id="c", namespace="")
+
+    assert deliveries.begin(QUEUE, [MESSAGE]) is None

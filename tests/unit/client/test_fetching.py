@@ -226,6 +226,59 @@ async def test_a_batch_put_back_comes_next(fetcher: Fetcher) -> None:
     assert await taken(fetcher) == first
 
 
+async def test_part_of_a_batch_may_be_taken_and_the_rest_comes_next(
+    fetcher: Fetcher, queues: Queues
+) -> None:
+    fetcher.begin(ONE)
+    await until(lambda: fetcher.held >= 8)
+
+    one, rest = await fetcher.take(1), await fetcher.take(5)
+
+    assert one is not None
+    assert rest is not None
+    assert ([each.queue_offset for each in one.messages], one.next_offset) == ([100], 101)
+    assert ([each.queue_offset for each in rest.messages], rest.next_offset) == (
+        [101, 102, 103],
+        104,
+    )
+    assert (fetcher.lowest(ONE), fetcher.lowest(TWO)) == (104, None)
+
+
+async def test_two_tasks_that_wait_get_different_messages(queues: Queues) -> None:
+    fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=1, name="test")
+    waiting = [asyncio.create_task(fetcher.take(1)) for _ in range(6)]
+    await asyncio.sleep(0)
+
+    fetcher.begin(ONE)
+
+    batches = await asyncio.gather(*waiting)
+    assert sorted(batch.begins for batch in batches if batch) == list(range(100, 106))
+    await fetcher.stop()
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+async def test_what_is_put_back_waits_in_order(
+    fetcher: Fetcher, queues: Queues, order: tuple[int, ...], *, paused: bool
+) -> None:
+    fetcher.begin(ONE)
+    await until(lambda: fetcher.held >= 8)
+    taken_batches = [await fetcher.take(1) for _ in range(3)]
+    if paused:
+        fetcher.pause(ONE)
+
+    for index in order:
+        batch = taken_batches[index]
+        assert batch is not None
+        fetcher.put_back(batch)
+    if paused:
+        fetcher.resume(ONE)
+
+    assert fetcher.lowest(ONE) == 100
+    offsets = [m.queue_offset for _ in range(5) for m in (await taken(fetcher)).messages]
+    assert offsets == list(range(100, 108))
+
+
 async def test_who_waits_for_a_batch_is_let_go_when_fetching_stops(queues: Queues) -> None:
     fetcher = Fetcher(queues.pull, queues.start, fetched_max=8, retry_s=1, name="test")
     waiting = asyncio.create_task(fetcher.take())
@@ -256,3 +309,16 @@ async def test_answers_without_anything_new_are_not_asked_for_in_a_busy_loop() -
 
     assert asked == 1
     await fetcher.stop()
+
+
+async def test_a_list_that_a_reader_keeps_is_not_changed_after_it_was_put_back(
+    fetcher: Fetcher,
+) -> None:
+    fetcher.begin(ONE)
+    polled = await taken(fetcher)
+    kept = polled.messages
+    fetcher.put_back(polled)
+
+    await fetcher.take(1)
+
+    assert [each.queue_offset for each in kept] == [100, 101, 102, 103]

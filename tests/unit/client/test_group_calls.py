@@ -68,8 +68,8 @@ async def test_queues_of_other_brokers_are_locked_when_one_is_no_help(
         assert await asked.calls.lock("g", "me", [A0, B0, NOBODY, UNKNOWN]) == {B0}
     told = [line.message for line in caplog.records if line.levelno >= logging.WARNING]
 
-    assert [line for line in told if "queues not locked" in line] == [
-        f"queues not locked address={asked.a.address} group=g error=response code 1: no"
+    assert [line for line in told if "cannot lock queues" in line] == [
+        f"cannot lock queues address={asked.a.address} group=g error=response code 1: no"
     ]
 
 

@@ -163,9 +163,10 @@ marks.close()
 
 def test_child_process_opens_the_file_anew(path: Path) -> None:
     """The parent's thread, which does its work, is not there in a child."""
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING, str(path)], capture_output=True, text=True, timeout=20
-    )
+    # Python 3.12 and later warn of a fork beside threads, which is what this test is about.
+    quiet = ("-W", "ignore::DeprecationWarning")
+    command = [sys.executable, *quiet, "-c", FORKING, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
 
     assert (done.stdout, done.stderr) == ("True\n[False, True]\nFalse\n", "")
 
@@ -274,7 +275,7 @@ async def test_store_stays_usable_and_each_key_is_booked_once_when_cancelled_any
         return handler(message(keys[-1]))
 
     async def check() -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await handler(message(keys[-1]))
         assert rows(path) == keys
 
@@ -300,7 +301,7 @@ async def test_turn_is_given_on_when_the_one_who_waits_for_it_is_cancelled() -> 
 async def test_waiting_for_the_store_is_bounded(path: Path) -> None:
     with SqliteMarks(path, timeout=0.05) as marks:
         async with marks.transaction():
-            with pytest.raises(TimeoutError, match="no turn"):
+            with pytest.raises(TimeoutError, match="the database was busy"):
                 await Idempotent(book_in_loop, store=marks, group="g")(message())
         await Idempotent(book_in_loop, store=marks, group="g")(message())
 
@@ -344,7 +345,7 @@ def test_store_without_the_handlers_way_is_refused() -> None:
 
 
 def test_marks_in_memory_are_refused() -> None:
-    with pytest.raises(ConfigError, match="name of a file"):
+    with pytest.raises(ConfigError, match="path of a file"):
         SqliteMarks(":memory:")
 
 

@@ -98,10 +98,13 @@ def test_the_strict_form_is_json() -> None:
         (b"[]", "expected under offsetTable"),
         (b"{}", "expected under offsetTable"),
         (b'{"offsetTable":[1]}', "expected under offsetTable"),
-        (b'{"offsetTable":{{"topic":"t"}:1}}', "is no queue"),
-        (b'{"offsetTable":{"[1]":1}}', "is no queue"),
-        (b'{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"t"}:-1}}', "-1 is no offset"),
-        (b'{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"t"}:"x"}}', "'x' is no offset"),
+        (b'{"offsetTable":{{"topic":"t"}:1}}', "is not a queue"),
+        (b'{"offsetTable":{"[1]":1}}', "is not a queue"),
+        (b'{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"t"}:-1}}', "-1 is not an offset"),
+        (
+            b'{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"t"}:"x"}}',
+            "'x' is not an offset",
+        ),
     ],
 )
 def test_what_is_no_table_of_offsets_is_refused(text: bytes, why: str) -> None:
@@ -192,7 +195,7 @@ async def test_a_disk_that_refuses_is_logged_and_all_is_written_next_time(
     made.update(ONE, QueueOffset(1))
     with caplog.at_level(logging.ERROR):
         await made.persist([ONE])
-    assert "offsets not kept" in caplog.text
+    assert "cannot write offsets" in caplog.text
 
     disk.full = False
     await made.persist([ONE])

@@ -87,7 +87,7 @@ def test_a_receipt_of_another_form_is_refused(text: str) -> None:
 
 
 def test_a_receipt_that_names_an_unknown_place_is_refused_when_it_is_used() -> None:
-    with pytest.raises(HandleError, match="unknown place"):
+    with pytest.raises(HandleError, match="unknown topic kind"):
         Handle.parse("1 2 3 4 9 b 5 6").topic("orders", "g")
 
 

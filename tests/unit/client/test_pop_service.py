@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -66,12 +67,17 @@ class Rig:
         self.dead.append((message.queue_offset, error))
         return self._takes_dead
 
-    def pop(self, *messages: StoredMessage, invisible_ms: int = 60_000) -> None:
+    def pop(
+        self, *messages: StoredMessage, invisible_ms: int = 60_000, waited_s: float = 0.0
+    ) -> None:
+        got_at = time.monotonic() - waited_s
         handles = [
             Handle.parse(f"0 1 {invisible_ms} 1 0 a {each.queue_id} {each.queue_offset}")
             for each in messages
         ]
-        self.service.submit(Popped(self.source, list(messages), handles, QUEUE.topic))
+        self.service.submit(
+            Popped(self.source, list(messages), handles, QUEUE.topic, got_at=got_at)
+        )
 
     async def settled(self) -> None:
         async with asyncio.timeout(WAIT_S):
@@ -178,9 +184,8 @@ async def test_what_waited_longer_than_its_time_is_left_alone(rigs: Callable[...
 
     rig = rigs(handler=handle, concurrency=1)
     rig.pop(stored(0))
-    rig.pop(stored(1), invisible_ms=20)
+    rig.pop(stored(1), invisible_ms=20_000, waited_s=21.0)
     rig.pop(stored(2))
-    await asyncio.sleep(0.05)
     gate.set()
     await rig.settled()
 

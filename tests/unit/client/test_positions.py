@@ -1,6 +1,8 @@
-"""How far an application has come: handed out, finished, committed."""
+"""Offsets of a pull consumer: handed out, finished, committed."""
 
 from __future__ import annotations
+
+import threading
 
 from cometmq.client.fetching import Batch
 from cometmq.client.pull.positions import Positions
@@ -24,44 +26,84 @@ def batch(queue: MessageQueue, *offsets: int, ends: int) -> Batch:
     return Batch(queue, messages, QueueOffset(ends))
 
 
-def test_a_message_is_finished_when_the_next_one_is_asked_for() -> None:
-    positions = Positions()
-    positions.take(batch(ONE, 3, 4, ends=9))
+A, B = threading.Thread(name="a"), threading.Thread(name="b")
+"""Two readers; they need not run to be told apart."""
 
-    positions.finish()
-    positions.hand_out_one()
+
+def nothing_waits(queue: MessageQueue) -> None:
+    """The messages that wait of a queue."""
+
+
+def test_a_message_is_finished_when_its_reader_asks_for_the_next_one() -> None:
+    positions = Positions(nothing_waits)
+    rest = batch(ONE, 3, 4, ends=9)
+    first = rest.split_off(1)
+
+    positions.finish(A)
+    positions.hand_out(A, first)
     assert (positions.position(ONE), positions.finished(ONE)) == (4, None)
 
-    positions.finish()
-    positions.hand_out_one()
+    positions.finish(A)
+    positions.hand_out(A, rest)
     assert (positions.position(ONE), positions.finished(ONE)) == (9, 4)
-    assert not positions.waiting
 
 
 def test_the_last_message_of_a_batch_carries_over_what_was_not_wanted_behind_it() -> None:
-    positions = Positions()
-    positions.take(batch(ONE, 3, 7, ends=20))
+    positions = Positions(nothing_waits)
 
-    positions.hand_out_all()
-    positions.finish()
+    positions.hand_out(A, batch(ONE, 3, 7, ends=20))
+    positions.finish(A)
 
     assert positions.due() == {ONE: 20}
 
 
+def test_everything_before_the_lowest_message_in_hand_is_finished() -> None:
+    positions = Positions(nothing_waits)
+    positions.hand_out(A, batch(ONE, 5, ends=6))
+    positions.hand_out(B, batch(ONE, 6, 7, ends=8))
+
+    positions.finish(B)
+    assert positions.due() == {ONE: 5}
+    positions.hand_out(B, batch(ONE, 9, ends=10))
+    positions.finish(A)
+    assert positions.due() == {ONE: 9}
+    positions.finish(B)
+    assert positions.due() == {ONE: 10}
+
+
+def test_what_another_queue_has_in_hand_keeps_nothing_back() -> None:
+    positions = Positions(nothing_waits)
+    positions.hand_out(A, batch(TWO, 5, ends=6))
+    positions.hand_out(B, batch(ONE, 6, ends=7))
+
+    positions.finish(B)
+
+    assert positions.due() == {ONE: 7}
+
+
 def test_a_batch_without_messages_is_finished_at_once() -> None:
-    positions = Positions()
+    positions = Positions(nothing_waits)
 
-    positions.take(batch(ONE, ends=50))
+    positions.pass_over(batch(ONE, ends=50))
 
-    assert not positions.waiting
+    assert positions.due() == {ONE: 50}
+
+
+def test_a_batch_without_messages_finishes_nothing_that_is_in_hand() -> None:
+    positions = Positions(nothing_waits)
+    positions.hand_out(A, batch(ONE, 3, ends=4))
+
+    positions.pass_over(batch(ONE, ends=50))
+    assert positions.due() == {ONE: 3}
+
+    positions.finish(A)
     assert positions.due() == {ONE: 50}
 
 
 def test_what_was_committed_is_not_due_again() -> None:
-    positions = Positions()
-    positions.take(batch(ONE, 0, ends=1))
-    positions.hand_out_all()
-    positions.finish()
+    positions = Positions(nothing_waits)
+    positions.hand_out(A, batch(ONE, 0, ends=1))
+    positions.finish(A)
 
     positions.committed(ONE, QueueOffset(1))
 
@@ -71,64 +113,100 @@ def test_what_was_committed_is_not_due_again() -> None:
 
 
 def test_a_move_counts_at_once_and_drops_what_was_in_hand() -> None:
-    positions = Positions()
-    positions.take(batch(ONE, 0, 1, ends=2))
-    positions.hand_out_one()
+    positions = Positions(nothing_waits)
+    positions.hand_out(A, batch(ONE, 0, ends=1))
 
     positions.move(ONE, QueueOffset(7))
-    positions.finish()
+    dropped = positions.finish(A)
 
+    assert dropped is not None
+    assert dropped.dropped
     assert (positions.position(ONE), positions.finished(ONE)) == (7, 7)
-    assert not positions.waiting
 
 
-def test_a_dropped_queue_does_not_take_another_ones_batch_along() -> None:
-    positions = Positions()
-    positions.take(batch(TWO, 0, 1, ends=2))
-    positions.hand_out_one()
+def test_a_dropped_queue_does_not_take_another_ones_messages_along() -> None:
+    positions = Positions(nothing_waits)
+    positions.hand_out(A, batch(TWO, 0, ends=2))
 
     positions.drop(ONE)
-    assert positions.waiting
-    positions.drop(TWO)
-    assert not positions.waiting
-    assert positions.position(TWO) is None
+    positions.finish(A)
 
-
-def test_a_batch_that_is_set_aside_goes_on_behind_what_was_handed_out() -> None:
-    positions = Positions()
-    positions.take(batch(ONE, 0, 1, 2, ends=3))
-    positions.hand_out_one()
-
-    assert positions.set_aside(TWO) is None
-    rest = positions.set_aside(ONE)
-
-    assert rest is not None
-    assert [message.queue_offset for message in rest.messages] == [1, 2]
-    assert (rest.next_offset, positions.position(ONE)) == (3, 1)
-    assert positions.set_aside(ONE) is None
+    assert positions.due() == {TWO: 2}
 
 
 def test_what_was_handed_out_last_may_be_taken_back() -> None:
-    positions = Positions()
-    positions.take(batch(ONE, 0, 1, 2, ends=3))
-    positions.hand_out_one()
-    positions.finish()
-    positions.hand_out_all()
+    waiting: dict[MessageQueue, int] = {}
+    positions = Positions(waiting.get)
+    positions.hand_out(A, batch(ONE, 0, ends=1))
+    positions.finish(A)
+    positions.hand_out(A, batch(ONE, 1, 2, ends=3))
 
-    positions.take_back()
-    positions.finish()
+    hand = positions.take_back(A)
+    positions.finish(A)
 
+    assert hand is not None
+    assert [message.queue_offset for message in hand.messages] == [1, 2]
     assert (positions.position(ONE), positions.due()) == (1, {ONE: 1})
-    assert [message.queue_offset for message in positions.hand_out_all()] == [1, 2]
+
+
+def test_what_was_taken_back_is_not_finished_by_what_comes_behind_it() -> None:
+    waiting: dict[MessageQueue, int] = {}
+    positions = Positions(waiting.get)
+    positions.hand_out(A, batch(ONE, 5, ends=6))
+    positions.hand_out(B, batch(ONE, 6, ends=7))
+
+    positions.take_back(A)
+    waiting[ONE] = 5
+    positions.finish(B)
+    assert (positions.position(ONE), positions.fetch_from(ONE), positions.due()) == (7, 5, {ONE: 5})
+
+    del waiting[ONE]
+    positions.hand_out(B, batch(ONE, 5, ends=6))
+    assert positions.position(ONE) == 7
+    positions.finish(B)
+    assert positions.due() == {ONE: 7}
 
 
 def test_what_is_finished_is_not_taken_back() -> None:
-    positions = Positions()
-    positions.take(batch(ONE, 0, ends=1))
-    positions.hand_out_one()
-    positions.finish()
+    positions = Positions(nothing_waits)
+    positions.hand_out(A, batch(ONE, 0, ends=1))
+    positions.finish(A)
 
-    positions.take_back()
-
-    assert not positions.waiting
+    assert positions.take_back(A) is None
     assert positions.due() == {ONE: 1}
+
+
+def test_what_waits_is_not_finished_though_fetching_ended_before_the_commit() -> None:
+    waiting: dict[MessageQueue, int] = {}
+    positions = Positions(waiting.get)
+    positions.hand_out(A, batch(ONE, 0, ends=1))
+    positions.hand_out(B, batch(ONE, 1, ends=2))
+    positions.take_back(A)
+    waiting[ONE] = 0
+    positions.finish(B)
+
+    positions.count_finished()
+    waiting.clear()
+
+    assert positions.due() == {ONE: 0}
+
+
+def test_a_declared_offset_overrides_what_was_finished_before() -> None:
+    positions = Positions(nothing_waits)
+    positions.hand_out(A, batch(ONE, 0, ends=5))
+    positions.finish(A)
+
+    positions.declare(ONE, QueueOffset(2))
+
+    assert positions.due() == {ONE: 2}
+
+
+def test_nothing_of_a_dropped_queue_is_counted() -> None:
+    positions = Positions(nothing_waits)
+    positions.hand_out(A, batch(ONE, 0, ends=5))
+    positions.finish(A)
+
+    positions.drop(ONE)
+    positions.hand_out(A, batch(ONE, 0, ends=1))
+
+    assert positions.due() == {}

@@ -23,6 +23,8 @@ TOPIC = "t"
 ALL = [MessageQueue(TOPIC, "a", number) for number in range(4)]
 LONG_S = 600.0
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 class Owner:
     """Owns queues, and notes how it came to them."""
@@ -73,7 +75,7 @@ class Owner:
 
     async def until(self, reached: Callable[[], bool]) -> None:
         """Wait until a move has made it so; fail after 5 seconds."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not reached():
                 self.moved.clear()
                 await self.moved.wait()
@@ -317,17 +319,17 @@ async def test_a_regular_round_comes_without_a_call(group: Group) -> None:
 
 
 async def test_calls_that_come_thick_are_answered_by_few_rounds(group: Group) -> None:
-    rebalancer = group.rebalancer(min_interval_s=0.05)
+    rebalancer = group.rebalancer(min_interval_s=5.0)
     rebalancer.start(group.tasks)
     await group.owner.until(lambda: len(group.owner.told) == 1)
     before = group.broker.member_questions
 
     for _ in range(20):
         rebalancer.wake()
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.5)
     await rebalancer.stop()
 
-    assert group.broker.member_questions - before <= 4
+    assert 1 <= group.broker.member_questions - before <= 3
 
 
 class Faulty:
@@ -353,7 +355,7 @@ async def test_rounds_go_on_after_one_that_failed(
         rebalancer.start(group.tasks)
         await group.owner.until(lambda: group.owner.mine == set(ALL))
 
-    assert "queues were not divided" in caplog.text
+    assert "rebalance failed, retrying" in caplog.text
     await rebalancer.stop()
 
 

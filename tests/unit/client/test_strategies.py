@@ -144,7 +144,7 @@ ALL = [
 @pytest.mark.parametrize("strategy", ALL, ids=lambda each: each.name)
 @pytest.mark.parametrize(
     ("client", "count", "members", "why"),
-    [("", 1, 1, "without an id"), ("x", 0, 1, "no queues"), ("x", 1, 0, "no members")],
+    [("", 1, 1, "client id is empty"), ("x", 0, 1, "no queues"), ("x", 1, 0, "no members")],
 )
 def test_nothing_is_divided_without_queues_or_members(
     strategy: AllocationStrategy, client: str, count: int, members: int, why: str

@@ -26,6 +26,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 UNITS = {"ms": "ms", "s": "s", "bytes": "bytes", "mib": "MiB", "minutes": "min"}
 """What a word of a setting's name says of its unit."""
+PAGE_LINES_MAX = 900
 SETTINGS = (BrokerSettings, StoreSettings, NameServerSettings, RemotingSettings, TlsSettings)
 
 
@@ -131,13 +132,42 @@ def test_sample_file_of_clients_says_the_defaults() -> None:
         assert layered(kind, environment={}, tables=tables) == kind()
 
 
-def test_every_public_name_of_the_client_is_documented() -> None:
-    documented = "".join(
-        (pages.ROOT / "docs/reference" / name).read_text()
-        for name in ("client.md", "client-settings.md", "client-parts.md", "errors.md")
-    )
+def test_every_public_name_of_the_client_is_on_one_page() -> None:
+    reference = pages.ROOT / "docs/reference"
+    elsewhere = [(reference / name).read_text() for name in ("client-settings.md", "errors.md")]
+    names = [name for page in pages.CLIENT_PAGES for name in page.names]
 
-    assert [name for name in cometmq.client.__all__ if name not in documented] == []
+    assert len(names) == len(set(names))
+    assert [
+        name
+        for name in cometmq.client.__all__
+        if name not in names and not any(name in text for text in elsewhere)
+    ] == []
+    assert set(names) <= set(cometmq.client.__all__)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_short_enough_to_read(page: Path) -> None:
+    assert len(page.read_text().splitlines()) <= PAGE_LINES_MAX
+
+
+def test_every_page_is_listed_where_readers_choose_one() -> None:
+    folder = pages.ROOT / "docs"
+    start = folder / "README.md"
+    listed = {
+        (start.parent / target.partition("#")[0]).resolve()
+        for target in LINK.findall(start.read_text())
+    }
+    parts = {folder / "reference/client", folder / "decisions"}
+
+    assert [
+        name_of(page)
+        for page in pages.pages()
+        if page.is_relative_to(folder)
+        and page != start
+        and page.parent not in parts
+        and page not in listed
+    ] == []
 
 
 def test_every_example_is_shown_or_run() -> None:
@@ -169,3 +199,32 @@ def test_files_named_in_the_text_exist(page: Path) -> None:
     roots = (pages.ROOT, pages.ROOT / "src" / "cometmq")
 
     assert [name for name in named if not any((root / name).exists() for root in roots)] == []
+
+
+def test_figures_in_the_readme_are_those_of_the_result_files() -> None:
+    """A new measurement changes the table in README.md too."""
+    section = (
+        (pages.ROOT / "README.md").read_text().partition("\n## Figures\n")[2].partition("\n## ")[0]
+    )
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if "benchmarks/results/" in line]
+    wrong = []
+    for *_, ours, other, source in rows:
+        title, path = re.findall(r"\[(.+)\]\((.+)\)", source)[0]
+        measured = _per_second(pages.ROOT / path, title)
+        for figure in filter(None, (ours.strip(), other.strip())):
+            number = int(figure.replace(",", ""))
+            if not any(abs(number - each) <= 0.01 * each for each in measured):
+                wrong.append(f"{title}: {figure}, measured {measured}")
+
+    assert rows
+    assert wrong == []
+
+
+def _per_second(path: Path, title: str) -> list[float]:
+    """The figures in the rows of a result file, which are in thousands per second."""
+    found = []
+    for line in path.read_text().replace("`", "").splitlines():
+        if line.startswith(f"| {title} |"):
+            starts = (re.match(r"\s*([\d.]+)", cell) for cell in line.split("|"))
+            found += [1_000 * float(start.group(1)) for start in starts if start]
+    return found

@@ -46,7 +46,7 @@ def values_of(info: msgspec.structs.FieldInfo) -> st.SearchStrategy[Any]:
     return found if info.required else st.one_of(st.none(), found)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.data())
 @pytest.mark.parametrize("kind", HEADERS, ids=lambda kind: kind.__name__)
 def test_each_header_comes_back_from_its_fields(kind: type[Header], data: st.DataObject) -> None:

@@ -182,7 +182,7 @@ def test_a_damaged_body_stays_compressed_and_is_told_of(caplog: pytest.LogCaptur
 
     assert message.sys_flag == SysFlag.COMPRESSED
     assert [line.message.partition(" error=")[0] for line in caplog.records] == [
-        "a body stays compressed queue=T@b:1 offset=2"
+        "cannot decompress a body queue=T@b:1 offset=2"
     ]
 
 

@@ -107,7 +107,7 @@ async def test_a_second_answer_is_refused_whichever_way_it_is_given() -> None:
                     "reply_head": lambda to=incoming: to.reply_head(b"head"),
                 }
                 answers[first]()
-                with pytest.raises(AssertionError, match="a second answer"):
+                with pytest.raises(AssertionError, match="a second response"):
                     answers[second]()
                 assert incoming.answered
 

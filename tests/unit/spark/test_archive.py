@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,11 +24,14 @@ from cometmq.spark.errors import BadRecordError, DataLossError, PlaceError
 from cometmq.spark.logs import ByteRange
 from cometmq.spark.pipelines import Runs
 from cometmq.spark.pipelines.archive import pipeline as archive_module
+from cometmq.spark.pipelines.archive import verified_to
 from cometmq.spark.pipelines.archive.manifest import Entry, Manifest, covered, encoded, file_name
-from cometmq.spark.pipelines.archive.parquet import Form, Part, write_parts
+from cometmq.spark.pipelines.archive.parquet import Form, Part, parts_of, write_parts
 from cometmq.spark.pipelines.archive.pipeline import ArchiveSettings, archive, archived_to
-from cometmq.spark.pipelines.archive.tables import IcebergArchive
+from cometmq.spark.pipelines.archive.tables import DeltaArchive, IcebergArchive, table_of
 from cometmq.spark.pipelines.running.folders import open_folder
+from cometmq.spark.pipelines.running.runs import RunError
+from cometmq.spark.schema import arrow_schema
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
 from support.stores import opened, put
@@ -297,6 +305,280 @@ def test_a_log_that_lost_what_was_never_archived_is_an_error(
     assert archived_to(manifest_of(settings), "broker-a", 0) < store.written_to
 
 
+@pytest.fixture(params=["parquet", "delta", "iceberg"])
+def tabled(request: pytest.FixtureRequest, settings: ArchiveSettings) -> ArchiveSettings:
+    """An archive without a table, and with each of them."""
+    if request.param != "parquet":
+        pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[request.param])
+    return replace(settings, table=request.param)
+
+
+def check_once(settings: ArchiveSettings, count: int) -> None:
+    """Every record is in the manifest's files and in the table once, and no range overlaps."""
+    assert bodies_of(settings) == bodies(count)
+    entries = manifest_of(settings).entries()
+    assert all(one.end <= two.start for one, two in itertools.pairwise(entries))
+    if settings.table == "delta":
+        import deltalake
+
+        rows = deltalake.DeltaTable(settings.to).to_pyarrow_table()
+    elif settings.table == "iceberg":
+        rows = IcebergArchive(settings.to, "").table().scan().to_arrow()
+    else:
+        return
+    assert sorted(rows["body"].to_pylist()) == bodies(count)
+
+
+def test_of_two_runs_that_start_together_one_archives(
+    store: MessageStore,
+    clock: ManualClock,
+    tabled: ArchiveSettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their ranges overlap, as they cut the log in pieces of other sizes."""
+    fill(store, clock, 200)
+    planned = threading.Barrier(2)
+    original = archive_module._due
+
+    def due(*args: Any) -> Any:
+        found = original(*args)
+        planned.wait(60)
+        return found
+
+    def run(range_bytes: int) -> int | str:
+        try:
+            return archive(None, replace(tabled, range_bytes=range_bytes)).run.counts["rows"]
+        except RunError as problem:
+            return str(problem)
+
+    monkeypatch.setattr(archive_module, "_due", due)
+    with ThreadPoolExecutor(2) as pool:
+        ended = list(pool.map(run, (4096, 7000)))
+    assert 200 in ended
+    (failed,) = [each for each in ended if each != 200]
+    assert "another run started at the same time" in str(failed)
+    check_once(tabled, 200)
+    statuses = {run.status for run in Runs(Path(tabled.to) / "_runs").all()}
+    assert statuses == {"done", "failed"}
+
+
+class Interrupted:
+    """Progress that does something when the first range is archived."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act: Callable[[], object] | None = act
+
+    def start(self, total: int, unit: str, what: str) -> None:
+        pass
+
+    def step(self, n: int = 1) -> None:
+        act, self._act = self._act, None
+        if act is not None:
+            act()
+
+    def end(self) -> None:
+        pass
+
+
+def test_a_run_that_is_overtaken_fails_and_archives_nothing_twice(
+    store: MessageStore, clock: ManualClock, tabled: ArchiveSettings
+) -> None:
+    """Another run takes its ranges over, as if it had been killed."""
+    fill(store, clock, 200)
+    other = replace(tabled, range_bytes=7000)
+
+    def overtake() -> None:
+        fill(store, clock, 30, start=200)
+        archive(None, other)
+
+    with pytest.raises(RunError, match=r"log of broker-a.*another run archives it: met its entry"):
+        archive(None, tabled, progress=Interrupted(overtake))
+    check_once(tabled, 230)
+    assert archive(None, tabled).run.counts["rows"] == 0
+
+
+def entries_for(settings: ArchiveSettings, *ends: int) -> list[Entry]:
+    """An entry from 0 to each end, with a file of its own."""
+    folder = open_folder(settings.to)
+    schema = arrow_schema(archive_module.COLUMNS)
+    row = {"topic": "t", "queue_id": 0, "queue_offset": 0, "store_timestamp": 0, "msg_id": "m"}
+    row |= {"body": b"x", "body_crc": 1, "properties": [], "flag": 0, "sys_flag": 0}
+    found = []
+    for end in ends:
+        part = ByteRange("b", 0, end)
+        parts, queues = parts_of(pa.Table.from_pylist([row], schema=schema))
+        files = tuple(write_parts(folder, part, parts, Form()))
+        found.append(Entry("b", 0, end, 1, files, tuple(queues)))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_table_takes_no_range_that_overlaps_what_it_has(
+    settings: ArchiveSettings, kind: str
+) -> None:
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[kind])
+    table = table_of(kind, open_folder(settings.to), "")
+    short, long = entries_for(settings, 100, 150)
+    table.commit("b", [short])
+    table.commit("b", [short])
+    with pytest.raises(RunError, match="goes up to byte 100, within log of b, bytes 0 to 150"):
+        table.commit("b", [long])
+    assert table.committed("b") == 100
+
+
+def test_a_delta_table_refuses_a_commit_that_was_overtaken(settings: ArchiveSettings) -> None:
+    pytest.importorskip("deltalake")
+    short, long = entries_for(settings, 100, 150)
+
+    class Overtaken(DeltaArchive):
+        def _opened(self) -> Any:
+            table = super()._opened()
+            DeltaArchive(settings.to).commit("b", [short])
+            return table
+
+    with pytest.raises(RunError, match="another run committed at the same time"):
+        Overtaken(settings.to).commit("b", [long])
+    assert DeltaArchive(settings.to).committed("b") == 100
+
+
+def test_an_iceberg_table_refuses_a_commit_that_was_overtaken(settings: ArchiveSettings) -> None:
+    """Also one that was made before, by a version that repeated such commits."""
+    pytest.importorskip("pyiceberg")
+    short, long = entries_for(settings, 100, 150)
+    table = IcebergArchive(settings.to, "").table()
+    with table.transaction() as transaction:
+        transaction.remove_properties("commit.retry.num-retries")
+
+    class Overtaken(IcebergArchive):
+        def table(self) -> Any:
+            table = super().table()
+            IcebergArchive(settings.to, "").commit("b", [short])
+            return table
+
+    with pytest.raises(RunError, match="another run committed at the same time"):
+        Overtaken(settings.to, "").commit("b", [long])
+    rows = IcebergArchive(settings.to, "").table().scan().to_arrow()
+    assert rows.num_rows == 1
+
+
+def made_anew(settings: ArchiveSettings, clock: ManualClock, count: int) -> None:
+    """Delete the store and make it again, with so many messages."""
+    shutil.rmtree(settings.store)
+    clock.advance(1_000)
+    made = opened(Path(settings.store), clock=clock)
+    fill(made, clock, count)
+    made.close()
+
+
+@pytest.fixture
+def archived(store: MessageStore, clock: ManualClock, settings: ArchiveSettings) -> ArchiveSettings:
+    """An archive of 200 messages, all of them compared with the log."""
+    fill(store, clock, 200)
+    archive(None, settings)
+    manifest = manifest_of(settings)
+    for entry in manifest.entries():
+        manifest.mark(entry, 1)
+    store.close()
+    return settings
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+@pytest.mark.parametrize("count", [1, 20, 199, 200, 600])
+def test_a_store_made_anew_is_not_the_archived_log(
+    archived: ArchiveSettings, clock: ManualClock, count: int, fail_on_data_loss: bool
+) -> None:
+    """Be it shorter than what was archived, as long, or longer by now."""
+    end = manifest_of(archived).entries()[-1].end
+    made_anew(archived, clock, count)
+    what = "is not the archived one: " + (
+        rf"the manifest has bytes 0 to {end}, the log holds bytes 0 to \d+"
+        if count < 200
+        else r"in bytes \d+ to \d+, the manifest has \d+ rows .* the log holds \d+ rows"
+    )
+    again = replace(archived, fail_on_data_loss=fail_on_data_loss)
+    for dry_run in (True, False):
+        with pytest.raises(PlaceError, match=what):
+            archive(None, again, dry_run=dry_run)
+    assert len(rows_of(archived)) == 200
+    assert [run.status for run in Runs(Path(archived.to) / "_runs").all()] == ["done"]
+
+
+def test_a_log_that_begins_before_the_archived_one_is_refused(
+    store: MessageStore, clock: ManualClock, settings: ArchiveSettings, tmp_path: Path
+) -> None:
+    """As a store made anew that is longer than the archived log, which had lost its begin."""
+    fill(store, clock, 300)
+    first = sorted((Path(settings.store) / "commitlog").iterdir())[0]
+    kept = first.rename(tmp_path / "kept")
+    archive(None, settings)
+    kept.rename(first)
+    begin = manifest_of(settings).entries()[0].start
+    with pytest.raises(PlaceError, match=f"has bytes {begin} to .* the log holds bytes 0 to"):
+        archive(None, settings)
+
+
+def test_a_store_made_anew_while_a_run_was_killed_is_refused(
+    store: MessageStore,
+    clock: ManualClock,
+    settings: ArchiveSettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing may be archived by a plan for another log."""
+    fill(store, clock, 200)
+    with monkeypatch.context() as patched:
+        killed_after(patched, 0, "write_parts")
+        archive_killed(settings)
+    store.close()
+    made_anew(settings, clock, 20)
+    with pytest.raises(PlaceError, match="the manifest has bytes 0 to"):
+        archive(None, settings)
+
+
+def test_what_is_verified_is_said_of_the_archived_log_alone(
+    archived: ArchiveSettings, clock: ManualClock
+) -> None:
+    """Operators delete the log by it."""
+    ask = partial(verified_to, archived.to, archived.store, broker_name="broker-a")
+    entries = manifest_of(archived).entries()
+    assert ask() == entries[-1].end
+    for count in (1, 20, 600):
+        made_anew(archived, clock, count)
+        with pytest.raises(PlaceError, match="is not the archived one"):
+            ask()
+
+
+def test_only_marked_ranges_that_the_log_begins_with_count_as_verified(
+    store: MessageStore, clock: ManualClock, settings: ArchiveSettings
+) -> None:
+    fill(store, clock, 300)
+    archive(None, settings)
+    manifest = manifest_of(settings)
+    entries = manifest.entries()
+    ask = partial(verified_to, settings.to, settings.store, broker_name="broker-a")
+    assert ask() == 0
+    for entry in entries[:-1]:
+        manifest.mark(entry, 1)
+    assert ask() == entries[-1].start
+    first, second, *_ = sorted((Path(settings.store) / "commitlog").iterdir())
+    first.unlink()
+    assert ask() == entries[-1].start
+    assert int(second.name) > 0
+    assert verified_to(settings.to, settings.store, broker_name="broker-b") == int(second.name)
+
+
+def test_a_log_whose_queues_lag_behind_is_still_the_archived_one(
+    clock: ManualClock, settings: ArchiveSettings
+) -> None:
+    """Archived as closed, it goes beyond the last unit, for no queue leads to half messages."""
+    made = opened(Path(settings.store), clock=clock)
+    fill(made, clock, 10)
+    put(made, b"half", topic="half", sys_flag=4)
+    made.flush()
+    archive(None, replace(settings, closed=True))
+    assert archive(None, settings).run.counts["rows"] == 0
+    made.close()
+
+
 def test_equal_logs_have_equal_checksums_however_they_are_cut(
     store: MessageStore, clock: ManualClock, settings: ArchiveSettings, tmp_path: Path
 ) -> None:
@@ -317,7 +599,7 @@ def test_names_of_topics_stay_inside_the_archive() -> None:
 
 def test_a_damaged_entry_is_named() -> None:
     with pytest.raises(PlaceError, match=r"x\.json"):
-        Entry.from_json(b'{"format": 1}', "x.json")
+        Entry.from_document({"format": 1}, "x.json")
 
 
 def test_archives_need_to_know_from_where_and_to_where() -> None:
@@ -326,9 +608,6 @@ def test_archives_need_to_know_from_where_and_to_where() -> None:
 
 
 def test_a_table_of_no_rows_has_no_parts() -> None:
-    from cometmq.spark.pipelines.archive.parquet import parts_of
-    from cometmq.spark.schema import arrow_schema
-
     empty = pa.Table.from_batches([], schema=arrow_schema(archive_module.COLUMNS))
     assert parts_of(empty) == ([], [])
 
@@ -338,9 +617,6 @@ PROPERTIES = st.lists(st.tuples(st.text(max_size=4), st.text(max_size=4)), max_s
 
 @given(st.lists(PROPERTIES, min_size=1, max_size=40), st.randoms(use_true_random=False))
 def test_properties_move_with_their_rows(properties: list[Any], chance: Random) -> None:
-    from cometmq.spark.pipelines.archive.parquet import parts_of
-    from cometmq.spark.schema import arrow_schema
-
     queues = [chance.randrange(4) for _ in properties]
     facts = {"topic": "t", "store_timestamp": 0, "body_crc": 0, "msg_id": "m"}
     rows = [

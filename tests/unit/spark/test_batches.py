@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.protocol.record import MAGIC_BLANK, RecordError, encode_record, record_size
@@ -50,7 +50,6 @@ def expected_rows(data: bytes, **how: Any) -> list[dict[str, Any]]:
 
 
 @given(logs(), st.booleans(), st.integers(1, 5))
-@settings(deadline=None)
 def test_rows_are_what_the_decoder_of_messages_says(
     data: bytes, decompress: bool, max_rows: int
 ) -> None:

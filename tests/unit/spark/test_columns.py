@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.model.flags import SysFlag
@@ -75,7 +75,6 @@ LIMITS = st.fixed_dictionaries(
 
 
 @given(logs(times=I64), HOWS, LIMITS)
-@settings(deadline=None)
 def test_both_decoders_make_the_same_buffers(
     data: bytes, how: dict[str, Any], limits: dict[str, Any]
 ) -> None:
@@ -83,7 +82,6 @@ def test_both_decoders_make_the_same_buffers(
 
 
 @given(st.data(), logs(max_size=3), HOWS)
-@settings(deadline=None)
 def test_both_decoders_end_alike_when_a_log_is_cut(
     draw: st.DataObject, data: bytes, how: dict[str, Any]
 ) -> None:
@@ -96,7 +94,6 @@ def test_both_decoders_end_alike_when_a_log_is_cut(
 
 
 @given(st.data(), logs(max_size=3), HOWS)
-@settings(deadline=None)
 def test_both_decoders_make_the_same_of_changed_bytes(
     draw: st.DataObject, data: bytes, how: dict[str, Any]
 ) -> None:
@@ -339,7 +336,6 @@ def test_a_decoder_can_be_used_again_after_damage() -> None:
 
 
 @given(records())
-@settings(deadline=None)
 def test_a_record_is_taken_if_the_decoder_of_messages_takes_it(data: bytes) -> None:
     try:
         expected = (len(messages_of(data)), Ending.END, None)

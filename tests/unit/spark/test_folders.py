@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
@@ -13,6 +17,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
 from cometmq.spark.pipelines.archive.manifest import Manifest
 from cometmq.spark.pipelines.running.folders import (
+    CLAIM_S,
     DiskFolder,
     Folder,
     RemoteFolder,
@@ -37,6 +42,57 @@ def test_what_is_written_is_read(folder: Folder) -> None:
     with folder.reading("a/b=%25/x.json") as file:
         assert file.read() == b"two"
     assert folder.read("a/none") is None
+
+
+def test_a_file_is_created_once(folder: Folder) -> None:
+    assert folder.create("a/x", b"one")
+    assert not folder.create("a/x", b"two")
+    assert folder.read("a/x") == b"one"
+    assert folder.names() == ["a/x"]
+
+
+def test_of_several_that_create_a_file_one_at_most_does(folder: Folder) -> None:
+    """On a disk one; in object storage those that see each other may all give up."""
+    together = Barrier(8)
+
+    def create(number: int) -> bool:
+        together.wait(60)
+        return folder.create("x", b"%d" % number)
+
+    with ThreadPoolExecutor(8) as pool:
+        created = list(pool.map(create, range(8)))
+    assert sum(created) <= 1
+    if isinstance(folder, DiskFolder):
+        assert sum(created) == 1
+    met = folder.read("x")
+    assert met == (b"%d" % created.index(True) if any(created) else None)
+
+
+def test_a_claim_keeps_others_away_until_it_is_old(tmp_path: Path) -> None:
+    """A process may be killed between its claim and the object."""
+    folder = RemoteFolder(fs.LocalFileSystem(), str(tmp_path), f"file://{tmp_path}")
+    claim = tmp_path / "a" / ".claims" / ".x.of-another"
+    claim.parent.mkdir(parents=True)
+    claim.touch()
+    assert not folder.create("a/x", b"one")
+    assert folder.create("a/y", b"of another name")
+    old_s = claim.stat().st_mtime - 2 * CLAIM_S
+    os.utime(claim, (old_s, old_s))
+    assert folder.create("a/x", b"one")
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_is_created_once_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, "no hard links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    folder = DiskFolder(tmp_path)
+    assert folder.create("a/x", b"one")
+    assert not folder.create("a/x", b"two")
+    assert folder.read("a/x") == b"one"
 
 
 def test_what_is_appended_comes_behind(folder: Folder) -> None:

@@ -32,6 +32,15 @@ def test_a_queue_that_no_batch_has_touched_is_behind_by_all_of_it() -> None:
     assert lag.queues == {queue(0): 0, queue(2): 3}
 
 
+def test_a_first_batch_whose_end_says_where_it_began_has_a_lag() -> None:
+    first = {"$from": json.loads(topics(q0=1)), **json.loads(topics(q0=4))}
+
+    lag = lag_of("q", 0, [(topics(q0=10), json.dumps(first))])
+
+    assert lag is not None
+    assert lag.queues == {queue(0): 6}
+
+
 def test_bytes_behind_are_counted_by_log() -> None:
     places = (json.dumps({"broker-a": {"phy": place}}) for place in (4096, 1024))
 

@@ -85,7 +85,7 @@ def test_where_there_is_no_log_an_error_says_where(tmp_path: Path) -> None:
 def test_segments_that_overlap_are_no_log(filled: FilledStore, tmp_path: Path) -> None:
     copy = without_queues(filled.root, tmp_path / "copy")
     shutil.copy(copy / f"{0:020d}", copy / f"{100:020d}")
-    with pytest.raises(PlaceError, match="begins at 100, expected it behind"):
+    with pytest.raises(PlaceError, match="begins at 100, expected it after"):
         open_place(str(copy))
 
 

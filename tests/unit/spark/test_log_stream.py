@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from cometmq.spark.errors import BadRecordError, DataLossError, SourceError
 from cometmq.spark.schema import log_columns
+from cometmq.spark.sources.edges import without_start
 from cometmq.spark.sources.log_stream import LogStreamReader
 from cometmq.system.clock import ManualClock
 from support.log_files import FilledStore, log_options
@@ -43,7 +44,8 @@ class Query:
         return self.start(**how).drain()
 
     def ends(self) -> list[Any]:
-        return [json.loads(end) for end in self.checkpoint.ends]
+        """Where batches end; the first one also says where it begins."""
+        return [without_start(json.loads(end)) for end in self.checkpoint.ends]
 
 
 @pytest.fixture
@@ -73,6 +75,19 @@ def test_a_query_from_the_earliest_reads_everything_once(filled: FilledStore) ->
     filled.fill(7)
     assert sorted(query.once()) == rows(100, 107)
     assert query.ends() == ends_of(filled.offsets[100], filled.end)
+
+
+@pytest.mark.parametrize(("planned", "restarted"), [("earliest", "latest"), ("latest", "earliest")])
+def test_a_failed_first_batch_is_repeated_from_its_own_start_whatever_the_option_says_now(
+    filled: FilledStore, planned: str, restarted: str
+) -> None:
+    query = Query(filled.root, startingOffsets=planned)
+    with pytest.raises(SinkError):
+        query.start().trigger(fails=True)
+    filled.fill(10)
+    query.options = log_options(filled.root, startingOffsets=restarted)
+
+    assert sorted(query.once()) == rows(0 if planned == "earliest" else 100, 110)
 
 
 def test_no_news_is_the_same_text(filled: FilledStore) -> None:
@@ -285,7 +300,7 @@ def test_a_log_cut_and_written_anew_beyond_is_a_loss(filled: FilledStore) -> Non
     shutil.rmtree(filled.root)
     fresh = FilledStore(filled.root)
     fresh.fill(150, body_bytes=111)
-    with pytest.raises(DataLossError, match="was cut and written anew"):
+    with pytest.raises(DataLossError, match="was truncated and rewritten"):
         query.once()
     fresh.close()
 

@@ -118,7 +118,7 @@ def parsed(**given: Any) -> TopicReadOptions:
             "maxOffsetsPerTrigger=0: expected a whole number",
         ),
         ({"minOffsetsPerTrigger": 9, "maxOffsetsPerTrigger": 3}, "minOffsetsPerTrigger=9 is more"),
-        ({"filter_tags": "a", "filter_sql": "b > 1"}, "a broker takes one of the two"),
+        ({"filter_tags": "a", "filter_sql": "b > 1"}, "only one of the two is allowed"),
         ({"startingOffsetsByTimestampStrategy": "none"}, "expected one of error, latest"),
         ({"snapshot": "never"}, "expected one of load, action"),
         ({"startingOffsetDefault": "latest"}, "did you mean startingOffsetsDefault?"),

@@ -42,7 +42,7 @@ async def test_a_server_that_comes_back_is_heard() -> None:
 @pytest.mark.parametrize("retries", [0, 1, 4])
 async def test_it_ends_after_so_many_tries(retries: int) -> None:
     server = Server(*[AWAY] * 10)
-    with pytest.raises(UnreachableError, match=r"bounds of t: no answer after .*nobody there"):
+    with pytest.raises(UnreachableError, match=r"bounds of t: no response after .*nobody there"):
         await Patience(retries, 0.0001).ask("bounds of t", server.ask)
     assert server.asked == retries + 1
 

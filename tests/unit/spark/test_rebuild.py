@@ -162,7 +162,7 @@ def test_only_chosen_topics_are_rebuilt(tmp_path: Path) -> None:
 def test_files_that_are_there_are_not_touched(tmp_path: Path) -> None:
     store = filled(tmp_path)
     before = files_of(store)
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         rebuild(None, asked_of(tmp_path, to=str(store), runs=str(tmp_path / "runs")))
     assert files_of(store) == before
 
@@ -172,7 +172,7 @@ def test_what_was_refused_is_not_gone_on_with(tmp_path: Path) -> None:
     store = filled(tmp_path)
     before = files_of(store)
     asked = asked_of(tmp_path, to=str(store), runs=str(tmp_path / "runs"))
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         rebuild(None, asked)
     with pytest.raises(ConfigError, match="no unfinished run"):
         rebuild(None, replace(asked, resume="latest"))

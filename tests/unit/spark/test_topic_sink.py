@@ -98,5 +98,5 @@ def test_commit_and_abort_change_nothing_however_often_they_are_called() -> None
 def test_rows_are_written_by_tasks_only(
     sink: Callable[..., TopicBatchWriter | TopicStreamWriter],
 ) -> None:
-    with pytest.raises(SourceError, match="by tasks of Spark only"):
+    with pytest.raises(SourceError, match="only tasks of Spark"):
         sink(OPTIONS, SCHEMA, False).write(iter(()))

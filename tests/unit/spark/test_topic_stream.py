@@ -15,10 +15,11 @@ from cometmq.spark.errors import (
     DataLossError,
     GoneError,
     OptionError,
+    RangeError,
     SourceError,
     UnreachableError,
 )
-from cometmq.spark.offsets import QueueKey
+from cometmq.spark.offsets import Bounds, QueueKey
 from cometmq.spark.options.parsing import parse_options
 from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.schema import topic_columns
@@ -152,8 +153,49 @@ def test_the_start_is_symbolic_and_the_latest_is_fixed_by_a_batch_without_rows(
 
     assert run.reader.initialOffset() == {"$start": "latest"}
     assert run.trigger() == []
-    assert query.checkpoint.ends == ['{"t": {"broker-a": {"0": 3}}}']
+    fixed = '{"t": {"broker-a": {"0": 3}}}'
+    assert query.checkpoint.ends == [f'{{"$from": {fixed}, {fixed[1:]}']
     assert run.partitions == 0
+    assert run.trigger() is None, "no news gives the very same text"
+
+
+@pytest.mark.parametrize(
+    ("planned", "restarted"),
+    [
+        ("earliest", "latest"),
+        ("earliest", '{"t":{"broker-a":{"0":2}}}'),
+        ("latest", "earliest"),
+        ("group", "earliest"),
+        ('{"t":{"broker-a":{"0":1}}}', "earliest"),
+    ],
+)
+def test_a_failed_first_batch_is_repeated_from_its_own_start_whatever_the_option_says_now(
+    brokers: MemoryBrokers, planned: str, restarted: str
+) -> None:
+    """The checkpoint decides: else the batch's rows are lost, or rows before its start are read."""
+    key = one_queue(brokers, 3)
+    brokers.groups["g", key] = 1
+    options = {"rocketmq_group": "g", "startingOffsetsDefault": "earliest"}
+    expected = Query(brokers, startingOffsets=planned, **options).once()
+    query = Query(brokers, startingOffsets=planned, **options)
+    query.fail_a_batch()
+    brokers.send(key, 2)
+    query.given["startingOffsets"] = restarted
+
+    assert query.once() == [*expected, *rows(key, 3, 4)]
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_first_batch_whose_start_the_checkpoint_does_not_say_is_refused(
+    brokers: MemoryBrokers, start: str
+) -> None:
+    """The option may have changed since: to go by it would lose rows, or read others."""
+    one_queue(brokers, 3)
+    query = Query(brokers, startingOffsets=start)
+    query.checkpoint.ends = ['{"t": {"broker-a": {"0": 3}}}']
+
+    with pytest.raises(SourceError, match="met no start of the first batch in the checkpoint"):
+        query.once()
 
 
 def test_a_stream_begins_at_the_latest_if_nobody_says(brokers: MemoryBrokers) -> None:
@@ -255,7 +297,7 @@ def test_no_news_gives_the_very_same_text(brokers: MemoryBrokers) -> None:
 
     assert query.start().trigger() is None
     document = json.loads(text)
-    assert list(document) == ["a", "t"]
+    assert list(document) == ["$from", "a", "t"]
     assert list(document["t"]) == ["b", "z"]
     assert list(document["t"]["b"]) == [str(number) for number in range(11)]
 
@@ -401,6 +443,30 @@ def test_topics_that_come_to_match_are_read_from_their_beginning(brokers: Memory
     assert sorted(run.drain()) == rows(key, 0) + rows(more, 0)
 
 
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_pattern_that_matches_no_topic_at_first_loses_no_message_of_a_later_one(
+    brokers: MemoryBrokers, start: str
+) -> None:
+    """The first batch ends without an offset, which is no start that is still to be resolved."""
+    query = Query(brokers, subscribePattern="orders-.*", startingOffsets=start)
+    del query.given["subscribe"]
+    assert query.once() == []
+    (key,) = brokers.create("orders-1", queues=1)
+    brokers.send(key, 7)
+
+    assert query.once() == rows(key, *range(7))
+    assert query.start().trigger() is None
+
+
+def test_a_query_goes_on_from_a_first_end_without_its_start(brokers: MemoryBrokers) -> None:
+    """Older versions wrote offsets alone, none at all where no topic matched."""
+    key = one_queue(brokers, 3)
+    query = Query(brokers, startingOffsets="latest")
+    for end, found in (("{}", (0, 1, 2)), ('{"t": {"broker-a": {"0": 2}}}', (2,))):
+        query.checkpoint = Checkpoint([end], done=1)
+        assert query.once() == rows(key, *found)
+
+
 def test_a_queue_that_is_gone_for_good_fails_the_query(brokers: MemoryBrokers) -> None:
     _, key = brokers.create("t", queues=2)
     brokers.send(key, 2)
@@ -408,7 +474,7 @@ def test_a_queue_that_is_gone_for_good_fails_the_query(brokers: MemoryBrokers) -
     query.once()
     del brokers.held[key]
 
-    with pytest.raises(DataLossError, match=r"queue 1 of broker-a: gone for good.*offset 2"):
+    with pytest.raises(DataLossError, match=r"queue 1 of broker-a: no longer readable.*offset 2"):
         query.once()
 
 
@@ -425,7 +491,7 @@ def test_a_deleted_topic_is_dropped_where_loss_is_no_failure(
     with caplog.at_level(logging.WARNING):
         assert run.drain() == rows(other, 0, 1)
 
-    assert "topic t, queue 0 of broker-a: gone for good" in caplog.text
+    assert "topic t, queue 0 of broker-a: no longer readable" in caplog.text
     assert query.checkpoint.ends[-1] == '{"u": {"broker-a": {"0": 2}}}'
     (again,) = brokers.create("t", queues=1)
     brokers.send(again, 1)
@@ -502,8 +568,115 @@ def test_a_topic_made_anew_fails_the_query(brokers: MemoryBrokers) -> None:
     brokers.make_anew(key)
     brokers.send(key, 3)
 
-    with pytest.raises(DataLossError, match=r"offsets from 10 .* made anew.* 0 to 3"):
+    with pytest.raises(DataLossError, match=r"offsets from 10 .* created again.* 0 to 3"):
         query.once()
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.parametrize("held", [Bounds(0, 9, master=False), Bounds(10, 10, master=False)])
+def test_a_replica_that_has_less_is_no_loss_while_the_master_is_silent(
+    brokers: MemoryBrokers, fail: str, held: Bounds
+) -> None:
+    """A replica that lags looks like a topic made anew, one that keeps less like an expiry."""
+    key, query = caught_up(brokers, 9, failOnDataLoss=fail)
+    brokers.send(key, 1)
+    query.once()
+    brokers.send(key, 2)
+    brokers.replicas[key] = held
+
+    assert query.once() == []
+    del brokers.replicas[key]
+    assert query.once() == rows(key, 10, 11)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.parametrize("held", [Bounds(0, 2, master=False), Bounds(7, 9, master=False)])
+def test_a_batch_that_is_repeated_against_a_replica_keeps_its_range(
+    brokers: MemoryBrokers, fail: str, held: Bounds
+) -> None:
+    key, query = caught_up(brokers, 5, failOnDataLoss=fail)
+    brokers.send(key, 3)
+    query.fail_a_batch()
+    brokers.replicas[key] = held
+
+    assert query.start().trigger() == rows(key, 5, 6, 7)
+
+
+@pytest.mark.parametrize("start", ["earliest", '{"t":{"broker-a":{"0":-2}}}', "time"])
+def test_a_stream_begins_at_the_oldest_message_of_the_master_not_of_a_replica(
+    brokers: MemoryBrokers, start: str
+) -> None:
+    """A replica may keep less: what the master has before it would be skipped for good."""
+    key = one_queue(brokers, 9, time_ms=1_000)
+    query = Query(brokers, startingOffsets=start)
+    if start == "time":
+        query = Query(brokers, startingTimestamp=500)
+    brokers.replicas[key] = Bounds(6, 9, master=False)
+
+    with pytest.raises(UnreachableError, match="queue 0 of broker-a: the master of broker-a"):
+        query.once()
+    assert not query.checkpoint.ends
+    del brokers.replicas[key]
+    assert query.once() == rows(key, *range(9))
+
+
+def test_a_stream_that_begins_at_no_oldest_message_needs_no_master(
+    brokers: MemoryBrokers,
+) -> None:
+    key = one_queue(brokers, 9)
+    brokers.replicas[key] = Bounds(6, 9, master=False)
+    brokers.groups["g", key] = 6
+    query = Query(brokers, startingOffsets="group", rocketmq_group="g")
+    assert query.once() == rows(key, 6, 7, 8)
+
+    assert Query(brokers, startingOffsets="latest").once() == []
+    assert Query(brokers, startingOffsets='{"t":{"broker-a":{"0":7}}}').once() == rows(key, 7, 8)
+
+
+def test_a_new_queue_begins_at_the_oldest_message_of_the_master_not_of_a_replica(
+    brokers: MemoryBrokers,
+) -> None:
+    _, query = caught_up(brokers, 2)
+    _, new = brokers.create("t", queues=2)
+    brokers.send(new, 9)
+    brokers.replicas[new] = Bounds(6, 9, master=False)
+
+    with pytest.raises(UnreachableError, match="queue 1 of broker-a: the master of broker-a"):
+        query.once()
+    del brokers.replicas[new]
+    assert query.once() == rows(new, *range(9))
+
+
+def test_a_batch_of_a_new_queue_that_is_repeated_begins_at_the_master_s_oldest_message(
+    brokers: MemoryBrokers,
+) -> None:
+    _, query = caught_up(brokers, 2)
+    _, new = brokers.create("t", queues=2)
+    brokers.send(new, 9)
+    query.fail_a_batch()
+    brokers.replicas[new] = Bounds(6, 9, master=False)
+
+    with pytest.raises(UnreachableError, match="queue 1 of broker-a: the master of broker-a"):
+        query.once()
+    del brokers.replicas[new]
+    assert query.once() == rows(new, *range(9))
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.parametrize(
+    "error", [GoneError("t: gone for good: no permission"), DataLossError("t: have expired")]
+)
+def test_messages_that_a_broker_denies_and_the_master_has_fail_the_task(
+    brokers: MemoryBrokers, fail: str, error: Exception
+) -> None:
+    """Nothing of the range may be left out: the task is tried again."""
+    key = one_queue(brokers, 5)
+    reader, part = Query(brokers, failOnDataLoss=fail).task()
+    brokers.denied = error
+
+    with pytest.raises(RangeError, match=f"not lost, the queue has offsets 0 to 5.*{error}"):
+        list(reader.read(part))
+    assert [row for batch in reader.read(part) for row in rows_of(batch)] == rows(key, *range(5))
 
 
 def test_a_topic_made_anew_is_read_once_where_loss_is_no_failure(brokers: MemoryBrokers) -> None:
@@ -579,7 +752,7 @@ def test_a_topic_that_is_deleted_under_a_task_fails_it_or_ends_it(
     brokers.delete("t")
 
     if fail:
-        with pytest.raises(DataLossError, match="queue 0 of broker-a: gone for good"):
+        with pytest.raises(DataLossError, match="queue 0 of broker-a: no longer readable"):
             list(reader.read(part))
     else:
         assert list(reader.read(part)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.spark.logs.storage import LocalStorage
 from cometmq.spark.pipelines import Runs
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
-from cometmq.spark.pipelines.archive.manifest import Manifest, verified_to
+from cometmq.spark.pipelines.archive.manifest import Manifest, marked_to
 from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.pipelines.running.registry import Result
 from cometmq.spark.pipelines.stores import files as store_files
@@ -260,11 +261,11 @@ def entries_of(settings: VerifySettings) -> Any:
 
 
 def test_an_archive_that_equals_its_log_is_marked(archived: VerifySettings) -> None:
-    assert verified_to(entries_of(archived), 0) == 0
+    assert marked_to(entries_of(archived), 0) == 0
     result = verify(None, archived)
     assert result.good
     entries = entries_of(archived)
-    assert verified_to(entries, 0) == entries[-1].end
+    assert marked_to(entries, 0) == entries[-1].end
     assert result.run.counts["archive_rows"] == COUNT
     assert verify(None, archived).run.counts["archive_ranges"] == 0
 
@@ -279,7 +280,7 @@ def test_an_archive_that_differs_is_not_marked(archived: VerifySettings) -> None
     assert kinds(result)["archive-differs"] == entries_of(archived)[1].rows
     marks = [entry.verified_ms is not None for entry in entries_of(archived)]
     assert marks == [number != 1 for number in range(len(marks))]
-    assert verified_to(entries_of(archived), 0) == entries_of(archived)[0].end
+    assert marked_to(entries_of(archived), 0) == entries_of(archived)[0].end
 
 
 def test_a_file_that_was_cut_is_found(archived: VerifySettings) -> None:
@@ -295,6 +296,38 @@ def test_ranges_whose_log_is_gone_are_not_marked(archived: VerifySettings) -> No
     assert kinds(result)["archive-alone"] > 0
     assert entries_of(archived)[0].verified_ms is None
     assert entries_of(archived)[-1].verified_ms is not None
+
+
+def test_a_store_made_anew_is_not_called_equal_to_its_archive(archived: VerifySettings) -> None:
+    """Also if all ranges were marked before: nothing is left to compare then."""
+    assert verify(None, archived).good
+    shutil.rmtree(archived.store)
+    made = opened(Path(archived.store))
+    put(made, b"new")
+    made.close()
+    result = verify(None, archived)
+    assert kinds(result)["archive-of-another-log"] == 1
+    assert not result.good
+
+
+def test_nothing_is_compared_with_another_log_nor_marked(store: Path, tmp_path: Path) -> None:
+    """Ranges without rows are equal to those of any log."""
+    to = str(tmp_path / "archive")
+    given = ArchiveSettings(
+        store=str(store), broker_name="broker-a", to=to, range_bytes=4096, topics=("none",)
+    )
+    archive(None, given)
+    asked = store_settings(store, archive=to, broker_name="broker-a")
+    shutil.rmtree(store)
+    made = opened(store)
+    for number in range(COUNT // 2):
+        put(made, b"new %d" % number)
+    made.close()
+    result = verify(None, asked)
+    assert [kind for kind in kinds(result) if kind.startswith("archive")] == [
+        "archive-of-another-log"
+    ]
+    assert not [entry for entry in entries_of(asked) if entry.verified_ms is not None]
 
 
 def test_a_page_says_what_was_compared_and_found(store: Path, tmp_path: Path) -> None:

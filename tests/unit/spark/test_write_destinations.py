@@ -90,7 +90,7 @@ def test_delayed_rows_and_those_of_retry_topics_travel_alone() -> None:
     [
         ({"topic": ["t", None]}, "row 1 .*: topic is null"),
         ({"topic": ["t", "a b"]}, "row 1 .*a b"),
-        ({"topic": ["t", "SCHEDULE_TOPIC_XXXX"]}, "row 1 .*belongs to the broker"),
+        ({"topic": ["t", "SCHEDULE_TOPIC_XXXX"]}, "row 1 .*is a system topic"),
         ({"topic": [None, None]}, "row 0 .*: topic is null"),
         ({"topic": ["t"] * 2, "queue_id": [None, 1]}, "row 1 .*queue 1 of topic t is on a, b"),
         (

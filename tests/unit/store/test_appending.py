@@ -38,9 +38,7 @@ BROKER_V6 = encode_host("2001:db8::1", 10911)
 PRODUCER_V6 = encode_host("2001:db8::2", 54321)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     body=st.binary(max_size=300),
     properties=st.dictionaries(st.text("abcK", min_size=1), st.text("xyz é", min_size=1)),

@@ -318,7 +318,7 @@ def test_directories_among_the_files_are_passed_over(open_store: Open, tmp_path:
     ("name", "size", "words"),
     [
         (f"{LOG_FILE_BYTES:020d}", 100, "a file of 100 bytes"),
-        ("x", LOG_FILE_BYTES, "a stray file"),
+        ("x", LOG_FILE_BYTES, "an unexpected file"),
         (f"{3 * LOG_FILE_BYTES:020d}", LOG_FILE_BYTES, f"expected file {LOG_FILE_BYTES:020d}"),
     ],
 )

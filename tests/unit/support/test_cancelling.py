@@ -9,6 +9,8 @@ import pytest
 
 from support.cancelling import Moment, cancel_at_every_await
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 async def nothing() -> None:
     """A check that has nothing to check."""

@@ -82,14 +82,14 @@ class BrokerConfig:
         try:
             applied = self._configuration.change(values, f"request of {peer}")
         except ProtectedSettingError as refusal:
-            log.warning("a change of settings was refused peer=%s: %s", peer, refusal)
+            log.warning("configuration change refused peer=%s: %s", peer, refusal)
             raise ResponseError(
                 ResponseCode.NO_PERMISSION, "Can not update config in black list."
             ) from refusal
         except ConfigError as problem:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, str(problem)) from problem
         if applied:
-            log.info("settings were changed peer=%s keys=%s", peer, ",".join(sorted(applied)))
+            log.info("configuration changed peer=%s keys=%s", peer, ",".join(sorted(applied)))
             self._changed_ms = self._clock.now_ms()
             self._write(applied)
             self._on_change(applied)
@@ -104,7 +104,7 @@ class BrokerConfig:
             save_with_backup(self._files, self._file, text.encode())
         except OSError as problem:
             # The change holds; after a restart the old value would be back, so somebody must know.
-            log.error("changed settings were not written file=%s: %s", self._file, problem)
+            log.error("cannot write the changed configuration file=%s: %s", self._file, problem)
 
 
 def _values(body: bytes) -> dict[str, str]:

@@ -84,7 +84,7 @@ class GroupRequests:
         if self._groups.put(configs):
             for config in configs:
                 log.info(
-                    "a group was set group=%s consumes=%s retries_max=%d peer=%s",
+                    "group created or updated group=%s consumes=%s retries_max=%d peer=%s",
                     config.group_name,
                     config.consume_enable,
                     config.retry_max_times,
@@ -109,7 +109,7 @@ class GroupRequests:
         header = request.header(DeleteSubscriptionGroupRequest)
         name = header.group_name
         if self._groups.delete(name):
-            log.info("a group was deleted group=%s peer=%s", name, request.connection.peer_text)
+            log.info("group deleted group=%s peer=%s", name, request.connection.peer_text)
         if header.clean_offset or header.remove_offset:
             self._forget_offsets(name)
         self._forget_statistics(name)

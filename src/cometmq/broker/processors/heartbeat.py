@@ -164,7 +164,7 @@ class Heartbeats:
         try:
             self._topics.create_internal(name, config.retry_queue_nums, sys_flag=sys_flag)
         except InvalidNameError as problem:
-            log.warning("a group has no retry topic group=%s: %s", consumer.group_name, problem)
+            log.warning("cannot create the retry topic group=%s: %s", consumer.group_name, problem)
 
 
 def _check_names(data: HeartbeatData) -> None:

@@ -162,7 +162,9 @@ class RelayedCalls:
                 return None
             return GetConsumerStatusBody.decode(answer.body).message_queue_table
         except ResponseError as problem:
-            log.warning("a consumer told no offsets client=%s: %s", member.client_id, problem)
+            log.warning(
+                "consumer did not return its offsets client=%s: %s", member.client_id, problem
+            )
             return None
 
 

@@ -148,7 +148,7 @@ class SendReply:
                 reconsume_times=header.reconsume_times or 0,
             )
         except (StoreError, InvalidMessageError) as problem:
-            log.warning("a reply was not stored topic=%s: %s", placement.topic, problem)
+            log.warning("cannot store a reply topic=%s: %s", placement.topic, problem)
             return
         answer.msg_id = encode_offset_id(self._store_host, stored.log_offset)
         answer.queue_offset = stored.queue_offset

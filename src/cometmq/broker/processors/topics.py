@@ -109,7 +109,7 @@ class TopicRequests:
         if self._topics.put(configs):
             for config in configs:
                 log.info(
-                    "a topic was set topic=%s read_queues=%d write_queues=%d perm=%d peer=%s",
+                    "topic created or set topic=%s read_queues=%d write_queues=%d perm=%d peer=%s",
                     config.topic_name,
                     config.read_queue_nums,
                     config.write_queue_nums,
@@ -159,7 +159,7 @@ class TopicRequests:
             self._queues.delete_topic(name)
             self._forget_offsets(name)
         if self._topics.delete(name):
-            log.info("a topic was deleted topic=%s peer=%s", name, request.connection.peer_text)
+            log.info("topic deleted topic=%s peer=%s", name, request.connection.peer_text)
         return Response()
 
     def clean_unused(self, request: Request) -> Response:

@@ -68,5 +68,5 @@ def _apply(change: str, attributes: dict[str, str], is_new: bool) -> None:
 
 def _remove(key: str, attributes: dict[str, str], is_new: bool) -> None:
     if is_new or key not in attributes:
-        raise ConfigError(f"attribute {key} cannot be taken away: the topic does not have it")
+        raise ConfigError(f"attribute {key} cannot be removed: the topic does not have it")
     del attributes[key]

@@ -87,7 +87,7 @@ class Views:
             return
         for topic, has, others_have in _differing(view, others):
             log.warning(
-                "A member subscribes otherwise than its group. "
+                "subscription of a member differs from its group "
                 "group=%s member=%s topic=%s has=%s others_have=%s",
                 self._group,
                 client_id,

@@ -66,7 +66,7 @@ class ConsumerGroup:
             return False
         if member is not None:
             log.error(
-                "A connection changed its client id. group=%s old=%s new=%s peer=%s",
+                "connection changed its client id group=%s old=%s new=%s peer=%s",
                 self.name,
                 member.client_id,
                 client_id,
@@ -203,7 +203,7 @@ class ConsumerRegistry:
             if member.seen_ms < limit_ms
         ]
         for member in silent:
-            log.warning("A consumer fell silent. client=%s", member.client_id)
+            log.warning("consumer heartbeat timed out client=%s", member.client_id)
             self.connection_closed(member.connection)
             member.connection.close()
         return silent

@@ -171,9 +171,11 @@ class DelayedDelivery:
             wait_s = self._store_busy_s
             if level not in self._store_waits:
                 self._store_waits.add(level)
-                log.warning("delivery waits for the store level=%d: %s", level, problem)
+                log.warning(
+                    "scheduled scheduled delivery waits for the store level=%d: %s", level, problem
+                )
         except Exception:
-            log.exception("delivery failed and goes on later level=%d", level)
+            log.exception("scheduled delivery failed, retrying level=%d", level)
             wait_s = FAILURE_S
         if wait_s is not None and self._running:
             self._look_again(level, wait_s)
@@ -201,7 +203,9 @@ class DelayedDelivery:
         known = self._offsets.get(level, 0)
         offset = min(max(known, low), high)
         if offset != known:
-            log.warning("moved a delay offset level=%d from=%d to=%d", level, known, offset)
+            log.warning(
+                "corrected the schedule offset level=%d from=%d to=%d", level, known, offset
+            )
             self._offsets[level] = offset
         return offset
 
@@ -213,14 +217,16 @@ class DelayedDelivery:
         """
         data = self._store.record_at(log_offset, size_bytes)
         if data is None:
-            log.warning("left out a delayed message that is gone log_offset=%d", log_offset)
+            log.warning(
+                "skipped a scheduled message: its record is missing log_offset=%d", log_offset
+            )
             return
         try:
             self._store_again(split_record(data))
         except StoreError:
             raise
         except CometError as problem:
-            log.error("left out a delayed message log_offset=%d: %s", log_offset, problem)
+            log.error("skipped a scheduled message log_offset=%d: %s", log_offset, problem)
 
     def _store_again(self, record: RecordParts) -> None:
         properties = decode_properties(record.properties)
@@ -228,7 +234,9 @@ class DelayedDelivery:
         queue_text = properties.get(property_names.REAL_QID, "")
         check_subscribed_topic(topic)
         if _QUEUE_ID.fullmatch(queue_text) is None or topic in (HALF_TOPIC, DELAY_TOPIC):
-            raise InvalidMessageError(f"its real place is {topic}, queue {queue_text[:80]!r}")
+            raise InvalidMessageError(
+                f"expected a target topic and queue, met topic {topic!r}, queue {queue_text[:80]!r}"
+            )
         stored = self._store.append(
             topic,
             int(queue_text),

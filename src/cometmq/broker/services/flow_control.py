@@ -119,7 +119,7 @@ class FlowControl:
     def _refuse(self, reason: str, period_ms: int) -> None:
         if self._slow is None:
             log.warning(
-                "sends are refused for now reason=%s period_ms=%d waiting=%d",
+                "refusing sends reason=%s period_ms=%d waiting=%d",
                 reason,
                 period_ms,
                 self.waiting,
@@ -132,7 +132,7 @@ class FlowControl:
 
     def _accept(self) -> None:
         if self._slow is not None:
-            log.info("sends are accepted again waiting=%d", self.waiting)
+            log.info("accepting sends again waiting=%d", self.waiting)
         self._slow = None
 
 

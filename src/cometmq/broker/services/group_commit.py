@@ -131,7 +131,7 @@ class GroupCommit:
             except StoreError as problem:
                 error = problem
             except Exception as problem:  # else everybody would wait for a thread that is gone
-                log.exception("a sync failed in a way that the store did not expect")
+                log.exception("unexpected error in a sync")
                 error = StoreError(f"the sync failed: {type(problem).__name__}: {problem}")
             try:
                 self._loop.call_soon_threadsafe(self._end, flushed, error)
@@ -144,7 +144,7 @@ class GroupCommit:
         if self._waiting:
             self._begin()
         if error is not None:
-            log.error("a sync failed, nothing is acknowledged any more: %s", error)
+            log.error("sync failed, refusing sends until restart: %s", error)
         _tell(done, flushed, error)
 
     def _watch(self) -> None:
@@ -172,7 +172,7 @@ def _tell(sends: list[tuple[int, float, Outcome]], flushed: int, error: StoreErr
         try:
             told(error is None and flushed >= log_offset_end, error)
         except Exception:
-            log.exception("a send could not be told of its sync")
+            log.exception("cannot complete a send after its sync")
 
 
 def _stopped() -> StoreError:

@@ -130,7 +130,7 @@ class GroupTable:
             return None
         config = SubscriptionGroupConfig(group_name=name)
         self._change({name: config})
-        log.info("a group was made at its first use group=%s", name)
+        log.info("group created on first use group=%s", name)
         return config
 
     def _may_create(self, name: str) -> bool:

@@ -79,7 +79,7 @@ class Housekeeping:
             idle = asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
             _, late = await asyncio.wait([idle], timeout=timeout_s)
             if late:
-                log.error("the housekeeping thread does not end timeout_s=%s", timeout_s)
+                log.error("the housekeeping thread did not end timeout_s=%s", timeout_s)
 
     async def _repeat(self, job: Job) -> None:
         delay_s = job.interval_s() if job.first_s is None else job.first_s
@@ -88,7 +88,7 @@ class Housekeeping:
             try:
                 await self._turn(job)
             except Exception:
-                log.exception("a job failed and goes on job=%s", job.name)
+                log.exception("job failed, retrying at its next run job=%s", job.name)
             delay_s = job.interval_s()
 
     async def _turn(self, job: Job) -> None:
@@ -101,7 +101,7 @@ class Housekeeping:
         turn = asyncio.get_running_loop().run_in_executor(self._thread, job.turn)
         _, late = await asyncio.wait([turn], timeout=job.limit_s)
         if late:
-            log.error("a job takes too long job=%s limit_s=%s", job.name, job.limit_s)
+            log.error("job exceeds its time limit job=%s limit_s=%s", job.name, job.limit_s)
         await turn
 
 

@@ -195,7 +195,7 @@ class HeldPulls:
             pull.rerun()
         except Exception:
             place = f"{pull.topic}/{pull.queue_id}"
-            log.exception("A held pull failed. place=%s offset=%d", place, pull.offset)
+            log.exception("held pull failed queue=%s offset=%d", place, pull.offset)
 
     def _remove(self, pull: HeldPull) -> None:
         _take_out(self._by_ticks, pull.ticks, pull)

@@ -77,7 +77,7 @@ class ProducerRegistry:
             if member.seen_ms < limit_ms
         ]
         for member in silent:
-            log.warning("A producer fell silent. client=%s", member.client_id)
+            log.warning("producer heartbeat timed out client=%s", member.client_id)
             self.connection_closed(member.connection)
             member.connection.close()
         return silent

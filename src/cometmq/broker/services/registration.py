@@ -106,7 +106,7 @@ class Registration:
         if rounds:
             await asyncio.wait(rounds, timeout=timeout)
         if self.missing:
-            log.warning("not registered yet, trying on namesrv=%s", ";".join(self.missing))
+            log.warning("not registered yet, retrying namesrv=%s", ";".join(self.missing))
 
     def wake(self) -> None:
         """Register again at once, in the background: something about the topics changed."""
@@ -216,7 +216,7 @@ class _Link:
             await connection.wait_closed()
         except (CometError, OSError):
             pass
-        log.info("lost the connection namesrv=%s", self.address)
+        log.info("connection lost namesrv=%s", self.address)
         await asyncio.sleep(RETRY_S_FIRST)  # one that closes every connection is not hammered
         self.wake()
 
@@ -248,7 +248,7 @@ class _Link:
             )
             return check(answer).header(QueryDataVersionResponse).changed
         except CometError as problem:
-            log.debug("no data version namesrv=%s: %s", self.address, problem)
+            log.debug("cannot get the data version namesrv=%s: %s", self.address, problem)
             return True
 
     async def _register(self) -> None:
@@ -276,7 +276,7 @@ class _Link:
         try:
             self._topics.order(order_configs)
         except StoreError as problem:
-            log.error("ordered topics were not noted: %s", problem)
+            log.error("cannot register ordered topics: %s", problem)
 
     async def unregister(self, timeout: float) -> None:
         """Take the broker out, waiting at most ``timeout`` seconds; a failure is only logged."""

@@ -76,7 +76,7 @@ class ConsumerRelay:
         member = self.find(group, client_id)
         if self._under_way >= CALLS_MAX:
             raise ResponseError(
-                ResponseCode.SYSTEM_BUSY, f"{self._under_way} calls to consumers are under way"
+                ResponseCode.SYSTEM_BUSY, f"{self._under_way} calls to consumers are in flight"
             )
         self._under_way += 1
         try:

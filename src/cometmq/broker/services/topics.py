@@ -155,7 +155,11 @@ class TopicTable:
             return known
         source = self._table.get(template)
         if source is None or not self._allows_creation(source):
-            log.warning("no topic was created topic=%s template=%s", name, template)
+            log.warning(
+                "topic not created: template missing or not inheritable topic=%s template=%s",
+                name,
+                template,
+            )
             return None
         check_topic_name(name)
         count = max(0, min(queues, source.write_queue_nums))
@@ -168,7 +172,7 @@ class TopicTable:
             topic_sys_flag=_unit_flag(name) if unit_mode else source.topic_sys_flag,
         )
         self._change({name: config})
-        log.info("a send created a topic topic=%s queues=%d producer=%s", name, count, producer)
+        log.info("topic created by a send topic=%s queues=%d producer=%s", name, count, producer)
         return config
 
     def _allows_creation(self, template: TopicConfig) -> bool:

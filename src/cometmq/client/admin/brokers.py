@@ -32,12 +32,12 @@ class Brokers(AdminCore):
     """Calls about servers."""
 
     async def broker_figures(self, address: str) -> dict[str, str]:
-        """Give a broker's figures about itself: counts, rates, offsets, disk use."""
+        """Return a broker's runtime information: counts, rates, offsets, disk use."""
         answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return KVTable.decode(answer.body).table
 
     async def broker_counter(self, address: str, name: str, key: str) -> BrokerStatsData:
-        """Give one of the counters a broker keeps: sum and rate per minute, hour and day.
+        """Return one counter of a broker: sum and rate per minute, hour and day.
 
         Args:
             address: the broker.
@@ -45,34 +45,34 @@ class Brokers(AdminCore):
             key: a topic, or ``topic@group``.
 
         Raises:
-            ResponseError: it has counted nothing of that yet.
+            ResponseError: the broker has no such counter yet.
         """
         header = ViewBrokerStatsDataRequest(stats_name=name, stats_key=key)
         answer = await self._ask(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
         return BrokerStatsData.decode(answer.body)
 
     async def broker_progress(self, address: str, *, ordered: bool = False) -> ConsumeStatsList:
-        """Give how far all groups of one broker have come.
+        """Return the offsets and lag of all groups of one broker.
 
         Args:
             address: the broker.
-            ordered: only topics that are ordered.
+            ordered: only ordered topics.
         """
         header = GetBrokerConsumeStatsRequest(is_order=ordered)
         answer = await self._ask(address, RequestCode.GET_BROKER_CONSUME_STATS, header)
         return ConsumeStatsList.decode(answer.body)
 
     async def replication(self, address: str) -> HARuntimeInfo:
-        """Give how a broker's replicas follow it.
+        """Return the replication state of a broker.
 
         Raises:
-            ResponseError: a broker before 5.0 cannot tell.
+            ResponseError: the broker is older than 5.0.
         """
         answer = await self._ask(address, RequestCode.GET_BROKER_HA_STATUS)
         return HARuntimeInfo.decode(answer.body)
 
     async def broker_config(self, address: str) -> dict[str, str]:
-        """Give all settings of a broker."""
+        """Return all settings of a broker."""
         answer = await self._ask(address, RequestCode.GET_BROKER_CONFIG)
         entries = java_properties.parse(java_properties.decode(answer.body))
         return {entry.key: entry.value for entry in entries}
@@ -81,13 +81,13 @@ class Brokers(AdminCore):
         """Change settings of a running broker.
 
         Raises:
-            ResponseError: one cannot be changed, or not to that value; nothing was changed.
+            ResponseError: a setting cannot be changed, or not to that value; nothing was changed.
         """
         body = java_properties.render(changes).encode()
         await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
     async def clean_up(self, address: str) -> None:
-        """Let a broker delete expired files and the queues of deleted topics now."""
+        """Delete a broker's expired files and the queues of deleted topics now."""
         for code in (
             RequestCode.DELETE_EXPIRED_COMMITLOG,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
@@ -96,36 +96,36 @@ class Brokers(AdminCore):
             await self._ask(address, code)
 
     async def stop_writing(self, broker: str) -> int:
-        """Let producers send nothing more to a broker, by its name, until `resume_writing`.
+        """Remove the write permission of a broker, by its name, until `resume_writing`.
 
         Returns:
-            How many topics are affected, as the name servers count them. A broker that registers
-            anew with changed topics is written to again.
+            The number of affected topics, as the name servers count them. If the broker
+            registers changed topics, producers send to it again.
         """
         code, header = RequestCode.WIPE_WRITE_PERM_OF_BROKER, WipeWritePermOfBrokerRequest
         answers = await self._tell_name_servers(code, header(broker_name=broker))
         return max(a.header(WipeWritePermOfBrokerResponse).wipe_topic_count for a in answers)
 
     async def resume_writing(self, broker: str) -> int:
-        """Let producers send to a broker again; gives how many topics are affected."""
+        """Restore the write permission of a broker; returns the number of affected topics."""
         code, header = RequestCode.ADD_WRITE_PERM_OF_BROKER, AddWritePermOfBrokerRequest
         answers = await self._tell_name_servers(code, header(broker_name=broker))
         return max(a.header(AddWritePermOfBrokerResponse).add_topic_count for a in answers)
 
     async def kv_get(self, space: str, key: str) -> str | None:
-        """Give a value that the name servers keep, or None."""
+        """Return a value of the name servers' key-value table, or None."""
         return await self._kv_value(space, key)
 
     async def kv_put(self, space: str, key: str, value: str) -> None:
-        """Let every name server keep a value."""
+        """Store a value in the key-value table of every name server."""
         await self._put_kv(space, key, value)
 
     async def kv_delete(self, space: str, key: str) -> None:
-        """Let every name server forget a value."""
+        """Delete a value from the key-value table of every name server."""
         await self._put_kv(space, key, None)
 
     async def kv_list(self, space: str) -> dict[str, str]:
-        """Give all values of one space that the name servers keep."""
+        """Return all values of a namespace of the key-value table."""
         header = GetKvlistByNamespaceRequest(namespace=space)
         try:
             answer = await self._ask_name_server(RequestCode.GET_KVLIST_BY_NAMESPACE, header)

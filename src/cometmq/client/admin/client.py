@@ -12,20 +12,19 @@ from cometmq.client.admin.tracks import Tracks
 
 
 class AdminClient(Topics, Offsets, Tracks, Brokers):
-    """Manages topics, groups and offsets, finds messages, and tells how a cluster stands.
+    """Manages topics, groups and offsets, finds messages, and reads the state of a cluster.
 
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses.
-        client: settings of its connections.
-        instance: share these connections instead of opening own ones; the caller starts and
-            closes them.
+        client: the settings of its connections.
+        instance: a shared instance to use instead of new connections. The caller starts and
+            closes it.
         config: a TOML file with a table ``[client]``; by default the one COMETMQ_CONFIG names.
         options: settings of `ClientSettings` by name.
 
-    Names are those that the servers know: a namespace of 4.x is part of them here.
-
-    Every method raises `ResponseError` when a server refuses and `RemotingError` when none answers;
-    what concerns several servers is done one after the other, and those before the one that failed
-    have done it.
+    Names are the servers' names: a namespace of RocketMQ 4 is part of them.
+    Every method raises `ResponseError` if a server refuses, and `RemotingError` if none responds.
+    A method that calls several servers calls them in sequence; if one fails, the earlier calls
+    have taken effect.
     Example: ``async with AdminClient("127.0.0.1:9876") as admin: await admin.create_topic("t")``
     """

@@ -37,42 +37,42 @@ class Clients(AdminCore):
     """Calls about clients that are online."""
 
     async def consumer_connections(self, group: str) -> ConsumerConnection:
-        """Give the members of a consumer group that are online, and what the group subscribes to.
+        """Return the online members of a consumer group, and the group's subscriptions.
 
         Raises:
-            ResponseError: with code 206 when nobody is online.
+            ResponseError: with code 206 if no member is online.
         """
         header = GetConsumerConnectionListRequest(consumer_group=group)
         answer = await self._ask_any(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
         return ConsumerConnection.decode(answer.body)
 
     async def producer_connections(self, group: str) -> ProducerConnection:
-        """Give the members of a producer group that are online.
+        """Return the online members of a producer group.
 
         Raises:
-            ResponseError: there is none.
+            ResponseError: no member is online.
         """
         header = GetProducerConnectionListRequest(producer_group=group)
         answer = await self._ask_any(RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
         return ProducerConnection.decode(answer.body)
 
     async def producers(self, address: str) -> ProducerTableInfo:
-        """Give all producers that are connected to one broker, by group."""
+        """Return all producers that are connected to one broker, by group."""
         answer = await self._ask(address, RequestCode.GET_ALL_PRODUCER_INFO)
         return ProducerTableInfo.decode(answer.body)
 
     async def running_info(
         self, group: str, client_id: str, *, stacks: bool = False
     ) -> ConsumerRunningInfo:
-        """Give what one consumer says of itself: settings, queues, speed.
+        """Return one consumer's settings, queues and rates.
 
         Args:
             group: its group.
             client_id: one of those in `consumer_connections`.
-            stacks: with what its threads are doing.
+            stacks: include the stacks of its tasks and threads.
 
         Raises:
-            ResponseError: it is not online, or did not answer its broker.
+            ResponseError: the consumer is not online, or did not respond to its broker.
         """
         header = GetConsumerRunningInfoRequest(
             consumer_group=group, client_id=client_id, jstack_enable=stacks
@@ -83,15 +83,15 @@ class Clients(AdminCore):
     async def consumer_status(
         self, group: str, topic: str, client_id: str = ""
     ) -> dict[str, dict[MessageQueue, int]]:
-        """Give the offsets that members have in memory, by client id.
+        """Return the offsets that members have in memory, by client id.
 
         Args:
             group: the group.
             topic: the topic.
-            client_id: ask this member alone.
+            client_id: only this member; empty for all.
 
         Raises:
-            ResponseError: nobody of the group is online.
+            ResponseError: no member is online.
         """
         header = InvokeBrokerToGetConsumerStatusRequest(
             topic=topic, group=group, client_addr=client_id or None
@@ -105,18 +105,18 @@ class Clients(AdminCore):
     async def consume_directly(
         self, group: str, client_id: str, message: StoredMessage
     ) -> ConsumeMessageDirectlyResult:
-        """Let one consumer consume one message now, out of turn; offsets stay as they are.
+        """Pass one message to one consumer now. Offsets do not change.
 
         Args:
             group: its group.
             client_id: one of those in `consumer_connections`.
-            message: as any of the queries found it.
+            message: a message that a query returned.
 
         Returns:
-            What came of it, how long it took, and what was raised if anything was.
+            The handler's result, its duration, and its exception if there was one.
 
         Raises:
-            ResponseError: the consumer is not online, or did not answer its broker.
+            ResponseError: the consumer is not online, or did not respond to its broker.
         """
         header = ConsumeMessageDirectlyRequest(
             consumer_group=group,
@@ -147,7 +147,9 @@ class Clients(AdminCore):
                 return await self._ask(address, code, header)
             except CometError as error:
                 failure = _better(failure, error)
-        raise failure or ClientError("no broker to ask")
+        raise failure or ClientError(
+            "no broker address is known: no broker is registered with the name server"
+        )
 
 
 def _better(before: CometError | None, error: CometError) -> CometError:

@@ -49,7 +49,7 @@ class AdminCore(Lifetime):
         self._offsets = QueueOffsets(self._instance.routes, self._instance.brokers)
 
     async def start(self) -> None:
-        """Make the client ready; connects to nobody yet."""
+        """Make the client ready. It connects on the first request."""
         await self._lease.open()
 
     async def close(self) -> None:
@@ -57,7 +57,7 @@ class AdminCore(Lifetime):
         await self._lease.close()
 
     async def cluster_info(self) -> ClusterInfo:
-        """Give the clusters, their brokers and the brokers' addresses."""
+        """Return the clusters, their brokers and the brokers' addresses."""
         answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
         return ClusterInfo.decode(answer.body)
 
@@ -66,7 +66,7 @@ class AdminCore(Lifetime):
         table = (await self.cluster_info()).broker_addr_table
         names = sorted(table) if brokers is None else list(brokers)
         if unknown := [name for name in names if name not in table]:
-            raise ClientError(f"no such broker: {', '.join(unknown)}; there is {sorted(table)}")
+            raise ClientError(f"no such broker: {', '.join(unknown)}; known are {sorted(table)}")
         found = [table[name].broker_addrs.get(MASTER_ID) for name in names]
         masters = [address for address in found if address is not None]
         if not masters:

@@ -44,11 +44,11 @@ class Groups(AdminCore):
         """Create a group, or change it if it exists.
 
         Args:
-            config: its settings, or just its name for those every group begins with.
-            brokers: names of the brokers that are to have it; None for all of the cluster.
+            config: its settings, or only its name for the default settings.
+            brokers: names of the brokers to create it on; None for all of the cluster.
 
         Raises:
-            InvalidNameError: the name breaks the rules; nothing was changed.
+            InvalidNameError: the name is invalid; nothing was changed.
             ClientError: there is no such broker; nothing was changed.
         """
         if isinstance(config, str):
@@ -61,11 +61,11 @@ class Groups(AdminCore):
     async def delete_group(
         self, group: str, *, keep_offsets: bool = False, brokers: Iterable[str] | None = None
     ) -> None:
-        """Delete a group from brokers, all of the cluster unless some are named.
+        """Delete a group from brokers: from all of the cluster, or from those that are named.
 
         Args:
             group: the group.
-            keep_offsets: let brokers remember how far it came, for a group of that name later on.
+            keep_offsets: keep the committed offsets for a later group of the same name.
             brokers: names of brokers.
         """
         forget = not keep_offsets
@@ -76,21 +76,21 @@ class Groups(AdminCore):
             await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def groups(self) -> list[str]:
-        """Give the names of all groups that brokers have settings of, in alphabetical order."""
+        """Return the names of all groups with settings on a broker, in alphabetical order."""
         found: set[str] = set()
         for address in await self._masters():
             found.update(await self.broker_groups(address))
         return sorted(found)
 
     async def broker_groups(self, address: str) -> dict[str, SubscriptionGroupConfig]:
-        """Give the settings of all groups of one broker."""
+        """Return the settings of all groups of one broker."""
         answer = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         return SubscriptionGroupWrapper.decode(answer.body).subscription_group_table
 
     async def group_config(self, group: str, address: str) -> SubscriptionGroupConfig | None:
-        """Give a group's settings on one broker, or None if it has none.
+        """Return a group's settings on one broker, or None if it has none.
 
-        A broker that creates groups by itself may create it by being asked.
+        A broker with automatic group creation may create the group on this request.
         """
         header = GetSubscriptionGroupConfigRequest(group=group)
         try:
@@ -104,18 +104,18 @@ class Groups(AdminCore):
         return msgspec.json.decode(answer.body, type=SubscriptionGroupConfig)
 
     async def may_read(self, group: str, topic: str, allowed: bool | None = None) -> bool:
-        """Tell whether a group may read a topic, or set that on every broker of the topic.
+        """Return whether a group may read a topic, or set it on every broker of the topic.
 
         Args:
             group: the group.
             topic: the topic.
-            allowed: None only asks.
+            allowed: the new value; None only reads it.
 
         Returns:
-            Whether it may, on all of the topic's brokers.
+            Whether the group may read the topic on all of its brokers.
 
         Raises:
-            ResponseError: a broker before 5.0 does not know such rules.
+            ResponseError: the broker is older than 5.0 and has no such rule.
         """
         header = UpdateAndGetGroupForbiddenRequest(group=group, topic=topic, readable=allowed)
         answers = [
@@ -125,7 +125,7 @@ class Groups(AdminCore):
         return all(GroupForbidden.decode(answer.body).readable for answer in answers)
 
     async def groups_of_topic(self, topic: str) -> list[str]:
-        """Give the groups that subscribe to a topic now, or have an offset in it."""
+        """Return the groups that subscribe to a topic now, or have an offset in it."""
         header = QueryTopicConsumeByWhoRequest(topic=topic)
         found: set[str] = set()
         for address in (await self._route(topic)).masters():
@@ -134,10 +134,10 @@ class Groups(AdminCore):
         return sorted(found - {topic})  # 5.3 names the topic itself when somebody subscribes to it
 
     async def topics_of_group(self, group: str) -> list[str]:
-        """Give the topics in which a group has an offset.
+        """Return the topics in which a group has an offset.
 
         Raises:
-            ResponseError: a broker before 5.0 cannot tell.
+            ResponseError: the broker is older than 5.0.
         """
         header = QueryTopicsByConsumerRequest(group=group)
         found: set[str] = set()
@@ -147,10 +147,10 @@ class Groups(AdminCore):
         return sorted(found)
 
     async def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """Give what a group that is online wants of a topic, or None.
+        """Return an online group's subscription to a topic, or None.
 
         Raises:
-            ResponseError: a broker before 5.0 cannot tell.
+            ResponseError: the broker is older than 5.0.
         """
         header = QuerySubscriptionByConsumerRequest(group=group, topic=topic)
         for address in (await self._route(topic)).masters():

@@ -36,18 +36,18 @@ TO_THE_END = -1
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a group has come in one queue."""
+    """A group's committed offset and lag in one queue."""
 
     committed: QueueOffset | None
-    """Of the next message it has to see; None if it has committed nothing."""
+    """The committed offset; None if there is none."""
     end: QueueOffset
-    """That the queue's next message will have."""
+    """The offset of the queue's next message."""
     begin: QueueOffset
-    """Of the queue's oldest message."""
+    """The offset of the queue's oldest message."""
 
     @property
     def lag(self) -> int:
-        """Messages that it has to see still; all of the queue's while nothing is committed."""
+        """Messages not consumed yet; all of the queue's if nothing is committed."""
         place = self.begin if self.committed is None else max(self.committed, self.begin)
         return max(self.end - place, 0)
 
@@ -56,7 +56,7 @@ class Offsets(AdminCore):
     """Calls about the places of groups."""
 
     async def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """Give what a group has committed of each readable queue of a topic."""
+        """Return a group's committed offset in each readable queue of a topic."""
         route = await self._route(topic)
         return {
             queue: await self._offsets.committed(group, queue, zero_if_unknown=False)
@@ -64,7 +64,7 @@ class Offsets(AdminCore):
         }
 
     async def progress(self, group: str, topic: str) -> dict[MessageQueue, Progress]:
-        """Give where a group stands in each readable queue of a topic, and how far it lags."""
+        """Return a group's committed offset and lag in each readable queue of a topic."""
         committed, bounds = await self.committed(group, topic), {}
         for queue in committed:
             bounds[queue] = await self._offsets.bounds(queue)
@@ -80,7 +80,7 @@ class Offsets(AdminCore):
     async def consume_stats(
         self, group: str, topic: str | None = None
     ) -> dict[MessageQueue, OffsetWrapper]:
-        """Give the offsets that the brokers know of a group, in one topic or in all it reads."""
+        """Return the offsets that brokers have of a group, for one topic or for all."""
         header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
         found: dict[MessageQueue, OffsetWrapper] = {}
         for address in await self._masters():
@@ -89,7 +89,7 @@ class Offsets(AdminCore):
         return found
 
     async def time_spans(self, group: str, topic: str) -> list[QueueTimeSpan]:
-        """Give from when to when each queue has messages, and how old is what the group reads."""
+        """Return the time range of each queue's messages, and the time of the group's next one."""
         header = QueryConsumeTimeSpanRequest(topic=topic, group=group)
         found: list[QueueTimeSpan] = []
         for address in (await self._route(topic)).masters():
@@ -100,23 +100,23 @@ class Offsets(AdminCore):
     async def reset_to_time(
         self, group: str, topic: str, timestamp_ms: int, *, force: bool = True
     ) -> dict[MessageQueue, int]:
-        """Let a group go on at the first message stored at or after a time, in every queue.
+        """Move a group to the first message stored at or after a time, in every queue.
 
-        Members that are online move within some seconds. Without members, or on a broker where
-        the group has no offset yet, the new offsets are written all the same.
+        Online members move within some seconds. Without members, and on a broker where the group
+        has no offset, the new offsets are written too.
 
         Args:
             group: the group.
             topic: the topic.
-            timestamp_ms: ms since 1970; -1 for behind the newest message.
-            force: False leaves a queue alone where the group stands before that place; brokers from
-                5.2 on do not heed it.
+            timestamp_ms: ms since 1970; -1 for the end of the queue.
+            force: if False, do not move the group forward. Brokers of 5.2 and later ignore it.
 
         Returns:
             The new offsets.
 
         Raises:
-            ResponseError, RemotingError: a broker was no help; those before it have moved.
+            ResponseError, RemotingError: a broker refused or did not respond. On earlier brokers
+                the group has moved.
         """
         route = await self._route(topic)
         found: dict[MessageQueue, int] = {}
@@ -125,18 +125,17 @@ class Offsets(AdminCore):
         return found
 
     async def skip_backlog(self, group: str, topic: str) -> dict[MessageQueue, int]:
-        """Let a group go on behind the newest message of every queue of a topic."""
+        """Move a group to the end of every queue of a topic (skip the backlog)."""
         return await self.reset_to_time(group, topic, TO_THE_END)
 
     async def reset_to_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Let a group go on at an offset of one queue.
+        """Move a group to an offset of one queue.
 
-        Members that are online move at their next pull if the broker moves groups by itself (5.2
-        and later). Older brokers only write the offset down, and a member that reads the queue
-        overwrites it: stop the group first there.
+        On brokers of 5.2 and later, online members move at their next pull. Older brokers only
+        store the offset, and a member that reads the queue overwrites it: stop the group first.
 
         Raises:
-            ResponseError: the queue does not reach there, or there is no such topic.
+            ResponseError: the queue does not have this offset, or there is no such topic.
         """
         header = InvokeBrokerToResetOffsetRequest(
             topic=queue.topic,
@@ -153,11 +152,11 @@ class Offsets(AdminCore):
             await self._offsets.commit(group, queue, QueueOffset(offset))
 
     async def clone_offsets(self, source: str, target: str, topics: Iterable[str]) -> None:
-        """Let a group stand where another one stands, in these topics.
+        """Copy the committed offsets of one group to another, for these topics.
 
         Args:
-            source: whose offsets are taken.
-            target: whose are set; its members must be stopped, or they overwrite them.
+            source: the group to copy from.
+            target: the group to copy to. Stop its members first, or they overwrite the offsets.
             topics: the topics.
         """
         for topic in topics:

@@ -31,10 +31,10 @@ class Queries(AdminCore):
     """Calls that find messages."""
 
     async def message_at(self, offset_message_id: str) -> StoredMessage:
-        """Give the message that a broker's id of it names, asking the broker in the id.
+        """Return the message with a broker's id, from the broker in the id.
 
         Raises:
-            InvalidMessageIdError: this is no such id.
+            InvalidMessageIdError: the text is no such id.
             ResponseError: that broker has no such message.
         """
         place = decode_offset_id(offset_message_id)
@@ -45,11 +45,11 @@ class Queries(AdminCore):
         return message
 
     async def message_by_unique_id(self, topic: str, message_id: str) -> StoredMessage | None:
-        """Find a message by the id its sender gave it.
+        """Find a message by the unique id of its sender.
 
         Returns:
-            The message, or None if no broker has it. Of several, which a send that was tried again
-            may leave, the one that was stored first.
+            The message, or None if no broker has it. If a retried send has stored it more than
+            once, the one that was stored first.
         """
         found = await self.messages_by_key(topic, message_id, unique_id=True)
         return min(found, key=lambda message: message.store_time_ms, default=None)
@@ -63,16 +63,16 @@ class Queries(AdminCore):
         end_ms: int = 2**63 - 1,
         unique_id: bool = False,
     ) -> list[StoredMessage]:
-        """Find messages by one of their keys, or by the unique id their sender gave them.
+        """Find messages by key or by unique id.
 
         Args:
-            topic: where they were sent.
+            topic: the topic of the messages.
             key: the key or id.
-            begin_ms, end_ms: when they were stored, in ms since 1970.
+            begin_ms, end_ms: range of the store time, in ms since 1970.
             unique_id: whether ``key`` is a unique id.
 
         Returns:
-            At most 64 messages of each broker of the topic, by the time they were stored.
+            At most 64 messages of each broker of the topic, in order of store time.
         """
         header = QueryMessageRequest(
             topic=topic,
@@ -95,10 +95,10 @@ class Queries(AdminCore):
         return sorted(found, key=lambda message: message.store_time_ms)
 
     async def message_in_queue(self, queue: MessageQueue, offset: int) -> StoredMessage | None:
-        """Give the message at an offset of a queue, or None if there is none.
+        """Return the message at an offset of a queue, or None if there is none.
 
         Raises:
-            TopicNotFoundError, QueueNotFoundError: nobody serves the queue.
+            TopicNotFoundError, QueueNotFoundError: no broker has the queue.
         """
         request = Pull(TOOLS_GROUP, queue, QueueOffset(offset), Filter.tags(), max_messages=1)
         self._instance.check_running()

@@ -50,16 +50,16 @@ class Topics(AdminCore):
 
         Args:
             topic: the name; at most 127 of the characters ``%|a-zA-Z0-9_-``.
-            queues: queues on each broker, for reading and writing.
+            queues: number of queues on each broker, for reading and writing.
             perm: sum of `Perm` bits.
-            brokers: names of the brokers that are to have it; None for all of the cluster.
-            attributes: of brokers from 5.0 on, such as ``{"message.type": "DELAY"}``.
+            brokers: names of the brokers to create it on; None for all of the cluster.
+            attributes: for brokers of 5.0 and later, such as ``{"message.type": "DELAY"}``.
 
         Returns:
-            The topic's queues that can be written to.
+            The topic's writable queues.
 
         Raises:
-            InvalidNameError: the name breaks the rules; nothing was changed.
+            InvalidNameError: the name is invalid; nothing was changed.
             ClientError: there is no such broker; nothing was changed.
         """
         check_topic_name(topic)
@@ -82,8 +82,8 @@ class Topics(AdminCore):
         """Delete a topic from all brokers of the cluster, then from every name server.
 
         Raises:
-            ResponseError, RemotingError: a broker refused or did not answer; the others and the
-                name servers were told all the same.
+            ResponseError, RemotingError: a broker refused or did not respond. The request was
+                still sent to the other brokers and to the name servers.
         """
         failure: CometError | None = None
         header = DeleteTopicInBrokerRequest(topic=topic)
@@ -99,12 +99,12 @@ class Topics(AdminCore):
             raise failure
 
     async def topics(self) -> list[str]:
-        """Give the names of all topics, in alphabetical order."""
+        """Return the names of all topics in alphabetical order."""
         answer = await self._ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(TopicList.decode(answer.body).topic_list)
 
     async def topic_configs(self, topic: str) -> dict[str, TopicConfig]:
-        """Give a topic's settings on each broker that has it, by the broker's name."""
+        """Return a topic's settings on each broker that has it, by broker name."""
         route = await self._route(topic)
         found = {name: route.master(name) for name in sorted(route.brokers)}
         return {
@@ -125,31 +125,32 @@ class Topics(AdminCore):
         return TopicConfig(**{name: getattr(found, name) for name in TopicConfig.__struct_fields__})
 
     async def broker_topics(self, address: str) -> dict[str, TopicConfig]:
-        """Give the settings of all topics of one broker, those of the system included."""
+        """Return the settings of all topics of one broker, including system topics."""
         answer = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
         return TopicConfigSerializeWrapper.decode(answer.body).topic_config_table
 
     async def order_conf(self, topic: str) -> dict[str, int]:
-        """Give how many queues on which broker are those of an ordered topic; {} if not told."""
+        """Return the fixed number of queues per broker of an ordered topic; {} if there is none."""
         text = await self._kv_value(ORDER_SPACE, topic)
         parts = [part.rpartition(":") for part in (text or "").split(";") if part]
         return {broker: int(count) for broker, _, count in parts}
 
     async def set_order_conf(self, topic: str, queues: Mapping[str, int]) -> None:
-        """Fix the queues of an ordered topic, so that a lost broker does not move keys elsewhere.
+        """Fix the number of queues per broker of an ordered topic.
 
-        Name servers tell producers of it only if they are set to (``orderMessageEnable``).
+        A key then stays in its queue if a broker is lost. Name servers return the rule to
+        producers only with ``orderMessageEnable=true``.
 
         Args:
             topic: the topic.
-            queues: how many queues on which broker; nothing removes the rule.
+            queues: number of queues per broker; an empty mapping removes the rule.
         """
         text = ";".join(f"{broker}:{count}" for broker, count in sorted(queues.items()))
         await self._put_kv(ORDER_SPACE, topic, text or None)
         await self._instance.routes.refresh(topic)
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """Give the oldest and newest offset of each queue, and when it last got a message."""
+        """Return the minimum and maximum offset of each queue, and its last store time."""
         header = GetTopicStatsInfoRequest(topic=topic)
         stats: dict[MessageQueue, TopicOffset] = {}
         for address in (await self._route(topic)).masters():
@@ -158,7 +159,7 @@ class Topics(AdminCore):
         return stats
 
     async def queue_bounds(self, topic: str) -> dict[MessageQueue, QueueBounds]:
-        """Give where each readable queue of a topic begins and ends."""
+        """Return the bounds of each readable queue of a topic."""
         route = await self._route(topic)
         return {queue: await self._offsets.bounds(queue) for queue in route.read_queues}
 

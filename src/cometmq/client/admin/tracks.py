@@ -31,32 +31,32 @@ from cometmq.protocol.codes import ResponseCode
 
 
 class TrackKind(Enum):
-    """What is known of a group and a message."""
+    """The state of a message in a group."""
 
     CONSUMED = "CONSUMED"
-    """The group has committed an offset behind it."""
+    """The group has committed an offset after the message."""
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
-    """The same, but the group does not subscribe to its tag."""
+    """The same, but the group does not subscribe to the message's tag."""
     NOT_CONSUME_YET = "NOT_CONSUME_YET"
-    """The group has not come that far."""
+    """The group has not committed an offset after the message."""
     PULL = "PULL"
-    """Its members pull as they like, so that offsets tell nothing."""
+    """The members pull queues of their choice, so offsets show nothing."""
     NOT_ONLINE = "NOT_ONLINE"
     """No member of the group is online."""
     BROADCAST = "CONSUME_BROADCASTING"
-    """Each member keeps its own offsets, which brokers do not know."""
+    """Each member stores its own offsets; brokers do not have them."""
     UNKNOWN = "UNKNOWN"
-    """Nobody could tell; `Track.why` says what went wrong."""
+    """The state could not be read; `Track.why` has the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """What became of a message in one group."""
+    """Whether one group has consumed a message."""
 
     group: str
     kind: TrackKind
     committed: QueueOffset | None = None
-    """What the group has committed of the message's queue, where that was asked."""
+    """The group's committed offset in the message's queue, if it was read."""
     why: str = ""
 
 
@@ -66,12 +66,12 @@ class Tracks(Queries, Groups, Clients):
     async def track(
         self, message: StoredMessage, groups: Iterable[str] | None = None
     ) -> list[Track]:
-        """Tell for each group that reads a message's topic whether it has consumed the message.
+        """Return whether each group that reads the message's topic has consumed it.
 
         Args:
-            message: as any of the queries found it.
-            groups: the groups in question; None for those that the brokers know to read the topic.
-                Brokers of 5.3 know only those that have committed something.
+            message: a message that a query returned.
+            groups: the groups to check; None for those that brokers list for the topic. Brokers
+                of 5.3 list only groups with a committed offset.
 
         Returns:
             One entry for each group, by name.
@@ -80,14 +80,14 @@ class Tracks(Queries, Groups, Clients):
         return [await self._track(group, message) for group in sorted(asked)]
 
     async def trace(self, message_id: str, *, topic: str = TRACE_TOPIC) -> list[Record]:
-        """Give what producers and consumers have traced of a message, in the order it was stored.
+        """Return what producers and consumers have traced of a message, in stored order.
 
         Args:
-            message_id: the id its sender gave it.
-            topic: where traces are kept.
+            message_id: the unique id of the message.
+            topic: the topic of the traces.
 
         Raises:
-            TopicNotFoundError: nobody has written traces yet.
+            TopicNotFoundError: the trace topic does not exist yet.
         """
         found: list[Record] = []
         for message in await self.messages_by_key(topic, message_id):

@@ -1,8 +1,7 @@
-"""The client for code without an event loop: scripts, notebooks, threads.
+"""The client for programs without an event loop: scripts, notebooks, threads.
 
-The names are those of `cometmq.client`, and so are the parameters and what they mean; ``with``
-stands for ``async with``, and a plain call for ``await``. All objects run in one loop, in a thread
-of their own.
+Names, parameters and behaviour are those of `cometmq.client`. Use ``with`` instead of ``async
+with``, and a plain call instead of ``await``. All objects run in one event loop in its own thread.
 """
 
 from cometmq.client.blocking.admin import AdminClient

@@ -1,7 +1,4 @@
-"""What all blocking objects have in common: an asyncio object, and the portal it runs in.
-
-Source: ours.
-"""
+"""The base of all blocking objects: an asyncio object, and the portal that runs it."""
 
 from __future__ import annotations
 
@@ -20,10 +17,10 @@ T = TypeVar("T")
 
 
 class Blocking:
-    """Starts when ``with`` is entered and closes when it is left.
+    """Starts on entering ``with``, and closes on leaving it.
 
-    Calls may come from any thread but those that run handlers given as ``async def``. Ctrl-C during
-    a call cancels it.
+    Any thread may call it, except a thread that runs ``async def`` handlers. Ctrl-C during a call
+    cancels the call.
     """
 
     _inner: Lifetime
@@ -34,7 +31,7 @@ class Blocking:
         self._changing = threading.Lock()
 
     def start(self) -> None:
-        """Make it ready for use."""
+        """Make the object ready for use."""
         with self._changing:
             if self._portal is not None:
                 return
@@ -47,7 +44,7 @@ class Blocking:
             self._portal = portal
 
     def close(self) -> None:
-        """Let go of everything; further calls do nothing."""
+        """Close the object; further calls do nothing."""
         with self._changing:
             portal, self._portal = self._portal, None
             if portal is None:

@@ -1,11 +1,9 @@
-"""Consumers for code without an event loop.
-
-Source: ours.
-"""
+"""Consumers for programs without an event loop."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +31,7 @@ from cometmq.client import (
 from cometmq.client.blocking.base import Blocking
 from cometmq.client.blocking.instance import ClientInstance, inner_instance
 from cometmq.client.consistency import Difference
+from cometmq.client.pull.readers import read_as
 from cometmq.client.subscription import Filter
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.bodies import ConsumerRunningInfo
@@ -41,64 +40,64 @@ T = TypeVar("T")
 
 
 class _Consumer(Blocking):
-    """What all consumers have in common."""
+    """The base of all consumers."""
 
     _inner: asynchronous.PushConsumer | asynchronous.PopConsumer | asynchronous.PullConsumer
 
     @property
     def group(self) -> str:
-        """The consumer's group."""
+        """The consumer group."""
         return self._inner.group
 
     @property
     def client_id(self) -> str:
-        """The id by which brokers know this member."""
+        """The id of this member at the brokers."""
         return self._inner.client_id
 
     @property
     def running(self) -> bool:
-        """Whether it was started and is not being closed."""
+        """Whether the consumer is started and not closing."""
         return self._inner.running
 
     def disagreements(self) -> list[Difference]:
-        """Give what other members of the group subscribe differently, as last seen."""
+        """Return the subscriptions of other members that differ, as last seen."""
         return self._call(self._inner.disagreements)
 
 
 class _Handling(_Consumer):
-    """What consumers that call handlers have in common."""
+    """The base of consumers with handlers."""
 
     _inner: asynchronous.PushConsumer | asynchronous.PopConsumer
 
     def abort(self) -> None:
-        """Stop at once: cancel handlers, and leave what is not finished to others."""
+        """Stop at once: cancel the handlers. Their messages are redelivered."""
         if self._portal is not None:
             self._run(self._inner.abort())
         self.close()
 
     def until_failed(self) -> None:
-        """Wait until the consumer breaks for good, and raise what broke it; never return."""
+        """Wait until the consumer fails permanently, and raise the error. It never returns."""
         self._run(self._inner.until_failed())
 
     def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
-        """Consume a topic too, or filter it differently from now on."""
+        """Subscribe to a topic, or change its filter."""
         self._run(self._inner.subscribe(topic, wanted))
 
     def set_concurrency(self, count: int) -> None:
-        """Run this many handler calls at a time from now on; running ones go on."""
+        """Change the number of handler calls that run at a time. Running calls continue."""
         self._call(self._inner.set_concurrency, count)
 
     def running_info(self) -> ConsumerRunningInfo:
-        """Give what administrators are told: settings, queues, rates."""
+        """Return this consumer's settings, queues and rates, as administrators see them."""
         return self._call(self._inner.running_info)
 
 
 class PushConsumer(_Handling):
-    """Calls a handler with each message; as `cometmq.client.PushConsumer`.
+    """Calls a handler with each message, like `cometmq.client.PushConsumer`.
 
-    Handlers are plain functions, which run in threads and may use blocking objects; ``async def``
-    ones run in the loop and must not. A handler does not close its own consumer, which would wait
-    for the handler.
+    Plain handlers run in threads and may use blocking objects. ``async def`` handlers run in the
+    event loop and must not use them. A handler must not close its own consumer, because closing
+    waits for the handler.
 
     Example:
         ``with PushConsumer("127.0.0.1:9876", group="billing", handler=bill,``
@@ -154,20 +153,20 @@ class PushConsumer(_Handling):
 
     @property
     def settings(self) -> PushSettings:
-        """The settings in force, from wherever they came."""
+        """The settings that are in effect."""
         return self._inner.settings
 
     def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no longer; offsets of what was consumed are kept."""
+        """Unsubscribe from a topic. The committed offsets remain."""
         self._run(self._inner.unsubscribe(topic))
 
     @property
     def suspended(self) -> bool:
-        """Whether nothing is pulled for now."""
+        """Whether pulling is suspended."""
         return self._inner.suspended
 
     def suspend(self) -> None:
-        """Pull nothing more until `resume`; what was fetched is still consumed."""
+        """Stop pulling until `resume`. Messages that are already fetched are consumed."""
         self._call(self._inner.suspend)
 
     def resume(self) -> None:
@@ -175,22 +174,22 @@ class PushConsumer(_Handling):
         self._call(self._inner.resume)
 
     def skip_backlog(self, topic: str | None = None) -> None:
-        """Go on at the end of the queues that are this consumer's, without what is in between."""
+        """Skip the backlog: continue at the end of the assigned queues."""
         self._run(self._inner.skip_backlog(topic))
 
     def read_from(self, broker_id: int | None) -> None:
-        """Pull all queues from this replica, as far as there is one."""
+        """Pull all queues from this replica, if the broker has it."""
         self._call(self._inner.read_from, broker_id)
 
     def queues(self) -> list[MessageQueue]:
-        """Give the queues that are this consumer's now, those of retries left out."""
+        """Return the assigned queues, without those of the retry topic."""
         return self._call(self._inner.queues)
 
 
 class PopConsumer(_Handling):
-    """Calls a handler with each message that brokers hand out; as `cometmq.client.PopConsumer`.
+    """Calls a handler with messages of RocketMQ 5, like `cometmq.client.PopConsumer`.
 
-    Handlers are plain functions, which run in threads and may use blocking objects.
+    Plain handlers run in threads and may use blocking objects.
     """
 
     _inner: asynchronous.PopConsumer
@@ -233,35 +232,37 @@ class PopConsumer(_Handling):
 
     @property
     def settings(self) -> PopSettings:
-        """The settings in force, from wherever they came."""
+        """The settings that are in effect."""
         return self._inner.settings
 
     def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no longer."""
+        """Unsubscribe from a topic."""
         self._run(self._inner.unsubscribe(topic))
 
     @property
     def suspended(self) -> bool:
-        """Whether nothing is popped for now."""
+        """Whether popping is suspended."""
         return self._inner.suspended
 
     def suspend(self) -> None:
-        """Ask for nothing more until `resume`; what was taken is still consumed."""
+        """Stop popping until `resume`. Messages that are already received are consumed."""
         self._call(self._inner.suspend)
 
     def resume(self) -> None:
-        """Ask again."""
+        """Pop again."""
         self._call(self._inner.resume)
 
     def queues(self) -> list[MessageQueue]:
-        """Give the queues that brokers assign to this member; -1 stands for all of a broker's."""
+        """Return the queues that brokers assign to this member; -1 stands for all of a broker."""
         return self._call(self._inner.queues)
 
 
 class PullConsumer(_Consumer):
-    """Reads queues when the application asks; as `cometmq.client.PullConsumer`.
+    """Reads queues in the application's own loop, like `cometmq.client.PullConsumer`.
 
-    Ctrl-C while it waits for messages loses none of them.
+    Several threads may read. Each message goes to one of them, and each thread finishes its own.
+    If a thread ends, its unfinished messages are redelivered, unless they are committed. Ctrl-C
+    during a wait for messages loses no message.
 
     Example:
         ``with PullConsumer("127.0.0.1:9876", group="audit") as consumer:``
@@ -314,105 +315,109 @@ class PullConsumer(_Consumer):
 
     def __next__(self) -> StoredMessage:
         """Wait for the next message of any queue; each queue's come in order."""
-        found = self._uninterrupted(_next(self._inner))
+        found = self._uninterrupted(_next, self._inner)
         if found is None:
             raise StopIteration
         return found
 
     def poll(self, timeout: float = 5.0) -> list[StoredMessage]:
-        """Take the messages that wait, or wait for some; all are of one queue."""
-        return self._uninterrupted(self._inner.poll(timeout))
+        """Return the fetched messages of one queue, or wait for messages."""
+        return self._uninterrupted(self._inner.poll, timeout)
 
-    def _uninterrupted(self, work: Coroutine[Any, Any, T]) -> T:
+    def _uninterrupted(self, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Wait for messages; what is handed out while the wait is interrupted comes again."""
         try:
-            return self._run(work)
+            return self._read(call, *arguments)
         except KeyboardInterrupt:
-            self._call(self._inner.take_back)
+            self.take_back()
             raise
+
+    def _read(self, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Make a call that concerns what this thread has in hand."""
+        return self._run(read_as(threading.current_thread(), call, *arguments))
 
     @property
     def settings(self) -> PullSettings:
-        """The settings in force, from wherever they came."""
+        """The settings that are in effect."""
         return self._inner.settings
 
     def assignment(self) -> list[MessageQueue]:
-        """Give the queues that are being read."""
+        """Return the assigned queues."""
         return self._call(self._inner.assignment)
 
     def position(self, queue: MessageQueue) -> QueueOffset | None:
-        """Give the offset behind the last message handed out of a queue, or None before one."""
+        """Return the offset after the last delivered message of a queue, or None."""
         return self._call(self._inner.position, queue)
 
     def committed(self, queue: MessageQueue) -> QueueOffset | None:
-        """Give the offset this group has committed of a queue, or None."""
+        """Return the group's committed offset of a queue, or None."""
         return self._run(self._inner.committed(queue))
 
     def commit(
         self, offsets: Mapping[MessageQueue, int] | Iterable[MessageQueue] | None = None
     ) -> None:
-        """Commit how far the application has come."""
-        self._run(self._inner.commit(offsets))
+        """Commit offsets."""
+        self._read(self._inner.commit, offsets)
 
     def bounds(self, queue: MessageQueue) -> QueueBounds:
-        """Give a queue's oldest offset and the one its next message will have."""
+        """Return a queue's minimum offset, and the offset of its next message."""
         return self._run(self._inner.bounds(queue))
 
     def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> QueueOffset:
-        """Give the offset of the first message stored at or after a time, in ms since 1970."""
+        """Return the offset of the first message stored at or after a time, in ms since 1970."""
         return self._run(self._inner.offset_at_time(queue, timestamp_ms))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on reading a queue at another offset, which becomes its place at once."""
+        """Continue at another offset of a queue. The next commit stores it."""
         self._run(self._inner.seek(queue, offset))
 
     def seek_to_begin(self, *queues: MessageQueue) -> None:
-        """Go on at the oldest message of these queues, or of all that are read."""
+        """Continue at the oldest message of these queues; without arguments, of all queues."""
         self._run(self._inner.seek_to_begin(*queues))
 
     def seek_to_end(self, *queues: MessageQueue) -> None:
-        """Go on behind the newest message of these queues, or of all that are read."""
+        """Continue after the newest message of these queues; without arguments, of all queues."""
         self._run(self._inner.seek_to_end(*queues))
 
     def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
-        """Go on at the first message stored at or after a time."""
+        """Continue at the first message stored at or after a time."""
         self._run(self._inner.seek_to_time(timestamp_ms, *queues))
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Hand out nothing of these queues until they are resumed; they keep their places."""
+        """Stop deliveries of these queues until `resume`. Their positions remain."""
         self._call(self._inner.pause, *queues)
 
     def resume(self, *queues: MessageQueue) -> None:
-        """Hand out messages of these queues again."""
+        """Resume deliveries of these queues."""
         self._call(self._inner.resume, *queues)
 
     def paused(self) -> set[MessageQueue]:
-        """Give the queues that are paused."""
+        """Return the paused queues."""
         return self._call(self._inner.paused)
 
     def read_from(self, broker_id: int | None) -> None:
-        """Pull all queues from this replica, as far as there is one."""
+        """Pull all queues from this replica, if the broker has it."""
         self._call(self._inner.read_from, broker_id)
 
     def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
-        """Read this consumer's share of a topic from soon on; a second time replaces the first."""
+        """Subscribe to a topic; a second call replaces the filter of the first."""
         self._run(self._inner.subscribe(topic, wanted))
 
     def unsubscribe(self, topic: str) -> None:
-        """Read nothing of a topic any more; what is finished is committed."""
+        """Unsubscribe from a topic, and commit its consumed messages."""
         self._run(self._inner.unsubscribe(topic))
 
     def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        """Give the queues of a topic that can be read, and let ``on_queues`` hear of changes."""
+        """Return the readable queues of a topic. `on_queues` then reports changes of this topic."""
         return self._run(self._inner.fetch_queues(topic))
 
     def assign(self, queues: Iterable[MessageQueue], *, wanted: str | Filter = "*") -> None:
-        """Read these queues from now on, and no others."""
+        """Read these queues and no others."""
         self._run(self._inner.assign(queues, wanted=wanted))
 
     def take_back(self) -> None:
-        """Hand out again, next time, what was handed out last: it is not finished."""
-        self._call(self._inner.take_back)
+        """Redeliver the messages that this thread received last: they are not consumed."""
+        self._read(_take_back, self._inner)
 
     def pull(
         self,
@@ -424,7 +429,7 @@ class PullConsumer(_Consumer):
         wait: float = 0.0,
         timeout: float = 10.0,
     ) -> PullResult:
-        """Ask once for the messages of a queue from an offset on; assigns and commits nothing."""
+        """Pull messages of a queue once, from an offset. Assigns and commits nothing."""
         return self._run(
             self._inner.pull(
                 queue, offset, wanted=wanted, max_messages=max_messages, wait=wait, timeout=timeout
@@ -432,9 +437,13 @@ class PullConsumer(_Consumer):
         )
 
     def send_back(self, message: StoredMessage, *, delay_level: int = 0) -> None:
-        """Have a message delivered again, to the group's retry topic, after a delay."""
+        """Send a message to the group's retry topic, for redelivery after a delay."""
         self._run(self._inner.send_back(message, delay_level=delay_level))
 
 
 async def _next(consumer: asynchronous.PullConsumer) -> StoredMessage | None:
     return await anext(consumer, None)
+
+
+async def _take_back(consumer: asynchronous.PullConsumer) -> None:
+    consumer.take_back()

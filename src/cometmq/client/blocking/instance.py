@@ -1,7 +1,4 @@
-"""Connections that several blocking objects share.
-
-Source: ours.
-"""
+"""Connections that several blocking objects share."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from cometmq.client.config import ClientSettings, layered, read_tables
 
 
 class ClientInstance(Blocking):
-    """Connections, routes and heartbeats of one client; as `cometmq.client.ClientInstance`.
+    """The connections of one client, like `cometmq.client.ClientInstance`.
 
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses.
@@ -44,7 +41,7 @@ class ClientInstance(Blocking):
 
     @property
     def client_id(self) -> str:
-        """The id by which brokers know this client."""
+        """The id of this client at the brokers."""
         return self._inner.client_id
 
 

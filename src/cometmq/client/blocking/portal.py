@@ -26,7 +26,7 @@ INTERRUPTED_S = 1.0
 """How long a call that was interrupted or ran out of time may take to end in the loop."""
 END_S = 5.0
 """How long the thread may take to end."""
-ENDED = "the loop of the blocking client has ended: start an object anew"
+ENDED = "the event loop of the blocking client has ended: create and start a new object"
 
 
 class _Call:
@@ -51,7 +51,7 @@ class _Call:
 
     def result(self) -> Any:
         if self.task is None or self.task.cancelled():
-            raise ClientClosedError("the call was ended: its client was closed by another thread")
+            raise ClientClosedError("the call was cancelled: another thread closed its client")
         return self.task.result()
 
 
@@ -152,7 +152,7 @@ class Portal:
         if threading.current_thread() is self._thread:
             work.close()
             raise ClientError(
-                "a blocking call from the thread that would have to answer it: "
+                "a blocking call inside its own event loop would wait for itself: "
                 "use a plain function as the handler, or the asyncio client"
             )
         if self._loop is None or not self._thread.is_alive() or self._stop.is_set():

@@ -1,7 +1,4 @@
-"""Producers for code without an event loop.
-
-Source: ours.
-"""
+"""Producers for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from cometmq.client.blocking.instance import ClientInstance, inner_instance
 
 
 class Producer(Blocking):
-    """Sends messages, and waits for each; as `cometmq.client.Producer`.
+    """Sends messages and waits for each, like `cometmq.client.Producer`.
 
     Example:
         ``with Producer("127.0.0.1:9876", group="billing") as producer:``
@@ -74,7 +71,7 @@ class Producer(Blocking):
         selector: QueueSelector | None = None,
         timeout: float | None = None,
     ) -> Future[SendReceipt]:
-        """Begin to send one message; the future of ``concurrent.futures`` tells how it ended."""
+        """Start to send one message, and return without waiting."""
         return self._begin(
             self._inner.send_soon,
             message,
@@ -86,12 +83,12 @@ class Producer(Blocking):
 
     @property
     def group(self) -> str:
-        """The producer's group."""
+        """The producer group."""
         return self._inner.group
 
     @property
     def settings(self) -> ProducerSettings:
-        """The settings in force."""
+        """The settings that are in effect."""
         return self._inner.settings
 
     def send(
@@ -111,7 +108,7 @@ class Producer(Blocking):
         )
 
     def drain(self, *, timeout: float | None = None) -> bool:
-        """Wait until `send_soon` may begin one more send."""
+        """Wait until there is room again for the message that `send_soon` refused."""
         return self._run(self._inner.drain(timeout=timeout))
 
     def send_batch(
@@ -123,7 +120,7 @@ class Producer(Blocking):
         selector: QueueSelector | None = None,
         timeout: float | None = None,
     ) -> SendReceipt:
-        """Send several messages as one request, into one queue, stored all or none."""
+        """Send several messages in one request to one queue. All are stored, or none."""
         return self._run(
             self._inner.send_batch(
                 messages, queue=queue, order_key=order_key, selector=selector, timeout=timeout
@@ -139,7 +136,7 @@ class Producer(Blocking):
         selector: QueueSelector | None = None,
         timeout: float | None = None,
     ) -> list[SendReceipt]:
-        """Send any number of messages in as few requests as they fit into, one after the other."""
+        """Send any number of messages in as few requests as possible, in sequence."""
         return self._run(
             self._inner.send_all(
                 messages, queue=queue, order_key=order_key, selector=selector, timeout=timeout
@@ -155,7 +152,7 @@ class Producer(Blocking):
         selector: QueueSelector | None = None,
         timeout: float | None = None,
     ) -> str:
-        """Send one message and wait for no answer."""
+        """Send one message without waiting for a response."""
         return self._run(
             self._inner.send_oneway(
                 message, queue=queue, order_key=order_key, selector=selector, timeout=timeout
@@ -171,7 +168,7 @@ class Producer(Blocking):
         selector: QueueSelector | None = None,
         timeout: float = 3.0,
     ) -> StoredMessage:
-        """Send a message to whoever consumes it, and wait for the reply."""
+        """Send a request message, and wait for the reply of its consumer."""
         return self._run(
             self._inner.request(
                 message, queue=queue, order_key=order_key, selector=selector, timeout=timeout
@@ -193,22 +190,22 @@ class Producer(Blocking):
         )
 
     def recall(self, topic: str, handle: str, *, timeout: float = 3.0) -> str:
-        """Take back a timer message before it is due."""
+        """Recall a timer message before it is due. Needs a broker of RocketMQ 5."""
         return self._run(self._inner.recall(topic, handle, timeout=timeout))
 
     def fetch_queues(self, topic: str, *, timeout: float | None = None) -> list[MessageQueue]:
-        """Give the queues of a topic that can be sent to."""
+        """Return the writable queues of a topic."""
         return self._run(self._inner.fetch_queues(topic, timeout=timeout))
 
     def ready(self, *topics: str) -> None:
-        """Find the routes of topics ahead of the first send, so that it need not."""
+        """Fetch the routes of topics before the first send."""
         self._run(self._inner.ready(*topics))
 
 
 class TransactionProducer(Producer):
-    """Sends messages with a local part; as `cometmq.client.TransactionProducer`.
+    """Sends messages in transactions, like `cometmq.client.TransactionProducer`.
 
-    The listener's methods are plain functions, which run in threads.
+    The listener's methods are plain functions and run in threads.
     """
 
     _inner: asynchronous.TransactionProducer
@@ -244,5 +241,5 @@ class TransactionProducer(Producer):
     def send_in_transaction(
         self, message: Message, argument: object = None, *, timeout: float | None = None
     ) -> TransactionReceipt:
-        """Store a message, do the local part, and tell the broker how it ended."""
+        """Store a half message, run the local transaction, and send its state to the broker."""
         return self._run(self._inner.send_in_transaction(message, argument, timeout=timeout))

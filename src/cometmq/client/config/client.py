@@ -21,76 +21,77 @@ class ClientSettings(Checked):
     section: ClassVar[str] = "client"
 
     name_servers: str = setting("", key="namesrvAddr", environment="NAMESRV_ADDR")
-    """``host:port;host:port``; empty to ask ``http_domain`` for the list."""
+    """``host:port;host:port``; if empty, the list is fetched from ``http_domain``."""
 
     http_domain: str = setting("jmenv.tbsite.net", key="rocketmq.namesrv.domain")
-    """Host, or ``host:port``, that is asked by HTTP for the name servers if none is named."""
+    """Host, or ``host:port``, of the HTTP endpoint for name server addresses. It is used if no name
+    server is set."""
 
     http_subgroup: str = setting("nsaddr", key="rocketmq.namesrv.domain.subgroup")
-    """Last part of the path it is asked with, below ``/rocketmq/``."""
+    """Last part of the endpoint's path, below ``/rocketmq/``."""
 
     http_refresh_ms: int = setting(120_000, unit="ms", low=100)
-    """How often it is asked again."""
+    """Interval at which the endpoint is read again."""
 
     client_ip: str = setting("", key="clientIP")
-    """First part of the client id; empty means the address this machine uses outwards."""
+    """First part of the client id; empty means the address of this machine's outgoing interface."""
 
     instance_name: str = setting("DEFAULT", key="instanceName")
-    """Second part of the client id; ``DEFAULT`` becomes process id and a number of its own."""
+    """Second part of the client id; ``DEFAULT`` becomes the process id and a unique number."""
 
     unit_name: str = setting("", key="unitName")
-    """Name of a unit of a larger deployment; a part of the client id and of the HTTP address."""
+    """Name of a unit of a larger deployment; part of the client id and of the HTTP address."""
 
     unit_mode: bool = setting(False, key="unitMode")
-    """Whether consumers and messages say that they belong to a unit."""
+    """Whether consumers and messages are marked as belonging to a unit."""
 
     namespace: str = setting("", key="namespace")
-    """Put before each topic and group on the wire, as clients of 4.x do."""
+    """Prefix of each topic and group on the wire, as in clients of RocketMQ 4."""
 
     namespace_v2: str = setting("", key="namespaceV2")
-    """Sent beside each request, as clients of 5.x do; names stay as they are."""
+    """Namespace field of each request, as in clients of RocketMQ 5; names do not change."""
 
     cloud: bool = setting(False)
-    """Whether the servers are a cloud's; only the form and the topic of traces depend on it."""
+    """Whether the servers are a cloud service; it changes the format and the topic of traces."""
 
     vip_channel: bool = setting(False, key="com.rocketmq.sendMessageWithVIPChannel")
-    """Whether sends go to the broker's second port, which lies two below its first."""
+    """Whether sends use the broker's second port, two below its first."""
 
     stream: bool = setting(False, key="enableStreamRequestType")
-    """Whether requests and the client id name a stream; pull consumers do so unless told not to."""
+    """Whether requests and the client id have the stream mark. Pull consumers set it by default."""
 
     language: str = setting("PYTHON", choices=tuple(LanguageCode.__members__))
-    """The language that each request says its client is written in."""
+    """The client language in each request."""
 
     access_key: str = setting("", key="accessKey")
-    """Name of the account that requests are signed for; empty to sign none."""
+    """Account name for signed requests; empty does not sign."""
 
     secret_key: str = setting("", key="secretKey", secret=True)
-    """The account's secret, which signs and is never sent."""
+    """The account's secret, which makes the signature and is never sent."""
 
     security_token: str = setting("", key="securityToken", secret=True)
-    """A token that goes along with short-lived accounts."""
+    """Token of a temporary account."""
 
     key_file: Path | None = setting(None, key="rocketmq.client.keyFile")
     """Properties file with ``AccessKey``, ``SecretKey`` and ``SecurityToken``."""
 
     use_tls: bool = setting(False, key="tls.enable")
-    """Whether connections to all servers are encrypted."""
+    """Whether connections to all servers use TLS."""
 
     tls_file: Path | None = setting(None, key="tls.config.file")
-    """Properties file with the ``tls.client`` keys below, for those that nothing else sets."""
+    """Properties file with ``tls.client`` keys, for TLS settings that are not set otherwise."""
 
     tls_trusted: str = setting("", key="tls.client.trustCertPath")
-    """File of the authorities that servers' certificates are checked against, PEM."""
+    """PEM file of the authorities that servers' certificates are checked against."""
 
     tls_check_server: bool = setting(False, key="tls.client.authServer")
-    """Whether servers' certificates are checked; always so when ``tls_trusted`` is given."""
+    """Whether servers' certificates are checked; always if ``tls_trusted`` is set."""
 
     tls_certificate: str = setting("", key="tls.client.certPath")
-    """File of the client's own certificate chain, PEM; empty for none."""
+    """PEM file of the client's certificate chain; empty for none."""
 
     tls_key: str = setting("", key="tls.client.keyPath")
-    """File of the certificate's private key, PEM."""
+    """PEM file of the certificate's private key."""
 
     tls_key_password: str = setting("", key="tls.client.keyPassword", secret=True)
     """Password of the private key."""
@@ -99,29 +100,30 @@ class ClientSettings(Checked):
     """JSON, network to proxy: ``{"10.0.0.0/8": {"addr": "proxy:1080", "username": "me"}}``."""
 
     route_refresh_ms: int = setting(30_000, key="pollNameServerInterval", unit="ms", low=10)
-    """How often the routes of all topics in use are fetched again."""
+    """Interval at which the routes of all used topics are fetched again."""
 
     heartbeat_ms: int = setting(30_000, key="heartbeatBrokerInterval", unit="ms", low=10)
-    """How often each broker is told that this client lives; a broker forgets it after 120 s."""
+    """Interval of heartbeats to each broker; a broker removes a client after 120 s without one."""
 
     heartbeat_v2: bool = setting(False, key="useHeartbeatV2")
-    """Whether subscriptions are left out of heartbeats while the broker knows them already."""
+    """Whether heartbeats omit subscriptions that the broker already has."""
 
     heartbeat_on_connect: bool = setting(True, key="enableHeartbeatChannelEventListener")
-    """Whether a broker gets a heartbeat over each new connection at once."""
+    """Whether each new connection to a broker starts with a heartbeat."""
 
     call_timeout_ms: int = setting(3_000, key="mqClientApiTimeout", unit="ms", low=1)
-    """Time for one background call: routes, heartbeats, offsets."""
+    """Timeout of one background request: routes, heartbeats, offsets."""
 
     idle_s: int = setting(
         120, key="com.rocketmq.remoting.client.channel.maxIdleTimeSeconds", unit="s", low=1
     )
-    """A connection is closed when nothing moved on it for so long and no answer is waited for."""
+    """Time after which an idle connection is closed. A connection with requests in flight is not
+    idle."""
 
     close_after_timeout: bool = setting(
         True, key="com.rocketmq.remoting.client.closeSocketIfTimeout"
     )
-    """Whether a connection over which nothing came while a call timed out is given up."""
+    """Whether a connection is closed if a request timed out and no data arrived meanwhile."""
 
     reconnect_for_go_away: bool = setting(True, key="enableReconnectForGoAway")
-    """Whether a request is repeated once, over a new connection, when a server is leaving."""
+    """Whether a request is sent once more, on a new connection, if a server shuts down."""

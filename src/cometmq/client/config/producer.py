@@ -35,95 +35,96 @@ class ProducerSettings(Checked):
     section: ClassVar[str] = "producer"
 
     timeout_ms: int = setting(3_000, key="sendMsgTimeout", unit="ms", low=1)
-    """Time for a whole send, its retries included, where the call says nothing else."""
+    """Timeout of a whole send with its retries, if the call sets none."""
 
     try_timeout_ms: int = setting(-1, key="sendMsgMaxTimeoutPerRequest", unit="ms", low=-1)
-    """Time for one try of a send; -1 for all the time that is left."""
+    """Timeout of one attempt of a send; -1 for all of the remaining time."""
 
     retries: int = setting(2, key="retryTimesWhenSendFailed", low=0, high=16)
-    """Further tries, on other brokers where there are any, after the first one failed."""
+    """Retries after the first attempt failed, on other brokers if there are any."""
 
     retries_async: int = setting(2, key="retryTimesWhenSendAsyncFailed", low=0, high=16)
-    """The same for `Producer.send_soon`, which tries again only when a broker cannot be reached."""
+    """The same for `Producer.send_soon`, which retries only if a broker cannot be reached."""
 
     retry_not_stored: bool = setting(False, key="retryAnotherBrokerWhenNotStoreOK")
-    """Whether a message that is stored, but not as safely as wanted, is sent to another broker."""
+    """Whether a message with a status other than ``SEND_OK`` is sent to another broker too."""
 
     retry_codes: tuple[str, ...] = setting(RETRIED, key="retryResponseCodes")
-    """Refusals after which another broker is tried: names of response codes, or numbers."""
+    """Response codes, by name or number, after which the send is retried on another broker."""
 
     compress_from_bytes: int = setting(4_096, key="compressMsgBodyOverHowmuch", unit="bytes", low=0)
-    """Bodies of this size and above are compressed; batches never are."""
+    """Bodies of this size and above are compressed; batches are not."""
 
     compress_level: int = setting(5, key="compressLevel", low=0, high=9)
-    """The compressor's level: 1 is fastest, 9 is smallest, 0 sends bodies as they are."""
+    """Compression level: 1 is fastest, 9 is smallest, 0 does not compress."""
 
     compress_type: str = setting("zlib", key="compressType", choices=tuple(COMPRESSIONS))
-    """The compressor; lz4 and zstd need the packages ``lz4`` and ``zstandard`` on both sides."""
+    """Compression; lz4 and zstd need the packages ``lz4`` and ``zstandard`` on both sides."""
 
     body_bytes_max: int = setting(4 * MIB, key="maxMessageSize", unit="bytes", low=1)
-    """Largest body of a message, or of a whole batch once encoded."""
+    """Largest body of a message, or of a whole encoded batch."""
 
     split_bytes: int = setting(1_000_000, unit="bytes", low=1)
-    """Where `Producer.send_all` begins the next batch, by an estimate of the encoded size."""
+    """Size at which `Producer.send_all` starts the next batch, by an estimate of the encoded
+    size."""
 
     new_topic_queues: int = setting(4, key="defaultTopicQueueNums", low=1, high=1024)
-    """Queues of a topic that a broker creates because this producer sent to it."""
+    """Number of queues of a topic that the broker creates on a send of this producer."""
 
     topics: tuple[str, ...] = setting(())
-    """Topics whose routes are fetched at the start, so that the first send finds them."""
+    """Topics whose routes are fetched at the start, before the first send."""
 
     latency_avoidance: bool = setting(False, key="sendLatencyEnable")
-    """Whether brokers that were slow or failed of late are left alone for a while."""
+    """Whether sends avoid brokers that were slow or failed recently."""
 
     latency_line: int = setting(5, low=4, high=5)
-    """Whose limits and pauses count for that: those of RocketMQ 4.9 or those of 5.x."""
+    """Which limits and pauses apply to it: 4 for those of RocketMQ 4.9, 5 for those of 5.x."""
 
     detector: bool = setting(False, key="startDetectorEnable")
-    """Whether brokers that are left alone are probed, and taken back as soon as they answer."""
+    """Whether avoided brokers are probed, and used again as soon as they respond."""
 
     detect_timeout_ms: int = setting(200, key="detectTimeout", unit="ms", low=1)
-    """Time for the answer to a probe."""
+    """Timeout of a probe."""
 
     detect_interval_ms: int = setting(2_000, key="detectInterval", unit="ms", low=10)
-    """How often a broker that is left alone is probed."""
+    """Interval of probes of an avoided broker."""
 
     back_pressure: bool = setting(False, key="enableBackpressureForAsyncMode")
-    """Whether `Producer.send_soon` refuses messages beyond the next two limits."""
+    """Whether `Producer.send_soon` refuses messages above the next two limits."""
 
     back_pressure_messages: int = setting(10_000, key="backPressureForAsyncSendNum", low=10)
-    """Messages that may be on their way at a time."""
+    """Limit on messages in flight."""
 
     back_pressure_bytes: int = setting(
         100 * MIB, key="backPressureForAsyncSendSize", unit="bytes", low=MIB
     )
-    """Bytes of bodies that may be on their way at a time."""
+    """Limit on bytes of bodies in flight."""
 
     auto_batch: bool = setting(False, key="autoBatch")
-    """Whether single sends are gathered into batches before they leave."""
+    """Whether single sends are combined into batches."""
 
     auto_batch_delay_ms: int = setting(10, key="batchMaxDelayMs", unit="ms", low=1, high=30_000)
-    """How long a message may wait for others."""
+    """How long a message may wait for other messages of its batch."""
 
     auto_batch_bytes: int = setting(
         32 * KIB, key="batchMaxBytes", unit="bytes", low=1, high=2 * MIB
     )
-    """A batch leaves at once when its bodies are larger."""
+    """A batch is sent at once when its bodies are larger than this."""
 
     auto_batch_total_bytes: int = setting(32 * MIB, key="totalBatchMaxBytes", unit="bytes", low=1)
-    """When so much is waiting to be gathered, messages are sent one by one."""
+    """Limit on waiting bytes; above it messages are sent one by one."""
 
     trace: bool = setting(False, key="enableTrace")
-    """Whether each stored message is told to the trace topic."""
+    """Whether each stored message is recorded in the trace topic."""
 
     trace_topic: str = setting("", key="traceTopic")
-    """Where traces go; empty for RocketMQ's own trace topic."""
+    """Topic of the traces; empty for RocketMQ's trace topic."""
 
     check_waiting_max: int = setting(2_000, key="checkRequestHoldMax", low=1)
-    """Brokers' questions about transactions that may wait for an answer at a time."""
+    """Limit on transaction checks that wait for the listener."""
 
     check_concurrency: int = setting(1, key="checkThreadPoolMaxSize", low=1, high=1000)
-    """Brokers' questions about transactions that the listener is asked at a time."""
+    """Number of transaction checks that the listener runs at a time."""
 
     def __post_init__(self) -> None:
         """Check every value.
@@ -156,5 +157,5 @@ def _response_code(text: str) -> int:
         return ResponseCode[text]
     except KeyError:
         raise ConfigError(
-            f"retry_codes: {text!r} is neither the name of a response code nor a number"
+            f"retry_codes: {text!r} expected the name of a response code or a number"
         ) from None

@@ -14,18 +14,18 @@ from cometmq.system.settings import setting
 
 @dataclass(frozen=True)
 class TraceSettings(Checked):
-    """Settings of the part that gathers traces and sends them."""
+    """Settings of the trace dispatcher, which batches and sends trace records."""
 
     section: ClassVar[str] = "trace"
 
     waiting_max: int = setting(2_048, low=1)
-    """Records that may wait to be sent; further ones are dropped and counted."""
+    """Limit on waiting records; further records are dropped and counted."""
 
     flush_ms: int = setting(5_000, unit="ms", low=1)
-    """How long a record may wait for others."""
+    """How long a record may wait for other records."""
 
     body_bytes_max: int = setting(118_000, unit="bytes", low=1_000, high=4 * 1024 * 1024)
-    """Size of a message full of records, which then leaves at once."""
+    """Size at which a message of records is sent at once."""
 
     timeout_ms: int = setting(5_000, unit="ms", low=1)
-    """Time for sending one message full of records."""
+    """Timeout of one message of records."""

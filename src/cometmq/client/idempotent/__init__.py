@@ -1,4 +1,4 @@
-"""Acts once for each message, however often it is delivered."""
+"""Applies the writes of a handler exactly once for each key, even if messages are redelivered."""
 
 from cometmq.client.idempotent.consumer import Idempotent, first_key
 from cometmq.client.idempotent.marks import (

@@ -28,7 +28,7 @@ _NOT_DONE = (Consumed.LATER, ConsumedInOrder.SUSPEND, ConsumedInOrder.ROLLBACK)
 
 
 def first_key(message: StoredMessage) -> str:
-    """Give the topic and the first of the message's keys, with a blank between them.
+    """Return the topic and the first key of the message, separated by a blank.
 
     Raises:
         KeyMissingError: the message has no key.
@@ -42,22 +42,24 @@ def first_key(message: StoredMessage) -> str:
 
 
 class Idempotent:
-    """Wraps a handler, so that what it writes is written once for each key.
+    """Wraps a handler, so that its writes are applied exactly once for each key.
 
     Args:
-        handle: gets the message and the open transaction of ``store``, through which it must do
-            all its writing; it neither commits nor rolls back. Its result is given on.
-        store: where marks are kept, in the database that ``handle`` writes to.
-        group: the consumer group; another group acts on the same message for itself.
-        key: says what makes a message the same as another. By default its topic and first key, so
-            a producer must give each message a key of its own. A message id would not do: a
-            producer that tries again after a lost answer makes a new one.
+        handle: called with the message and the open transaction of ``store``. It must do all its
+            writes through this transaction, and must neither commit nor roll back. Its result is
+            the result of the wrapped handler.
+        store: stores the marks, in the database that ``handle`` writes to.
+        group: the consumer group. Another group applies the same message for itself.
+        key: returns the key of a message. The default is the topic and the first key, so a
+            producer must give each message a unique key. A message id does not work: a
+            producer that sends again after a lost response makes a new id.
 
     Raises:
         ConfigError: the store has no transactions for this kind of handler.
 
-    What does not go through the transaction, such as a call to another service, may still happen
-    more than once.
+    Writes outside the transaction, such as a call to another service, may still happen more than
+    once.
+
     Example: ``Idempotent(book, store=SqliteMarks("shop.db"), group="warehouse")``
     """
 
@@ -125,7 +127,7 @@ class _NotDoneError(Exception):
 def _checked(result: Any) -> Any:
     """Give the handler's result, or break off the transaction when it is no success."""
     if inspect.isawaitable(result):
-        raise ConfigError("a plain handler gave something to await: make it an async def function")
+        raise ConfigError("a plain handler returned an awaitable: make it an async def function")
     if isinstance(result, Enum) and result in _NOT_DONE:
         raise _NotDoneError(result)
     return result

@@ -15,7 +15,7 @@ from cometmq.model.errors import CometError
 
 
 class TransactionEndedError(CometError):
-    """A handler ended the store's transaction itself; its mark and its writes may be apart.
+    """A handler ended the store's transaction; its mark and its writes may differ.
 
     Args:
         where: the database.
@@ -29,27 +29,27 @@ class TransactionEndedError(CometError):
 
 
 class Transaction(Protocol):
-    """One transaction of a database, for plain handlers."""
+    """One database transaction, for plain handlers."""
 
     def mark(self, group: str, key: str) -> bool:
-        """Mark the key as acted on by the group; False if it was marked before."""
+        """Mark the key for the group; False if it is marked already."""
 
 
 class AsyncTransaction(Protocol):
-    """One transaction of a database, for ``async def`` handlers."""
+    """One database transaction, for ``async def`` handlers."""
 
     async def mark(self, group: str, key: str) -> bool:
-        """Mark the key as acted on by the group; False if it was marked before."""
+        """Mark the key for the group; False if it is marked already."""
 
 
 class MarkStore(Protocol):
-    """Where marks are kept, beside what the application writes."""
+    """Stores marks in the database that the application writes to."""
 
     def transaction(
         self,
     ) -> AbstractContextManager[Any] | AbstractAsyncContextManager[Any]:
-        """Give a transaction that begins when it is entered, in the way of the handler.
+        """Return a transaction that starts when it is entered.
 
-        ``with`` gives a `Transaction`, ``async with`` an `AsyncTransaction`. Leaving without an
-        exception commits, leaving with one rolls back. A store may offer either way or both.
+        ``with`` returns a `Transaction`, ``async with`` an `AsyncTransaction`. Leaving it commits;
+        leaving it with an exception rolls back. A store may offer one way or both.
         """

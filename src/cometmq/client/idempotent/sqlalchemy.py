@@ -1,12 +1,12 @@
-"""Marks in any database that SQLAlchemy speaks, beside the application's tables.
+"""Stores marks in any database that SQLAlchemy supports, beside the application's tables.
 
     cometmq_marks := mark_id | consumer_group | message_key | marked_at_ms     unique by the first
 
-``mark_id`` is the SHA-256 of group and key, as hexadecimal digits: some databases compare texts
-without regard to case or to blanks at the end, or cut long ones, and would take two keys for one.
-The two names beside it are for people, and cut to fit.
+``mark_id`` is the SHA-256 of group and key, in hexadecimal. Some databases compare texts without
+case or trailing blanks, or truncate long ones, and would treat two keys as one. The two names
+beside it are for people, and truncated to fit.
 
-Needs ``pip install cometmq[sql]`` and a driver of the database. Source: ours.
+Needs ``pip install '.[sql]'`` and a driver of the database.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ try:
     import sqlalchemy as sql
     from sqlalchemy.exc import IntegrityError
 except ImportError as error:
-    raise ConfigError("marks in SQL databases need: pip install cometmq[sql]") from error
+    raise ConfigError(
+        "marks in SQL databases need SQLAlchemy: install CometMQ with the extra 'sql'"
+    ) from error
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -49,7 +51,7 @@ TABLE = sql.Table(
 
 
 class SqlTransaction:
-    """A transaction as a plain handler gets it."""
+    """The transaction that a plain handler receives."""
 
     def __init__(self, connection: sql.Connection) -> None:
         self.failed = False
@@ -59,10 +61,10 @@ class SqlTransaction:
         and rolls back."""
 
     def mark(self, group: str, key: str) -> bool:
-        """Mark the key as acted on by the group; False if it was marked before.
+        """Mark the key for the group; False if it is marked already.
 
-        After False the transaction is rolled back in the end, whatever else was written: some
-        databases take nothing more in it.
+        After False the transaction is rolled back at its end, with all its writes: some databases
+        accept no further statement in it.
         """
         try:
             self.connection.execute(_insert(group, key))
@@ -72,7 +74,7 @@ class SqlTransaction:
 
 
 class AsyncSqlTransaction:
-    """A transaction as an ``async def`` handler gets it."""
+    """The transaction that an ``async def`` handler receives."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self.failed = False
@@ -82,10 +84,10 @@ class AsyncSqlTransaction:
         commits and rolls back."""
 
     async def mark(self, group: str, key: str) -> bool:
-        """Mark the key as acted on by the group; False if it was marked before.
+        """Mark the key for the group; False if it is marked already.
 
-        After False the transaction is rolled back in the end, whatever else was written: some
-        databases take nothing more in it.
+        After False the transaction is rolled back at its end, with all its writes: some databases
+        accept no further statement in it.
         """
         try:
             await self.connection.execute(_insert(group, key))
@@ -95,14 +97,15 @@ class AsyncSqlTransaction:
 
 
 class SqlAlchemyMarks:
-    """Keeps marks in the database of an engine.
+    """Stores marks in the database of an engine.
 
     Args:
-        engine: an ``Engine`` for plain handlers, or an ``AsyncEngine`` for ``async def`` ones; its
-            pool bounds how many handlers write at a time. The caller disposes of it.
+        engine: an ``Engine`` for plain handlers, or an ``AsyncEngine`` for ``async def`` ones. Its
+            pool limits the number of handlers that write at a time. The caller disposes of it.
 
-    The table is made by `create_table`, or by a migration of your own. Every error of the database
-    rolls the transaction back and reaches whoever entered it.
+    Create the table with `create_table`, or with a migration of your own. Every database error
+    rolls the transaction back and is raised to the caller.
+
     Example: ``SqlAlchemyMarks(create_engine("postgresql+psycopg://localhost/shop"))``
     """
 
@@ -113,9 +116,9 @@ class SqlAlchemyMarks:
     def transaction(
         self,
     ) -> AbstractContextManager[SqlTransaction] | AbstractAsyncContextManager[AsyncSqlTransaction]:
-        """Give a transaction for ``with`` or for ``async with``, as the engine is.
+        """Return a transaction for ``with`` or ``async with``, depending on the engine.
 
-        Entering it raises `ConfigError` if the engine commits by itself after each statement.
+        Entering it raises `ConfigError` if the engine is in autocommit mode.
         """
         if isinstance(self._engine, sql.Engine):
             return self._plain(self._engine)

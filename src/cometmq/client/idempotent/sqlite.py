@@ -41,60 +41,63 @@ FORGET = "DELETE FROM cometmq_marks WHERE marked_at_ms < ?"
 
 
 class SqliteTransaction:
-    """A transaction as a plain handler gets it."""
+    """The transaction that a plain handler receives."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         """Use it as it is, but neither commit nor roll back: the store does that."""
 
     def mark(self, group: str, key: str) -> bool:
-        """Mark the key as acted on by the group; False if it was marked before."""
+        """Mark the key for the group; False if it is marked already."""
         return _mark(self.connection, group, key)
 
     def execute(self, sql: str, parameters: Iterable[Any] = ()) -> list[Any]:
-        """Run one statement and give its rows."""
+        """Run one statement and return its rows."""
         return self.connection.execute(sql, tuple(parameters)).fetchall()
 
 
 class AsyncSqliteTransaction:
-    """A transaction as an ``async def`` handler gets it."""
+    """The transaction that an ``async def`` handler receives."""
 
     def __init__(self, marks: SqliteMarks) -> None:
         self._marks = marks
 
     async def mark(self, group: str, key: str) -> bool:
-        """Mark the key as acted on by the group; False if it was marked before."""
+        """Mark the key for the group; False if it is marked already."""
         return await self.run(lambda connection: _mark(connection, group, key))
 
     async def execute(self, sql: str, parameters: Iterable[Any] = ()) -> list[Any]:
-        """Run one statement and give its rows."""
+        """Run one statement and return its rows."""
         values = tuple(parameters)
         return await self.run(lambda connection: connection.execute(sql, values).fetchall())
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Call ``work`` with the connection in the store's thread, and give what it returns.
+        """Call ``work`` with the connection in the store's thread, and return its result.
 
-        It must neither commit nor roll back. Cancelling stops the waiting; the call runs to its
-        end, and then the transaction is rolled back.
+        ``work`` must neither commit nor roll back. Cancelling stops the waiting; the call ends, and
+        then the transaction is rolled back.
         """
         return await asyncio.wrap_future(self._marks._submit(lambda: work(self._marks._open())))
 
 
 class SqliteMarks:
-    """Keeps marks in a SQLite file.
+    """Stores marks in a SQLite file.
 
     Args:
-        path: the file; it and its table are made when they are missing.
-        timeout: seconds to wait for another transaction, of this process or of another.
+        path: the file; it and its table are created if they are missing.
+        timeout: seconds to wait for another transaction, of this or another process.
 
-    The first transaction opens the file; `close` closes it. A child process opens it anew. Every
-    failure of SQLite rolls the transaction back and reaches whoever entered it.
+    The first transaction opens the file; `close` closes it. A child process opens it again. Every
+    SQLite error rolls the transaction back and is raised to the caller.
+
     Example: ``Idempotent(book, store=SqliteMarks("shop.db"), group="warehouse")``
     """
 
     def __init__(self, path: str | Path, *, timeout: float = 30.0) -> None:
         if str(path) in (":memory:", ""):
-            raise ConfigError("marks must outlive the process: give the name of a file")
+            raise ConfigError(
+                "marks in memory are lost with the process: expected the path of a file"
+            )
         self._path = Path(path).expanduser()
         self._timeout = timeout
         self._inherited: list[object] = []
@@ -109,25 +112,25 @@ class SqliteMarks:
         self._thread: ThreadPoolExecutor | None = None
 
     def transaction(self) -> _Entered:
-        """Give a transaction for ``with``, or for ``async with``."""
+        """Return a transaction for ``with`` or ``async with``."""
         if self._process != os.getpid():
             self._inherited += [self._connection, self._thread]
             self._begin_anew()
         return _Entered(self)
 
     def forget(self, older_than_s: float) -> int:
-        """Delete the marks that are older, and tell how many those were.
+        """Delete older marks, and return their number.
 
         Args:
-            older_than_s: seconds. Keep marks for longer than a message may come again: for at least
-                as long as brokers keep messages, three days by default.
+            older_than_s: age in seconds. Keep marks for as long as a message may be redelivered: at
+                least as long as brokers keep messages, three days by default.
         """
         limit_ms = _now_ms() - int(older_than_s * 1000)
         with self.transaction() as transaction:
             return transaction.connection.execute(FORGET, (limit_ms,)).rowcount
 
     def close(self) -> None:
-        """Close the file, after the transaction that is open; a later one opens it again."""
+        """Close the file after the open transaction; a later transaction opens it again."""
         self._turns.wait(self._timeout)
         try:
             with self._guard:

@@ -31,7 +31,9 @@ class Turns:
             turn.result(timeout)
         except WaitedTooLong:
             self._withdraw(turn)
-            raise TimeoutError(f"no turn came within {timeout:g} s") from None
+            raise TimeoutError(
+                f"the database was busy with another transaction for {timeout:g} s"
+            ) from None
         except BaseException:
             self._withdraw(turn)
             raise
@@ -48,7 +50,9 @@ class Turns:
                 await asyncio.wrap_future(turn)
         except TimeoutError:
             self._withdraw(turn)
-            raise TimeoutError(f"no turn came within {timeout:g} s") from None
+            raise TimeoutError(
+                f"the database was busy with another transaction for {timeout:g} s"
+            ) from None
         except BaseException:
             self._withdraw(turn)
             raise

@@ -1,4 +1,4 @@
-"""How far a group has come in each queue, and where that is kept."""
+"""Committed offsets of a group, and the stores that hold them."""
 
 from cometmq.client.offsets.local import LocalOffsetStore
 from cometmq.client.offsets.remote import RemoteOffsetStore

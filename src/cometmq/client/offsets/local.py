@@ -50,17 +50,17 @@ def offset_file(folder: Path | None, client_id: str, group: str) -> Path:
 
 
 class LocalOffsetStore:
-    """Keeps one client's offsets in a file of its own.
+    """Stores one client's offsets in a local file.
 
     Args:
-        folder: where all such files are; None for ``.rocketmq_offsets`` in the user's home.
-        client_id: the client's; it has to be the same after a restart.
-        group: whose offsets they are.
+        folder: the folder of all such files; None for ``.rocketmq_offsets`` in the user's home.
+        client_id: the client id; it must be the same after a restart.
+        group: the consumer group.
         files: the file system.
-        strict: write strict JSON, which RocketMQ's own clients cannot read.
+        strict: write strict JSON, which RocketMQ's clients cannot read.
 
     Raises:
-        ConfigError: the client id or the group cannot be the name of a folder.
+        ConfigError: the client id or the group is not valid as a folder name.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class LocalOffsetStore:
         self._writing = threading.Lock()
 
     async def load(self) -> None:
-        """Read the file, or the one before it if it is missing or broken.
+        """Read the file, or its backup if the file is missing or damaged.
 
         Raises:
             StoreError: neither can be read; nothing was changed.
@@ -96,11 +96,11 @@ class LocalOffsetStore:
             self._table.update(queue, offset)
 
     def position(self, queue: MessageQueue) -> QueueOffset | None:
-        """Give the offset in memory, or None when the queue has none."""
+        """Return the offset in memory, or None; sends no request."""
         return self._table.get(queue)
 
     async def stored(self, queue: MessageQueue) -> QueueOffset | None:
-        """Give the offset that the file has, and take it into memory; None when there is none."""
+        """Return the offset in the file and take it into memory; None if there is none."""
         offset = self._kept.get(queue)
         if offset is not None:
             self._table.update(queue, offset)
@@ -109,18 +109,18 @@ class LocalOffsetStore:
     def update(
         self, queue: MessageQueue, offset: QueueOffset, *, increase_only: bool = False
     ) -> None:
-        """Note how far the queue is consumed, in memory; frozen queues stay where they are."""
+        """Set the offset of a queue in memory; frozen queues do not change."""
         self._table.update(queue, offset, increase_only=increase_only)
 
     def freeze(self, queue: MessageQueue, offset: QueueOffset) -> None:
-        """Note an offset that nothing but `forget` changes any more."""
+        """Set an offset that only `forget` removes; later updates are ignored."""
         self._table.freeze(queue, offset)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Write these queues' offsets into the file, if any has changed; the others stay in it.
+        """Write these queues' offsets to the file if they have changed; others remain in it.
 
-        A disk that refuses is logged, and all is written next time. Cancelling stops the waiting;
-        the file is written all the same.
+        A disk error is logged, and all offsets are written next time. Cancelling stops the waiting;
+        the file is still written.
         """
         fresh = {
             queue: offset for queue in queues if (offset := self._table.get(queue)) is not None
@@ -134,7 +134,7 @@ class LocalOffsetStore:
         try:
             await asyncio.to_thread(self._save)
         except OSError as error:
-            log.error("offsets not kept path=%s error=%s", self.path, error)
+            log.error("cannot write offsets path=%s error=%s", self.path, error)
         else:
             self._written = max(self._written, version)
 
@@ -144,11 +144,11 @@ class LocalOffsetStore:
             save_with_backup(self._files, self.path, render(self._kept, strict=self._strict))
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop the queue from memory; the file keeps it."""
+        """Remove the queue from memory; the offset in the file remains."""
         self._table.forget(queue)
 
     def table(self) -> Mapping[MessageQueue, QueueOffset]:
-        """Give a copy of what is in memory."""
+        """Return a copy of the offsets in memory."""
         return self._table.copy()
 
 
@@ -177,10 +177,10 @@ def parse(data: bytes) -> dict[MessageQueue, QueueOffset]:
 
 def _entry(queue: Any, offset: Any) -> tuple[MessageQueue, QueueOffset]:
     if not isinstance(queue, dict):
-        raise ValueError(f"{queue!r} is no queue")
+        raise ValueError(f"{queue!r} is not a queue")
     topic, broker, number = (queue.get(name) for name in ("topic", "brokerName", "queueId"))
     if not (isinstance(topic, str) and isinstance(broker, str) and type(number) is int):
-        raise ValueError(f"{queue!r} is no queue")
+        raise ValueError(f"{queue!r} is not a queue")
     if type(offset) is not int or offset < 0:
-        raise ValueError(f"{offset!r} is no offset of {topic}@{broker}:{number}")
+        raise ValueError(f"{offset!r} is not an offset of {topic}@{broker}:{number}")
     return MessageQueue(topic, broker, number), QueueOffset(offset)

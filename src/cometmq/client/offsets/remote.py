@@ -23,11 +23,11 @@ RENEW_AFTER = 12
 
 
 class RemoteOffsetStore:
-    """Keeps a group's offsets at the brokers of the queues.
+    """Stores a group's offsets at the brokers of the queues.
 
     Args:
-        instance: whose connections are used.
-        group: whose offsets they are.
+        instance: the connections to use.
+        group: the consumer group.
     """
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
@@ -40,19 +40,19 @@ class RemoteOffsetStore:
         """Topics and brokers that have taken some offset."""
 
     async def load(self) -> None:
-        """Do nothing: each queue is asked for when it is begun."""
+        """Do nothing: each offset is read when its queue is assigned."""
 
     def position(self, queue: MessageQueue) -> QueueOffset | None:
-        """Give the offset in memory, or None when the queue has none; asks nobody."""
+        """Return the offset in memory, or None; sends no request."""
         return self._table.get(queue)
 
     async def stored(self, queue: MessageQueue) -> QueueOffset | None:
-        """Ask the queue's broker for the offset, and take it into memory; None if it has none.
+        """Read the offset from the queue's broker and take it into memory; None if it has none.
 
         Raises:
-            ClientError: nobody serves the queue now.
-            ResponseError: the broker refused for any reason but that it has no offset.
-            RemotingError: no answer.
+            ClientError: no broker serves the queue now.
+            ResponseError: the broker refused for another reason than a missing offset.
+            RemotingError: no response.
         """
         offset = await self._offsets.committed(self._group, queue)
         if offset is not None:
@@ -63,21 +63,21 @@ class RemoteOffsetStore:
     def update(
         self, queue: MessageQueue, offset: QueueOffset, *, increase_only: bool = False
     ) -> None:
-        """Note how far the queue is consumed, in memory; frozen queues stay where they are."""
+        """Set the offset of a queue in memory; frozen queues do not change."""
         self._table.update(queue, offset, increase_only=increase_only)
 
     def freeze(self, queue: MessageQueue, offset: QueueOffset) -> None:
-        """Note an offset that nothing but `forget` changes any more."""
+        """Set an offset that only `forget` removes; later updates are ignored."""
         self._table.freeze(queue, offset)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell the brokers these queues' offsets, all at once; returns when they have answered.
+        """Send these queues' offsets to their brokers in parallel; returns after the responses.
 
-        What a broker has already is told again only now and then. One that is no help is logged;
-        its queues are told again next time.
+        An unchanged offset is sent only from time to time. A failure is logged, and the offset is
+        sent again next time.
 
-        The first offset of a topic goes to a broker alone: RocketMQ's make a group's table of a
-        topic when they get it, and of two that come together they may keep but one.
+        The first offset of a topic is sent to a broker alone: a RocketMQ broker creates the
+        group's table for the topic on it, and may lose one of two parallel offsets.
         """
         due = [queue for queue in queues if self._is_due(queue)]
         firsts = {_place(queue): queue for queue in due if _place(queue) not in self._opened}
@@ -106,19 +106,21 @@ class RemoteOffsetStore:
         except CometError as error:
             level = logging.DEBUG if queue.broker_name in self._failing else logging.WARNING
             self._failing.add(queue.broker_name)
-            log.log(level, "offset not kept queue=%s offset=%d error=%s", queue, offset, error)
+            log.log(
+                level, "cannot commit an offset queue=%s offset=%d error=%s", queue, offset, error
+            )
             return False
         self._written[queue] = (offset, 0)
         self._opened.add(_place(queue))
         return True
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop the queue from memory; what its broker keeps stays."""
+        """Remove the queue from memory; the broker's offset remains."""
         self._table.forget(queue)
         self._written.pop(queue, None)
 
     def table(self) -> Mapping[MessageQueue, QueueOffset]:
-        """Give a copy of what is in memory."""
+        """Return a copy of the offsets in memory."""
         return self._table.copy()
 
 

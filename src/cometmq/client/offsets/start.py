@@ -16,11 +16,11 @@ from cometmq.protocol.bodies import ConsumeFromWhere
 
 
 class StartFrom(Enum):
-    """Where a group begins in a queue of which it has committed nothing."""
+    """Where a group starts in a queue without a committed offset."""
 
     LAST = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-    """Behind the newest message. Brokers start a group at 0 all the same while a queue's very
-    first message is still in memory."""
+    """After the newest message. A broker still starts a group at offset 0 while the first
+    message of the queue is in memory."""
     FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
     """At the oldest message."""
 

@@ -16,38 +16,38 @@ from cometmq.model.queue import MessageQueue
 
 
 class OffsetStore(Protocol):
-    """Keeps the offset of the next message that is to be consumed of each queue."""
+    """Stores for each queue the offset of the next message to consume."""
 
     async def load(self) -> None:
-        """Read what was kept before; called once, before anything else.
+        """Read the stored offsets; called once, before any other method.
 
         Raises:
-            StoreError: what was kept cannot be read, and neither can its older copy.
+            StoreError: neither the stored offsets nor their backup can be read.
         """
 
     def position(self, queue: MessageQueue) -> QueueOffset | None:
-        """Give the offset in memory, or None when the queue has none; asks nobody."""
+        """Return the offset in memory, or None; sends no request."""
 
     async def stored(self, queue: MessageQueue) -> QueueOffset | None:
-        """Give the offset that was kept, and take it into memory; None when there is none.
+        """Return the stored offset and take it into memory; None if there is none.
 
         Raises:
-            CometError: nobody could tell; the queue must not be started then.
+            CometError: the offset could not be read. The queue must not be consumed then.
         """
 
     def update(
         self, queue: MessageQueue, offset: QueueOffset, *, increase_only: bool = False
     ) -> None:
-        """Note how far the queue is consumed, in memory; frozen queues stay where they are."""
+        """Set the offset of a queue in memory; frozen queues do not change."""
 
     def freeze(self, queue: MessageQueue, offset: QueueOffset) -> None:
-        """Note an offset that nothing but `forget` changes any more, whatever comes in late."""
+        """Set an offset that only `forget` removes; later updates are ignored."""
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Write out these queues' offsets; a queue whose broker is no help is logged and kept."""
+        """Store the offsets of these queues. A failure is logged; the offset stays in memory."""
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop the queue from memory; what was kept stays."""
+        """Remove the queue from memory; the stored offset remains."""
 
     def table(self) -> Mapping[MessageQueue, QueueOffset]:
-        """Give a copy of what is in memory."""
+        """Return a copy of the offsets in memory."""

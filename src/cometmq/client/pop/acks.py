@@ -72,7 +72,7 @@ class Acks:
             )
             await self._tell(topic, handle, RequestCode.ACK_MESSAGE, header)
         except CometError as error:
-            log.warning("a message was not acknowledged topic=%s error=%s", topic, error)
+            log.warning("cannot acknowledge a message topic=%s error=%s", topic, error)
             return False
         return True
 
@@ -94,7 +94,7 @@ class Acks:
             )
             await self._tell(topic, handle, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
         except CometError as error:
-            log.warning("a message was not put off topic=%s error=%s", topic, error)
+            log.warning("cannot change an invisible time topic=%s error=%s", topic, error)
             return False
         return True
 

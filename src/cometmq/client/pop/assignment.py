@@ -1,9 +1,11 @@
 """Which queues this member pops: brokers divide them, and are asked now and then.
 
 Brokers that cannot be asked change nothing: what was divided before stays. For a group that is set
-to share its queues, a broker assigns all of its queues at once, as number -1.
+to share its queues, a broker assigns all of its queues at once, as number -1. A loop that has not
+moved for 120 s is replaced.
 
-Source: RebalanceImpl.getRebalanceResultFromBroker and updateMessageQueueAssignment, RocketMQ 5.3.
+Source: RebalanceImpl.getRebalanceResultFromBroker and updateMessageQueueAssignment, RocketMQ 5.3;
+PopProcessQueue.isPullExpired.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.group_calls import GroupCalls
 from cometmq.client.instance import ClientInstance
 from cometmq.client.pop.consumer_loop import PopLoop
 from cometmq.client.pop.service import PopQueue
-from cometmq.model.errors import CometError
+from cometmq.client.troubles import Troubles
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import MessageModel
 from cometmq.remoting.tasks import Supervisor
@@ -61,6 +64,12 @@ class Assignment:
         self._on_divided = on_divided
         self._interval_s = interval_s
         self._tasks = tasks
+        self._dividing = Troubles(
+            log,
+            fails="rebalance failed, assignment unchanged",
+            works="queues are assigned again",
+            name="topic",
+        )
         self._loops: dict[MessageQueue, PopLoop] = {}
         self._retired: list[PopLoop] = []
         self._called = asyncio.Event()
@@ -119,15 +128,34 @@ class Assignment:
 
     async def refresh(self) -> None:
         """Ask about every topic now; a broker that is no help changes nothing."""
+        self._replace_failed()
         topics = set(self._topics())
         for topic in sorted(topics):
             try:
                 await self._divide(topic)
-            except CometError as error:
-                log.info("queues stay as they are topic=%s error=%s", topic, error)
+            except BaseException as error:
+                if not is_own_failure(error):
+                    raise
+                self._dividing.failed(topic, error)
+            else:
+                self._dividing.worked(topic)
         for queue in self.queues():
             if queue.topic not in topics:
                 self._give_up(queue)
+
+    def _replace_failed(self) -> None:
+        """Begin anew with queues whose loops do not move any more."""
+        for queue in self.queues():
+            loop = self._loops[queue]
+            if loop.failed:
+                log.warning("a queue is not popped any more and is begun anew queue=%s", queue)
+                self._give_up(queue)
+                loop.abandon()
+                self._begin(queue)
+
+    def _begin(self, queue: MessageQueue) -> None:
+        loop = self._loops[queue] = self._make_loop(PopQueue(queue))
+        loop.start(self._tasks)
 
     def _give_up(self, queue: MessageQueue) -> None:
         loop = self._loops.pop(queue)
@@ -145,8 +173,7 @@ class Assignment:
         for queue in before - mine:
             self._give_up(queue)
         for queue in sorted(mine - before):
-            loop = self._loops[queue] = self._make_loop(PopQueue(queue))
-            loop.start(self._tasks)
+            self._begin(queue)
         if mine != before:
-            log.info("queues assigned topic=%s group=%s mine=%d", topic, self._group, len(mine))
+            log.info("queues assigned topic=%s group=%s assigned=%d", topic, self._group, len(mine))
             await self._on_divided(topic, sorted(mine))

@@ -8,18 +8,20 @@ Source: DefaultMQPushConsumer with clientRebalance off, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.config import ClientSettings, PopSettings, layered, read_tables, shared_out
 from cometmq.client.consistency import Difference, SubscriptionWatch
 from cometmq.client.errors import ClientClosedError
 from cometmq.client.handlers import BatchHandler, MessageHandler, QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.instance import ClientInstance, Membership
-from cometmq.client.lifetime import Lifetime
+from cometmq.client.lifetime import Lifetime, Starting
 from cometmq.client.offsets.start import StartFrom, consume_from_where
 from cometmq.client.pop.engine import PopEngine, PopWish
 from cometmq.client.push.direct import consume_directly
@@ -54,32 +56,34 @@ _CODES = (
 
 
 class PopConsumer(Lifetime):
-    """Calls a handler with each message that brokers of 5.0 and later hand out.
+    """Calls a handler with messages that brokers of RocketMQ 5 hand out one by one.
+
+    CometMQ's broker refuses pop consumption.
 
     Args:
-        name_servers: ``host:port;host:port``, or a sequence of addresses; empty for what the
-            settings or the environment say.
-        group: the members with this name share the messages; all of them should be pop consumers.
-        handler: is called with one message. Returning means done; raising means that the message
-            comes again, after 10 s first and later each time.
-        batch_handler: is called with several messages of one queue, and a context.
-        subscriptions: by topic, tags like ``a || b`` or a `Filter`.
-        start_from: where a group begins that has consumed nothing.
-        on_queues: is told which queues brokers assign to this member; number -1 stands for all of
-            a broker's.
-        hooks: watch the handler's calls, or take messages out before.
-        settings: the consumer's settings.
-        client: settings of its connections.
-        instance: share these connections; the caller starts and closes them.
+        name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the settings
+            and then the environment are used.
+        group: the consumer group. Its members share the messages; all should be pop consumers.
+        handler: called with one message. When it returns, the message is acknowledged. When it
+            raises, the message is redelivered after 10 s, and later each time.
+        batch_handler: called with several messages of one queue, and a context.
+        subscriptions: topic to tags such as ``a || b``, or to a `Filter`.
+        start_from: where a new group starts.
+        on_queues: called with the queues that the brokers assign to this member. Queue -1 stands
+            for all queues of a broker.
+        hooks: run around handler calls, or remove messages before them.
+        settings: the settings of the consumer.
+        client: the settings of its connections.
+        instance: a shared instance to use. The caller starts and closes it.
         config: a TOML file with settings.
-        options: single settings of either kind, by name; they win over all others.
+        options: single settings of either kind, by name. They override all others.
 
-    Delivery is at least once: a handler that takes longer than ``invisible_ms`` has its message
-    handed out again meanwhile.
+    Delivery is at least once. If a handler runs longer than the invisible time
+    (``invisible_ms``), the message is redelivered meanwhile.
 
     Raises:
-        ConfigError: not just one handler was given, or a setting makes no sense.
-        InvalidNameError: the group's name breaks the rules.
+        ConfigError: there is not exactly one handler, or a setting is invalid.
+        InvalidNameError: the group name is invalid.
 
     Example:
         ``async with PopConsumer("127.0.0.1:9876", group="billing", handler=bill,``
@@ -108,7 +112,9 @@ class PopConsumer(Lifetime):
         if (handler is None) == (batch_handler is None):
             raise ConfigError(f"consumer {group}: give either a handler or a batch_handler")
         if not isinstance(start_from, StartFrom):
-            raise ConfigError(f"consumer {group}: pops begin at the first or the last message")
+            raise ConfigError(
+                f"consumer {group}: start_from: expected StartFrom.FIRST or StartFrom.LAST"
+            )
         tables = read_tables(config) if config else None
         own, conn = shared_out(options, PopSettings, ClientSettings)
         self._settings = layered(PopSettings, keywords=own, given=settings, tables=tables)
@@ -135,6 +141,7 @@ class PopConsumer(Lifetime):
         self._running = False
         self._opened = False
         self._retained = False
+        self._starting = Starting(self._begin, f"pop consumer {group}.start")
         self._ending = Ending(f"pop consumer {group}.stop")
 
     def _consume_hooks(self, hooks: Sequence[ConsumeHook | FilterHook]) -> list[ConsumeHook]:
@@ -147,26 +154,26 @@ class PopConsumer(Lifetime):
 
     @property
     def group(self) -> str:
-        """The consumer's group."""
+        """The consumer group."""
         return self._group
 
     @property
     def client_id(self) -> str:
-        """The id by which brokers know this member."""
+        """The id of this member at the brokers."""
         return self._instance.client_id
 
     @property
     def settings(self) -> PopSettings:
-        """The settings in force, from wherever they came."""
+        """The settings that are in effect."""
         return self._settings
 
     @property
     def running(self) -> bool:
-        """Whether it was started and is not being closed."""
+        """Whether the consumer is started and not closing."""
         return self._running
 
     def membership(self) -> Membership:
-        """Say what the heartbeat tells of this consumer."""
+        """Return this consumer's entry in the heartbeat."""
         data = ConsumerData(
             group_name=self._engine.group,
             consume_type=ConsumeType.CONSUME_PASSIVELY,
@@ -177,28 +184,39 @@ class PopConsumer(Lifetime):
         return Membership(consumers=[data])
 
     async def start(self) -> None:
-        """Join the group and begin to consume.
+        """Join the group and start to consume.
 
         Raises:
-            ClientError: the client has a consumer of this group already.
-            ClientClosedError: it was closed before.
-            ConfigError: a broker cannot filter as a subscription asks for; the consumer is closed.
-            ResponseError: a broker cannot hand out messages like this: it is older than 5.0, or
-                does not serve it; the consumer is closed.
+            ClientError: the client already has a consumer of this group.
+            ClientClosedError: the consumer was closed before, or during the start. Cancelling one
+                of several calls closes it, too.
+            ConfigError: a broker does not support the filter of a subscription. The consumer is
+                closed.
+            ResponseError: a broker is older than RocketMQ 5.0 or does not serve pop. The consumer
+                is closed.
         """
         if self._running:
             return
         if self._ending.begun:
-            raise ClientClosedError(f"consumer {self._group} was closed: make a new one")
-        await self._lease.open(self)
-        self._opened = True
+            raise ClientClosedError(f"consumer {self._group} is closed: create a new one")
         try:
-            await self._begin()
-        except BaseException:
-            await self.abort()
+            await self._starting.run()
+            self._check_open()
+        except BaseException as error:
+            other_cancelled = isinstance(error, asyncio.CancelledError) and is_own_failure(error)
+            interrupted = self._ending.begun or other_cancelled
+            await self._starting.interrupt()
+            if self._opened or interrupted:
+                await self._ending.come(self._stop(0.0))
+            if interrupted and is_own_failure(error):
+                raise ClientClosedError(
+                    f"consumer {self._group} was closed while it started: create a new one"
+                ) from error
             raise
 
     async def _begin(self) -> None:
+        await self._lease.open(self)
+        self._opened = True
         if self._traces is not None:
             self._traces.retain()
             self._retained = True
@@ -215,50 +233,59 @@ class PopConsumer(Lifetime):
         self._running = True
 
     async def close(self) -> None:
-        """Stop in good order; further calls do nothing but wait for the end.
+        """Stop consuming and leave the group. Further calls only wait for the end.
 
-        Handlers that run may end within ``stop_ms`` and are cancelled then. What was taken and not
-        begun is handed out again once its time is over. Cancelling stops the waiting, not the
-        stopping.
+        Running handlers have ``stop_ms`` to return and are cancelled after that. Messages that no
+        handler has received are redelivered when their invisible time is over. Cancelling stops the
+        waiting, not the closing.
         """
         await self._ending.come(self._stop(self._settings.stop_ms / 1000))
 
     async def abort(self) -> None:
-        """Stop at once: handlers are cancelled, and what they were at is handed out again."""
+        """Stop at once: cancel the handlers. Their messages are redelivered."""
         if self._ending.under_way:
             await self._engine.service.stop(grace_s=0)
         await self._ending.come(self._stop(0.0))
 
     async def _stop(self, grace_s: float) -> None:
+        await self._starting.interrupt()
         self._running = False
-        self._instance.requests.forget(self._engine.group, *_CODES)
-        self._engine.tasks.end(f"consumer {self._group} was closed")
-        await self._engine.stop(grace_s=grace_s)
-        if self._retained and self._traces is not None:
-            self._retained = False
-            await self._traces.release()
         if self._opened:
-            self._opened = False
-            await self._lease.close(self)
+            self._instance.requests.forget(self._engine.group, *_CODES)
+        self._engine.tasks.end(f"consumer {self._group} was closed")
+        try:
+            await self._engine.stop(grace_s=grace_s)
+        finally:
+            await self._release()
+
+    async def _release(self) -> None:
+        try:
+            if self._retained and self._traces is not None:
+                self._retained = False
+                await self._traces.release()
+        finally:
+            if self._opened:
+                self._opened = False
+                await self._lease.close(self)
 
     async def until_failed(self) -> None:
-        """Wait until the consumer breaks for good, and raise what broke it; never return.
+        """Wait until the consumer fails permanently, and raise the error. It never returns.
 
         Raises:
-            ClientClosedError: it was closed.
+            ClientClosedError: the consumer was closed.
         """
         await self._engine.tasks.until_failed()
 
     # --- orders -------------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
-        """Consume a topic too, or filter it differently from now on.
+        """Subscribe to a topic, or change its filter.
 
         Raises:
             ClientClosedError: the consumer was closed.
-            InvalidNameError: the topic's name breaks the rules.
-            ConfigError: the filter makes no sense, or a broker cannot filter like this; nothing has
-                changed.
+            InvalidNameError: the topic name is invalid.
+            ConfigError: the filter is invalid, or a broker does not support it. The subscription
+                is unchanged.
         """
         self._check_open()
         if self._running:
@@ -269,7 +296,7 @@ class PopConsumer(Lifetime):
         await self._tell_subscriptions()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no longer.
+        """Unsubscribe from a topic.
 
         Raises:
             ClientClosedError: the consumer was closed.
@@ -286,30 +313,30 @@ class PopConsumer(Lifetime):
             self._engine.assignment.call()
 
     def disagreements(self) -> list[Difference]:
-        """Give what other members of the group subscribe differently, as last seen."""
+        """Return the subscriptions of other members that differ, as last seen."""
         return self._watch.disagreements()
 
     @property
     def suspended(self) -> bool:
-        """Whether nothing is popped for now."""
+        """Whether popping is suspended."""
         return self._engine.suspended
 
     def suspend(self) -> None:
-        """Ask for nothing more until `resume`; what was taken is still consumed."""
+        """Stop popping until `resume`. Messages that are already received are consumed."""
         self._check_open()
         self._engine.suspended = True
 
     def resume(self) -> None:
-        """Ask again."""
+        """Pop again."""
         self._check_open()
         self._engine.suspended = False
         self._engine.assignment.wake()
 
     def set_concurrency(self, count: int) -> None:
-        """Run this many handler calls at a time from now on; running ones go on.
+        """Change the number of handler calls that run at a time. Running calls continue.
 
         Raises:
-            ConfigError: it is not from 1 to 1,000.
+            ConfigError: the number is not from 1 to 1,000.
         """
         if not 1 <= count <= CONCURRENCY_MAX:
             raise ConfigError(f"concurrency {count}: expected 1 to {CONCURRENCY_MAX}")
@@ -322,11 +349,11 @@ class PopConsumer(Lifetime):
     # --- questions ----------------------------------------------------------------------------
 
     def queues(self) -> list[MessageQueue]:
-        """Give the queues that brokers assign to this member; -1 stands for all of a broker's."""
+        """Return the queues that brokers assign to this member; -1 stands for all of a broker."""
         return [self._engine.handling.shown(queue) for queue in self._engine.assignment.queues()]
 
     def running_info(self) -> ConsumerRunningInfo:
-        """Give what administrators are told: settings, queues, rates."""
+        """Return this consumer's settings, queues and rates, as administrators see them."""
         engine = self._engine
         now_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
         return ConsumerRunningInfo(

@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.config.pop import PopSettings
 from cometmq.client.errors import QueueNotFoundError
 from cometmq.client.instance import ClientInstance
@@ -24,7 +25,8 @@ from cometmq.client.pop.service import Popped, PopQueue, PopService
 from cometmq.client.push.statistics import Statistics
 from cometmq.client.queues.contracts import MessageFilter
 from cometmq.client.subscription import Filter
-from cometmq.model.errors import CometError, ResponseError
+from cometmq.client.troubles import trace_of
+from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import PopMessageRequest, PopMessageResponse
@@ -39,6 +41,10 @@ QUICK_S = 0.01
 """An answer without messages that comes sooner was not held by the broker."""
 LOOK_S = 1.0
 JITTER = 0.2
+POP_EXPIRED_S = 120.0
+"""A queue whose loop has not moved for so long is popped by a new loop."""
+STOP_S = 1.0
+"""Time for a loop to end once it is cancelled."""
 
 _NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 
@@ -108,12 +114,22 @@ class PopLoop:
         """Whether nothing is under way any more."""
         return self._task is None or self._task.done()
 
-    async def stop(self) -> None:
-        """Stop popping; what a request that is held still brings comes again later."""
-        self.source.dropped = True
+    @property
+    def failed(self) -> bool:
+        """Whether nothing is popped any more though the queue is assigned still."""
+        return self.ended or self.source.idle_s() > POP_EXPIRED_S
+
+    def abandon(self) -> None:
+        """Stop popping, and wait for nothing."""
+        self.retire()
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait([self._task])
+
+    async def stop(self) -> None:
+        """Stop popping; what a request that is held still brings comes again later."""
+        self.abandon()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=STOP_S)
 
     def wake(self) -> None:
         """Look again at once whether there is something to wait for."""
@@ -121,19 +137,30 @@ class PopLoop:
 
     async def _run(self) -> None:
         while not self.source.dropped:
+            self.source.active_at = time.monotonic()
             wanted = self._wanted()
             if self._suspended() or wanted is None:
                 await self._pause(LOOK_S)
                 continue
-            await self.source.below(self._settings.queue_messages_max)
-            if self.source.dropped:
-                return
+            if not await self._has_room() or self.source.dropped:
+                continue
             try:
                 await self._pop(wanted)
-            except CometError as error:
+            except BaseException as error:
+                if not is_own_failure(error):
+                    raise
                 await self._recover(error)
             else:
                 self._recovered()
+
+    async def _has_room(self) -> bool:
+        """Wait a moment for handlers to be through with messages; False if too many are left."""
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self.source.below(self._settings.queue_messages_max)
+        except TimeoutError:
+            return False
+        return True
 
     async def _pause(self, seconds: float) -> None:
         self._woken.clear()
@@ -194,12 +221,13 @@ class PopLoop:
             if id(message) not in ids:
                 await self._acks.done(queue.topic, handle)
 
-    async def _recover(self, error: CometError) -> None:
+    async def _recover(self, error: BaseException) -> None:
         self._failures += 1
         log.log(
             logging.WARNING if self._failures == 1 else logging.DEBUG,
-            "a pop failed, trying again queue=%s group=%s failures=%d error=%s: %s",
+            "pop failed, retrying queue=%s group=%s failures=%d error=%s: %s",
             *(self.source.queue, self._group, self._failures, type(error).__name__, error),
+            exc_info=trace_of(error),
         )
         if isinstance(error, ResponseError) and error.code == ResponseCode.FLOW_CONTROL:
             await asyncio.sleep(BROKER_BUSY_S)
@@ -209,5 +237,5 @@ class PopLoop:
 
     def _recovered(self) -> None:
         if self._failures:
-            log.info("pops succeed again queue=%s", self.source.queue)
+            log.info("pop succeeds again queue=%s", self.source.queue)
             self._failures = 0

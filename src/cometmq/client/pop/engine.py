@@ -177,14 +177,14 @@ class PopEngine:
         except BaseException as error:
             if not is_own_failure(error):
                 raise
-            log.exception("a listener of queues failed topic=%s group=%s", topic, self.group)
+            log.exception("on_queues callback failed topic=%s group=%s", topic, self.group)
 
     def _keep(self, queue: MessageQueue, messages: list[StoredMessage]) -> list[StoredMessage]:
         for hook in self.wish.filter_hooks:
             try:
                 messages = hook.keep(self.wish.group, self.handling.shown(queue), messages)
             except Exception:
-                log.exception("a filter hook failed group=%s queue=%s", self.group, queue)
+                log.exception("filter hook failed group=%s queue=%s", self.group, queue)
         return messages
 
     def _show(self, messages: Sequence[StoredMessage]) -> None:

@@ -29,7 +29,7 @@ _PARTS_MIN = 7
 
 
 class HandleError(ProtocolError):
-    """A receipt, or what it is made of, has not the form it should have."""
+    """A receipt handle, or a part of it, has the wrong format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,7 @@ class Handle:
                 offset=int(parts[7]) if len(parts) > _PARTS_MIN else offset or 0,
             )
         except ValueError:
-            raise HandleError(
-                f"receipt {text!r} has something else where a number stands"
-            ) from None
+            raise HandleError(f"receipt {text!r} has a part that is not a number") from None
 
     def topic(self, topic: str, group: str) -> str:
         """Give the topic that the message lies in.
@@ -93,7 +91,7 @@ class Handle:
             return f"{RETRY_PREFIX}{group}_{topic}"
         if self.kind == RETRY_V2:
             return f"{RETRY_PREFIX}{group}+{topic}"
-        raise HandleError(f"receipt {self.text!r} names the unknown place {self.kind!r}")
+        raise HandleError(f"receipt {self.text!r} has the unknown topic kind {self.kind!r}")
 
     def expires_ms(self) -> int:
         """Give the time when others see the message again, by the broker's clock."""

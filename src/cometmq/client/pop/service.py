@@ -45,6 +45,8 @@ class PopQueue:
         """Whether it is not this consumer's any more; what was popped is still consumed."""
         self.popped_at = time.monotonic()
         """When the last request was sent, in seconds of the steady clock."""
+        self.active_at = time.monotonic()
+        """When its loop last looked whether to pop, in seconds of the steady clock."""
         self._waiting = 0
         self._room = asyncio.Event()
 
@@ -61,6 +63,10 @@ class PopQueue:
         """Note that so many messages were answered for, or left alone."""
         self._waiting -= count
         self._room.set()
+
+    def idle_s(self) -> float:
+        """Give how long its loop has not moved, in seconds."""
+        return time.monotonic() - self.active_at
 
     async def below(self, limit: int) -> None:
         """Wait until no more than ``limit`` messages wait."""
@@ -199,7 +205,7 @@ def _is_over(popped: Popped) -> bool:
     over = time.monotonic() - popped.got_at >= shortest_ms / 1000
     if over:
         log.info(
-            "popped messages waited too long and come again topic=%s messages=%d",
+            "invisible time expired, messages are redelivered topic=%s messages=%d",
             popped.topic,
             len(popped.messages),
         )

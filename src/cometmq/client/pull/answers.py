@@ -119,7 +119,7 @@ class Answers:
     def _reset(self, request: Request) -> None:
         for queue, offset in offsets_in(request.body).items():
             if queue in self._fetcher.queues:
-                log.info("a queue was moved by an administrator queue=%s offset=%d", queue, offset)
+                log.info("offset reset by an administrator queue=%s offset=%d", queue, offset)
                 self._move(queue, offset)
 
     def _status(self, request: Request) -> Response:

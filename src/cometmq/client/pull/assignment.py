@@ -46,7 +46,7 @@ class Chosen:
         """
         if self.mode is not None and self.mode is not mode:
             raise WrongModeError(
-                f"this consumer {self.mode.value}: one that {mode.value} must be another one"
+                f"this consumer {self.mode.value}: use another consumer that {mode.value}"
             )
 
 

@@ -12,13 +12,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.config import ClientSettings, PullSettings
 from cometmq.client.consistency import Difference, SubscriptionWatch
 from cometmq.client.errors import ClientClosedError, ClientError
+from cometmq.client.fetching import UNLIMITED
 from cometmq.client.handlers import QueueListener
-from cometmq.client.hooks import ConsumeEnd, ConsumeHook, FilterHook
+from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.instance import ClientInstance, Membership
-from cometmq.client.lifetime import Ending
+from cometmq.client.lifetime import Ending, Starting
 from cometmq.client.offsets import OffsetStore, StartFrom, consume_from_where
 from cometmq.client.pull.answers import Answers
 from cometmq.client.pull.assignment import Mode, Ownership
@@ -31,7 +33,6 @@ from cometmq.client.push.sending_back import SendingBack
 from cometmq.client.rebalance import AllocationStrategy, Averagely
 from cometmq.client.rebalance.rebalancer import Rebalancer
 from cometmq.client.subscription import Filter
-from cometmq.model.errors import CometError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -43,34 +44,37 @@ log = logging.getLogger(__name__)
 
 
 class PullConsumer(PlaceCalls):
-    """Reads queues when the application asks, and commits how far it came.
+    """Reads queues in the application's own loop, and commits offsets.
 
-    Its queues are either told (`assign`) or those that fall to it when the members of its group
-    divide the queues of topics (`subscribe`); one consumer does one or the other.
+    Use `subscribe` to share the queues of topics with the other members of the group, or `assign`
+    to choose queues. One consumer uses one of the two.
 
     Args:
         name_servers: ``host:port;host:port``, or a sequence of addresses.
-        group: whose place is kept.
-        subscriptions: topics to subscribe to at the start, and what is wanted of each.
-        start_from: where to begin in a queue of which the group has committed nothing; a time means
-            the first message stored then or later.
-        broadcast: every member reads all queues of the topics it subscribes to, and keeps its
-            places itself.
-        strategy: divides the queues; every member of the group must use the same one.
-        offset_store: where places are kept; by default the brokers, or a file when broadcasting.
-        on_queues: told a topic, its queues, and those that are this consumer's, whenever they were
-            divided anew; when queues are assigned, whenever the queues of a topic change.
-        hooks: see what is handed out, or take messages out of what was fetched.
-        settings: the consumer's settings.
-        client: settings of its connections.
-        instance: share these connections instead of opening own ones; the caller starts and
-            closes them.
+        group: the consumer group, which owns the committed offsets.
+        subscriptions: topics to subscribe to at the start: topic to tags or `Filter`.
+        start_from: where to start in a queue without a committed offset. A time means the first
+            message stored at that time or later.
+        broadcast: this consumer reads all queues of its topics and stores its own offsets.
+        strategy: allocates the queues to members. All members must use the same strategy.
+        offset_store: stores the offsets; by default the brokers, or a local file if ``broadcast``.
+        on_queues: called with a topic, its queues and the assigned ones after each rebalance. With
+            `assign`, called when the queues of a topic change.
+        hooks: run around deliveries, or remove fetched messages.
+        settings: the settings of the consumer.
+        client: the settings of its connections.
+        instance: a shared instance to use instead of new connections. The caller starts and
+            closes it.
         config: a TOML file with tables ``[pull]`` and ``[client]``.
         options: settings of `PullSettings` and `ClientSettings` by name.
 
-    Delivery is at least once: a message counts as finished when the next one is asked for, and
-    finished messages are committed every few seconds and on closing. What was handed out and not
-    committed is handed out again after a crash. One task at a time may ask for messages.
+    Delivery is at least once. A message counts as consumed when the task that received it requests
+    the next one. Consumed messages are committed every few seconds and on closing. After a crash,
+    messages that are not committed are redelivered.
+
+    Several tasks may read. Each message goes to one of them. The unfinished messages of a task, and
+    all later messages of the same queue, are not committed before that task requests more or
+    commits. If a task fails or is cancelled, its unfinished messages are redelivered.
 
     Example:
         ``async with PullConsumer("127.0.0.1:9876", group="audit") as consumer:``
@@ -120,8 +124,9 @@ class PullConsumer(PlaceCalls):
             mine=lambda: self._fetcher.queues,
             tasks=self._tasks,
         )
-        self._closed = False
         self._dividing = False
+        self._store_error: BaseException | None = None
+        self._starting = Starting(self._start, f"pull consumer {group}.start")
         self._ending = Ending(self._close, f"pull consumer {group}.close")
         self._sending_back = SendingBack(
             self._instance,
@@ -157,7 +162,7 @@ class PullConsumer(PlaceCalls):
             self._note_subscription(topic, Filter.of(wanted))
 
     def membership(self) -> Membership:
-        """Say what the heartbeat tells of this consumer."""
+        """Return this consumer's entry in the heartbeat."""
         model = MessageModel.BROADCASTING if self._broadcast else MessageModel.CLUSTERING
         data = ConsumerData(
             group_name=self._group,
@@ -172,30 +177,42 @@ class PullConsumer(PlaceCalls):
         return Membership(consumers=[data])
 
     async def start(self) -> None:
-        """Make the consumer ready, and let it join its group if it subscribes to topics.
+        """Connect, and join the group if there are subscriptions.
 
         Raises:
-            ClientError: the shared instance has a consumer of this group already.
-            ClientClosedError: it was closed before.
-            ConfigError: a broker cannot filter as a subscription wants; the consumer is closed.
-            RemotingError: a broker did not say whether it can.
-            StoreError: the kept places cannot be read.
+            ClientError: the shared instance already has a consumer of this group.
+            ClientClosedError: the consumer was closed before, or during the start. Cancelling one
+                of several calls closes it, too.
+            ConfigError: a broker does not support the filter of a subscription. The consumer is
+                closed.
+            RemotingError: a broker did not respond to the check of the filter.
+            StoreError: the stored offsets cannot be read.
         """
         if self._open:
             return
         if self._closed:
-            raise ClientClosedError(f"consumer {self._plain_group} was closed: make a new one")
+            raise ClientClosedError(f"consumer {self._plain_group} is closed: create a new one")
         try:
-            await self._lease.open(self)
-            await self._places.load()
-            await check_filters(self._instance, self._group, self._filters)
-            self._begin()
-            if self._chosen.mode is Mode.SUBSCRIBED:
-                await join(self._instance, list(self._filters))
-                self._begin_dividing()
-        except BaseException:
-            await self.close()
+            await self._starting.run()
+            if self._closed:
+                raise ClientClosedError(f"consumer {self._plain_group} was closed")
+        except BaseException as error:
+            interrupted, self._closed = self._closed, True
+            await self._ending.reached()
+            if interrupted and is_own_failure(error):
+                raise ClientClosedError(
+                    f"consumer {self._plain_group} was closed while it started: create a new one"
+                ) from error
             raise
+
+    async def _start(self) -> None:
+        await self._lease.open(self)
+        await self._places.load()
+        await check_filters(self._instance, self._group, self._filters)
+        self._begin()
+        if self._chosen.mode is Mode.SUBSCRIBED:
+            await join(self._instance, list(self._filters))
+            self._begin_dividing()
 
     def _begin(self) -> None:
         self._open = True
@@ -213,43 +230,53 @@ class PullConsumer(PlaceCalls):
             self._watch.start(self._tasks)
 
     async def close(self) -> None:
-        """Commit what is finished, tell the brokers goodbye and close the connections.
+        """Commit consumed messages, unregister from the brokers and close the connections.
 
-        Whoever waits for a message is told that there are no more. Cancelling stops the waiting,
-        not the closing.
+        Tasks that wait for a message receive the end of the iteration. Cancelling stops the
+        waiting, not the closing. An error of the ``offset_store`` is raised once, after everything
+        else is closed.
         """
         self._closed = True
         await self._ending.reached()
+        error, self._store_error = self._store_error, None
+        if error is not None:
+            raise error
 
     async def _close(self) -> None:
+        await self._starting.interrupt()
         was_open, self._open = self._open, False
         self._answers.end()
         self._listening.end()
         await self._rebalancer.stop()
         await self._tasks.cancel()
+        self._positions.count_finished()
         await self._fetcher.stop()
         if was_open and self._settings.auto_commit_ms:
             await self._commit_at_close()
-        self._deliveries.end()
-        await self._traces_end()
+        for hand in self._positions.hands.values():
+            self._deliveries.end(hand.delivery)
+        self._positions.hands.clear()
         self._listening.close()
-        await self._lease.close(self)
+        try:
+            await self._traces_end()
+        finally:
+            await self._lease.close(self)
 
     async def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
-        """Read this consumer's share of a topic from soon on; a second time replaces the first.
+        """Subscribe to a topic; a second call replaces the filter of the first.
 
-        The members of the group divide the topic's queues among them. One that does not exist yet
-        is read once it does.
+        The group divides the topic's queues among its members. If the topic does not exist yet,
+        reading starts when it exists.
 
         Args:
             topic: the topic.
-            wanted: tags like ``a || b``, or a `Filter`.
+            wanted: tags such as ``a || b``, or a `Filter`.
 
         Raises:
-            WrongModeError: this consumer is assigned queues.
-            ClientClosedError: it was closed.
-            ConfigError: the filter makes no sense, or a broker cannot filter by it.
-            InvalidNameError: the topic's name breaks the rules.
+            WrongModeError: this consumer uses `assign`.
+            ClientClosedError: the consumer was closed.
+            ConfigError: the filter is invalid, or a broker does not support it.
+            InvalidNameError: the topic name is invalid.
         """
         self._chosen.check(Mode.SUBSCRIBED)
         chosen = Filter.of(wanted)
@@ -272,10 +299,10 @@ class PullConsumer(PlaceCalls):
             self._watch.wake()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Read nothing of a topic any more; what is finished is committed.
+        """Unsubscribe from a topic, and commit its consumed messages.
 
         Raises:
-            WrongModeError: this consumer is assigned queues.
+            WrongModeError: this consumer uses `assign`.
         """
         self._chosen.check(Mode.SUBSCRIBED)
         name = self._names.wrap_topic(topic)
@@ -288,16 +315,16 @@ class PullConsumer(PlaceCalls):
             self._watch.wake()
 
     def disagreements(self) -> list[Difference]:
-        """Give what other members of the group subscribe differently, as last seen."""
+        """Return the subscriptions of other members that differ, as last seen."""
         return self._watch.disagreements()
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        """Give the queues of a topic that can be read, and let ``on_queues`` hear of changes.
+        """Return the readable queues of a topic. `on_queues` then reports changes of this topic.
 
         Raises:
             ClientClosedError: the consumer is not running.
-            TopicNotFoundError: no broker serves the topic.
-            NameServerError: no name server answered.
+            TopicNotFoundError: no broker has the topic.
+            NameServerError: no name server responded.
         """
         self._check_running()
         name = self._names.wrap_topic(topic)
@@ -306,20 +333,20 @@ class PullConsumer(PlaceCalls):
         return [self._plain(queue) for queue in queues]
 
     async def assign(self, queues: Iterable[MessageQueue], *, wanted: str | Filter = "*") -> None:
-        """Read these queues from now on, and no others.
+        """Read these queues and no others.
 
-        Queues that were assigned before go on where they are; new ones begin at the committed
-        offset, or where ``start_from`` says. What is finished of the others is committed, unless
-        that is left to `commit`.
+        Queues that were assigned before continue at their position. New queues start at the
+        committed offset, or at ``start_from``. For queues that are released, consumed messages are
+        committed, unless automatic commits are off.
 
         Args:
-            queues: the queues; none stops all reading.
-            wanted: tags like ``a || b``, or a `Filter`.
+            queues: the queues; an empty iterable stops all reading.
+            wanted: tags such as ``a || b``, or a `Filter`.
 
         Raises:
             ClientClosedError: the consumer is not running.
             WrongModeError: this consumer subscribes to topics.
-            ConfigError: the filter makes no sense, or a broker cannot filter by it.
+            ConfigError: the filter is invalid, or a broker does not support it.
         """
         self._check_running()
         self._chosen.check(Mode.ASSIGNED)
@@ -352,45 +379,40 @@ class PullConsumer(PlaceCalls):
         if self._closed:
             raise StopAsyncIteration
         self._check_running()
-        self._finish_handed_out()
-        if not await self._fill():
+        hand = await self._receive(1)
+        if hand is None:
             raise StopAsyncIteration
-        message = self._positions.hand_out_one()
-        self._deliveries.begin(message.queue, [message])
-        return message
+        return hand.messages[0]
 
     async def poll(self, timeout: float = 5.0) -> list[StoredMessage]:
-        """Take the messages that wait, or wait for some; all are of one queue.
+        """Return the fetched messages of one queue, or wait for messages.
 
         Args:
-            timeout: seconds to wait for a first one.
+            timeout: seconds to wait for the first message.
 
         Returns:
-            Messages in order; empty if none came in time.
+            Messages in queue order; empty if none arrived in time.
 
         Raises:
             ClientClosedError: the consumer is not running.
         """
         self._check_running()
-        self._finish_handed_out()
         try:
             async with asyncio.timeout(timeout):
-                going_on = await self._fill()
+                hand = await self._receive(UNLIMITED)
         except TimeoutError:
             return []
-        if not going_on:
+        if hand is None:
             raise ClientClosedError(f"the consumer of {self._plain_group} is closed")
-        messages = self._positions.hand_out_all()
-        self._deliveries.begin(messages[0].queue, messages)
-        return messages
+        return hand.messages
 
     def take_back(self) -> None:
-        """Hand out again, next time, what was handed out last: it is not finished.
+        """Redeliver the messages that the caller received last: they are not consumed.
 
-        Nothing happens if that was committed, or its queue moved or given up meanwhile.
+        Does nothing if they are committed, or if their queue was moved or released meanwhile.
         """
-        self._positions.take_back()
-        self._deliveries.end(ConsumeEnd.FAILED)
+        for reader in self._callers_hands():
+            self._take_back(reader)
 
     async def pull(
         self,
@@ -402,23 +424,23 @@ class PullConsumer(PlaceCalls):
         wait: float = 0.0,
         timeout: float = 10.0,
     ) -> PullResult:
-        """Ask once for the messages of a queue from an offset on; assigns and commits nothing.
+        """Pull messages of a queue once, from an offset. Assigns and commits nothing.
 
         Args:
             queue: any queue of any topic.
-            offset: of the first wanted message.
-            wanted: tags like ``a || b``, or a `Filter`.
-            max_messages: 1 to 1024; brokers give at most 32 of those in memory at once.
-            wait: seconds that the broker may wait for a message to come, 0 to 120.
-            timeout: seconds for the answer beyond ``wait``.
+            offset: the queue offset of the first message.
+            wanted: tags such as ``a || b``, or a `Filter`.
+            max_messages: 1 to 1024. A broker returns at most 32 messages that are in memory.
+            wait: seconds that the broker may hold the pull until a message arrives, 0 to 120.
+            timeout: seconds for the response, in addition to ``wait``.
 
         Returns:
-            A status, the messages that match, and where to go on.
+            A status, the matching messages, and the next offset.
 
         Raises:
-            ClientClosedError, TopicNotFoundError, QueueNotFoundError: nobody was asked.
+            ClientClosedError, TopicNotFoundError, QueueNotFoundError: no request was sent.
             ResponseError: the broker refused.
-            RemotingError: no answer.
+            RemotingError: no response.
         """
         self._check_running()
         request = Pull(
@@ -432,43 +454,41 @@ class PullConsumer(PlaceCalls):
         return self._shown(await self._pull(request, wait + timeout))
 
     async def send_back(self, message: StoredMessage, *, delay_level: int = 0) -> None:
-        """Have a message delivered again, to the group's retry topic, after a delay.
+        """Send a message to the group's retry topic, for redelivery after a delay.
 
-        A pull consumer reads that topic only if it subscribes to ``%RETRY%`` and its group.
+        A pull consumer reads the retry topic only if it subscribes to ``%RETRY%`` plus its group.
 
         Args:
-            message: one that was handed out.
-            delay_level: a level of the broker, 0 for one that grows with the retries, -1 for a dead
-                letter at once.
+            message: a delivered message.
+            delay_level: a level of the broker; 0 for a level that grows with the retries; -1 to
+                dead-letter the message at once.
 
         Raises:
-            ClientError: no broker took it; nothing is known to have changed.
+            ClientError: no broker accepted the message.
         """
         self._check_running()
         if not await self._sending_back.send(message, delay_level):
-            raise ClientError(f"no broker took message {message.message_id} back")
-
-    async def _fill(self) -> bool:
-        """Have messages to hand out; False when there will be no more."""
-        while not self._positions.waiting:
-            batch = await self._fetcher.take()
-            if batch is None:
-                return False
-            self._positions.take(batch)
-        return not self._closed
+            raise ClientError(f"no broker accepted message {message.message_id} for redelivery")
 
     async def _auto_commit(self) -> None:
-        try:
-            await self._commit_due()
-        except CometError as error:
-            log.warning("commit failed group=%s error=%s", self._group, error)
+        self._take_back_failed()
+        for failure in await self._commit_due():
+            log.warning("commit failed group=%s error=%s", self._group, failure)
 
     async def _commit_at_close(self) -> None:
         try:
-            async with asyncio.timeout(self._instance.settings.call_timeout_ms / 1000):
+            async with asyncio.timeout(self._instance.settings.call_timeout_ms / 1000) as limit:
                 await self._auto_commit()
-        except TimeoutError:
-            log.warning("commit at close took too long group=%s", self._group)
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
+            if limit.expired():
+                log.warning("commit at close timed out group=%s", self._group)
+                return
+            log.warning(
+                "commit failed group=%s error=%s: %s", self._group, type(error).__name__, error
+            )
+            self._store_error = error
 
     def _note_subscription(self, topic: str, wanted: Filter) -> None:
         check_topic_name(topic)
@@ -485,9 +505,7 @@ class PullConsumer(PlaceCalls):
         """Go on with a topic's queues where they are, with another filter from now on."""
         for queue in self._fetcher.queues:
             if queue.topic == topic:
-                place = self._positions.position(queue)
-                self._positions.set_aside(queue)
-                self._fetcher.begin(queue, place)
+                self._fetcher.begin(queue, self._positions.fetch_from(queue))
 
     async def _leave(self, *queues: MessageQueue) -> None:
         """Give queues up to other members, who go on behind what is finished."""
@@ -506,5 +524,10 @@ class PullConsumer(PlaceCalls):
         if not due or not self._settings.auto_commit_ms:
             return
         async with self._committing:
-            for failure in (await self._places.commit(due)).values():
-                log.warning("commit failed group=%s error=%s", self._group, failure)
+            try:
+                failures = await self._places.commit(due)
+            except Exception:
+                log.exception("commit of revoked queues failed group=%s", self._group)
+                return
+        for failure in failures.values():
+            log.warning("commit failed group=%s error=%s", self._group, failure)

@@ -9,6 +9,10 @@ Source: DefaultLitePullConsumerImpl, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
+import time
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -23,9 +27,9 @@ from cometmq.client.config import (
     read_tables,
     shared_out,
 )
-from cometmq.client.errors import ClientClosedError
+from cometmq.client.errors import ClientClosedError, ClientError
 from cometmq.client.fetching import Fetcher
-from cometmq.client.hooks import ConsumeHook, FilterHook
+from cometmq.client.hooks import ConsumeEnd, ConsumeHook, FilterHook
 from cometmq.client.instance import ClientInstance
 from cometmq.client.lifetime import Lifetime
 from cometmq.client.offsets import OffsetStore, StartFrom
@@ -34,16 +38,23 @@ from cometmq.client.offsets.remote import RemoteOffsetStore
 from cometmq.client.pull.assignment import Chosen
 from cometmq.client.pull.deliveries import Deliveries
 from cometmq.client.pull.places import Places
-from cometmq.client.pull.positions import Positions, check_assigned
+from cometmq.client.pull.positions import Hand, Positions, check_assigned
+from cometmq.client.pull.readers import Reader, ReaderState, current_reader, state_of
 from cometmq.client.pulling import Pull, PullResult, pull_once
 from cometmq.client.queue_offsets import QueueOffsets
 from cometmq.client.queues.replicas import ReplicaChoice
 from cometmq.client.registry import lease
 from cometmq.client.subscription import Filter
 from cometmq.client.trace import ConsumeTrace, TraceDispatcher
+from cometmq.model.errors import CometError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import check_group_name
+
+log = logging.getLogger(__name__)
+
+IN_HAND_S_MAX = 120.0
+"""How long a reader may have messages in hand before the log says so, in seconds."""
 
 
 class PullCore(Lifetime):
@@ -77,9 +88,13 @@ class PullCore(Lifetime):
         self._plain_group = group
         self._group = self._names.wrap_group(group)
         self._open = False
+        self._closed = False
         self._chosen = Chosen()
         self._filters: dict[str, Filter] = {}
-        self._positions = Positions()
+        self._positions = Positions(lambda queue: self._fetcher.lowest(queue))
+        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        self._unsettled = 0
+        """Calls since `_settle_ended` looked at all readers."""
         self._committing = asyncio.Lock()
         self._replicas = ReplicaChoice()
         self._offsets = QueueOffsets(self._instance.routes, self._instance.brokers)
@@ -133,22 +148,22 @@ class PullCore(Lifetime):
 
     @property
     def group(self) -> str:
-        """The consumer's group."""
+        """The consumer group."""
         return self._plain_group
 
     @property
     def client_id(self) -> str:
-        """The id by which brokers know this member."""
+        """The id of this member at the brokers."""
         return self._instance.client_id
 
     @property
     def settings(self) -> PullSettings:
-        """The settings in force, from wherever they came."""
+        """The settings that are in effect."""
         return self._settings
 
     @property
     def running(self) -> bool:
-        """Whether it was started and is not being closed."""
+        """Whether the consumer is started and not closing."""
         return self._open
 
     async def _pull(self, request: Pull, timeout: float) -> PullResult:
@@ -173,19 +188,116 @@ class PullCore(Lifetime):
                 message.topic = self._names.unwrap(message.topic)
         return result
 
-    async def _commit_due(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Commit what is finished; a queue whose broker is no help does not keep others back."""
+    async def _commit_due(self, queues: Iterable[MessageQueue] | None = None) -> list[CometError]:
+        """Commit what is finished; a queue whose broker is no help does not keep others back.
+
+        Gives the brokers' errors. What the application's own store raises is raised.
+        """
+        self._report_unfinished()
         async with self._committing:
             due = self._positions.due(queues)
             failures = await self._places.commit(due)
             for queue in due.keys() - failures.keys():
                 self._positions.committed(queue, due[queue])
-        for failure in failures.values():
-            raise failure
+        return list(failures.values())
 
-    def _finish_handed_out(self) -> None:
-        self._positions.finish()
-        self._deliveries.end()
+    async def _receive(self, messages_max: int) -> Hand | None:
+        """Finish what the caller has in hand and wait for more; None when there will be no more."""
+        reader = current_reader()
+        assert reader is not None, "a coroutine runs in a task"
+        known = self._finish(reader)
+        self._unsettled += 1
+        if self._unsettled >= len(self._positions.hands) > 0:
+            self._settle_ended()
+        while (batch := await self._fetcher.take(messages_max)) is not None:
+            if not batch.messages:
+                self._positions.pass_over(batch)
+                continue
+            if self._closed:
+                break
+            if not known and reader not in self._readers:
+                self._readers.add(reader)
+                if isinstance(reader, asyncio.Task):
+                    reader.add_done_callback(self._reader_ended)
+            hand = self._positions.hand_out(reader, batch)
+            hand.delivery = self._deliveries.begin(batch.queue, batch.messages)
+            return hand
+        return None
+
+    def _finish_for_commit(self) -> None:
+        """Count what the caller has in hand as finished.
+
+        Raises:
+            ClientError: another task calls than those which read, and several do.
+        """
+        self._settle_ended()
+        readers = self._callers_hands()
+        if not readers and self._positions.hands:
+            raise ClientError(
+                f"commit: expected a call by a task or thread that reads; other"
+                f" {len(self._positions.hands)} tasks or threads have messages of consumer"
+                f" {self._plain_group} in hand: call commit() in each of them (asyncio.shield, and"
+                " asyncio.wait_for before Python 3.12, call it in a new task), or give offsets"
+            )
+        for reader in readers:
+            self._finish(reader)
+
+    def _callers_hands(self) -> list[Reader]:
+        """Give whose messages a call concerns: the caller's, or those of the only reader.
+
+        A task that reads nothing may call for the one that does: `asyncio.shield` makes such tasks.
+        """
+        reader, hands = current_reader(), self._positions.hands
+        if reader is not None and reader in self._readers:
+            return [reader]
+        return list(hands) if len(hands) == 1 else []
+
+    def _report_unfinished(self) -> None:
+        """Log once of each reader that has had the same messages in hand for long."""
+        before_s = time.monotonic() - IN_HAND_S_MAX
+        for reader, hand in self._positions.hands.items():
+            if hand.begun_s <= before_s and not hand.dropped and not hand.reported:
+                hand.reported = True
+                log.warning(
+                    "messages not finished, later ones are not committed group=%s queue=%s"
+                    " offset=%d seconds=%.0f reader=%s",
+                    *(self._plain_group, hand.batch.queue, hand.batch.begins),
+                    time.monotonic() - hand.begun_s,
+                    reader.name if isinstance(reader, threading.Thread) else reader.get_name(),
+                )
+
+    def _settle_ended(self) -> None:
+        """Finish what ended readers had in hand, or let it be handed out again if they failed."""
+        self._unsettled = 0
+        self._take_back_failed()
+        for reader in list(self._positions.hands):
+            if state_of(reader) is ReaderState.RETURNED:
+                self._finish(reader)
+
+    def _reader_ended(self, reader: Reader) -> None:
+        if state_of(reader) is ReaderState.FAILED:
+            self._take_back(reader)
+
+    def _take_back_failed(self) -> None:
+        for reader in list(self._positions.hands):
+            if state_of(reader) is ReaderState.FAILED:
+                self._take_back(reader)
+
+    def _finish(self, reader: Reader) -> bool:
+        """Count what a reader has in hand as finished; False if it has nothing."""
+        hand = self._positions.finish(reader)
+        if hand is None:
+            return False
+        self._deliveries.end(hand.delivery)
+        return True
+
+    def _take_back(self, reader: Reader) -> None:
+        hand = self._positions.take_back(reader)
+        if hand is None:
+            return
+        if not hand.dropped:
+            self._fetcher.put_back(hand.batch)
+        self._deliveries.end(hand.delivery, ConsumeEnd.FAILED)
 
     def _move(self, queue: MessageQueue, offset: QueueOffset) -> None:
         check_assigned(queue, self._fetcher.queues)

@@ -9,12 +9,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext, FilterHook
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What hooks know of messages that were handed out, and when that was."""
+
+    context: DeliveryContext
+    begun_s: float
 
 
 class Deliveries:
@@ -33,8 +42,6 @@ class Deliveries:
         self._group = group
         self._client_id = client_id
         self._namespace = namespace
-        self._open: DeliveryContext | None = None
-        self._begun = 0.0
 
     def keep(self, queue: MessageQueue, messages: list[StoredMessage]) -> list[StoredMessage]:
         """Give the messages that every filter lets pass."""
@@ -42,15 +49,14 @@ class Deliveries:
             try:
                 messages = hook.keep(self._group, queue, messages)
             except Exception:
-                log.exception("a filter failed and lets all pass group=%s", self._group)
+                log.exception("filter hook failed, no message dropped group=%s", self._group)
         return messages
 
-    def begin(self, queue: MessageQueue, messages: Sequence[StoredMessage]) -> None:
-        """These messages are handed out."""
+    def begin(self, queue: MessageQueue, messages: Sequence[StoredMessage]) -> Delivery | None:
+        """These messages are handed out; None if no hook has to know."""
         if not self._consume:
-            return
-        self._begun = time.monotonic()
-        self._open = DeliveryContext(
+            return None
+        context = DeliveryContext(
             group=self._group,
             client_id=self._client_id,
             queue=queue,
@@ -58,15 +64,17 @@ class Deliveries:
             ordered=True,
             namespace=self._namespace,
         )
+        delivery = Delivery(context, time.monotonic())
         for hook in self._consume:
-            self._call(hook.before, self._open)
+            self._call(hook.before, context)
+        return delivery
 
-    def end(self, end: ConsumeEnd = ConsumeEnd.SUCCESS) -> None:
+    def end(self, delivery: Delivery | None, end: ConsumeEnd = ConsumeEnd.SUCCESS) -> None:
         """What was handed out is finished, or ended otherwise."""
-        context, self._open = self._open, None
-        if context is None:
+        if delivery is None:
             return
-        context.cost_ms = (time.monotonic() - self._begun) * 1000
+        context = delivery.context
+        context.cost_ms = (time.monotonic() - delivery.begun_s) * 1000
         context.end = end
         for hook in self._consume:
             self._call(hook.after, context)

@@ -1,22 +1,26 @@
-"""How far an application has come in each of its queues: handed out, finished, committed.
+"""Which messages an application has in hand, and the offsets of each of its queues.
 
     committed ≤ finished ≤ handed out       of each queue, each the offset to go on at
 
-A message is finished when the application asks for the next one, not when it is handed out: so
-what is committed was seen to its end. The batch in hand is what was taken of the fetched messages
-and not handed out yet. This module only counts; it asks nobody.
+A reader is the task or thread that asks for messages. It finishes a message by asking for the next
+one, so that what is committed was processed to its end. Several readers may hold messages of one
+queue: everything before the lowest message in hand is finished. It is counted when it is needed,
+not for each message, so that many readers cost no more than one. This module only counts.
 
-Source: ours; AssignedMessageQueue of RocketMQ 5.3 moves the consumed offset before the application
-has seen the messages.
+Source: AssignedMessageQueue of RocketMQ 5.3 moves the consumed offset before the application has
+seen the messages; this module does not.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from cometmq.client.errors import NotAssignedError
 from cometmq.client.fetching import Batch
+from cometmq.client.pull.deliveries import Delivery
+from cometmq.client.pull.readers import Reader
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -24,111 +28,111 @@ from cometmq.model.queue import MessageQueue
 Offsets = dict[MessageQueue, QueueOffset]
 
 
-class Positions:
-    """The places of one consumer, and the batch it is handing out."""
+@dataclass(slots=True)
+class Hand:
+    """What one reader received last and has not finished."""
 
-    def __init__(self) -> None:
+    batch: Batch
+    before: QueueOffset | None
+    """What was handed out of the queue before."""
+    delivery: Delivery | None = None
+    dropped: bool = False
+    """Whether its queue was moved or given up meanwhile: it no longer counts."""
+    begun_s: float = field(default_factory=time.monotonic)
+    """When it was handed out."""
+    reported: bool = False
+    """Whether the log says that it is not finished for long."""
+
+    @property
+    def messages(self) -> list[StoredMessage]:
+        """The messages, in order."""
+        return self.batch.messages
+
+
+class Positions:
+    """The offsets of one consumer, and what its readers have in hand.
+
+    Args:
+        lowest_waiting: gives the lowest offset of a queue's messages that wait to be handed out.
+    """
+
+    def __init__(self, lowest_waiting: Callable[[MessageQueue], int | None]) -> None:
+        self.hands: dict[Reader, Hand] = {}
+        """What each reader has in hand."""
+        self._lowest_waiting = lowest_waiting
         self._handed_out: Offsets = {}
         self._finished: Offsets = {}
+        self._uncounted: set[MessageQueue] = set()
+        """Queues of which something was finished since `count_finished`."""
         self._committed: Offsets = {}
-        self._in_hand: list[StoredMessage] = []
-        self._before: QueueOffset | None = None
-        self._open: MessageQueue | None = None
-        self._waiting: deque[StoredMessage] = deque()
-        self._batch: Batch | None = None
 
-    @property
-    def waiting(self) -> bool:
-        """Whether messages of the batch in hand are left."""
-        return bool(self._waiting)
+    def hand_out(self, reader: Reader, batch: Batch) -> Hand:
+        """Give messages to a reader, which has finished what it had before."""
+        before = self._hand_on(batch)
+        hand = self.hands[reader] = Hand(batch, before)
+        return hand
 
-    @property
-    def in_hand(self) -> list[StoredMessage]:
-        """The messages that were handed out last and are not finished."""
-        return self._in_hand
+    def pass_over(self, batch: Batch) -> None:
+        """Count a batch without messages as handed out and finished."""
+        self._hand_on(batch)
+        self._uncounted.add(batch.queue)
 
-    def take(self, batch: Batch) -> None:
-        """Begin to hand out a batch; one without messages is finished at once."""
-        self._batch = batch
-        self._waiting = deque(batch.messages)
-        if not batch.messages:
-            self._handed_out[batch.queue] = self._finished[batch.queue] = batch.next_offset
+    def _hand_on(self, batch: Batch) -> QueueOffset | None:
+        before = self._handed_out.get(batch.queue)
+        if before is None or before < batch.next_offset:
+            self._handed_out[batch.queue] = batch.next_offset
+        return before
 
-    def hand_out_one(self) -> StoredMessage:
-        """Give the next message of the batch."""
-        message = self._waiting.popleft()
-        self._in_hand = [message]
-        self._note(QueueOffset(message.queue_offset + 1))
-        return message
+    def finish(self, reader: Reader) -> Hand | None:
+        """Count what a reader has in hand as finished; gives what that was."""
+        hand = self.hands.pop(reader, None)
+        if hand is not None and not hand.dropped:
+            self._uncounted.add(hand.batch.queue)
+        return hand
 
-    def hand_out_all(self) -> list[StoredMessage]:
-        """Give all messages that are left of the batch."""
-        messages = self._in_hand = list(self._waiting)
-        self._waiting.clear()
-        self._note(QueueOffset(messages[-1].queue_offset + 1))
-        return messages
-
-    def take_back(self) -> None:
-        """Let what was handed out last, and is not finished, wait to be handed out again."""
-        messages, self._in_hand, self._open = self._in_hand, [], None
-        if not messages or self._batch is None:
-            return
-        self._waiting.extendleft(reversed(messages))
-        if self._before is None:
-            self._handed_out.pop(self._batch.queue, None)
-        else:
-            self._handed_out[self._batch.queue] = self._before
-
-    def _note(self, behind: QueueOffset) -> None:
-        assert self._batch is not None
-        self._before = self._handed_out.get(self._batch.queue)
-        place = behind if self._waiting else self._batch.next_offset
-        self._open = self._batch.queue
-        self._handed_out[self._open] = place
-
-    def finish(self) -> list[StoredMessage]:
-        """Count what was handed out as finished; gives the messages that were in hand."""
-        queue, self._open = self._open, None
-        if queue is not None:
-            self._finished[queue] = self._handed_out[queue]
-        done, self._in_hand = self._in_hand, []
-        return done
+    def take_back(self, reader: Reader) -> Hand | None:
+        """Take from a reader what it has in hand and has not finished; gives what that was."""
+        hand = self.hands.pop(reader, None)
+        if hand is None or hand.dropped:
+            return hand
+        queue = hand.batch.queue
+        if self._handed_out.get(queue) == hand.batch.next_offset:
+            self._handed_out.pop(queue)
+            if hand.before is not None:
+                self._handed_out[queue] = hand.before
+        return hand
 
     def move(self, queue: MessageQueue, offset: QueueOffset) -> None:
         """Go on in a queue elsewhere: that is its place from now on, to be committed, too."""
         self.drop(queue)
         self._handed_out[queue] = self._finished[queue] = offset
 
-    def set_aside(self, queue: MessageQueue) -> Batch | None:
-        """Give what is left of the batch in hand if it is of this queue; it is in hand no more."""
-        batch = self._batch
-        if batch is None or batch.queue != queue or not self._waiting:
-            return None
-        rest = Batch(queue, list(self._waiting), batch.next_offset)
-        self._waiting.clear()
-        return rest
-
     def drop(self, queue: MessageQueue) -> None:
-        """Forget a queue, and what is left of a batch of it."""
+        """Forget a queue, and what readers have in hand of it."""
         for places in (self._handed_out, self._finished, self._committed):
             places.pop(queue, None)
-        if self._open == queue:
-            self._open = None
-        if self._batch is not None and self._batch.queue == queue:
-            self._waiting.clear()
-            self._in_hand = []
-            self._batch = None
+        self._uncounted.discard(queue)
+        for hand in self.hands.values():
+            hand.dropped = hand.dropped or hand.batch.queue == queue
 
     def position(self, queue: MessageQueue) -> QueueOffset | None:
         """Give the offset behind what was handed out last of a queue."""
         return self._handed_out.get(queue)
 
+    def fetch_from(self, queue: MessageQueue) -> QueueOffset | None:
+        """Give the offset of the first message that was not handed out, or was taken back."""
+        self.count_finished()  # while what was taken back still waits
+        place, waiting = self._handed_out.get(queue), self._lowest_waiting(queue)
+        return place if place is None or waiting is None else QueueOffset(min(place, waiting))
+
     def finished(self, queue: MessageQueue) -> QueueOffset | None:
         """Give the offset behind what is finished of a queue."""
+        self.count_finished()
         return self._finished.get(queue)
 
     def due(self, queues: Iterable[MessageQueue] | None = None) -> Offsets:
         """Give what is finished and not committed, of these queues or of all."""
+        self.count_finished()
         chosen = self._finished if queues is None else queues
         return {
             queue: self._finished[queue]
@@ -138,12 +142,34 @@ class Positions:
 
     def committed(self, queue: MessageQueue, offset: QueueOffset) -> None:
         """Note that this offset was committed."""
+        self.count_finished()
         if queue in self._finished:
             self._committed[queue] = offset
 
     def declare(self, queue: MessageQueue, offset: QueueOffset) -> None:
         """Take this offset for what is finished of a queue, whatever was handed out."""
+        self._uncounted.discard(queue)
         self._finished[queue] = offset
+
+    def count_finished(self) -> None:
+        """Count how far the queues are finished of which a reader has finished something.
+
+        What waits must still wait: call this before fetching ends.
+        """
+        if not self._uncounted:
+            return
+        lowest: dict[MessageQueue, int] = {}
+        for hand in self.hands.values():
+            queue = hand.batch.queue
+            if not hand.dropped and queue in self._uncounted:
+                lowest[queue] = min(hand.batch.begins, lowest.get(queue, hand.batch.begins))
+        for queue in self._uncounted:
+            place = self._handed_out.get(queue)
+            if place is not None:
+                waiting = self._lowest_waiting(queue)
+                unfinished = [each for each in (lowest.get(queue), waiting) if each is not None]
+                self._finished[queue] = QueueOffset(min([place, *unfinished]))
+        self._uncounted.clear()
 
 
 def check_assigned(queue: MessageQueue, assigned: Iterable[MessageQueue]) -> None:

@@ -97,7 +97,7 @@ class AssignedQueues:
         """Begin with a queue; False when it is being given up or another member has its lock."""
         dead = self._table.get(queue)
         if dead is not None and _is_dead(dead):
-            log.warning("a queue is not pulled any more and is begun anew queue=%s", queue)
+            log.warning("pull loop stopped, assigning the queue again queue=%s", queue)
             await self.give_up(queue)
         if queue in self._leaving or queue in self._table or self._closed:
             return False
@@ -216,7 +216,7 @@ class AssignedQueues:
         queue, locks = owned.fetched.queue, self._locks()
         try:
             await owned.loop.stop()
-            await self._store.persist([queue])
+            await self._keep_offset(queue)
             self._store.forget(queue)
             if locks is not None:
                 if owned.fetched.consuming.locked():
@@ -227,6 +227,13 @@ class AssignedQueues:
         finally:
             self._leaving.pop(queue, None)
             self._on_free()
+
+    async def _keep_offset(self, queue: MessageQueue) -> None:
+        """Keep the offset of a queue that is given up; a failure keeps no lock held."""
+        try:
+            await self._store.persist([queue])
+        except Exception:
+            log.exception("an offset was not kept queue=%s group=%s", queue, self._group)
 
     async def _let_finish(self, fetched: ProcessQueue) -> None:
         try:

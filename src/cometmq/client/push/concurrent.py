@@ -124,7 +124,7 @@ class ConcurrentService:
                 if queue.dropped or not await self._sent_back(message, LATE_LEVEL, None):
                     break
                 log.warning(
-                    "a handler takes too long: its message comes again topic=%s id=%s",
+                    "handler exceeds its time limit, sending the message back topic=%s id=%s",
                     message.topic,
                     message.message_id,
                 )
@@ -137,7 +137,7 @@ class ConcurrentService:
             if not queue.dropped:
                 await self._consume(queue, messages)
         except Exception:
-            log.exception("consuming failed and is tried again queue=%s", queue.queue)
+            log.exception("consuming failed, retrying queue=%s", queue.queue)
             self._again_later(queue, messages)
 
     async def _consume(self, queue: ProcessQueue, messages: list[StoredMessage]) -> None:
@@ -148,7 +148,7 @@ class ConcurrentService:
         outcome = outcome_of(ended.result, ended.error, context, len(messages))
         self._count(queue, messages, ended, outcome)
         if queue.dropped:
-            log.info("a result comes too late, its queue is another's now queue=%s", queue.queue)
+            log.info("result ignored: the queue is revoked queue=%s", queue.queue)
             return
         finished = messages
         if outcome.done < len(messages):
@@ -195,7 +195,7 @@ class ConcurrentService:
     ) -> bool:
         if self._send_back is None:
             log.warning(
-                "a message failed and is dropped: broadcasts are not tried again topic=%s id=%s",
+                "handler failed, broadcast message dropped topic=%s id=%s",
                 message.topic,
                 message.message_id,
             )

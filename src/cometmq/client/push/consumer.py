@@ -5,12 +5,14 @@ Source: DefaultMQPushConsumer, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.config import ClientSettings, PushSettings, layered, read_tables, shared_out
 from cometmq.client.consistency import Difference, SubscriptionWatch
 from cometmq.client.errors import ClientClosedError, QueueNotFoundError
@@ -22,7 +24,7 @@ from cometmq.client.handlers import (
 )
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.instance import ClientInstance, Membership
-from cometmq.client.lifetime import Lifetime
+from cometmq.client.lifetime import Lifetime, Starting
 from cometmq.client.offsets.start import StartFrom, consume_from_where
 from cometmq.client.offsets.store import OffsetStore
 from cometmq.client.push.ending import Ending
@@ -50,35 +52,39 @@ class PushConsumer(Lifetime):
     """Calls a handler with each message, as a member of a group that shares the queues.
 
     Args:
-        name_servers: ``host:port;host:port``, or a sequence of addresses; empty for what the
-            settings or the environment say.
-        group: the members with this name share the queues; each keeps the same subscriptions.
-        handler: is called with one message; an ``async def`` function, or a plain one, which runs
-            in a thread. Returning means done; raising means that the message comes again later.
-        batch_handler: is called with several messages of one queue, and a context.
-        ordered: consume each queue in order: one call at a time, and after a failure the same
-            message again. Without it calls run side by side.
-        broadcast: every member gets all messages; failures are dropped, and offsets are kept in a
-            local file.
-        subscriptions: by topic, tags like ``a || b`` or a `Filter`.
-        start_from: where to begin in a queue of which the group has committed nothing; a time means
-            the first message stored then or later.
-        strategy: divides the queues; all members must use the same. By default in equal runs.
-        offset_store: keeps offsets elsewhere than the brokers, or the local file.
-        on_queues: is told when the queues of a topic are divided anew.
-        hooks: watch the handler's calls, or take messages out before.
-        settings: the consumer's settings.
-        client: settings of its connections.
-        instance: share these connections; the caller starts and closes them.
+        name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the settings
+            and then the environment are used.
+        group: the consumer group. Its members share the queues and must have the same
+            subscriptions.
+        handler: called with one message: an ``async def`` function, or a plain function, which
+            runs in a thread. When it returns, the message is consumed. When it raises, the message
+            is redelivered later.
+        batch_handler: called with several messages of one queue, and a context.
+        ordered: consume each queue in order: one call at a time, and a failed message again before
+            the next one. If False, calls run in parallel.
+        broadcast: every member receives every message. Failed messages are dropped, and offsets
+            are stored in a local file.
+        subscriptions: topic to tags such as ``a || b``, or to a `Filter`.
+        start_from: where to start in a queue without a committed offset. A time means the first
+            message stored at that time or later.
+        strategy: allocates the queues to members. All members must use the same strategy; the
+            default is `Averagely`.
+        offset_store: stores offsets elsewhere than the brokers or the local file.
+        on_queues: called when the queues of a topic are rebalanced.
+        hooks: run around handler calls, or remove messages before them.
+        settings: the settings of the consumer.
+        client: the settings of its connections.
+        instance: a shared instance to use. The caller starts and closes it.
         config: a TOML file with settings.
-        options: single settings of either kind, by name; they win over all others.
+        options: single settings of either kind, by name. They override all others.
 
-    Delivery is at least once. A message whose handler raised comes again after 10 s, 30 s, 1 min
-    and so on, and becomes a dead letter after 16 retries; its property ``CONSUME_ERROR`` says why.
+    Delivery is at least once. If the handler raises, the message is redelivered after 10 s, 30 s,
+    1 min and so on, and dead-lettered after 16 retries. Its property ``CONSUME_ERROR`` has the
+    class and text of the last exception.
 
     Raises:
-        ConfigError: not just one handler was given, or a setting makes no sense.
-        InvalidNameError: the group's name breaks the rules.
+        ConfigError: there is not exactly one handler, or a setting is invalid.
+        InvalidNameError: the group name is invalid.
 
     Example:
         ``async with PushConsumer("127.0.0.1:9876", group="billing", handler=bill,``
@@ -146,6 +152,7 @@ class PushConsumer(Lifetime):
         self._running = False
         self._opened = False
         self._retained = False
+        self._starting = Starting(self._begin, f"push consumer {group}.start")
         self._ending = Ending(f"push consumer {group}.stop")
 
     def _consume_hooks(self, hooks: Sequence[ConsumeHook | FilterHook]) -> list[ConsumeHook]:
@@ -158,26 +165,26 @@ class PushConsumer(Lifetime):
 
     @property
     def group(self) -> str:
-        """The consumer's group."""
+        """The consumer group."""
         return self._group
 
     @property
     def client_id(self) -> str:
-        """The id by which brokers know this member."""
+        """The id of this member at the brokers."""
         return self._instance.client_id
 
     @property
     def settings(self) -> PushSettings:
-        """The settings in force, from wherever they came."""
+        """The settings that are in effect."""
         return self._settings
 
     @property
     def running(self) -> bool:
-        """Whether it was started and is not being closed."""
+        """Whether the consumer is started and not closing."""
         return self._running
 
     def membership(self) -> Membership:
-        """Say what the heartbeat tells of this consumer."""
+        """Return this consumer's entry in the heartbeat."""
         wish = self._engine.wish
         data = ConsumerData(
             group_name=self._engine.group,
@@ -189,29 +196,40 @@ class PushConsumer(Lifetime):
         return Membership(consumers=[data])
 
     async def start(self) -> None:
-        """Join the group and begin to consume; returns before the queues are divided.
+        """Join the group and start to consume. Returns before the first rebalance.
 
-        A topic without a route is no error: its queues are taken once there is one.
+        A topic without a route is no error: the consumer reads its queues as soon as it has one.
 
         Raises:
-            ClientError: the client has a consumer of this group already.
-            ClientClosedError: it was closed before.
-            ConfigError: a broker cannot filter as a subscription asks for; the consumer is closed.
-            StoreError: the local offsets cannot be read.
+            ClientError: the client already has a consumer of this group.
+            ClientClosedError: the consumer was closed before, or during the start. Cancelling one
+                of several calls closes it, too.
+            ConfigError: a broker does not support the filter of a subscription. The consumer is
+                closed.
+            StoreError: the local offset file cannot be read.
         """
         if self._running:
             return
         if self._ending.begun:
-            raise ClientClosedError(f"consumer {self._group} was closed: make a new one")
-        await self._lease.open(self)
-        self._opened = True
+            raise ClientClosedError(f"consumer {self._group} is closed: create a new one")
         try:
-            await self._begin()
-        except BaseException:
-            await self.abort()
+            await self._starting.run()
+            self._check_open()
+        except BaseException as error:
+            other_cancelled = isinstance(error, asyncio.CancelledError) and is_own_failure(error)
+            interrupted = self._ending.begun or other_cancelled
+            await self._starting.interrupt()
+            if self._opened or interrupted:
+                await self._ending.come(self._stop(graceful=False))
+            if interrupted and is_own_failure(error):
+                raise ClientClosedError(
+                    f"consumer {self._group} was closed while it started: create a new one"
+                ) from error
             raise
 
     async def _begin(self) -> None:
+        await self._lease.open(self)
+        self._opened = True
         await self._engine.store.load()
         if self._traces is not None:
             self._traces.retain()
@@ -228,58 +246,72 @@ class PushConsumer(Lifetime):
         self._running = True
 
     async def close(self) -> None:
-        """Stop in good order; further calls do nothing but wait for the end.
+        """Stop consuming and leave the group. Further calls only wait for the end.
 
-        Pulls end, handlers that run may end within ``stop_ms`` and are cancelled then, offsets are
-        kept, locks are given back, and the brokers are told goodbye. What was fetched and not begun
-        is delivered to other members. Cancelling stops the waiting, not the stopping.
+        Pulls stop. Running handlers have ``stop_ms`` to return and are cancelled after that. The
+        consumer commits offsets, releases queue locks and unregisters. Messages that no handler has
+        received are delivered to other members. Cancelling stops the waiting, not the closing.
+
+        An error of the ``offset_store`` is raised once, after everything else is closed.
         """
         await self._ending.come(self._stop(graceful=True))
+        error, self._engine.store_error = self._engine.store_error, None
+        if error is not None:
+            raise error
 
     async def abort(self) -> None:
-        """Stop at once: handlers are cancelled, and what they were at is delivered again."""
+        """Stop at once: cancel the handlers. Their messages are redelivered."""
         if self._ending.under_way:
             await self._engine.service.stop(grace_s=0)
         await self._ending.come(self._stop(graceful=False))
 
     async def _stop(self, *, graceful: bool) -> None:
+        await self._starting.interrupt()
         self._running = False
-        self._questions.close()
-        self._engine.tasks.end(f"consumer {self._group} was closed")
-        if graceful and self._opened:
-            persist_s = self._instance.settings.call_timeout_ms / 1000
-            await self._engine.stop(grace_s=self._settings.stop_ms / 1000, persist_s=persist_s)
-        else:
-            await self._engine.abort()
-        if self._retained and self._traces is not None:
-            self._retained = False
-            await self._traces.release()
         if self._opened:
-            self._opened = False
-            await self._lease.close(self)
+            self._questions.close()
+        self._engine.tasks.end(f"consumer {self._group} was closed")
+        try:
+            if graceful and self._opened:
+                persist_s = self._instance.settings.call_timeout_ms / 1000
+                await self._engine.stop(grace_s=self._settings.stop_ms / 1000, persist_s=persist_s)
+            else:
+                await self._engine.abort()
+        finally:
+            await self._release()
+
+    async def _release(self) -> None:
+        try:
+            if self._retained and self._traces is not None:
+                self._retained = False
+                await self._traces.release()
+        finally:
+            if self._opened:
+                self._opened = False
+                await self._lease.close(self)
 
     async def until_failed(self) -> None:
-        """Wait until the consumer breaks for good, and raise what broke it; never return.
+        """Wait until the consumer fails permanently, and raise the error. It never returns.
 
         Raises:
-            ClientClosedError: it was closed.
+            ClientClosedError: the consumer was closed.
         """
         await self._engine.tasks.until_failed()
 
     # --- subscriptions ------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
-        """Consume a topic too, or filter it differently from now on.
+        """Subscribe to a topic, or change its filter.
 
         Args:
             topic: the topic.
-            wanted: tags like ``a || b``, or a `Filter`.
+            wanted: tags such as ``a || b``, or a `Filter`.
 
         Raises:
             ClientClosedError: the consumer was closed.
-            InvalidNameError: the topic's name breaks the rules.
-            ConfigError: the filter makes no sense, or a broker cannot filter like this; nothing has
-                changed.
+            InvalidNameError: the topic name is invalid.
+            ConfigError: the filter is invalid, or a broker does not support it. The subscription
+                is unchanged.
         """
         self._check_open()
         if self._running:
@@ -290,7 +322,7 @@ class PushConsumer(Lifetime):
         await self._tell_subscriptions()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no longer; offsets of what was consumed are kept.
+        """Unsubscribe from a topic. The committed offsets remain.
 
         Raises:
             ClientClosedError: the consumer was closed.
@@ -300,7 +332,7 @@ class PushConsumer(Lifetime):
             await self._tell_subscriptions()
 
     def disagreements(self) -> list[Difference]:
-        """Give what other members of the group subscribe differently, as last seen."""
+        """Return the subscriptions of other members that differ, as last seen."""
         return self._watch.disagreements()
 
     async def _tell_subscriptions(self) -> None:
@@ -314,11 +346,11 @@ class PushConsumer(Lifetime):
 
     @property
     def suspended(self) -> bool:
-        """Whether nothing is pulled for now."""
+        """Whether pulling is suspended."""
         return self._engine.suspended
 
     def suspend(self) -> None:
-        """Pull nothing more until `resume`; what was fetched is still consumed."""
+        """Stop pulling until `resume`. Messages that are already fetched are consumed."""
         self._check_open()
         self._engine.suspend()
 
@@ -328,25 +360,25 @@ class PushConsumer(Lifetime):
         self._engine.resume()
 
     def set_concurrency(self, count: int) -> None:
-        """Run this many handler calls at a time from now on; running ones go on.
+        """Change the number of handler calls that run at a time. Running calls continue.
 
         Raises:
-            ConfigError: it is not from 1 to 1,000.
+            ConfigError: the number is not from 1 to 1,000.
         """
         if not 1 <= count <= CONCURRENCY_MAX:
             raise ConfigError(f"concurrency {count}: expected 1 to {CONCURRENCY_MAX}")
         self._engine.set_concurrency(count)
 
     async def skip_backlog(self, topic: str | None = None) -> None:
-        """Go on at the end of the queues that are this consumer's, without what is in between.
+        """Skip the backlog: continue at the end of the assigned queues.
 
         Args:
-            topic: only the queues of this topic; None for those of all topics but the retries.
+            topic: only the queues of this topic. None means all topics but the retry topic.
 
         Raises:
             ClientClosedError: the consumer is not running.
-            QueueNotFoundError: no queue of the topic is this consumer's.
-            ResponseError, RemotingError: a broker was no help; nothing has changed.
+            QueueNotFoundError: no queue of the topic is assigned to this consumer.
+            ResponseError, RemotingError: a broker refused or did not respond; nothing has changed.
         """
         self._check_running()
         wanted = set(self._subscriptions.asked_for())
@@ -354,28 +386,29 @@ class PushConsumer(Lifetime):
             wanted = {self._instance.namespace.wrap_topic(topic)}
         queues = [queue for queue in self._engine.queues.queues() if queue.topic in wanted]
         if topic is not None and not queues:
-            raise QueueNotFoundError(f"no queue of {topic} is this consumer's")
+            raise QueueNotFoundError(f"no queue of {topic} is assigned to this consumer")
         ends = [(await self._engine.offsets.bounds(queue)).max_offset for queue in queues]
         await self._engine.move(dict(zip(queues, ends, strict=True)))
 
     def read_from(self, broker_id: int | None) -> None:
-        """Pull all queues from this replica, as far as there is one.
+        """Pull all queues from this replica, if the broker has it.
 
         Args:
-            broker_id: 0 for masters, above for slaves; None to follow the brokers' advice.
+            broker_id: 0 for the master, a number above 0 for a slave; None to use the broker's
+                suggestion.
         """
         self._engine.replica.forced = broker_id
 
     # --- questions ----------------------------------------------------------------------------
 
     def queues(self) -> list[MessageQueue]:
-        """Give the queues that are this consumer's now, those of retries left out."""
+        """Return the assigned queues, without those of the retry topic."""
         retry_topic = self._subscriptions.retry_topic
         owned = self._engine.queues.queues()
         return [self._engine.handling.shown(each) for each in owned if each.topic != retry_topic]
 
     def running_info(self) -> ConsumerRunningInfo:
-        """Give what administrators are told: settings, queues, rates."""
+        """Return this consumer's settings, queues and rates, as administrators see them."""
         return running_info(self._instance, self._engine, self._subscriptions)
 
     def _check_open(self) -> None:

@@ -45,7 +45,6 @@ from cometmq.client.queues.replicas import ReplicaChoice
 from cometmq.client.rebalance.contracts import AllocationStrategy
 from cometmq.client.rebalance.rebalancer import Rebalancer
 from cometmq.model import property_names as names
-from cometmq.model.errors import CometError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -100,6 +99,8 @@ class Engine:
         self.concurrency = settings.concurrency
         self.started_ms = 0
         """When it was started, in ms since 1970."""
+        self.store_error: BaseException | None = None
+        """What the offset store raised when the consumer stopped."""
         self.settings = settings
         self.wish = wish
         self.tasks = WatchedTasks(f"push consumer {self.group}")
@@ -166,7 +167,7 @@ class Engine:
         """
         await _bounded(self._stop_fetching(), persist_s, "pulls")
         await _bounded(self.service.stop(grace_s=grace_s), grace_s + 2.0, "handlers")
-        await _bounded(self.queues.persist(), persist_s, "offsets")
+        self.store_error = await _bounded(self.queues.persist(), persist_s, "offsets")
         if self._locks is not None:
             await _bounded(self._locks.stop(), 3.0, "locks")
         await self._end()
@@ -343,7 +344,7 @@ class Engine:
         except BaseException as error:
             if not is_own_failure(error):
                 raise
-            log.exception("a listener of queues failed topic=%s group=%s", topic, self.group)
+            log.exception("on_queues callback failed topic=%s group=%s", topic, self.group)
 
     async def _announce(self) -> None:
         await self._instance.heartbeat()
@@ -354,7 +355,7 @@ class Engine:
             try:
                 messages = hook.keep(self.wish.group, self.handling.shown(queue), messages)
             except Exception:
-                log.exception("a filter hook failed group=%s queue=%s", self.group, queue)
+                log.exception("filter hook failed group=%s queue=%s", self.group, queue)
         return messages
 
     def show(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
@@ -367,12 +368,17 @@ class Engine:
                 message.topic = self._instance.namespace.unwrap(message.topic)
 
 
-async def _bounded(step: Awaitable[None], seconds: float, what: str) -> None:
-    """Do one step of a stop; whatever comes of it, the next one follows."""
+async def _bounded(step: Awaitable[None], seconds: float, what: str) -> BaseException | None:
+    """Do one step of a stop, and give the error that it failed with; the next step follows."""
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(seconds) as limit:
             await step
-    except TimeoutError:
-        log.warning("a step of a stop took too long step=%s seconds=%.1f", what, seconds)
-    except CometError as error:
-        log.warning("a step of a stop failed step=%s error=%s", what, error)
+    except BaseException as error:
+        if not is_own_failure(error):
+            raise
+        if limit.expired():
+            log.warning("closing step timed out step=%s seconds=%.1f", what, seconds)
+            return None
+        log.warning("closing step failed step=%s error=%s: %s", what, type(error).__name__, error)
+        return error
+    return None

@@ -142,7 +142,7 @@ class Locks:
     def _note(self, queue: ProcessQueue, locked: bool) -> None:
         was_fresh = queue.lock_is_fresh()
         if queue.locked and not locked:
-            log.warning("a lock was lost group=%s queue=%s", self._group, queue.queue)
+            log.warning("queue lock lost group=%s queue=%s", self._group, queue.queue)
         queue.locked = locked
         if locked:
             queue.locked_at = self._now()
@@ -153,7 +153,7 @@ class Locks:
         try:
             return await self._calls.lock(self._group, self._client_id, queues)
         except CometError as error:
-            log.warning("queues not locked group=%s error=%s", self._group, error)
+            log.warning("cannot lock queues group=%s error=%s", self._group, error)
             return set()
 
     async def _unlock(self, queues: Collection[MessageQueue]) -> None:
@@ -163,4 +163,4 @@ class Locks:
             async with asyncio.timeout(UNLOCK_ALL_S):
                 await self._calls.unlock(self._group, self._client_id, queues, oneway=True)
         except (CometError, TimeoutError) as error:
-            log.warning("queues not unlocked group=%s error=%s", self._group, error)
+            log.warning("cannot unlock queues group=%s error=%s", self._group, error)

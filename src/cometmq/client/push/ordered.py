@@ -158,7 +158,7 @@ class OrderedService:
             async with self._permits:
                 pause_s = await self._consume_on_end(queue)
         except Exception:
-            log.exception("consuming in order failed and goes on later queue=%s", queue.queue)
+            log.exception("consuming in order failed, retrying queue=%s", queue.queue)
             queue.rollback()
             pause_s = LOCK_RETRY_S
         finally:
@@ -173,7 +173,7 @@ class OrderedService:
         while not queue.dropped and not self._stopping:
             if self._locks is not None and not queue.lock_is_fresh():
                 if queue.locked:
-                    log.warning("a lock has grown too old queue=%s", queue.queue)
+                    log.warning("queue lock expired queue=%s", queue.queue)
                 return SOON_S if await self._locks.regain(queue) else LOCK_RETRY_S
             if loop.time() - begun > self._continuous_s:
                 return SOON_S
@@ -263,8 +263,7 @@ class OrderedService:
     async def _given_up(self, message: StoredMessage, error: BaseException | None) -> bool:
         if self._give_up is None:
             log.warning(
-                "a message failed too often and is dropped: broadcasts leave no dead letters"
-                " topic=%s id=%s",
+                "retries exhausted, broadcast message dropped topic=%s id=%s",
                 message.topic,
                 message.message_id,
             )

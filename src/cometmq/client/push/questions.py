@@ -92,7 +92,7 @@ class Questions:
         owned = self._engine.queues.queues()
         moves = {queue: wanted[queue] for queue in owned if queue in wanted}
         log.info(
-            "an administrator moves offsets group=%s topic=%s queues=%d mine=%d",
+            "offsets reset by an administrator group=%s topic=%s queues=%d assigned=%d",
             *(self._engine.group, header.topic, len(wanted), len(moves)),
         )
         async with self._resetting:

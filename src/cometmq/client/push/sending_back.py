@@ -106,7 +106,7 @@ class SendingBack:
                 await way(message, delay_level, error)
             except CometError as failure:
                 log.warning(
-                    "a message was not taken back topic=%s id=%s way=%s error=%s",
+                    "cannot send a message back topic=%s id=%s way=%s error=%s",
                     message.topic,
                     message.message_id,
                     way.__name__.strip("_"),
@@ -127,7 +127,7 @@ class SendingBack:
             await self._send_anew(message, DEAD_LETTER, error)
         except CometError as failure:
             log.warning(
-                "no dead letter was made topic=%s id=%s error=%s",
+                "cannot store a dead letter topic=%s id=%s error=%s",
                 message.topic,
                 message.message_id,
                 failure,

@@ -92,7 +92,7 @@ class Workers(Generic[T]):
                 try:
                     await self._work_on(item)
                 except Exception:
-                    log.exception("a worker's item failed and is dropped")
+                    log.exception("worker failed, item dropped")
                 if loop.time() > self._slice_end:
                     await self._rest(loop)
         finally:

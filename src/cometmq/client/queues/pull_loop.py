@@ -196,7 +196,7 @@ class PullLoop:
         reason = self._limits.holds_enough(self._fetched)
         if reason is not None and not self._suspended():
             log.warning(
-                "handlers are slow: a queue is not pulled queue=%s group=%s holds=%r",
+                "pull paused: a buffer limit is reached queue=%s group=%s holds=%r",
                 *(self.queue, self._group, reason),
             )
 
@@ -269,7 +269,7 @@ class PullLoop:
     async def _leave(self, result: PullResult) -> None:
         """Drop the queue: it does not reach to the offset, and whoever takes it begins nearby."""
         log.warning(
-            "the queue does not reach to this offset queue=%s group=%s offset=%s min=%d max=%d",
+            "offset out of range queue=%s group=%s offset=%s min=%d max=%d",
             *(self.queue, self._group, self.next_offset, result.min_offset, result.max_offset),
         )
         self.next_offset = result.next_offset
@@ -292,7 +292,7 @@ class PullLoop:
         first = self._failures == 1
         log.log(
             logging.WARNING if first else logging.DEBUG,
-            "a pull failed, trying again queue=%s group=%s failures=%d error=%s: %s",
+            "pull failed, retrying queue=%s group=%s failures=%d error=%s: %s",
             *(self.queue, self._group, self._failures, type(error).__name__, error),
         )
         if isinstance(error, ResponseError) and error.code == ResponseCode.FLOW_CONTROL:
@@ -311,5 +311,5 @@ class PullLoop:
 
     def _recovered(self) -> None:
         if self._failures:
-            log.info("pulls succeed again queue=%s group=%s", self.queue, self._group)
+            log.info("pull succeeds again queue=%s group=%s", self.queue, self._group)
             self._failures = 0

@@ -28,14 +28,14 @@ def md5_32(text: str) -> int:
 
 
 class ConsistentHash:
-    """Divides queues by a ring of hashes.
+    """Allocates queues by a hash ring.
 
     Args:
-        virtual_nodes: nodes of each member on the ring; with 0 nobody gets anything.
-        hash: gives a number for a text; the same for all members.
+        virtual_nodes: nodes of each member on the ring; with 0 no member gets a queue.
+        hash: maps a text to a number; the same for all members.
 
     Raises:
-        ConfigError: there cannot be fewer than no nodes.
+        ConfigError: ``virtual_nodes`` is negative.
     """
 
     name = "CONSISTENT_HASH"
@@ -51,7 +51,7 @@ class ConsistentHash:
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]
     ) -> list[MessageQueue]:
-        """Give the queues of one member."""
+        """Return the queues of one member."""
         ring = self._ring(clients)
         if position(client_id, queues, clients) is None or not ring:
             return []

@@ -13,13 +13,13 @@ from cometmq.model.queue import MessageQueue
 
 
 class AllocationError(CometError):
-    """A strategy cannot divide these queues; everybody keeps what they have."""
+    """A strategy cannot allocate these queues; the assignment does not change."""
 
 
 class AllocationStrategy(Protocol):
-    """Divides a topic's queues among the members of a group; all members must use the same one.
+    """Allocates a topic's queues to the members of a group. All members must use the same strategy.
 
-    It is given the same lists in the same order everywhere, and must not depend on anything else.
+    It receives the same lists in the same order at every member, and must depend on nothing else.
     """
 
     @property
@@ -29,16 +29,16 @@ class AllocationStrategy(Protocol):
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]
     ) -> list[MessageQueue]:
-        """Give the queues of one member.
+        """Return the queues of one member.
 
         Args:
             group: the group.
-            client_id: whose queues are wanted; one that is not among ``clients`` gets none.
+            client_id: the member; one that is not in ``clients`` gets no queue.
             queues: all queues of the topic, sorted; not empty.
             clients: the ids of all members, sorted; not empty.
 
         Raises:
-            AllocationError: there is no sensible division.
+            AllocationError: the queues cannot be allocated.
         """
 
 

@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class MachineRoom:
-    """Divides the queues of brokers that are named ``room@name``, in certain rooms only.
+    """Allocates only the queues of brokers in certain rooms. Brokers are named ``room@name``.
 
     Args:
-        rooms: the rooms whose queues this group consumes; those of others have no owner.
+        rooms: the rooms whose queues this group consumes. Queues of other rooms have no owner.
     """
 
     name = "MACHINE_ROOM"
@@ -30,7 +30,7 @@ class MachineRoom:
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]
     ) -> list[MessageQueue]:
-        """Give the queues of one member: a run, and one of those that are left over."""
+        """Return the queues of one member: consecutive ones, and its part of the remainder."""
         index = position(client_id, queues, clients)
         if index is None:
             return []
@@ -46,12 +46,12 @@ def _room_in_name(queue: MessageQueue) -> str | None:
 
 
 class MachineRoomNearby:
-    """Gives queues to members in the same room; those of rooms without members to everybody.
+    """Allocates queues to members in the same room. Queues of a room without members go to all.
 
     Args:
-        inner: divides the queues of a room among its members.
-        room_of_queue: tells the room of a queue's broker.
-        room_of_client: tells the room of a member by its client id.
+        inner: allocates the queues of a room to its members.
+        room_of_queue: returns the room of a queue's broker.
+        room_of_client: returns the room of a member by its client id.
     """
 
     def __init__(
@@ -66,16 +66,16 @@ class MachineRoomNearby:
 
     @property
     def name(self) -> str:
-        """The strategy's name, that of the inner one included."""
+        """The name of this strategy and of the inner one."""
         return f"MACHINE_ROOM_NEARBY-{self._inner.name}"
 
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]
     ) -> list[MessageQueue]:
-        """Give the queues of one member.
+        """Return the queues of one member.
 
         Raises:
-            AllocationError: a queue or a member is in no room.
+            AllocationError: a queue or a member has no room.
         """
         if position(client_id, queues, clients) is None:
             return []
@@ -95,6 +95,6 @@ def _by_room(things: Iterable[T], room_of: Callable[[T], str]) -> dict[str, list
     for thing in things:
         room = room_of(thing)
         if not room:
-            raise AllocationError(f"{thing} is in no machine room")
+            raise AllocationError(f"{thing} has no machine room")
         rooms.setdefault(room, []).append(thing)
     return rooms

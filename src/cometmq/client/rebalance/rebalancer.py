@@ -114,7 +114,7 @@ class Rebalancer:
         try:
             return await self.once()
         except Exception:
-            log.exception("queues were not divided, trying again group=%s", self._group)
+            log.exception("rebalance failed, retrying group=%s", self._group)
             return False
 
     async def _until_called(self, timeout: float) -> None:
@@ -156,7 +156,7 @@ class Rebalancer:
         may_wait = isinstance(error, (TopicNotFoundError, AllocationError))
         log.log(
             logging.DEBUG if topic in self._failing or _may_be_missing(topic) else logging.WARNING,
-            "queues stay as they are topic=%s group=%s error=%s",
+            "rebalance failed, assignment unchanged topic=%s group=%s error=%s",
             *(topic, self._group, error),
         )
         self._failing.add(topic)
@@ -165,7 +165,9 @@ class Rebalancer:
     async def _share(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue]:
         own, members = self._instance.client_id, await self._members(topic)
         if own not in members:
-            log.warning("the group does not know this client group=%s client=%s", self._group, own)
+            log.warning(
+                "this client is missing in the member list group=%s client=%s", self._group, own
+            )
         return self._strategy.allocate(self._group, own, queues, members)
 
     async def _members(self, topic: str) -> list[str]:
@@ -184,7 +186,7 @@ class Rebalancer:
         taken = await self._each(mine - before, self._owner.take)
         if given or taken:
             log.info(
-                "queues divided topic=%s group=%s all=%d mine=%d taken=%d given_up=%d",
+                "queues assigned topic=%s group=%s all=%d assigned=%d added=%d revoked=%d",
                 *(topic, self._group, len(queues), len(mine), taken, given),
             )
             await self._owner.divided(topic, queues, sorted(mine))
@@ -210,7 +212,9 @@ class Rebalancer:
                 try:
                     return await move(queue)
                 except CometError as error:
-                    log.warning("a queue could not be moved queue=%s error=%s", queue, error)
+                    log.warning(
+                        "cannot change the offset of a queue queue=%s error=%s", queue, error
+                    )
                     return False
 
         async with asyncio.TaskGroup() as group:

@@ -20,17 +20,19 @@ def position(client_id: str, queues: Sequence[MessageQueue], clients: Sequence[s
         AllocationError: there is nothing to divide, or nobody to divide it among.
     """
     if not client_id:
-        raise AllocationError("queues are divided for a client without an id")
+        raise AllocationError("cannot allocate queues: the client id is empty")
     if not queues:
-        raise AllocationError(f"there are no queues to divide for client {client_id}")
+        raise AllocationError(f"cannot allocate queues for client {client_id}: there are no queues")
     if not clients:
-        raise AllocationError(f"the group of client {client_id} has no members")
+        raise AllocationError(
+            f"cannot allocate queues for client {client_id}: the group has no members"
+        )
     return clients.index(client_id) if client_id in clients else None
 
 
 @dataclass(frozen=True, slots=True)
 class Averagely:
-    """Each member gets a run of neighbouring queues; the first members get one more. The default.
+    """Each member gets consecutive queues; the first members get one more. The default.
 
     Example: ``PushConsumer(..., strategy=Averagely())``
     """
@@ -40,7 +42,7 @@ class Averagely:
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]
     ) -> list[MessageQueue]:
-        """Give the queues of one member."""
+        """Return the queues of one member."""
         index = position(client_id, queues, clients)
         if index is None:
             return []
@@ -51,20 +53,20 @@ class Averagely:
 
 @dataclass(frozen=True, slots=True)
 class AveragelyByCircle:
-    """The members take one queue each in turn, until none is left."""
+    """Assigns the queues to the members in rotation."""
 
     name: str = "AVG_BY_CIRCLE"
 
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]
     ) -> list[MessageQueue]:
-        """Give the queues of one member."""
+        """Return the queues of one member."""
         index = position(client_id, queues, clients)
         return [] if index is None else list(queues[index :: len(clients)])
 
 
 class ByConfiguration:
-    """This member gets the queues it is told, whatever the others get.
+    """This member gets the given queues, independent of the other members.
 
     Args:
         queues: its queues, of any topics.
@@ -78,6 +80,6 @@ class ByConfiguration:
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]
     ) -> list[MessageQueue]:
-        """Give the queues that were told; those of other topics are left out."""
+        """Return the given queues that belong to the topic."""
         known = set(queues)
         return [queue for queue in self._queues if queue in known]

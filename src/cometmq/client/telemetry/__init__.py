@@ -1,7 +1,7 @@
-"""Spans and metrics of sends and deliveries, each by an extra; nothing is measured without them.
+"""Hooks that record spans and metrics of sends and deliveries.
 
-``TracingHooks`` needs ``pip install cometmq[otel]``, ``MetricHooks`` ``pip install
-cometmq[prometheus]``; each is loaded when it is first asked for.
+``TracingHooks`` needs the extra ``otel`` (``pip install '.[otel]'``), ``MetricHooks`` the extra
+``prometheus``. Each module is imported on first use.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ try:
     from opentelemetry import propagate, trace
     from opentelemetry.util.types import AttributeValue
 except ImportError as error:
-    raise ConfigError("spans need: pip install cometmq[otel]") from error
+    raise ConfigError("spans need OpenTelemetry: install CometMQ with the extra 'otel'") from error
 
 LINKS_MAX = 128
 """Links of one span; what a batch has beyond is left out."""
@@ -43,13 +43,14 @@ _KINDS = {
 
 
 class TracingHooks(SendHook, ConsumeHook):
-    """Makes spans; hand one object to any number of producers and consumers.
+    """Records spans. One object serves any number of producers and consumers.
 
     Args:
-        tracer_provider: whose spans these are; None for the process's own one.
+        tracer_provider: the provider of the spans; None for the process's provider.
 
-    Contexts are put into messages, and read from them, by the process's own propagators: by default
+    The process's propagators write contexts into messages and read them: by default
     ``traceparent`` and ``baggage``.
+
     Example: ``Producer("127.0.0.1:9876", group="shop", hooks=[TracingHooks()])``
     """
 
@@ -57,7 +58,7 @@ class TracingHooks(SendHook, ConsumeHook):
         self._tracer = trace.get_tracer("cometmq.client", __version__, tracer_provider)
 
     def before_send(self, context: SendContext) -> None:
-        """Begin a span, and put its context into the messages."""
+        """Start a span, and add its context to the messages."""
         topic = context.messages[0].topic
         span = self._tracer.start_span(
             f"send {topic}", kind=trace.SpanKind.PRODUCER, attributes=_of_send(context, topic)
@@ -70,7 +71,7 @@ class TracingHooks(SendHook, ConsumeHook):
             message.properties = {**message.properties, **carrier}
 
     def after_try(self, context: SendContext) -> None:
-        """Note a try that failed, after which there may be another."""
+        """Record a failed attempt."""
         span = context.notes.get(_SPAN)
         if span is not None and context.error is not None:
             span.add_event(
@@ -87,7 +88,7 @@ class TracingHooks(SendHook, ConsumeHook):
         _end(span, context.error)
 
     def before(self, context: DeliveryContext) -> None:
-        """Begin a span that is current while the handler runs."""
+        """Start a span that is current while the handler runs."""
         span = self._tracer.start_span(
             f"process {context.queue.topic}",
             kind=trace.SpanKind.CONSUMER,
@@ -98,7 +99,7 @@ class TracingHooks(SendHook, ConsumeHook):
         context.notes[_TOKEN] = contexts.attach(trace.set_span_in_context(span))
 
     def after(self, context: DeliveryContext) -> None:
-        """End the span, as a failure unless the messages are done with."""
+        """End the span, as an error unless the messages are consumed."""
         span, token = context.notes.pop(_SPAN, None), context.notes.pop(_TOKEN, None)
         if token is not None:
             contexts.detach(token)

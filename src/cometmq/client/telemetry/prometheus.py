@@ -39,7 +39,9 @@ try:
     from prometheus_client.core import GaugeMetricFamily
     from prometheus_client.registry import Collector, CollectorRegistry
 except ImportError as error:
-    raise ConfigError("metrics need: pip install cometmq[prometheus]") from error
+    raise ConfigError(
+        "metrics need prometheus-client: install CometMQ with the extra 'prometheus'"
+    ) from error
 
 log = logging.getLogger(__name__)
 
@@ -65,11 +67,11 @@ class Watched(Protocol):
 
 
 class MetricHooks(SendHook, ConsumeHook):
-    """Counts and times sends and deliveries; hand one object to all producers and consumers.
+    """Counts and times sends and deliveries. One object serves all producers and consumers.
 
     Args:
-        registry: where the metrics are; None for the process's own registry. Make one object per
-            registry: a second one would have the same names.
+        registry: the registry of the metrics; None for the process's registry. Make one object per
+            registry: a second one has the same metric names.
 
     Example: ``PushConsumer("127.0.0.1:9876", group="shop", handler=pack, hooks=[MetricHooks()])``
     """
@@ -118,18 +120,18 @@ class MetricHooks(SendHook, ConsumeHook):
         where.register(self._consumers)
 
     def watch(self, consumer: Watched) -> None:
-        """Tell from now on what a started consumer holds, for as long as it exists.
+        """Export gauges of a started consumer for as long as it exists.
 
-        Call it in the consumer's event loop, or in any thread for a blocking consumer. Metrics may
-        be collected in any thread.
+        Call it in the consumer's event loop; for a blocking consumer, in any thread. Metrics may be
+        collected in any thread.
 
         Raises:
-            ClientError: a consumer with an event loop is passed outside of it.
+            ClientError: a consumer with an event loop is passed outside of its loop.
         """
         self._consumers.add(consumer)
 
     def after_send(self, context: SendContext) -> None:
-        """Count and time a send that has ended."""
+        """Count and time a send."""
         topic = context.messages[0].topic
         self._sends.labels(context.group, topic, _outcome(context)).inc()
         if context.error is None:
@@ -138,7 +140,7 @@ class MetricHooks(SendHook, ConsumeHook):
         self._send_seconds.labels(context.group, topic).observe(context.cost_ms / 1000)
 
     def before(self, context: DeliveryContext) -> None:
-        """Note how old the messages are, and how many came before."""
+        """Record the age and the redeliveries of the messages."""
         labels = (context.group, context.queue.topic)
         now_ms = time.time_ns() // 1_000_000
         delays = self._delivery_seconds.labels(*labels)
@@ -149,7 +151,7 @@ class MetricHooks(SendHook, ConsumeHook):
         self._consumers.note(context.group, context.queue, context.messages)
 
     def after(self, context: DeliveryContext) -> None:
-        """Count and time a handler's call that has ended."""
+        """Count and time a handler call."""
         outcome = context.end.name if context.end is not None else "UNKNOWN"
         labels = (context.group, context.queue.topic)
         self._handled.labels(*labels, outcome).inc(len(context.messages))
@@ -197,7 +199,9 @@ class _Consumers(Collector):
             try:
                 self._sum_up(consumer, loop, sums, owned)
             except (TimeoutError, RuntimeError, CometError) as error:
-                log.debug("consumer not asked group=%s error=%r", consumer.group, error)
+                log.debug(
+                    "cannot get the state of a consumer group=%s error=%r", consumer.group, error
+                )
         for key in list(self._lags):
             if key not in owned:
                 self._lags.pop(key, None)

@@ -13,12 +13,13 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.config import ProducerSettings, TraceSettings, layered
 from cometmq.client.config.layers import Tables
 from cometmq.client.instance import ClientInstance
 from cometmq.client.sender import Sender
 from cometmq.client.trace.records import Record, encode
-from cometmq.model.errors import CometError
+from cometmq.client.troubles import Troubles
 from cometmq.model.message import Message
 from cometmq.model.topic import TRACE_TOPIC
 from cometmq.remoting.tasks import Supervisor
@@ -87,6 +88,9 @@ class TraceDispatcher:
         self._hurry = False
         self._empty = asyncio.Event()
         self._empty.set()
+        self._sending = Troubles(
+            log, fails="traces not sent", works="traces are sent again", name="topic"
+        )
         self.dropped = 0
         """Records that were given up, because too many waited or no broker took them."""
 
@@ -214,13 +218,17 @@ class TraceDispatcher:
         try:
             timeout = self._settings.timeout_ms / 1000
             await self._sender.send_message(parcel.message(), timeout=timeout)
-        except CometError as error:
-            log.debug("traces not sent topic=%s error=%s", parcel.topic, error)
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
+            self._sending.failed(parcel.topic, error)
             self._drop(len(parcel.texts))
+        else:
+            self._sending.worked(parcel.topic)
 
     def _drop(self, count: int) -> None:
         if not self.dropped:
-            log.warning("traces are dropped: too many wait, or no broker takes them")
+            log.warning("traces dropped: the buffer is full or no broker accepts them")
         self.dropped += count
 
 

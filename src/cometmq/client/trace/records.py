@@ -32,7 +32,7 @@ _NULL = "null"
 
 
 class TraceError(CometError):
-    """A text is no trace."""
+    """A trace record has the wrong format."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,14 +86,14 @@ class BrokerRequests:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "register broker failed") from None
         if not result.accepted:
             log.warning(
-                "another broker holds the id with a newer state broker=%s id=%d address=%s",
+                "registration refused, id taken by newer data broker=%s id=%d address=%s",
                 registration.broker_name,
                 registration.broker_id,
                 registration.address,
             )
         elif is_new:
             log.info(
-                "a broker registered broker=%s id=%d address=%s topics=%d",
+                "broker registered broker=%s id=%d address=%s topics=%d",
                 registration.broker_name,
                 registration.broker_id,
                 registration.address,
@@ -120,7 +120,7 @@ class BrokerRequests:
         if notice is not None:
             self._notify(notice)
         log.info(
-            "a broker unregistered broker=%s id=%d address=%s",
+            "broker unregistered broker=%s id=%d address=%s",
             header.broker_name[:80],
             header.broker_id,
             header.broker_addr[:80],
@@ -160,12 +160,12 @@ class BrokerRequests:
         """WIPE_WRITE_PERM_OF_BROKER (205)."""
         name = request.header(WipeWritePermOfBrokerRequest).broker_name
         count = self._registry.wipe_write_perm(name)
-        log.info("took the write permission of a broker broker=%s topics=%d", name[:80], count)
+        log.info("write permission removed broker=%s topics=%d", name[:80], count)
         return Response(header=WipeWritePermOfBrokerResponse(wipe_topic_count=count))
 
     def add_write_perm(self, request: Request) -> Response:
         """ADD_WRITE_PERM_OF_BROKER (327)."""
         name = request.header(AddWritePermOfBrokerRequest).broker_name
         count = self._registry.add_write_perm(name)
-        log.info("gave a broker read and write permission broker=%s topics=%d", name[:80], count)
+        log.info("read and write permission restored broker=%s topics=%d", name[:80], count)
         return Response(header=AddWritePermOfBrokerResponse(add_topic_count=count))

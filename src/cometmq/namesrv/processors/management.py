@@ -71,7 +71,7 @@ class KvRequests:
         try:
             change()
         except (StoreError, ConfigError) as problem:
-            log.error("the key-value table could not be changed: %s", problem)
+            log.error("cannot change the key-value table: %s", problem)
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from problem
 
 
@@ -103,13 +103,13 @@ class ConfigRequests:
                 {entry.key: entry.value for entry in entries}, f"request of {peer}", self._persist
             )
         except ProtectedSettingError as problem:
-            log.warning("refused to change a protected setting peer=%s: %s", peer, problem)
+            log.warning("change of a protected setting refused peer=%s: %s", peer, problem)
             raise ResponseError(
                 ResponseCode.NO_PERMISSION, "Can not update config in black list."
             ) from problem
         except ConfigError as problem:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from problem
-        log.info("settings were changed peer=%s keys=%s", peer, ",".join(applied) or "none")
+        log.info("configuration changed peer=%s keys=%s", peer, ",".join(applied) or "none")
         return Response()
 
     def show(self, request: Request) -> Response:

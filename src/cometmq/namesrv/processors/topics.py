@@ -76,7 +76,7 @@ class TopicRequests:
         """DELETE_TOPIC_IN_NAMESRV (216)."""
         header = request.header(DeleteTopicInNamesrvRequest)
         self._registry.delete_topic(header.topic, header.cluster_name or None)
-        log.info("forgot a topic topic=%s cluster=%s", header.topic[:80], header.cluster_name)
+        log.info("topic removed topic=%s cluster=%s", header.topic[:80], header.cluster_name)
         return Response()
 
     def register(self, request: Request) -> Response:
@@ -88,7 +88,7 @@ class TopicRequests:
         except InvalidNameError as problem:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from None
         if not self._registry.register_topic(topic, rows):
-            log.warning("a topic came from brokers that are not known topic=%s", topic[:80])
+            log.warning("topic of unknown brokers ignored topic=%s", topic[:80])
         return Response()
 
 

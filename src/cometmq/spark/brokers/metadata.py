@@ -77,28 +77,52 @@ class Metadata:
             raise AwayError("no broker is registered with the name server now")
         return {topic: keys_of(route) if route else None for topic, route in routes.items()}
 
-    async def bounds(self, placed: Placed) -> dict[QueueKey, Bounds]:
-        """Give what each queue holds."""
-        stats = await self.stats(placed)
+    async def bounds(self, placed: Placed, *, masters_only: bool = False) -> dict[QueueKey, Bounds]:
+        """Give what each queue holds, and whether its master said so.
+
+        Raises:
+            AwayError: only a replica answered, and ``masters_only`` is set.
+        """
+        stats = await self._stats(placed)
         rest = [key for key in placed.addresses if key not in stats]
-        found = {key: Bounds(each.min_offset, each.max_offset) for key, each in stats.items()}
+        found = {
+            key: Bounds(each.min_offset, each.max_offset, address == placed.master(key))
+            for key, (address, each) in stats.items()
+        }
         found.update(await self._each(rest, lambda key: self._bounds_of(placed, key)))
+        for key in sorted(found):
+            if masters_only and not found[key].master:
+                raise AwayError(
+                    f"{key}: the master of {key.broker} does not answer, and a replica may keep"
+                    " messages for a shorter time: expected the master, to read from its oldest"
+                    " message"
+                )
         return found
 
     async def stats(self, placed: Placed) -> dict[QueueKey, TopicOffset]:
         """Give what topics' statistics say of queues; some brokers do not tell of all of them."""
+        return {key: each for key, (_, each) in (await self._stats(placed)).items()}
+
+    async def _stats(self, placed: Placed) -> dict[QueueKey, tuple[str, TopicOffset]]:
+        """Give the same with the address of the broker that answered.
+
+        Raises:
+            AwayError: a replica does not know the topic, and its master does not answer.
+        """
         groups: dict[tuple[str, tuple[str, ...]], list[QueueKey]] = {}
         for key, addresses in placed.addresses.items():
             groups.setdefault((key.topic, addresses), []).append(key)
         tables = await self._each(list(groups), lambda group: self._table(*group))
-        found: dict[QueueKey, TopicOffset] = {}
+        found: dict[QueueKey, tuple[str, TopicOffset]] = {}
         for group, keys in groups.items():
-            table = tables[group]
+            address, table = tables[group]
             for key in keys:
+                if table is None and address != placed.master(key):
+                    raise AwayError(f"{key}: the master of {key.broker} does not answer")
                 if table is None:
                     placed.lose(key, f"the topic does not exist on {key.broker}")
                 elif key in table:
-                    found[key] = table[key]
+                    found[key] = address, table[key]
         return found
 
     async def at_time(self, placed: Placed, times: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
@@ -189,29 +213,32 @@ class Metadata:
 
     async def _table(
         self, topic: str, addresses: tuple[str, ...]
-    ) -> dict[QueueKey, TopicOffset] | None:
-        """Give what a broker tells of a topic, perhaps little; None if it has no such topic."""
+    ) -> tuple[str, dict[QueueKey, TopicOffset] | None]:
+        """Give who answered, and what a topic holds, perhaps in part; None for no such topic."""
 
-        async def ask(address: str) -> dict[QueueKey, TopicOffset] | None:
+        async def ask(address: str) -> tuple[str, dict[QueueKey, TopicOffset] | None]:
             header = GetTopicStatsInfoRequest(topic=topic)
             code = RequestCode.GET_TOPIC_STATS_INFO
             try:
                 answer = await self._brokers.call(address, code, header)
             except ResponseError as error:
                 if error.code == ResponseCode.TOPIC_NOT_EXIST:
-                    return None
+                    return address, None
                 if error.code in _SAYS_LITTLE:
-                    return {}
+                    return address, {}
                 raise
             table = TopicStatsTable.decode(answer.body).offset_table
-            return {QueueKey(topic, q.broker_name, q.queue_id): each for q, each in table.items()}
+            return address, {
+                QueueKey(topic, q.broker_name, q.queue_id): each for q, each in table.items()
+            }
 
         return await ask_one_of(addresses, ask)
 
     async def _bounds_of(self, placed: Placed, key: QueueKey) -> Bounds:
         async def ask(address: str) -> Bounds:
             lowest = await self._brokers.min_offset(address, queue_of(key))
-            return Bounds(lowest, await self._brokers.max_offset(address, queue_of(key)))
+            highest = await self._brokers.max_offset(address, queue_of(key))
+            return Bounds(lowest, highest, address == placed.master(key))
 
         return await ask_one_of(placed.addresses[key], ask)
 

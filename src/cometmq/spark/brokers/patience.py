@@ -67,11 +67,11 @@ class Patience:
                     raise SourceError(f"{what}: refused: {error}") from None
                 last = error
             if tried < self.retries:
-                log.info("asks again in %.1f s: %s error=%s", pause_s, what, last)
+                log.info("retrying in %.1f s: %s error=%s", pause_s, what, last)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
-        tries = f"{self.retries + 1} tries" if self.retries else "the only try"
-        raise UnreachableError(f"{what}: no answer after {tries}, the last: {last}") from None
+        tries = f"{self.retries + 1} tries" if self.retries else "the only attempt"
+        raise UnreachableError(f"{what}: no response after {tries}, last error: {last}") from None
 
 
 def is_passing(error: Exception) -> bool:

@@ -37,7 +37,11 @@ class Placed:
     replicas: dict[QueueKey, Mapping[int, str]]
     """The same by the ids of replicas; 0 is the master's."""
     gone: dict[QueueKey, str]
-    """Queues that are gone for good, and why."""
+    """Queues that are no longer readable, and why."""
+
+    def master(self, key: QueueKey) -> str | None:
+        """Return the address of the master that has a queue, None if it is not registered."""
+        return self.replicas[key].get(MASTER_ID)
 
     def lose(self, key: QueueKey, why: str) -> None:
         """Note that a queue is gone, which its broker itself says."""

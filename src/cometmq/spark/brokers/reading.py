@@ -5,7 +5,9 @@
 Several pulls are under way at a time. Where the next but one begins is guessed from how many
 messages the broker gave last; an answer that begins elsewhere is thrown away and asked for anew.
 A broker answers a pull behind the end of a queue, or of a range that has expired, at once and with
-the bounds: which tell the one from the other.
+the bounds: which tell the one from the other. A replica may keep messages for a shorter time than
+its master, and lag behind it: only the master decides that messages have expired, or that a queue
+cannot be read.
 
 Source: ours; what a broker answers: PullMessageProcessor, RocketMQ 4.9 and 5.3.
 """
@@ -21,12 +23,13 @@ from typing import Final
 
 from cometmq.client import ClientInstance
 from cometmq.client.blocking.portal import Portal
+from cometmq.client.routes import MASTER_ID
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import PullMessageResponse
 from cometmq.protocol.subscription import ALL_TAGS
-from cometmq.spark.brokers.patience import is_passing
+from cometmq.spark.brokers.patience import AwayError, is_passing
 from cometmq.spark.brokers.placing import Places
 from cometmq.spark.brokers.pulls import Pulls, Read
 from cometmq.spark.brokers.renumbering import renumbered
@@ -69,6 +72,8 @@ class _Asked:
 
     start: int
     count: int
+    address: str
+    """Of the broker that was asked."""
     learns: bool
     """Whether it asked for a whole batch, to see what the broker gives at once."""
     answer: asyncio.Future[Command]
@@ -126,7 +131,7 @@ class RangePump:
         self._addresses: tuple[str, ...] = ()
         self._replicas: Mapping[int, str] = {}
         self._heeds = True
-        self._last: Exception | str = "nothing was asked yet"
+        self._last: Exception | str = "no request was sent yet"
 
     def start(self) -> asyncio.Task[None]:
         """Begin pulling; the task is done when the range is."""
@@ -172,29 +177,39 @@ class RangePump:
 
     async def _advance(self, *, waits: bool) -> bool:
         """Take the next answer; False if it brought the range no further."""
+        address = ""
         try:
             if not self._addresses:
                 await self._find()
             self._fill(waits=waits)
             asked = self._window.popleft()
+            address = asked.address
             return self._take(asked, await asked.answer)
         except CometError as error:
             if isinstance(error, SourceError):
                 raise
-            self._failed(error)
+            self._failed(error, address)
             return False
 
-    def _failed(self, error: CometError) -> None:
-        """Note a failure that may pass, and ask somebody else next time."""
-        if not is_passing(error):
+    def _failed(self, error: CometError, address: str) -> None:
+        """Note a failure that may pass, and ask another broker next time.
+
+        Args:
+            error: the failure.
+            address: of the broker that refused; empty if none was asked yet.
+        """
+        if is_passing(error):
+            self._last = error
+            self._ask_another()
+        elif self._is_replica(address):
+            self._ask_master(f"a replica, {address}, refused: {error}")
+        else:
             raise self._refused(error) from None
-        self._last = error
-        self._ask_another()
 
     def _refused(self, error: CometError) -> SourceError:
         code = error.code if isinstance(error, ResponseError) else None
         if code in _GONE:
-            return GoneError(f"{self._wanted}: gone for good: {error}")
+            return GoneError(f"{self._wanted}: no longer readable: {error}")
         if code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
             return SourceError(
                 f"{self._wanted}: the broker knows no group {self._read.group} and creates none: "
@@ -206,7 +221,7 @@ class RangePump:
         """Learn who has the queue now."""
         placed = await Places(self._instance).place([self._wanted.key])
         if placed.gone:
-            raise GoneError(f"{self._wanted}: gone for good: {placed.gone[self._wanted.key]}")
+            raise GoneError(f"{self._wanted}: no longer readable: {placed.gone[self._wanted.key]}")
         self._addresses = placed.addresses[self._wanted.key]
         self._replicas = placed.replicas[self._wanted.key]
 
@@ -214,6 +229,16 @@ class RangePump:
         """Go on with the next replica, and find out who there is once there is none left."""
         self._addresses = self._addresses[1:]
         self._heeds = False
+
+    def _is_replica(self, address: str) -> bool:
+        return bool(address) and address != self._replicas.get(MASTER_ID)
+
+    def _ask_master(self, why: str) -> None:
+        """Go on with the master alone, whose word counts; without one, find out who there is."""
+        master = self._replicas.get(MASTER_ID)
+        self._addresses = (master,) if master else ()
+        self._heeds = False
+        self._last = AwayError(f"{why}; the master of {self._wanted.key.broker} did not answer")
 
     def _heed(self, suggested: int) -> None:
         """Go on with the replica that a broker suggests, unless one has failed before."""
@@ -225,7 +250,7 @@ class RangePump:
     def _too_late(self) -> SourceError:
         where = f"{self._wanted}: nothing came at {self._position} for {self._read.timeout_s:g} s"
         if isinstance(self._last, Exception):
-            return UnreachableError(f"{where}, the last try: {self._last}")
+            return UnreachableError(f"{where}, last attempt: {self._last}")
         return RangeError(f"{where}: {self._last}")
 
     # --- asking -------------------------------------------------------------------------------
@@ -240,7 +265,8 @@ class RangePump:
             if self._guesses:
                 count = min(count, self._wanted.end - start)
             answer = self._pulls.ask(self._addresses[0], start, count, holds=waits)
-            self._window.append(_Asked(start, count, self._step is None, answer))
+            address = self._addresses[0]
+            self._window.append(_Asked(start, count, address, self._step is None, answer))
             start += count
 
     def _most(self) -> int:
@@ -260,7 +286,7 @@ class RangePump:
         header = answer.header(PullMessageResponse)
         found = answer.code == ResponseCode.SUCCESS
         if not found and header.min_offset > self._position:
-            return self._expired(header)
+            return self._expired(header, asked.address)
         next_offset = header.next_begin_offset
         if answer.code == ResponseCode.PULL_OFFSET_MOVED or next_offset <= self._position:
             return self._short(header)
@@ -295,7 +321,11 @@ class RangePump:
         self._ask_another()
         return False
 
-    def _expired(self, header: PullMessageResponse) -> bool:
+    def _expired(self, header: PullMessageResponse, address: str) -> bool:
+        if self._is_replica(address):
+            held = f"offsets {header.min_offset} to {header.max_offset}"
+            self._ask_master(f"a replica, {address}, holds {held}")
+            return False
         if self._read.skip_expired:
             self._drop_window()
             self._position = min(header.min_offset, self._wanted.end)

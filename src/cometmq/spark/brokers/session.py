@@ -53,7 +53,7 @@ class BrokerSession:
         self._patience = Patience(options.retries, options.retry_interval_ms / 1000)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a session has connections: send its options, and connect there")
+        raise TypeError("a session has connections and cannot be pickled: send its options instead")
 
     @property
     def instance(self) -> ClientInstance:
@@ -126,20 +126,31 @@ class BrokerSession:
     # --- where things are in queues -----------------------------------------------------------
 
     def bounds(
-        self, keys: Iterable[QueueKey], *, gone: set[QueueKey] | None = None
+        self,
+        keys: Iterable[QueueKey],
+        *,
+        gone: set[QueueKey] | None = None,
+        masters_only: bool = False,
     ) -> dict[QueueKey, Bounds]:
         """Give the oldest and the next offset of each queue.
 
         Args:
             keys: the queues.
-            gone: gets the queues that are gone for good, which have no bounds then.
+            gone: gets the queues that are no longer readable, which have no bounds then.
+            masters_only: whether to wait for the master, as long as for a broker that does not
+                answer, instead of taking what a replica says.
 
         Raises:
-            GoneError: a queue is gone for good, and ``gone`` is None.
+            GoneError: a queue is no longer readable, and ``gone`` is None.
             UnreachableError: a broker does not answer, or is not registered with the name server;
-                its queues may be as they were.
+                its queues may be as they were; or a master does not, and ``masters_only`` is set.
         """
-        return self._ask_of(keys, "bounds", gone, lambda metadata, placed: metadata.bounds(placed))
+        return self._ask_of(
+            keys,
+            "bounds",
+            gone,
+            lambda metadata, placed: metadata.bounds(placed, masters_only=masters_only),
+        )
 
     def at_time(self, key_times: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
         """Give each queue's first offset stored at or after a time in ms since 1970.
@@ -147,7 +158,7 @@ class BrokerSession:
         Where nothing is that new, it is the offset that the queue's next message will have.
 
         Raises:
-            GoneError: a queue is gone for good.
+            GoneError: a queue is no longer readable.
         """
         return self._ask_of(
             key_times,
@@ -160,7 +171,7 @@ class BrokerSession:
         """Give what a group has committed; queues where it has committed nothing are left out.
 
         Raises:
-            GoneError: a queue is gone for good.
+            GoneError: a queue is no longer readable.
         """
         return self._ask_of(
             keys,
@@ -173,7 +184,7 @@ class BrokerSession:
         """Store the next offsets of a group, for others to watch.
 
         Raises:
-            GoneError: a queue is gone for good; the others' offsets are stored all the same.
+            GoneError: a queue is no longer readable; the others' offsets are stored all the same.
         """
 
         async def store(metadata: Metadata, placed: Placed) -> dict[QueueKey, None]:
@@ -188,7 +199,7 @@ class BrokerSession:
         """Give bounds and the time of the newest message of each queue that brokers tell of.
 
         Raises:
-            GoneError: a queue is gone for good, and ``gone`` is None.
+            GoneError: a queue is no longer readable, and ``gone`` is None.
         """
         return self._ask_of(
             keys, "statistics", gone, lambda metadata, placed: metadata.stats(placed)
@@ -233,7 +244,7 @@ class BrokerSession:
             DataLossError: messages of the range have expired.
             RangeError: the queue does not reach to the range's end in time.
             UnreachableError: no broker that has the queue answered in time.
-            GoneError: the queue is gone for good.
+            GoneError: the queue is no longer readable.
         """
         with self._life.use() as (portal, instance):
             read = Read(
@@ -265,7 +276,7 @@ class BrokerSession:
         if where.gone and gone is None:
             key, why = next(iter(where.gone.items()))
             more = f", and {len(where.gone) - 1} more" if len(where.gone) > 1 else ""
-            raise GoneError(f"{key}: gone for good: {why}{more}")
+            raise GoneError(f"{key}: no longer readable: {why}{more}")
         if gone is not None:
             gone.update(where.gone)
         return answers

@@ -85,8 +85,8 @@ def _slots_of(entry: Entry) -> int:
     slots, odd = divmod(entry.size_bytes - _HEADER.size, unit)
     if odd or slots <= 0:
         raise PlaceError(
-            f"met {entry.path} of {entry.size_bytes} bytes, which is no file with"
-            f" {_ENTRIES_PER_SLOT} entries per slot: say how many slots it has by index.slots"
+            f"met {entry.path} of {entry.size_bytes} bytes, which is not a file with"
+            f" {_ENTRIES_PER_SLOT} entries per slot: set index.slots"
         )
     return slots
 

@@ -113,7 +113,7 @@ class Logs:
                 return ask(self.places[name])
             except FileNotFoundError:
                 self.look()
-        raise PlaceError(f"log of {name}: files vanish faster than they can be opened")
+        raise PlaceError(f"log of {name}: files are deleted faster than they can be opened")
 
 
 def check_known(offsets: LogOffsets, logs: Logs) -> None:

@@ -198,7 +198,7 @@ class _Spans:
         assert self._opened is not None
         buffer = memoryview(bytearray(end - start))
         if self._opened.read_into(start - file.base_offset, buffer) < len(buffer):
-            raise DataLossError(f"{self._units}: {file.path} was cut")
+            raise DataLossError(f"{self._units}: {file.path} was truncated")
         return buffer
 
     def _open(self, file: LogFile) -> None:

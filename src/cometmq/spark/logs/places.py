@@ -211,6 +211,6 @@ def _check(files: tuple[LogFile, ...]) -> None:
     for older, newer in itertools.pairwise(files):
         if newer.base_offset < older.end_offset:
             raise PlaceError(
-                f"met {newer.path}, which begins at {newer.base_offset}, expected it behind"
+                f"met {newer.path}, which begins at {newer.base_offset}, expected it after"
                 f" {older.path}, which ends at {older.end_offset}"
             )

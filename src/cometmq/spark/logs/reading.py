@@ -117,7 +117,7 @@ class _FileReading:
         problem = "something else where a record began before"
         if not self._reading.permissive:
             raise DataLossError(
-                f"{self._part}: met {problem}: the log was cut and written anew, or is damaged"
+                f"{self._part}: met {problem}: the log was truncated and rewritten, or is damaged"
             )
         passed = ByteRange(self._place.name, begin, self._file.base_offset + found)
         self._reading.damage.append(Damage(passed, problem))
@@ -128,9 +128,9 @@ class _FileReading:
         end = self._file.base_offset + stop
         if self._reading.exact and position > stop and end == self._part.end:
             raise BadRecordError(
-                f"{self._part}: the record before its end goes on for {position - stop} bytes, so"
-                " what was taken for a record there is a part of a body; ranges as large as the"
-                " files are read without such guesses (maxPartitionBytes)"
+                f"{self._part}: the record before its end is {position - stop} bytes longer, so the"
+                " range ends inside a body that looks like a record; set maxPartitionBytes to the"
+                " segment size or more"
             )
 
     def _walk(self, window: Window, position: int, stop: int) -> Iterator[pa.RecordBatch]:
@@ -188,7 +188,7 @@ class _FileReading:
         if not self._reading.permissive:
             raise BadRecordError(
                 f"{self._part}: met {problem} at byte {position} of {self._file.path} (log offset"
-                f" {base + position}), expected a record; badRecords=permissive reads on behind it"
+                f" {base + position}), expected a record; badRecords=permissive continues after it"
             )
         following = self._next(window, position + 1, stop)
         passed = ByteRange(self._place.name, base + position, base + following)

@@ -27,51 +27,51 @@ _FORMS = "expected env:NAME or file:PATH, for options show up in plans"
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """How servers are reached; part of the options of each format that needs them."""
+    """Options of connections to servers. Each format that connects to servers has them."""
 
     name_servers: str = option("", "rocketmq.namesrv.addr", aliases=("nameServer",), required=True)
     """Name servers: ``host:port;host:port``."""
 
     access_key: str = option("", "rocketmq.acl.accessKey")
-    """Name of the account that requests are signed for: itself, or by reference."""
+    """Account name for signed requests, as text or by reference."""
 
     secret_key: str = option("", "rocketmq.acl.secretKey")
     """The account's secret, by reference: ``env:NAME`` or ``file:PATH``."""
 
     security_token: str = option("", "rocketmq.acl.securityToken")
-    """Token of a short-lived account, by reference."""
+    """Token of a temporary account, by reference."""
 
     acl_file: str = option("", "rocketmq.acl.file")
     """Properties file with ``AccessKey`` and ``SecretKey``, on every node."""
 
     tls: bool = option(False, "rocketmq.tls.enable")
-    """Whether connections to name servers and brokers are encrypted."""
+    """Whether connections to name servers and brokers use TLS."""
 
     tls_trusted: str = option("", "rocketmq.tls.trustCertPath")
-    """File of the authorities that servers' certificates are checked against, PEM."""
+    """PEM file of the authorities that servers' certificates are checked against."""
 
     tls_check_server: bool = option(False, "rocketmq.tls.authServer")
-    """Whether servers' certificates are checked; always so with a file of authorities."""
+    """Whether servers' certificates are checked; always if `rocketmq.tls.trustCertPath` is set."""
 
     tls_certificate: str = option("", "rocketmq.tls.certPath")
-    """File of the client's own certificate chain, PEM."""
+    """PEM file of the client's certificate chain."""
 
     tls_key: str = option("", "rocketmq.tls.keyPath")
-    """File of the certificate's private key, PEM."""
+    """PEM file of the certificate's private key."""
 
     tls_key_password: str = option("", "rocketmq.tls.keyPassword")
     """Password of the private key, by reference."""
 
     request_timeout_ms: int = option(3_000, "request.timeoutMs", unit="ms", low=1, high=600_000)
-    """Time for the answer to one request, sends and pulls apart."""
+    """Timeout of one request other than sends and pulls."""
 
     retries: int = option(10, "fetchOffset.numRetries", low=0, high=1_000)
-    """How often a question about routes and offsets is asked again after nobody answered it."""
+    """Retries of a request for routes or offsets that got no response."""
 
     retry_interval_ms: int = option(
         100, "fetchOffset.retryIntervalMs", unit="ms", low=1, high=60_000
     )
-    """Pause before it is asked again; doubled each time, up to five seconds."""
+    """Pause before the first retry; doubled each time, up to five seconds."""
 
     def connection(self) -> ConnectionOptions:
         """Return these options alone: sessions are shared by all that have equal ones."""

@@ -23,20 +23,18 @@ class PlaceOptions:
     """Where the files are; the part that all formats of files share."""
 
     path: str | None = option(None, "path")
-    """A store's directory, its ``commitlog`` (``consumequeue``, ``index``) or one of its files;
-    may have wildcards in its last part, and may be a URL (``file://``, ``s3://``, ``gs://``, …).
-    """
+    """A store's directory, its ``commitlog`` (``consumequeue``, ``index``) or one of its files. The
+    last part may have wildcards. It may be a URL (``file://``, ``s3://``, ``gs://``, …)."""
     paths: str | None = option(None, "paths")
-    """Several of them as a JSON array, which together are one broker's; what Spark makes of
-    ``load([…])``."""
+    """Several paths of one broker, as a JSON array; ``load([…])`` sets it."""
     brokers: str | None = option(None, "brokers")
-    """A JSON object from the names of brokers to their paths, instead of ``path``."""
+    """A JSON object from broker names to their paths, instead of `path`."""
     broker_name: str | None = option(None, "brokerName")
-    """The name of the one broker whose files these are; no name is known without it."""
+    """The name of the broker whose files these are. Without it the column is null."""
     batch_rows: int = option(10_000, "batch.rows", unit="rows", low=1, high=10_000_000)
-    """The most rows that are handed to Spark at once."""
+    """Limit on rows of one Arrow batch."""
     batch_bytes: int = option(16 * _MIB, "batch.bytes", unit="bytes", low=1024, high=1 << 30)
-    """The most bytes of log that become rows at once; one large record may be more."""
+    """Limit on bytes of log for one Arrow batch; one record may be larger."""
 
     def check(self) -> None:
         """Raise OptionError unless exactly one of the options says where."""
@@ -85,53 +83,55 @@ class LogOptions(PlaceOptions):
     """Options of the format ``rocketmq-log``."""
 
     subscribe: str | None = option(None, "subscribe")
-    """Topics to read, between commas; all without it."""
+    """Topics to read, separated by commas; all by default."""
     filter_tags: str | None = option(None, "filter.tags")
-    """Tags to read, for example ``paid || sent``; all without it."""
+    """Tags to read, such as ``paid || sent``; all by default."""
     filter_keys: str | None = option(None, "filter.keys")
-    """Keys to read, with commas between: messages that have at least one of them."""
+    """Keys to read, separated by commas: messages with at least one of them."""
     starting_offsets: str | None = option(None, "startingOffsets")
-    """Where to begin: ``earliest`` (the default of a batch), ``latest`` (the default of a stream)
-    or ``{"broker-a": 1073741824}``, bytes of the log; -2 is earliest and -1 latest."""
+    """Where to start: ``earliest`` (the default of a batch), ``latest`` (the default of a stream)
+    or physical offsets by broker, ``{"broker-a": 1073741824}``; -2 is earliest and -1 latest."""
     starting_timestamp: int | None = option(None, "startingTimestamp", unit="ms", low=0)
-    """Begin with the first record stored at this time or later; wins over ``startingOffsets``."""
+    """Start at the first record stored at or after this time. It takes precedence over
+    `startingOffsets`."""
     ending_offsets: str | None = option(None, "endingOffsets")
-    """Where a batch ends: ``latest`` or bytes of the log as above; this byte is not read."""
+    """Where a batch ends: ``latest``, or physical offsets as above, exclusive."""
     ending_timestamp: int | None = option(None, "endingTimestamp", unit="ms", low=0)
-    """End a batch before the first record stored at this time or later."""
+    """End a batch before the first record stored at or after this time."""
     snapshot: str = option("load", "snapshot", choices=("load", "action"))
-    """When a batch looks for the log's end: once, or at each action."""
+    """When the end of a batch is determined: once at `load`, or at each action."""
     max_bytes_per_trigger: int | None = option(None, "maxBytesPerTrigger", unit="bytes", low=1)
-    """The most bytes of log a micro-batch takes, of all brokers together."""
+    """Limit on bytes of log of a micro-batch, over all brokers."""
     max_partition_bytes: int = option(
         128 * _MIB, "maxPartitionBytes", unit="bytes", low=1, high=1 << 40
     )
-    """The most bytes of log that one task reads."""
+    """Limit on bytes of log that one task reads."""
     min_partitions: int | None = option(None, "minPartitions", low=1, high=1_000_000)
-    """How many tasks there should be at least, as long as there are bytes enough."""
+    """Minimum number of tasks, if there are enough bytes."""
     log_end: str = option("auto", "logEnd", choices=("auto", "log"))
-    """How the log's end is found: where the store's consume queues lead, if it has some, for a
-    broker that runs writes units behind records; or by a walk over the records alone."""
+    """How the end of the log is found. ``auto``: where the consume queues end, if the store has
+    them, because a running broker writes queue entries after records. ``log``: by a scan of the
+    records only."""
     fail_on_data_loss: bool = option(True, "failOnDataLoss")
-    """Whether to fail when records that are due were deleted, or to go on with what is left."""
+    """Whether to fail if records to read were deleted, or to continue with the remaining ones."""
     bad_records: str = option("fail", "badRecords", choices=("fail", PERMISSIVE))
-    """What to do about bytes that should be a record and are none: fail, or a row whose
-    ``record_valid`` is false, and on with the next record."""
+    """For bytes that are no valid record: fail, or return a row whose `record_valid` is false and
+    continue with the next record."""
     validate: bool = option(False, "validate")
     """Whether there is a column ``record_valid``."""
     check_crc: bool = option(True, "checkCrc")
-    """Whether the checksum of every body is compared."""
+    """Whether the checksum of each body is checked."""
     decompress: bool = option(True, "decompress")
     """Whether compressed bodies are decompressed."""
     include_properties: bool = option(False, "includeProperties")
-    """Whether there is a column ``properties``; it costs a third of the time."""
+    """Whether there is a column ``properties``; it takes a third of the time."""
     push_down_filters: bool = option(False, "pushDownFilters")
-    """Let a batch read only what the query's conditions on topic, broker, store time and log offset
-    let through. Needs ``spark.sql.python.filterPushdown.enabled=true``, and a ``load()`` for every
-    query: Spark (4.3 still) gives a DataFrame that was filtered once the same rows ever after."""
+    """Whether a batch reads only what matches the query's conditions on topic, broker, store time
+    and log offset. It needs ``spark.sql.python.filterPushdown.enabled=true`` and a `load()` for
+    each query: Spark (also 4.3) returns the same rows for a DataFrame that was filtered once."""
     read_through: str = option("auto", "readThrough", choices=("auto", "log", "queues"))
-    """How topics are found: by a walk over the whole log, or by their consume queues, where the
-    store's directory has them; by what reads less unless told otherwise."""
+    """How the records of a topic are found: by a scan of the whole log, or by consume queues, if
+    the store has them. ``auto`` chooses what reads less."""
 
     def check(self) -> None:
         """Raise OptionError where options contradict each other."""
@@ -144,7 +144,7 @@ class LogOptions(PlaceOptions):
             raise OptionError("readThrough=queues needs subscribe, the topics to look up")
         position_document(self.starting_offsets, "startingOffsets")
         if position_document(self.ending_offsets, "endingOffsets") == "earliest":
-            raise OptionError("endingOffsets: met earliest, expected latest or places in logs")
+            raise OptionError("endingOffsets: met earliest, expected latest or physical offsets")
 
     @property
     def walks(self) -> bool:
@@ -181,7 +181,7 @@ def _place(value: Any, what: str) -> int:
     if isinstance(value, Mapping) and set(value) == {"phy"}:
         value = value["phy"]
     if isinstance(value, bool) or not isinstance(value, int) or value < -2:
-        raise OptionError(f"{what}: expected a place in the log, -1 or -2, met {value!r}")
+        raise OptionError(f"{what}: expected a physical offset, -1 or -2, met {value!r}")
     return value
 
 
@@ -190,10 +190,10 @@ class QueueFileOptions(PlaceOptions):
     """Options of the format ``rocketmq-consumequeue``."""
 
     subscribe: str | None = option(None, "subscribe")
-    """Topics to read, between commas; all without it."""
+    """Topics to read, separated by commas; all by default."""
     resolve: bool = option(True, "resolveExtension")
-    """Whether a ``tags_code`` that leads to a unit of ``consumequeue_ext`` is replaced by the code
-    kept there, where the store's directory has it."""
+    """Whether a ``tags_code`` that refers to a unit of ``consumequeue_ext`` is replaced by the code
+    in that unit, if the store has it."""
 
     def topics(self) -> frozenset[str]:
         """Return the topics to read, none for all."""
@@ -205,5 +205,4 @@ class IndexOptions(PlaceOptions):
     """Options of the format ``rocketmq-index``."""
 
     slots: int | None = option(None, "index.slots", low=1, high=1 << 31)
-    """How many hash slots a file has; without it, a fourth of its entries, as in RocketMQ's
-    defaults."""
+    """Number of hash slots of a file; by default a fourth of its entries, as in RocketMQ."""

@@ -15,22 +15,22 @@ from cometmq.spark.options.parsing import option
 
 @dataclass(frozen=True)
 class MetaOptions(ConnectionOptions):
-    """Which topics and groups are looked at; without any, all but the system's own."""
+    """The topics and groups to read; by default all but system ones."""
 
     subscribe: str = option("", "subscribe")
-    """Topics, with commas between; a topic that does not exist is an error."""
+    """Topics, separated by commas; a topic that does not exist is an error."""
 
     subscribe_pattern: str = option("", "subscribePattern")
-    """Regular expression that whole names of topics match."""
+    """A regular expression that whole topic names match."""
 
     groups: str = option("", "groups")
-    """Groups, with commas between; a row for each of them even where it has committed nothing."""
+    """Groups, separated by commas; each has rows even if it has committed nothing."""
 
     group_pattern: str = option("", "groupPattern")
-    """Regular expression that whole names of groups match."""
+    """A regular expression that whole group names match."""
 
     include_system: bool = option(False, "includeSystem")
-    """Whether the system's own topics and groups count where none is named."""
+    """Whether system topics and groups are included if none is named."""
 
     def check(self) -> None:
         """Refuse what contradicts itself.
@@ -68,4 +68,4 @@ def _check_pattern(name: str, text: str) -> None:
     try:
         re.compile(text)
     except re.error as error:
-        raise OptionError(f"option {name}: {text!r} is no regular expression: {error}") from None
+        raise OptionError(f"option {name}: {text!r} is not a regular expression: {error}") from None

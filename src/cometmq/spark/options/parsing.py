@@ -35,7 +35,7 @@ ADDED_BY_SPARK = ("owner", "provider")
 OF_TABLE = "option."
 """What Spark puts before the names of a table's options."""
 NO_OPTIONS = (
-    "; there are none at all: Spark does not hand over those of CREATE TABLE when the table is "
+    "; no option was met: Spark does not pass those of CREATE TABLE when the table is "
     "read, but those of CREATE TEMPORARY VIEW ... USING ... OPTIONS (...)"
 )
 

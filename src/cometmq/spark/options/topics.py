@@ -24,34 +24,34 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 @dataclass(frozen=True)
 class TopicReadOptions(ConnectionOptions):
-    """What a batch or a stream reads of which topics."""
+    """The topics and the range that a batch or a stream reads."""
 
     subscribe: str | None = option(None, "subscribe")
-    """Topics to read, with commas between; every readable queue of them, and those to come.
-    Exactly one of `subscribe`, `subscribePattern` and `assign` is given."""
+    """Topics to read, separated by commas: all their readable queues, also future ones. Set exactly
+    one of `subscribe`, `subscribePattern` and `assign`."""
 
     subscribe_pattern: str | None = option(None, "subscribePattern")
-    """A regular expression; topics whose whole name it matches are read, also those to come.
-    System topics are never among them; those of retries and dead letters are where the expression
-    itself begins with %, as in ``%DLQ%.*``."""
+    """A regular expression. Topics whose whole name matches are read, also future ones. It does not
+    match system topics, and matches retry and dead-letter topics only if it starts with %, as in
+    ``%DLQ%.*``."""
 
     assign: str | None = option(None, "assign")
-    """The queues to read, and no others: ``{"orders": {"broker-a": [0, 1]}}``."""
+    """The queues to read: ``{"orders": {"broker-a": [0, 1]}}``."""
 
     starting_offsets: str | None = option(None, "startingOffsets")
-    """Where a new query begins: ``earliest``, ``latest``, ``group`` (where the group of
-    ``rocketmq.group`` stands), or next offsets by topic, broker and queue, of which -2 means the
-    earliest and -1 the latest. A stream begins at the latest, a batch at the earliest."""
+    """Where a new query starts: ``earliest``, ``latest``, ``group`` (the committed offsets of
+    `rocketmq.group`), or offsets by topic, broker and queue, where -2 is earliest and -1 latest.
+    The default is latest for a stream and earliest for a batch."""
 
     starting_offsets_default: str | None = option(
         None, "startingOffsetsDefault", choices=("earliest", "latest")
     )
-    """Where queues begin that `startingOffsets` does not name, or of which the group has committed
-    nothing: by default as without `startingOffsets`."""
+    """Where queues start that `startingOffsets` does not name, or that have no committed offset.
+    The default is the default of `startingOffsets`."""
 
     starting_timestamp: int | None = option(None, "startingTimestamp", unit="ms since 1970", low=0)
-    """Begin every queue at its first message stored at or after this time. Goes before
-    `startingOffsetsByTimestamp`, which goes before `startingOffsets`."""
+    """Start each queue at its first message stored at or after this time. It takes precedence over
+    `startingOffsetsByTimestamp`, which takes precedence over `startingOffsets`."""
 
     starting_offsets_by_timestamp: str | None = option(None, "startingOffsetsByTimestamp")
     """The same by topic, broker and queue: ``{"orders": {"broker-a": {"0": 1735689600000}}}``."""
@@ -59,15 +59,15 @@ class TopicReadOptions(ConnectionOptions):
     starting_offsets_by_timestamp_strategy: str = option(
         ERROR, "startingOffsetsByTimestampStrategy", choices=(ERROR, LATEST)
     )
-    """What to do with a queue that has no message so young: fail, or begin at its end."""
+    """For a queue without a message at or after the time: fail, or start at its end."""
 
     ending_offsets: str | None = option(None, "endingOffsets")
-    """Where a batch ends: ``latest``, or next offsets by topic, broker and queue, of which -1 means
-    the latest. Queues it does not name end at the latest."""
+    """Where a batch ends: ``latest``, or offsets by topic, broker and queue, where -1 is latest.
+    Queues without an entry end at latest."""
 
     ending_timestamp: int | None = option(None, "endingTimestamp", unit="ms since 1970", low=0)
-    """End a batch before the first message of each queue stored at or after this time. Goes before
-    `endingOffsetsByTimestamp`, which goes before `endingOffsets`."""
+    """End a batch before the first message of each queue stored at or after this time. It takes
+    precedence over `endingOffsetsByTimestamp`, which takes precedence over `endingOffsets`."""
 
     ending_offsets_by_timestamp: str | None = option(None, "endingOffsetsByTimestamp")
     """The same by topic, broker and queue."""
@@ -75,79 +75,79 @@ class TopicReadOptions(ConnectionOptions):
     max_offsets_per_trigger: int | None = option(
         None, "maxOffsetsPerTrigger", unit="offsets", low=1
     )
-    """How many offsets a micro-batch takes at most, shared among queues in proportion to what they
-    have; each queue with news gets one at least."""
+    """Limit on offsets of a micro-batch, divided among the queues in proportion to their new
+    messages. Each queue with new messages gets at least one."""
 
     min_offsets_per_trigger: int | None = option(
         None, "minOffsetsPerTrigger", unit="offsets", low=1
     )
-    """Wait for so many new offsets before a micro-batch, but no longer than `maxTriggerDelay`."""
+    """Number of new offsets that a micro-batch waits for, up to `maxTriggerDelay`."""
 
     max_trigger_delay: str = option("15m", "maxTriggerDelay")
-    """How long `minOffsetsPerTrigger` may hold messages back: a number and ms, s, m, h or d."""
+    """Limit on the wait for `minOffsetsPerTrigger`: a number and ms, s, m, h or d."""
 
     min_partitions: int | None = option(None, "minPartitions", unit="partitions", low=1)
-    """How many tasks share a batch at least; large ranges of queues are cut. One per queue if not
-    given."""
+    """Minimum number of tasks of a batch; large ranges of queues are split. The default is one task
+    per queue."""
 
     max_records_per_partition: int | None = option(
         None, "maxRecordsPerPartition", unit="offsets", low=1
     )
-    """How many offsets one task reads at most."""
+    """Limit on offsets that one task reads."""
 
     fail_on_data_loss: bool = option(True, "failOnDataLoss")
-    """Fail when messages that should be read have expired, or a topic was deleted or made anew.
-    If false, go on with what there is and say so in the log."""
+    """Whether to fail if messages to read have expired, or if a topic was deleted or created again.
+    If false, the query continues and logs a warning."""
 
     include_properties: bool = option(False, "includeProperties")
-    """Also give the column ``properties``, with all properties of a message."""
+    """Whether there is a column ``properties`` with all properties of a message."""
 
     filter_tags: str | None = option(None, "filter.tags")
-    """Read messages with one of these tags only: ``paid || sent``. The broker leaves out others."""
+    """Read only messages with one of these tags: ``paid || sent``. The broker filters."""
 
     filter_sql: str | None = option(None, "filter.sql")
-    """Read messages only whose properties satisfy this SQL92 condition; the broker decides, and has
-    to have ``enablePropertyFilter=true``."""
+    """Read only messages whose properties match this SQL92 condition. The broker filters, and needs
+    ``enablePropertyFilter=true``. CometMQ's broker refuses it."""
 
     filter_keys: str | None = option(None, "filter.keys")
-    """Read messages only that have one of these keys, with commas between; Spark's worker decides,
-    so that all messages travel to it."""
+    """Read only messages with one of these keys, separated by commas. Spark's worker filters, so it
+    receives all messages."""
 
     push_down_filters: bool = option(False, "pushDownFilters")
-    """Let a batch read only what the query's conditions on topic, broker, queue, offset, store time
-    and tags let through. Needs ``spark.sql.python.filterPushdown.enabled=true``. Load anew for each
-    query: Spark keeps with a DataFrame what was pushed last."""
+    """Whether a batch reads only what matches the query's conditions on topic, broker, queue,
+    offset, store time and tags. It needs ``spark.sql.python.filterPushdown.enabled=true``. Call
+    `load()` for each query: Spark keeps the last pushed conditions with a DataFrame."""
 
     snapshot: str = option(LOAD, "snapshot", choices=(LOAD, ACTION))
-    """When the end of a batch is found out: once, at ``load`` (with a schema of the user's own, at
-    the first query over it), so that every action sees the same rows; or anew whenever Spark plans,
-    which it does per ``action`` if filters are pushed down."""
+    """When the end of a batch is determined. ``load``: once, at `load()` (with a schema of your
+    own: at the first query), so that every action reads the same rows. ``action``: each time Spark
+    plans, which happens per action if filters are pushed down."""
 
     group_id_prefix: str = option("", "groupIdPrefix")
-    """Pull as the group ``PREFIX-reader`` unless `rocketmq.group` is given. Without either, pulls
-    are on behalf of a group that every broker knows, so that none is created."""
+    """Pull as the group ``PREFIX-reader``, if `rocketmq.group` is not set. Without both, pulls use
+    a group that every broker has, so that no group is created."""
 
     group: str | None = option(None, "rocketmq.group")
-    """The group of the start ``group`` and of `commitToGroup`; pulls are on its behalf."""
+    """The group for ``startingOffsets=group``, for `commitToGroup` and for pulls."""
 
     commit_to_group: bool = option(False, "commitToGroup")
-    """Commit to `rocketmq.group` what a stream has finished, for people to watch. A stream itself
-    goes by its checkpoint alone; the last batch is committed with the one after it."""
+    """Whether a stream commits finished offsets to `rocketmq.group`, for monitoring. The stream
+    itself uses only its checkpoint. Each batch is committed with the next batch."""
 
     pull_timeout_ms: int = option(120_000, "pull.timeoutMs", unit="ms", low=1)
-    """How long a task waits for messages that the plan says are there, before it fails."""
+    """How long a task waits for planned messages before it fails."""
 
     pull_batch_size: int = option(1_024, "pull.batchSize", unit="messages", low=1, high=100_000)
-    """Messages asked for at once. A broker gives what its own limits allow, 32 by default."""
+    """Messages per pull. The broker's limits apply, 32 by default."""
 
     batch_rows: int = option(10_000, "batch.rows", unit="rows", low=1, high=1_000_000)
-    """Rows that a worker hands to Spark at once."""
+    """Limit on rows of one Arrow batch."""
 
     batch_bytes: int = option(16 << 20, "batch.bytes", unit="bytes", low=1024, high=1 << 30)
-    """Bytes of messages that a worker hands to Spark at once; one message may be larger."""
+    """Limit on message bytes of one Arrow batch; one message may be larger."""
 
     decompress: bool = option(True, "decompress")
-    """Give bodies as they were before their producer compressed them."""
+    """Whether compressed bodies are decompressed."""
 
     @property
     def max_trigger_delay_s(self) -> float:
@@ -172,7 +172,7 @@ class TopicReadOptions(ConnectionOptions):
         self._check_places()
         _seconds("maxTriggerDelay", self.max_trigger_delay)
         if self.filter_tags is not None and self.filter_sql is not None:
-            raise OptionError("filter.tags and filter.sql: a broker takes one of the two")
+            raise OptionError("filter.tags and filter.sql: only one of the two is allowed")
 
     def _check_choice(self) -> None:
         given = {

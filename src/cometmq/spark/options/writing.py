@@ -19,49 +19,49 @@ class TopicWriteOptions(ConnectionOptions):
     """Options of ``df.write.format("rocketmq")`` and ``df.writeStream.format("rocketmq")``."""
 
     topic: str = option("", "topic")
-    """The topic of all rows; a column ``topic`` is needed where this is not given, and is passed
-    over where it is."""
+    """The topic of all rows. Without it a column ``topic`` is needed; with it that column is
+    ignored."""
 
     delivery: str = option("at-least-once", "delivery")
-    """How sure the write is: ``at-least-once`` awaits every acknowledgement; repeated rows have the
-    unique keys of their twins."""
+    """The delivery guarantee: ``at-least-once`` awaits every acknowledgement. Repeated rows have
+    the same unique keys."""
 
     job_id: str = option("", "jobId")
-    """What unique keys are made of besides partition and row (and batch, for streams). Give it
-    where the same write may be started again and shall be recognized; else it is the query's id,
-    or of a batch write a random one."""
+    """Part of the unique keys, with partition and content, and with the batch for streams. Set
+    it if the same write may be started again and its duplicates must be found. The default is the
+    query's id, or a random id for a batch write."""
 
     producer_group: str = option("spark-rocketmq-writer", "producerGroup")
-    """The group that brokers see as the sender."""
+    """The producer group."""
 
     reserved_properties: str = option("error", "reservedProperties", choices=("error", "drop"))
-    """What becomes of entries of the column ``properties`` whose names are RocketMQ's own: the
-    write fails, or they are left out."""
+    """For entries of the column ``properties`` with RocketMQ's own names: fail the write, or drop
+    the entry."""
 
     acknowledge: str = option("safe", "send.acknowledge", choices=("safe", "stored"))
-    """When a message counts as sent: once the broker has flushed and replicated it as it is set to,
-    or as soon as it is stored. What is stored and not safe is sent again."""
+    """When a message counts as sent. ``safe``: after the flush and replication that the broker
+    requires; a message that is only stored is sent again. ``stored``: as soon as it is stored."""
 
     batch_bytes: int = option(MIB, "send.batchBytes", unit="bytes", low=1024, high=4 * MIB - 65_536)
-    """Messages for one queue travel together up to this size."""
+    """Size limit of a batch of messages for one queue."""
 
     body_bytes_max: int = option(
         4 * MIB, "send.bodyBytesMax", unit="bytes", low=1, high=16 * MIB - 65_536
     )
-    """The largest body the brokers take; larger ones fail the task before anything is sent."""
+    """Size limit of a body; a larger one fails the task before any message is sent."""
 
     pending_max: int = option(8, "send.pendingMax", unit="requests", low=1, high=1024)
-    """Requests of one task on their way at a time; of one queue with an order, never more than
-    one."""
+    """Limit on requests in flight of one task; for an ordered queue, one."""
 
     pending_bytes: int = option(16 * MIB, "send.pendingBytes", unit="bytes", low=MIB)
-    """Bytes of one task that may wait for acknowledgement before the next rows are taken."""
+    """Limit on unacknowledged bytes of one task; above it the task waits (back-pressure)."""
 
     try_timeout_ms: int = option(10_000, "send.timeoutMs", unit="ms", low=1)
-    """Time for the answer to one request."""
+    """Timeout of one request."""
 
     delivery_timeout_ms: int = option(120_000, "send.deliveryTimeoutMs", unit="ms", low=1)
-    """Time for all tries of one request, a broker's restart included; then the task fails."""
+    """Timeout of all attempts of one request, including a restart of the broker; then the task
+    fails."""
 
     def check(self) -> None:
         """Refuse options that contradict each other.

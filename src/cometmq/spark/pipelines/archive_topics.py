@@ -9,6 +9,7 @@ Source: ours.
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -31,21 +32,21 @@ class ArchiveTopicsSettings(PipelineSettings):
     """What is archived, where to and how."""
 
     name_servers: str = setting("")
-    """Where from: ``host:port;host:port``."""
+    """Name servers of the source: ``host:port;host:port``."""
     topics: tuple[str, ...] = setting(())
     """Topics to archive."""
     to: str = setting("")
     """Folder of the archive: a directory that all executors see."""
     name: str = setting("topics")
-    """What the manifest calls this stream; another one for other topics in the same folder."""
+    """Name of this stream in the manifest; use another name for other topics in the same folder."""
     batch_rows: int = setting(1_000_000, unit="rows", low=1, high=1 << 40)
-    """Messages of a micro-batch at most."""
+    """Maximum messages of a micro-batch."""
     codec: str = setting("zstd", choices=("zstd", "snappy", "none"))
-    """How files are compressed."""
+    """Compression of the files."""
     fail_on_data_loss: bool = setting(True)
-    """Whether to fail if messages that were never archived are gone."""
+    """Whether to fail if messages were deleted before they were archived."""
     options: tuple[str, ...] = setting(())
-    """Options of the format ``rocketmq``: ``name=value``, such as those of an account."""
+    """Options of the format ``rocketmq``, each ``name=value``, for example of an account."""
 
 
 def archive_topics(
@@ -67,7 +68,9 @@ def archive_topics(
         The run's record; ``counts`` has rows, files and their bytes.
 
     Raises:
-        ConfigError: a setting is missing, or the folder is an archive of another kind.
+        ConfigError: a setting is missing, the folder is an archive of another kind, the stream
+            archived other topics, or its checkpoint is lost.
+        RunError: another run begins the archive at the same time, or was killed while it did.
         pyspark.errors.StreamingQueryException: brokers or disk failed; the next run goes on.
     """
     if not (settings.name_servers and settings.topics and settings.to):
@@ -77,15 +80,43 @@ def archive_topics(
     folder = open_folder(settings.to)
     manifest = Manifest(folder)
     manifest.settle({"columns": [column.name for column in COLUMNS], "table": "topics"})
+    manifest.settle_stream(settings.name, {"topics": sorted(set(settings.topics))})
+    _check_checkpoint(manifest, settings.name)
     runs = Runs(settings.runs or folder.path("_runs"))
     run = runs.begin_or_resume("archive-topics", _inputs(settings), settings.resume)
     known = {entry.start for entry in manifest.entries(settings.name)}
     with recorded(run):
         progress.start(0, "rows", "archive topics")
-        _stream(spark, settings, folder.path(f"_checkpoint/{encoded(settings.name)}"), progress)
+        _stream(spark, settings, folder.path(_checkpoint(settings.name)), progress)
         progress.end()
     new = [entry for entry in manifest.entries(settings.name) if entry.start not in known]
     return Result(run.end(outputs=[folder.place], counts=_counts(new)))
+
+
+def _checkpoint(name: str) -> str:
+    return f"_checkpoint/{encoded(name)}"
+
+
+def _check_checkpoint(manifest: Manifest, name: str) -> None:
+    """Make sure that the checkpoint is the one of the batches that are archived.
+
+    Raises:
+        ConfigError: it is not, so that batches would be counted and archived from the begin again.
+    """
+    folder, metadata = manifest.folder, f"{_checkpoint(name)}/metadata"
+    met = folder.read(metadata)
+    query = None if met is None else str(json.loads(met)["id"])
+    queries = {entry.query for entry in manifest.entries(name)}
+    others = sorted(queries - {query, ""})  # entries of older versions name no query
+    if others or (queries and query is None):
+        by = f"query {others[0]}" if others else "a query"
+        found = "there is none" if query is None else f"it is of query {query}"
+        raise ConfigError(
+            f"archive-topics: the manifest in {folder.place} has batches of stream {name} by {by},"
+            f" expected its checkpoint at {folder.path(metadata)}: {found}; a new one"
+            " would archive the same messages again: restore it, or use another name, with"
+            " startingOffsets among the options"
+        )
 
 
 def _stream(
@@ -155,7 +186,7 @@ def _foretold(spark: Any, settings: ArchiveTopicsSettings) -> Result:
 
 PIPELINE = Pipeline(
     "archive-topics",
-    "Write what topics have gained to Parquet files, through the brokers.",
+    "Archive the new messages of topics as Parquet, through the brokers.",
     ArchiveTopicsSettings,
     archive_topics,
 )

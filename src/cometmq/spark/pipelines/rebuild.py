@@ -49,29 +49,29 @@ class RebuildSettings(PipelineSettings):
     store: str = setting("")
     """The log: a store's directory, its ``commitlog``, or an address."""
     to: str = setting("")
-    """A directory that all executors see; must not hold queues or an index yet."""
+    """Output directory that all executors see; it must not contain consume queues or an index."""
     topics: tuple[str, ...] = setting(())
-    """Topics whose queues are rebuilt; all if empty. The index always has all."""
+    """Topics whose queues are rebuilt. Default: all. The index always has all topics."""
     index: bool = setting(True)
     """Whether the index is rebuilt."""
     range_bytes: int = setting(64 * _MIB, unit="bytes", low=4096, high=1 << 31)
-    """Bytes of log that one task takes."""
+    """Maximum bytes of the log per task."""
     closed: bool = setting(False)
-    """Whether the broker is not running although it was not stopped in order."""
+    """Whether the broker crashed and does not run."""
     consume_queue_file_bytes: int = setting(
         6_000_000, key="mappedFileSizeConsumeQueue", unit="bytes", low=20, high=1 << 31
     )
-    """Size of the files of a queue, as in the broker's settings."""
+    """Size of a consume-queue file, as in the broker's settings."""
     consume_queue_ext_enabled: bool = setting(False, key="enableConsumeQueueExt")
-    """Whether queues have extension units; their bit maps stay empty."""
+    """Whether units get extension units; their bit maps stay empty."""
     consume_queue_ext_file_bytes: int = setting(
         48 * _MIB, key="mappedFileSizeConsumeQueueExt", unit="bytes", low=24, high=1 << 31
     )
-    """Size of the files of extension units, as in the broker's settings."""
+    """Size of a file of extension units, as in the broker's settings."""
     index_slots: int = setting(5_000_000, key="maxHashSlotNum", low=1, high=2**28)
-    """Hash slots of an index file, as in the broker's settings."""
+    """Number of hash slots of an index file, as in the broker's settings."""
     index_entries: int = setting(20_000_000, key="maxIndexNum", low=2, high=2**26)
-    """Entries of an index file, as in the broker's settings."""
+    """Number of entries of an index file, as in the broker's settings."""
     delay_levels: str = setting(DEFAULT_LEVELS, key="messageDelayLevel")
     """The delay of each level, as in the broker's settings."""
 
@@ -326,7 +326,7 @@ def _name_index_files(job: RebuildJob, begins_ms: Sequence[int]) -> None:
 def _check_empty(to: Path) -> None:
     for name in ("consumequeue", "consumequeue_ext", "index"):
         if (to / name).exists():
-            raise ConfigError(f"{to / name} is there already: rebuild into a new directory")
+            raise ConfigError(f"{to / name} exists already: rebuild into a new directory")
 
 
 def _inputs(settings: RebuildSettings, end: int) -> dict[str, Any]:
@@ -345,7 +345,7 @@ def _foretold(place: LogPlace, end: int) -> Result:
 
 PIPELINE = Pipeline(
     "rebuild",
-    "Write a store's queues and index anew from its log.",
+    "Rebuild a store's consume queues and index from its log.",
     RebuildSettings,
     rebuild,
 )

@@ -58,9 +58,9 @@ class UsageSettings(AnalysisSettings):
     """What is counted."""
 
     topics: tuple[str, ...] = setting(())
-    """Topics to count; all but the system's own if empty."""
+    """Topics to count. Default: all except system topics."""
     system: bool = setting(False)
-    """Whether the system's own topics are counted too."""
+    """Whether system topics are counted too."""
 
     @property
     def wanted(self) -> Topics:
@@ -207,7 +207,7 @@ def _producer() -> Column:
 
 PIPELINE = Pipeline(
     "usage",
-    "Messages and bytes by topic, tag, day and producer.",
+    "Count messages and bytes by topic, tag, day and producer.",
     UsageSettings,
     usage,
 )

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 COLUMNS: tuple[Column, ...] = (
     Column("topic", pa.string(), False, "STRING", "the topic"),
     Column("queue_id", pa.int32(), False, "INT", "the queue within topic and broker"),
-    Column("cq_offset", pa.int64(), False, "BIGINT", "the unit's number, which is a queue offset"),
-    Column("phy_offset", pa.int64(), False, "BIGINT", "where the record is in the commit log"),
-    Column("size", pa.int32(), False, "INT", "bytes of the record; 2147483647 in a filler"),
-    Column("tags_code", pa.int64(), False, "BIGINT", "hash of the tags, or a time of delivery"),
-    Column("broker_name", pa.string(), True, "STRING", "whose store it is; null if nobody said"),
+    Column("cq_offset", pa.int64(), False, "BIGINT", "the queue offset of the unit"),
+    Column("phy_offset", pa.int64(), False, "BIGINT", "the physical offset of the record"),
+    Column("size", pa.int32(), False, "INT", "size of the record; 2147483647 in a filler"),
+    Column("tags_code", pa.int64(), False, "BIGINT", "hash of the tags, or the delivery time"),
+    Column("broker_name", pa.string(), True, "STRING", "the broker of the store; null if unknown"),
 )
 _NUMBERS = {"phy_offset": "<i8", "size": "<i4"}
 
@@ -59,10 +59,9 @@ class QueueFilePartition(InputPartition):
 
 
 class ConsumeQueueSource(DataSource):
-    """Units of consume queues as rows, one per message, read in batches.
+    """Reads units of consume queues as rows, one per message, in batches.
 
-    Takes the options of `cometmq.spark.options.logs.QueueFileOptions`. Units that only fill a gap
-    are rows as well.
+    It has the options of `cometmq.spark.options.logs.QueueFileOptions`. Fillers are rows too.
 
     Example:
         ``spark.read.format("rocketmq-consumequeue").load("/data/store").show()``

@@ -4,9 +4,16 @@
     {"orders": {"broker-a": {"0": 23, "1": -2}}}  offsets; -2 is the earliest, -1 the latest
     times                                         one for all queues, or one per queue
 
-A stream's start stays symbolic in its checkpoint until the first batch, for Spark asks for it
-again when that batch fails. A start that would then be another one is made certain by a first
-batch without rows: `Edge.repeatable` tells which is which.
+Spark does not keep a stream's start: when the first batch fails, it asks for the start again. So
+the end of the first batch carries the offsets that the start stood for, and these count:
+
+    {"$from": {"orders": {"broker-a": {"0": 23}}}, "orders": {"broker-a": {"0": 42}}}
+
+It names them by another key than a start, which stays to be resolved: both may be without offsets,
+where a pattern matches no topic yet.
+
+A start that would be another one a moment later, such as the latest, is fixed by a first batch
+without rows: `Edge.repeatable` tells which is which.
 
 Source: ours; the options are those of Spark's Kafka source.
 """
@@ -14,7 +21,7 @@ Source: ours; the options are those of Spark's Kafka source.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +34,9 @@ EARLIEST, LATEST, GROUP = SYMBOLIC
 OFFSETS, TIMES = "offsets", "times"
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 START = "$start"
+"""Alone in a document: a start that is not resolved yet."""
+FROM = "$from"
+"""In the end of a first batch: the offsets that it begins at."""
 
 
 @dataclass(frozen=True)
@@ -72,40 +82,50 @@ class Edge:
         Raises:
             OptionError: a queue is named that is not among them.
             DataLossError: a queue has no message as young as asked, and that is an error.
+            UnreachableError: a queue begins at its oldest message, and its master did not answer.
         """
         strange = sorted(set(self.named) - set(bounds))
         if strange:
-            raise OptionError(f"option {self.option} names {strange[0]}, which is not read")
-        if self.kind == TIMES:
-            return self._at_times(session, bounds)
-        if self.kind == GROUP:
-            return self._committed(session, bounds)
+            raise OptionError(
+                f"option {self.option} names {strange[0]}, which is not among the topics read"
+            )
         default = self.kind if self.kind in (EARLIEST, LATEST) else self.default
-        return {
-            key: _offset(self.named.get(key), default, limits) for key, limits in bounds.items()
+        wanted = self._wanted(session, bounds)
+        oldest = {
+            key
+            for key, limits in bounds.items()
+            if self._is_oldest(wanted.get(key), default, limits)
         }
+        checked = of_masters(session, bounds, oldest)
+        if self.kind == TIMES and checked is not bounds:
+            wanted = self._wanted(session, checked)
+        return {key: _offset(wanted.get(key), default, limits) for key, limits in checked.items()}
 
-    def _committed(self, session: BrokerSession, bounds: Mapping[QueueKey, Bounds]) -> Positions:
-        found = session.committed(self.group or "", list(bounds))
-        return {
-            key: _offset(found.get(key), self.default, limits) for key, limits in bounds.items()
-        }
+    def _is_oldest(self, wanted: int | None, default: str, limits: Bounds) -> bool:
+        """Whether a queue is read from its oldest message."""
+        if wanted is None:
+            return default == EARLIEST
+        return wanted == EARLIEST_OFFSET or (self.kind == TIMES and wanted <= limits.min)
+
+    def _wanted(self, session: BrokerSession, bounds: Mapping[QueueKey, Bounds]) -> Positions:
+        """Return the offsets of queues that are named, committed or at a time."""
+        if self.kind == GROUP:
+            return dict(session.committed(self.group or "", list(bounds)))
+        return self._at_times(session, bounds) if self.kind == TIMES else self.named
 
     def _at_times(self, session: BrokerSession, bounds: Mapping[QueueKey, Bounds]) -> Positions:
         if self.time_ms is not None:
             times = dict.fromkeys(bounds, self.time_ms)
         else:
             times = dict(self.named)
-        found = session.at_time(times) if times else {}
+        found = dict(session.at_time(times)) if times else {}
         for key, offset in found.items():
             if self.strict and offset >= bounds[key].max:
                 raise DataLossError(
                     f"{key}: no message was stored at or after {times[key]} ms ({self.option}); "
-                    "startingOffsetsByTimestampStrategy=latest would begin at its end"
+                    "set startingOffsetsByTimestampStrategy=latest to start at its end"
                 )
-        return {
-            key: _offset(found.get(key), self.default, limits) for key, limits in bounds.items()
-        }
+        return found
 
 
 def _offset(wanted: int | None, default: str, limits: Bounds) -> int:
@@ -116,9 +136,55 @@ def _offset(wanted: int | None, default: str, limits: Bounds) -> int:
     return limits.max if wanted == LATEST_OFFSET else wanted
 
 
+def of_masters(
+    session: BrokerSession, bounds: Mapping[QueueKey, Bounds], keys: Collection[QueueKey]
+) -> Mapping[QueueKey, Bounds]:
+    """Return bounds that say where some queues begin for their masters.
+
+    A replica may keep messages for a shorter time: a query that began there would skip for good
+    what the master still has.
+
+    Args:
+        session: asks the masters.
+        bounds: as brokers or replicas said.
+        keys: the queues that are read from their oldest message.
+
+    Raises:
+        UnreachableError: a master did not answer, however often it was asked.
+    """
+    unsure = sorted(key for key in keys if key in bounds and not bounds[key].master)
+    return {**bounds, **session.bounds(unsure, masters_only=True)} if unsure else bounds
+
+
 def is_start(document: Any) -> bool:
     """Whether a document stands for a start, and not yet for offsets."""
-    return isinstance(document, dict) and START in document
+    return isinstance(document, dict) and set(document) == {START}
+
+
+def first_end(starts: Mapping[str, Any], ends: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of the first batch's end, which says where the batch begins, too."""
+    return {FROM: dict(starts), **ends}
+
+
+def without_start(document: Any) -> Any:
+    """Return the offsets of a document, which may be the end of a first batch."""
+    if not isinstance(document, dict) or FROM not in document:
+        return document
+    return {name: value for name, value in document.items() if name != FROM}
+
+
+def start_in(end: Mapping[str, Any]) -> Any:
+    """Return the offsets that a stream's first batch begins at, from the document of its end.
+
+    Raises:
+        SourceError: the document does not say.
+    """
+    if FROM not in end:
+        raise SourceError(
+            f"met no start of the first batch in the checkpoint, expected {FROM} in {end}: the"
+            " option may have changed since the batch was planned; use a new checkpointLocation"
+        )
+    return end[FROM]
 
 
 def start_of(options: TopicReadOptions, usual: str) -> Edge:

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 COLUMNS: tuple[Column, ...] = (
     Column("key_hash", pa.int32(), False, "INT", "hash of topic, # and key"),
-    Column("phy_offset", pa.int64(), False, "BIGINT", "where the record is in the commit log"),
-    Column("time_diff", pa.int32(), False, "INT", "seconds from the file's first entry"),
-    Column("prev", pa.int32(), False, "INT", "the entry before in the chain of its slot, 0: none"),
-    Column("entry", pa.int32(), False, "INT", "the entry's number in its file, from 1 on"),
-    Column("file", pa.string(), False, "STRING", "name of the file"),
-    Column("store_timestamp", TIMESTAMP, False, "TIMESTAMP", "when stored, up to a second early"),
-    Column("broker_name", pa.string(), True, "STRING", "whose store it is; null if nobody said"),
+    Column("phy_offset", pa.int64(), False, "BIGINT", "the physical offset of the record"),
+    Column("time_diff", pa.int32(), False, "INT", "seconds after the file's first entry"),
+    Column("prev", pa.int32(), False, "INT", "the previous entry of the slot; 0 for none"),
+    Column("entry", pa.int32(), False, "INT", "the number of the entry in its file, from 1"),
+    Column("file", pa.string(), False, "STRING", "the name of the file"),
+    Column("store_timestamp", TIMESTAMP, False, "TIMESTAMP", "store time, up to one second early"),
+    Column("broker_name", pa.string(), True, "STRING", "the broker of the store; null if unknown"),
 )
 _NUMBERS = {"key_hash": "<i4", "phy_offset": "<i8", "time_diff": "<i4", "prev": "<i4"}
 _ENTRIES_PER_PART = 2_000_000
@@ -50,9 +50,9 @@ class IndexPartition(InputPartition):
 
 
 class IndexSource(DataSource):
-    """Entries of index files as rows, one per key of a message, read in batches.
+    """Reads entries of index files as rows, one per key of a message, in batches.
 
-    Takes the options of `cometmq.spark.options.logs.IndexOptions`.
+    It has the options of `cometmq.spark.options.logs.IndexOptions`.
 
     Example:
         ``spark.read.format("rocketmq-index").load("/data/store").groupBy("file").count().show()``

@@ -27,6 +27,7 @@ from pyspark.sql.streaming.listener import (
 
 from cometmq.spark.errors import SourceError
 from cometmq.spark.offsets import QueueKey, from_json, log_from_json
+from cometmq.spark.sources.edges import without_start
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,6 @@ def _between(read: Callable[[Any], dict[Any, int]], newest: Any, done: Any) -> d
 
 def _document(text: Any) -> Any:
     try:
-        return json.loads(text) if isinstance(text, str) else text
+        return without_start(json.loads(text) if isinstance(text, str) else text)
     except ValueError:
-        raise SourceError(f"an offset that is no document: {text}") from None
+        raise SourceError(f"an offset that is not JSON: {text}") from None

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class LogSource(DataSource):
-    """Records of commit logs as rows, read in batches and streams from disk or object storage.
+    """Reads records of commit logs as rows, in batches and streams, from disk or object storage.
 
-    Takes the options of `cometmq.spark.options.logs.LogOptions`. A schema of the user's own
-    chooses columns.
+    It has the options of `cometmq.spark.options.logs.LogOptions`. A schema of your own selects
+    columns.
 
     Example:
         ``spark.read.format("rocketmq-log").load("/data/store").groupBy("topic").count().show()``

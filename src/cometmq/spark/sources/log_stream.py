@@ -1,7 +1,8 @@
 """Streams of logs: what each micro-batch takes, and how it goes on after anything.
 
-    first batch     $start → places    without rows where the start is not repeatable
-    any other       places → places    never less than before, but for a log that was made anew
+    first batch     $start → $from and places     the end says where the batch begins (see edges)
+    any other       places → places               never less than before, but for a log that was
+                                                  made anew
     no news         the same text again, for Spark compares texts
 
 Every place that a batch ends at is one where a record ends, so that a later batch can tell a log
@@ -27,7 +28,7 @@ from cometmq.spark.logs.logs import LATEST, Logs, check_known
 from cometmq.spark.offsets import LogOffsets, log_from_json, log_to_json
 from cometmq.spark.options.logs import LogOptions
 from cometmq.spark.schema import Column
-from cometmq.spark.sources.edges import is_start
+from cometmq.spark.sources.edges import FROM, first_end, is_start, start_in, without_start
 from cometmq.spark.sources.log_batch import LogPartition
 from cometmq.spark.sources.log_edges import start_of
 from cometmq.spark.sources.log_plan import Planner
@@ -86,14 +87,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begins = self._start.resolve(logs, ends)
             if begins is None:
                 return start
-            if not self._start.repeatable:
-                return log_to_json(begins)
-            return log_to_json(_limited(logs, begins, ends, limit))
-        known = log_from_json(start, _WHAT)
+            places = _limited(logs, begins, ends, limit) if self._start.repeatable else begins
+            return first_end(log_to_json(begins), log_to_json(places))
+        known = _known(start)
         check_known(known, logs)
         anew = self._made_anew(logs, known, ends)
         found = _limited(logs, {**logs.begins(), **known}, ends, limit)
-        return log_to_json({**found, **{name: ends[name] for name in anew}})
+        found.update({name: ends[name] for name in anew})
+        return start if FROM in start and found == known else log_to_json(found)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return how far logs went when last looked at, for the progress of the query."""
@@ -106,15 +107,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLossError: bytes of the batch are not there any more, and that is an error.
             PlaceError: what is at a path is no log any more.
         """
-        ends = log_from_json(end, _WHAT)
+        ends = _known(end)
         logs = self._logs or self._looked()
         check_known(ends, logs)
-        symbolic = is_start(start)
-        if symbolic and not self._start.repeatable:
+        begins = _known(start_in(end) if is_start(start) else start)
+        if begins == ends:
             return []
-        begins = self._start.resolve(logs, ends) if symbolic else log_from_json(start, _WHAT)
         planner = Planner(self._options, self._losses)
-        parts = planner.parts(logs, begins or ends, ends, self._conditions)
+        parts = planner.parts(logs, begins, ends, self._conditions)
         return [LogPartition(part) for part in parts]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -157,6 +157,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"log of {name}: it was read up to byte {known[name]} and ends at {ends[name]} now"
             )
         return anew
+
+
+def _known(document: Any) -> LogOffsets:
+    return log_from_json(without_start(document), _WHAT)
 
 
 def _limited(logs: Logs, begins: LogOffsets, ends: LogOffsets, limit: ReadLimit) -> LogOffsets:

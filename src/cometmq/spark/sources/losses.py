@@ -5,7 +5,9 @@
     start > max, made anew    DataLossError    begin at min
     end > max, cut off        DataLossError    end at max
 
-Each loss that is gone over is one warning in the log, with queue and offsets.
+Bounds that a replica told while its master did not answer show no loss: the range stays as it is,
+and the task that reads it asks the master again. Each loss that is gone over is one warning in the
+log, with queue and offsets.
 
 Source: ours; the rule is that of Spark's Kafka source (reportDataLoss).
 """
@@ -19,7 +21,7 @@ from cometmq.spark.offsets import Bounds, QueueKey, QueueRange
 
 logger = logging.getLogger(__name__)
 
-_ADVICE = "failOnDataLoss=false would go on with what is left"
+_ADVICE = "failOnDataLoss=false continues with the remaining messages"
 
 
 class Losses:
@@ -55,9 +57,9 @@ class Losses:
         Raises:
             DataLossError: it cannot be read from there, and that is an error.
         """
-        if limits.min <= start <= limits.max:
+        if limits.min <= start <= limits.max or not limits.master:
             return start
-        what = "have expired" if start < limits.min else "are not there: the topic was made anew"
+        what = "have expired" if start < limits.min else "do not exist: the topic was created again"
         self.report(
             f"{key}: offsets from {start} {what}, the queue has {limits.min} to {limits.max}"
         )
@@ -73,8 +75,12 @@ class Losses:
         Raises:
             DataLossError: it is not all of the range, and that is an error.
         """
+        if not limits.master and each.end >= each.start:
+            return each
         if each.end < each.start:
-            self.report(f"{each.key}: it was made anew, offsets from {each.start} are not there")
+            self.report(
+                f"{each.key}: the topic was created again, offsets from {each.start} do not exist"
+            )
             each = each._replace(start=limits.min)
         elif each.start > limits.max:
             self.begin(each.key, each.start, limits)
@@ -88,7 +94,7 @@ class Losses:
         Raises:
             DataLossError: it should end there, and that is an error.
         """
-        if each.end <= limits.max:
+        if each.end <= limits.max or not limits.master:
             return each.end
         self.report(f"{each}: the queue ends at {limits.max}")
         return limits.max

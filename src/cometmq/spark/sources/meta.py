@@ -25,10 +25,10 @@ Connect = Callable[[ConnectionOptions], BrokerSession]
 
 
 class MetaSource(DataSource):
-    """Where groups stand, and what queues hold, as rows; each read asks the brokers anew.
+    """Reads queue bounds, committed offsets and lag as rows; each read queries the brokers.
 
-    Takes the options of `cometmq.spark.options.meta.MetaOptions`. A schema of the user's own
-    chooses columns.
+    It has the options of `cometmq.spark.options.meta.MetaOptions`. A schema of your own selects
+    columns.
 
     Example:
         ``spark.read.format("rocketmq-meta").option("nameServer", "localhost:9876").load()``

@@ -26,13 +26,15 @@ META: tuple[Column, ...] = (
     Column("topic", pa.string(), False, "STRING", "the topic"),
     Column("broker_name", pa.string(), False, "STRING", "the broker that has the queue"),
     Column("queue_id", pa.int32(), False, "INT", "the queue within topic and broker"),
-    Column("consumer_group", pa.string(), True, "STRING", "the group; null where none reads"),
-    Column("min_offset", pa.int64(), False, "BIGINT", "offset of the oldest message"),
-    Column("max_offset", pa.int64(), False, "BIGINT", "offset that the next message will have"),
-    Column("committed_offset", pa.int64(), True, "BIGINT", "the group's next; null if none"),
-    Column("lag", pa.int64(), True, "BIGINT", "messages the group has to see still"),
-    Column("last_store_timestamp", TIMESTAMP, True, "TIMESTAMP", "of the newest message"),
-    Column("observed_timestamp", TIMESTAMP, False, "TIMESTAMP", "when the broker was asked"),
+    Column("consumer_group", pa.string(), True, "STRING", "the group; null if there is none"),
+    Column("min_offset", pa.int64(), False, "BIGINT", "the offset of the oldest message"),
+    Column("max_offset", pa.int64(), False, "BIGINT", "the offset of the next message"),
+    Column("committed_offset", pa.int64(), True, "BIGINT", "the committed offset; null if none"),
+    Column("lag", pa.int64(), True, "BIGINT", "messages not consumed yet"),
+    Column(
+        "last_store_timestamp", TIMESTAMP, True, "TIMESTAMP", "store time of the newest message"
+    ),
+    Column("observed_timestamp", TIMESTAMP, False, "TIMESTAMP", "time of the request"),
 )
 """The columns of the format."""
 

@@ -19,7 +19,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.spark.batches import RecordDecoder
 from cometmq.spark.brokers import BrokerSession
 from cometmq.spark.brokers.times import READ_GROUP
-from cometmq.spark.errors import BadRecordError, DataLossError, OptionError
+from cometmq.spark.errors import BadRecordError, DataLossError, OptionError, RangeError
 from cometmq.spark.offsets import QueueRange
 from cometmq.spark.options.connection import ConnectionOptions
 from cometmq.spark.options.topics import TopicReadOptions
@@ -59,7 +59,7 @@ class RangeReader:
         """Yield the rows of a range; the same rows in the same order at every call.
 
         Raises:
-            RangeError: the messages did not come in time.
+            RangeError: the messages did not come in time, or a broker denied them.
             DataLossError: they are not there any more, and that is an error.
             BadRecordError: a broker sent what is no record.
             UnreachableError: nobody served the queue.
@@ -89,16 +89,25 @@ class RangeReader:
             raise BadRecordError(f"{each}: in what the broker sent, {error}") from error
 
     def _answers(self, each: QueueRange) -> Iterator[bytes]:
-        """Yield what brokers answer; go on behind what expires meanwhile, if that is allowed."""
+        """Yield what brokers answer; go on behind what expires meanwhile, if that is allowed.
+
+        Raises:
+            RangeError: a broker denied messages that the queue's master has.
+        """
         losses = Losses(fail=self._options.fail_on_data_loss)
         session = self._connect(self._options)
         while each.size:
             try:
                 yield from self._asked(session, each)
             except DataLossError as error:
-                losses.report(str(error))
                 limits = session.bounds([each.key], gone=set()).get(each.key)
-                if limits is None or limits.min <= each.start:
+                if limits is not None and (limits.min <= each.start or not limits.master):
+                    raise RangeError(
+                        f"{each}: not lost, the queue has offsets {limits.min} to {limits.max};"
+                        f" the read ended with: {error}"
+                    ) from error
+                losses.report(str(error))
+                if limits is None:
                     return
                 each = each._replace(start=min(limits.min, each.end))
             else:

@@ -1,7 +1,8 @@
 """Streams of topics: what each micro-batch takes, and how it goes on after anything.
 
-    first batch     $start  → offsets    without rows where the start is not repeatable (see edges)
-    any other       offsets → offsets    never less than before, but for a queue that was made anew
+    first batch     $start  → $from and offsets     the end says where the batch begins (see edges)
+    any other       offsets → offsets               never less than before, but for a queue that was
+                                                    made anew
     no news         the same text again, for Spark compares texts
 
 One reader lives on the driver as long as a query runs, and remembers bounds, the target of
@@ -34,7 +35,16 @@ from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.planning import limit as limited
 from cometmq.spark.planning import split
 from cometmq.spark.schema import Column
-from cometmq.spark.sources.edges import LATEST, is_start, start_of
+from cometmq.spark.sources.edges import (
+    FROM,
+    LATEST,
+    first_end,
+    is_start,
+    of_masters,
+    start_in,
+    start_of,
+    without_start,
+)
 from cometmq.spark.sources.losses import Losses
 from cometmq.spark.sources.ranges import Connect, RangeReader, check_filters
 from cometmq.spark.sources.selection import Selection
@@ -105,14 +115,22 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         first = is_start(start)
         bounds = self._first_bounds() if first else self._bounds(_known(start))
+        if not first:
+            bounds = of_masters(self._session, bounds, set(bounds) - set(_known(start)))
         self._look(bounds)
         known = self._start.resolve(self._session, bounds) if first else _known(start)
         ranges = self._news(known, bounds)
+        starts = {each.key: each.start for each in ranges}
         if first and not self._start.repeatable:
-            return self._ends_at({each.key: each.start for each in ranges}, bounds)
+            return first_end(to_json(starts), self._ends_at(starts, bounds))
         if self._holds_back(ranges):
-            return start if first else to_json(known)
-        return self._ends_at({each.key: each.end for each in _cut(ranges, limit)}, bounds)
+            return start if FROM in start else to_json(known)
+        ends = {each.key: each.end for each in _cut(ranges, limit)}
+        if first:
+            return first_end(to_json(starts), self._ends_at(ends, bounds))
+        if FROM in start and ends == known:
+            return start
+        return self._ends_at(ends, bounds)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return where queues ended when last looked at, for the progress of the query."""
@@ -125,7 +143,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLossError: messages of the batch are not there any more, and that is an error.
             UnreachableError: servers did not answer for long.
         """
-        ranges = self._ranges(start, _known(end))
+        ranges = self._ranges(start, end)
         parts = split(
             ranges,
             min_partitions=self._options.min_partitions,
@@ -138,9 +156,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._options.commit_to_group or is_start(end):
             return
         try:
-            self._session.commit(self._options.group or "", from_json(end))
+            self._session.commit(self._options.group or "", _known(end))
         except SourceError as error:
-            logger.warning("a group shows an old place group=%s %s", self._options.group, error)
+            logger.warning(
+                "cannot commit offsets to the group group=%s %s", self._options.group, error
+            )
 
     def stop(self) -> None:
         """Do nothing: sessions are shared, and Spark may not call this at all."""
@@ -166,19 +186,19 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _bounds(self, known: Positions) -> Limits:
         """Ask for the bounds of the queues that a query has, and of those that are new.
 
-        Queues that are gone for good are reported and left out.
+        Queues that are no longer readable are reported and left out.
         """
         gone: set[QueueKey] = set()
         keys = set(known) | set(self._chosen_now())
         bounds: Limits = self._session.bounds(keys, gone=gone) if keys else {}
         for key in sorted(gone & set(known)):
-            self._losses.report(f"{key}: gone for good, read up to offset {known[key]}")
+            self._losses.report(f"{key}: no longer readable, read up to offset {known[key]}")
         return bounds
 
     def _chosen_now(self) -> list[QueueKey]:
         """Ask which queues are chosen now, whether or not all of the topics are there.
 
-        Whether a topic is gone for good, or its only broker is away, their bounds will tell.
+        Whether a topic is no longer readable, or its only broker is away, their bounds will tell.
         """
         try:
             return self._selection.queues(self._session)
@@ -225,13 +245,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = ends, bounds
         return to_json(ends)
 
-    def _ranges(self, start: dict[str, Any], ends: Positions) -> list[QueueRange]:
-        if is_start(start) and not self._start.repeatable:
-            return []
-        if not is_start(start) and _known(start) == ends:
+    def _ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[QueueRange]:
+        begins, ends = _known(start_in(end) if is_start(start) else start), _known(end)
+        if begins == ends:
             return []
         bounds, losses = self._bounds_at(ends)
-        begins = self._start.resolve(self._session, bounds) if is_start(start) else _known(start)
+        oldest = {key for key in bounds if key not in begins or ends[key] < begins[key]}
+        bounds = of_masters(self._session, bounds, oldest)
         return [
             losses.within(QueueRange(key, begins.get(key, limits.min), ends[key]), limits)
             for key, limits in sorted(bounds.items())
@@ -248,12 +268,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gone: set[QueueKey] = set()
         asked: Limits = self._session.bounds(list(ends), gone=gone)
         for key in sorted(gone):
-            self._losses.report(f"{key}: gone for good, a batch should end at offset {ends[key]}")
+            self._losses.report(
+                f"{key}: no longer readable, a batch should end at offset {ends[key]}"
+            )
         return asked, self._losses
 
 
 def _known(document: dict[str, Any]) -> Positions:
-    return from_json(document, "an offset of this stream")
+    return from_json(without_start(document), "an offset of this stream")
 
 
 def _maxima(bounds: Limits) -> Positions:

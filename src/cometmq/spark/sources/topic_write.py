@@ -99,12 +99,12 @@ def _write(
 def _task() -> TaskContext:
     task = TaskContext.get()
     if task is None:
-        raise SourceError("rows are written by tasks of Spark only")
+        raise SourceError("only tasks of Spark write rows")
     return task
 
 
 def _local(name: str) -> str:
     found = _task().getLocalProperty(name)
     if found is None:
-        raise SourceError(f"Spark does not say {name} here: give the option jobId")
+        raise SourceError(f"Spark does not provide {name} here: set the option jobId")
     return str(found)

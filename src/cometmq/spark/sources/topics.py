@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class TopicSource(DataSource):
-    """Messages of topics as rows, read in batches and streams; rows as messages, written.
+    """Reads messages of topics as rows, in batches and streams, and writes rows as messages.
 
-    Reading takes the options of `cometmq.spark.options.topics.TopicReadOptions`, writing those of
-    `cometmq.spark.options.writing.TopicWriteOptions`. A schema of the user's own chooses columns.
+    Reading has the options of `cometmq.spark.options.topics.TopicReadOptions`, writing those of
+    `cometmq.spark.options.writing.TopicWriteOptions`. A schema of your own selects columns.
 
     Example:
         ``spark.read.format("rocketmq").option("nameServer", "localhost:9876")``

@@ -1,6 +1,6 @@
 """Rows become messages: encoded by columns, sent in batches, acknowledged one and all."""
 
-from cometmq.spark.writing.identity import Origin, unique_key, unique_keys
+from cometmq.spark.writing.identity import Origin, RowKeys
 from cometmq.spark.writing.rows import COLUMNS, check_columns
 from cometmq.spark.writing.topic_writer import Sent, TopicWriter
 
@@ -10,6 +10,5 @@ __all__ = [
     "Sent",
     "TopicWriter",
     "check_columns",
-    "unique_key",
-    "unique_keys",
+    "RowKeys",
 ]

@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 from cometmq.model import property_names as names
 from cometmq.protocol.batch import ITEM_BYTES_MIN
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX
-from cometmq.spark.writing.identity import Origin, unique_keys
+from cometmq.spark.writing.identity import Origin, RowKeys
 from cometmq.spark.writing.rows import BINARY, Numbers, Rows, blank, lengths, separated, true
 
+_UNIQUE_KEY = b"WAIT\x01true\x02UNIQ_KEY\x01"
 _RESERVED = pa.array(sorted(names.RESERVED), pa.string()).cast(BINARY)
 
 
@@ -44,7 +45,7 @@ class RowEncoder:
     """
 
     def __init__(self, origin: Origin, *, body_bytes_max: int, drop_reserved: bool = False) -> None:
-        self._origin = origin
+        self._keys = RowKeys(origin)
         self._body_bytes_max = body_bytes_max
         self._drop_reserved = drop_reserved
 
@@ -57,6 +58,8 @@ class RowEncoder:
         body = self._bodies(rows)
         delayed = _delayed(rows)
         properties = self._properties(rows)
+        ids = self._ids(rows, body, properties)
+        properties = _joined(properties, _scalar(_UNIQUE_KEY), ids, _scalar(b"\x02"))
         sizes = lengths(properties)
         rows.refuse(
             sizes > PROPERTIES_BYTES_MAX, f"properties of more than {PROPERTIES_BYTES_MAX} bytes"
@@ -69,15 +72,16 @@ class RowEncoder:
         assert body is not None, "check_columns has seen the column"
         rows.refuse(true(pc.is_null(body)), "body is null")
         sizes = lengths(body)
-        rows.refuse(sizes == 0, "body is empty, and no broker takes such a message")
+        rows.refuse(sizes == 0, "body is empty: brokers refuse such messages")
         limit = self._body_bytes_max
         rows.refuse(sizes > limit, f"body is too large: at most {limit} bytes are expected")
         return body
 
     def _properties(self, rows: Rows) -> pa.Array:
-        parts = [_scalar(b"WAIT\x01true\x02UNIQ_KEY\x01"), self._ids(rows), _scalar(b"\x02")]
+        """Encode all properties but the unique key."""
+        parts = [pa.array([b""] * len(rows), BINARY)]
         if (own := self._own(rows)) is not None:
-            parts.insert(0, own)
+            parts.append(own)
         for name, values in (
             (names.TAGS, rows.text("tags")),
             (names.KEYS, _keys(rows)),
@@ -89,13 +93,15 @@ class RowEncoder:
                 parts.append(_property(name, values))
         return _joined(*parts)
 
-    def _ids(self, rows: Rows) -> pa.Array:
-        made = unique_keys(self._origin, rows.first, len(rows))
+    def _ids(self, rows: Rows, body: pa.Array, properties: pa.Array) -> pa.Array:
+        """Give the unique keys: those of the column, and made ones where it has none."""
         given = rows.text("msg_id")
-        if given is None:
-            return made
-        rows.refuse(blank(given), "msg_id is blank")
-        return pc.coalesce(given, made)
+        if given is not None:
+            rows.refuse(blank(given), "msg_id is blank")
+            if not given.null_count:
+                return given
+        made = self._keys.of(_contents(rows, body, properties, given))
+        return made if given is None else pc.coalesce(given, made)
 
     def _own(self, rows: Rows) -> pa.Array | None:
         """Encode the column ``properties``; a null row has none."""
@@ -180,7 +186,7 @@ def _delayed(rows: Rows) -> Numbers:
         found |= true(pc.greater(levels, 0))
     if times is not None:
         due = true(pc.is_valid(times))
-        rows.refuse(found & due, "both delay_level and deliver_timestamp say when it is due")
+        rows.refuse(found & due, "only one of delay_level and deliver_timestamp is allowed")
         found |= due
     return found
 
@@ -198,7 +204,7 @@ def _deliver_times(rows: Rows) -> pa.Array | None:
     if times is None:
         return None
     in_ms = times.cast(pa.timestamp("ms", tz=times.type.tz), safe=False).cast(pa.int64())
-    rows.refuse(true(pc.less_equal(in_ms, 0)), "deliver_timestamp is not behind 1970")
+    rows.refuse(true(pc.less_equal(in_ms, 0)), "deliver_timestamp must be after 1970")
     return in_ms.cast(pa.string()).cast(BINARY)
 
 
@@ -209,6 +215,22 @@ def _heads(rows: Rows, bodies: Numbers, properties: Numbers) -> pa.Array:
         head[:, 3] = np.asarray(pc.fill_null(flags, 0))
     head[:, 4] = bodies
     return _fixed(head, ">i4")
+
+
+def _contents(rows: Rows, body: pa.Array, properties: pa.Array, given: pa.Array | None) -> pa.Array:
+    """Give all that a row says, so that two rows are equal if and only if their bytes are."""
+    parts = [_heads(rows, lengths(body), lengths(properties)), body, properties]
+    queue = rows.column("queue_id")
+    for values in (
+        rows.octets("topic"),
+        None if queue is None else queue.cast(pa.string()).cast(BINARY),
+        rows.octets("broker_name"),
+        given,
+    ):
+        if values is not None:
+            parts.append(pc.fill_null(values.cast(BINARY), _scalar(b"")))
+        parts.append(_scalar(b"\0"))
+    return _joined(*parts)
 
 
 def _fixed(values: Numbers, kind: str) -> pa.Array:

@@ -1,20 +1,20 @@
 """The columns that can be written, and the rows of one record batch as the writer sees them.
 
     column              type                    meaning
-    body                BINARY or STRING        the bytes of the message; never null or empty
-    topic               STRING                  needed unless the option ``topic`` is given
-    tags                STRING                  the one tag
-    keys                STRING, ARRAY<STRING>   keys to look the message up by; a text as it stands
-    properties          MAP<STRING, STRING>     further properties; null values are left out
-    sharding_key        STRING                  rows of one key go to one queue, in their order
-    queue_id            INT                     goes to just this queue
-    broker_name         STRING                  which broker's; needed if the topic is on several
-    delay_level         INT                     delivered after a delay of the broker; 0 for none
-    deliver_timestamp   TIMESTAMP               delivered then, by a timer of the broker
-    flag                INT                     a number of the application's own
-    msg_id              STRING                  the unique key; null for one that is made
+    body                BINARY or STRING        the body; not null, not empty
+    topic               STRING                  needed unless the option ``topic`` is set
+    tags                STRING                  the tag of the message
+    keys                STRING, ARRAY<STRING>   keys of the message; a text is used unchanged
+    properties          MAP<STRING, STRING>     further properties; null values are omitted
+    sharding_key        STRING                  rows with the same key keep their order in one queue
+    queue_id            INT                     the target queue
+    broker_name         STRING                  the target broker; needed if several have the topic
+    delay_level         INT                     a delay level of the broker; 0 for none
+    deliver_timestamp   TIMESTAMP               time of delivery; needs a broker's timer
+    flag                INT                     a number of the application
+    msg_id              STRING                  the unique key; null creates one
 
-Only ``body`` is needed. Source: ours.
+Only ``body`` is needed.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def check_columns(schema: pa.Schema, topic: str) -> None:
     if topic and (why := wrong_topic(topic)):
         raise OptionError(f"option topic is {topic!r}: {why}")
     if not topic and "topic" not in schema.names:
-        raise OptionError("neither the option topic nor a column topic says where rows go")
+        raise OptionError("expected the option topic or a column topic, met neither")
     if "broker_name" in schema.names and "queue_id" not in schema.names:
         raise OptionError("a column broker_name without a column queue_id: both name a queue")
 
@@ -110,7 +110,7 @@ def check_columns(schema: pa.Schema, topic: str) -> None:
 def wrong_topic(name: str) -> str:
     """Say why nobody can write to a topic of this name; empty if somebody can."""
     if name in SEND_FORBIDDEN_TOPICS:
-        return "it belongs to the broker: nobody writes to it"
+        return "it is a system topic: clients cannot write to it"
     try:
         check_topic_name(name)
     except InvalidNameError as error:

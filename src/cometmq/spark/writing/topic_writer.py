@@ -18,7 +18,7 @@ from cometmq.spark.options.writing import TopicWriteOptions
 from cometmq.spark.writing.delivery import check_delivery
 from cometmq.spark.writing.destinations import grouped
 from cometmq.spark.writing.encoding import RowEncoder
-from cometmq.spark.writing.identity import Origin, unique_key
+from cometmq.spark.writing.identity import Origin
 from cometmq.spark.writing.lanes import Lanes, Limits
 from cometmq.spark.writing.parcels import Parcel, parcels_of, together
 from cometmq.spark.writing.rows import Rows, check_columns
@@ -40,9 +40,6 @@ class Sent(NamedTuple):
     requests: int
     repeated: int
     """Tries that failed and were made again."""
-    first_key: str
-    """The unique key made for the first row; empty without rows."""
-    last_key: str
 
 
 class TopicWriter:
@@ -51,7 +48,7 @@ class TopicWriter:
     Args:
         connections: to the brokers.
         options: of the write.
-        origin: of the rows; equal rows of an equal origin have equal unique keys.
+        origin: of the rows; the same rows of the same origin have the same unique keys.
     """
 
     def __init__(
@@ -126,15 +123,7 @@ class _Writing:
     def finish(self) -> Sent:
         """Return once everything was acknowledged."""
         self._portal.run(self._last())
-        job, batch, partition = self._origin
-        keys = [unique_key(job, batch, partition, row) for row in (0, self._rows - 1)]
-        return Sent(
-            self._rows,
-            self._bytes,
-            self._lanes.requests,
-            self._lanes.repeated,
-            *(keys if self._rows else ("", "")),
-        )
+        return Sent(self._rows, self._bytes, self._lanes.requests, self._lanes.repeated)
 
     def end(self) -> None:
         """Give up what is still on its way."""

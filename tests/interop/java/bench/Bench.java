@@ -17,15 +17,15 @@ import org.apache.rocketmq.common.message.Message;
 /**
  * The official Java client under load, for benchmarks/client.py: prints one line of JSON with what
  * it did. Arguments: the name server, what to do (send, consume, idle), the topic, seconds, how
- * many sends are in flight, and a word it does not need.
+ * many sends are in flight, a word it does not need, and seconds of warm-up.
  */
 public final class Bench {
-    private static final long WARM_MS = 3000;
     private static final byte[] BODY = new byte[128];
 
     private final String namesrv;
     private final String topic;
     private final double seconds;
+    private final double warmSeconds;
     private final AtomicInteger errors = new AtomicInteger();
     private final CountDownLatch over = new CountDownLatch(1);
     private long began;
@@ -34,22 +34,29 @@ public final class Bench {
     private long counted;
     private String figures;
 
-    private Bench(String namesrv, String topic, double seconds) {
+    private Bench(String namesrv, String topic, double seconds, double warmSeconds) {
         this.namesrv = namesrv;
         this.topic = topic;
         this.seconds = seconds;
+        this.warmSeconds = warmSeconds;
     }
 
     public static void main(String[] args) throws Exception {
         java.io.PrintStream out = System.out;
         System.setOut(System.err);
         Arrays.fill(BODY, (byte) 'x');
-        Bench bench = new Bench(args[0], args[2], Double.parseDouble(args[3]));
-        switch (args[1]) {
-            case "send": bench.send(Integer.parseInt(args[4])); break;
-            case "consume": bench.consume(); break;
-            case "idle": bench.idle(); break;
-            default: throw new IllegalArgumentException(args[1]);
+        Bench bench = new Bench(args[0], args[2], Double.parseDouble(args[3]),
+            Double.parseDouble(args[6]));
+        try {
+            switch (args[1]) {
+                case "send": bench.send(Integer.parseInt(args[4])); break;
+                case "consume": bench.consume(); break;
+                case "idle": bench.idle(); break;
+                default: throw new IllegalArgumentException(args[1]);
+            }
+        } catch (Throwable failure) {
+            failure.printStackTrace();
+            Runtime.getRuntime().halt(1); // the client's own threads would go on
         }
         out.println(bench.figures);
         out.flush();
@@ -105,7 +112,7 @@ public final class Bench {
 
     private void consume() throws Exception {
         consumer();
-        if (!over.await(60 + (long) seconds, TimeUnit.SECONDS)) {
+        if (!over.await(60 + (long) (warmSeconds + seconds), TimeUnit.SECONDS)) {
             throw new IllegalStateException(counted + " messages came");
         }
     }
@@ -122,7 +129,7 @@ public final class Bench {
         counted += count;
         long now = System.nanoTime();
         if (began == 0) {
-            began = now + WARM_MS * 1_000_000;
+            began = now + (long) (warmSeconds * 1e9);
         }
         if (now < began || figures != null) {
             return;

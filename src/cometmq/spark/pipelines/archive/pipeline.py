@@ -30,7 +30,8 @@ from cometmq.spark.logs import (
     plan,
     read_range,
 )
-from cometmq.spark.pipelines.archive.manifest import ArchiveFile, Entry, Manifest, covered
+from cometmq.spark.pipelines.archive.log_identity import check_log
+from cometmq.spark.pipelines.archive.manifest import ArchiveFile, Entry, Manifest, Plan, covered
 from cometmq.spark.pipelines.archive.parquet import Form, parts_of, write_parts
 from cometmq.spark.pipelines.archive.reading import COLUMNS
 from cometmq.spark.pipelines.archive.tables import TABLES, table_of
@@ -60,30 +61,33 @@ class ArchiveSettings(PipelineSettings):
     store: str = setting("")
     """The log: a store's directory, its ``commitlog``, or an address such as ``s3://…``."""
     broker_name: str = setting("")
-    """The name of the broker that wrote it; stands in the column, in files' names and manifest. It
-    is needed if the archive is to hold several brokers."""
+    """Name of the broker that wrote the log. It is stored in a column, in file names and in the
+    manifest. Required if the archive has several brokers.
+    """
     to: str = setting("")
     """Folder of the archive: a directory that all executors see, or an address."""
     topics: tuple[str, ...] = setting(())
-    """Topics to archive; all if empty."""
+    """Topics to archive. Default: all."""
     range_bytes: int = setting(64 * _MIB, unit="bytes", low=4096, high=1 << 34)
-    """Bytes of log that one task holds in memory and makes files of, at most. A run that has few
-    such ranges for its cores cuts them smaller, down to 16 MiB."""
+    """Maximum bytes of the log that one task holds in memory and writes to files. With few such
+    ranges per core, the ranges are smaller, down to 16 MiB.
+    """
     closed: bool = setting(False)
-    """Whether the broker is not running although it was not stopped in order: its log is archived
-    to the end then, the last half messages included, which no queue leads to."""
+    """Whether the broker crashed and does not run. The log is then archived to its end, including
+    the last half messages, which have no consume-queue unit.
+    """
     decompress: bool = setting(True)
-    """Whether bodies are archived as their senders had them."""
+    """Whether compressed bodies are decompressed."""
     codec: str = setting("zstd", choices=("zstd", "snappy", "none"))
-    """How files are compressed."""
+    """Compression of the files."""
     row_group_rows: int = setting(131_072, unit="rows", low=1_000, high=10_000_000)
-    """Rows of a row group at most."""
+    """Maximum rows of a row group."""
     table: str = setting("parquet", choices=TABLES)
-    """What else knows the files: nobody but the manifest, a Delta or an Iceberg table."""
+    """Table format: ``parquet`` (files and manifest only), ``delta`` or ``iceberg``."""
     catalog: str = setting("")
-    """Address of Iceberg's SQL catalog; an SQLite file in the archive's folder if empty."""
+    """Address of Iceberg's SQL catalog. Default: an SQLite file in the archive's folder."""
     fail_on_data_loss: bool = setting(True)
-    """Whether to fail if bytes that were never archived are in no file any more."""
+    """Whether to fail if bytes of the log were deleted before they were archived."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,8 @@ def archive(
     Raises:
         ConfigError: a setting is missing, or the folder is an archive of another kind.
         DataLossError: bytes that were never archived are in no file any more.
+        RunError: another run archives the log at the same time.
+        PlaceError: the log is not the one that was archived, as of a store that was made anew.
         BadRecordError: what stands in the log is no record.
 
     Killed or failed, every range that the manifest names is archived whole, and no other.
@@ -127,13 +133,14 @@ def archive(
     manifest = Manifest(folder)
     if not dry_run:
         manifest.settle(_kind(settings))
-    due = _due(manifest, place, settings, cores_of(spark))
+    due, number = _due(manifest, place, settings, cores_of(spark))
     if dry_run:
         return _foretold(place, due)
     runs = Runs(settings.runs or folder.path("_runs"))
     run = runs.begin_or_resume("archive", _inputs(settings), settings.resume)
     with recorded(run):
-        manifest.write_plan(place.name, due)
+        if due:
+            manifest.write_plan(place.name, Plan(number, due))
         progress.start(sum(each.size for each in due), "bytes", "archive")
         entries = _archive_all(spark, settings, place, manifest, due, run, progress)
         progress.end()
@@ -154,6 +161,7 @@ def _archive_all(
     table = table_of(settings.table, manifest.folder, settings.catalog)
     entries: list[Entry] = []
     for wave in waves(spark, partial(archive_range, job), due):
+        manifest.check_free(place.name, (entry.range for entry in wave))
         table.commit(place.name, wave)
         for entry in wave:
             manifest.add(entry)
@@ -215,14 +223,21 @@ def _job(settings: ArchiveSettings, place: LogPlace) -> RangeJob:
 
 def _due(
     manifest: Manifest, place: LogPlace, settings: ArchiveSettings, cores: int
-) -> list[ByteRange]:
-    """Return the ranges to archive: what a killed run left, then what came since."""
+) -> tuple[list[ByteRange], int]:
+    """Return the ranges to archive, and the number of the plan that they are.
+
+    They are what a run before left, then what came since. The plan is read before the entries: an
+    entry that comes later belongs to it, or to a plan of the next number, which this run would not
+    get.
+    """
+    before = manifest.plan(place.name)
     entries = manifest.entries(place.name)
     known = {entry.range for entry in entries}
-    left = [part for part in manifest.plan(place.name) if part not in known]
+    left = [part for part in before.ranges if part not in known]
+    end = log_end(place, closed=settings.closed)
+    check_log(place, end, entries, planned=left, topics=settings.topics)
     ends = [part.end for part in (*known, *left)]
     start = max(ends, default=place.min_offset)
-    end = log_end(place, closed=settings.closed)
     gone = [gap for part in left for gap in missing(place, part.start, part.end)]
     if entries or left:
         gone += missing(place, start, max(start, end))
@@ -230,7 +245,8 @@ def _due(
         _report_lost(place, gone, settings)
         left = [each for part in left for each in plan(place, part.start, part.end, part.size)]
     least = min(_RANGES_PER_CORE * cores, max(1, (end - start) // _RANGE_BYTES_MIN))
-    return [*left, *plan(place, start, end, settings.range_bytes, least=least)]
+    due = [*left, *plan(place, start, end, settings.range_bytes, least=least)]
+    return due, before.number + 1
 
 
 def _report_lost(place: LogPlace, gone: Sequence[ByteRange], settings: ArchiveSettings) -> None:
@@ -241,7 +257,7 @@ def _report_lost(place: LogPlace, gone: Sequence[ByteRange], settings: ArchiveSe
     )
     if settings.fail_on_data_loss:
         raise DataLossError(f"{text}; with fail_on_data_loss=false the rest is archived")
-    log.warning("archive goes on behind a gap: %s", text)
+    log.warning("archive continues after a gap: %s", text)
 
 
 def _foretold(place: LogPlace, due: Sequence[ByteRange]) -> Result:
@@ -280,7 +296,7 @@ def archived_to(manifest: Manifest, broker: str, start: int) -> int:
 
 PIPELINE = Pipeline(
     "archive",
-    "Write what a broker's log has gained to Parquet files, each record once.",
+    "Archive the new records of a broker's log as Parquet, each record once.",
     ArchiveSettings,
     archive,
 )

@@ -2,7 +2,8 @@
 
 Tasks write files; one entry of the manifest names all of a micro-batch. A batch that is done again
 has the same rows and numbers, so it writes the same files and the same entry: each record is in the
-archive once. Source: ours.
+archive once. Files carry the id of the query, which its checkpoint keeps: a query that begins again
+without its checkpoint counts batches from 0, and replaces no file of another query.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from cometmq.spark.schema import arrow_schema
 FORMAT = "cometmq-archive"
 ROWS_AT_ONCE = 200_000
 _BATCH_ID = "streaming.sql.batchId"
+_QUERY_ID = "sql.streaming.queryId"
 
 
 @dataclass
@@ -39,6 +41,7 @@ class Written(WriterCommitMessage):
 
     files: tuple[ArchiveFile, ...]
     queues: tuple[QueueRows, ...]
+    query: str
 
 
 class ArchiveSink(DataSource):
@@ -71,36 +74,45 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of one task, some at a time."""
-        batch, partition = _task()
+        batch, partition, query = _task()
         folder = open_folder(self._to)
         files: list[ArchiveFile] = []
         queues: list[QueueRows] = []
         for number, table in enumerate(_tables(iterator)):
             parts, met = parts_of(table)
-            name = ByteRange(f"{self._name}-{batch:08d}", partition, number)
+            name = ByteRange(f"{self._name}-{query}-{batch:08d}", partition, number)
             files += write_parts(folder, name, parts, self._form)
             queues += met
-        return Written(tuple(files), tuple(queues))
+        return Written(tuple(files), tuple(queues), query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Make the files of a batch part of the archive; again, it changes nothing."""
+        """Make the files of a batch part of the archive; again, it changes nothing.
+
+        Raises:
+            RunError: another query has archived a batch of this number.
+        """
         written = [message for message in messages if isinstance(message, Written)]
+        if not written:
+            return
         files = tuple(file for message in written for file in message.files)
         queues = joined(queue for message in written for queue in message.queues)
         rows = sum(file.rows for file in files)
-        entry = Entry(self._name, batchId, batchId + 1, rows, files, tuple(queues))
-        Manifest(open_folder(self._to)).add(entry)
+        query = written[0].query
+        entry = Entry(self._name, batchId, batchId + 1, rows, files, tuple(queues), query=query)
+        Manifest(open_folder(self._to)).add_batch(entry)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Leave the files: the batch is done again and replaces them."""
 
 
-def _task() -> tuple[int, int]:
+def _task() -> tuple[int, int, str]:
+    """Give the batch, the partition and the query of this task."""
     task = TaskContext.get()
     batch = task.getLocalProperty(_BATCH_ID) if task is not None else None
-    if task is None or batch is None:
-        raise SourceError(f"{FORMAT}: rows are written by tasks of a stream only")
-    return int(batch), task.partitionId()
+    query = task.getLocalProperty(_QUERY_ID) if task is not None else None
+    if task is None or batch is None or query is None:
+        raise SourceError(f"{FORMAT}: only tasks of a stream write rows")
+    return int(batch), task.partitionId(), query
 
 
 def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -2,9 +2,10 @@
 
 The files are the same for all; a table learns of those of several ranges in one commit of its own,
 together with the log offset up to which it now goes. A commit that is tried again, because the
-driver was killed before the manifest said so, finds that offset and does nothing. So each record is
-in the table once. ``delta`` needs ``cometmq[delta]``, ``iceberg`` needs ``cometmq[iceberg]``; no
-jar and no Spark take part. Source: ours.
+driver was killed before the manifest said so, finds that offset and does nothing. A commit fails if
+another run has committed since the table was read, or up to an offset within a range. So each
+record is in the table once. ``delta`` needs ``cometmq[delta]``, ``iceberg`` needs
+``cometmq[iceberg]``; no jar and no Spark take part.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from typing import Any, Protocol
 from cometmq.model.errors import ConfigError
 from cometmq.spark.pipelines.archive.manifest import ArchiveFile, Entry
 from cometmq.spark.pipelines.running.folders import Folder
+from cometmq.spark.pipelines.running.runs import RunError
 from cometmq.spark.schema import arrow_schema, log_columns
 
 PARQUET, DELTA, ICEBERG = "parquet", "delta", "iceberg"
 TABLES = (PARQUET, DELTA, ICEBERG)
+_RETRIES = "commit.retry.num-retries"
+"""A property of Iceberg tables. pyiceberg would repeat a commit on top of another run's."""
 
 
 class ArchiveTable(Protocol):
@@ -30,7 +34,11 @@ class ArchiveTable(Protocol):
         """Return the log offset up to which the table has a broker's files; -1 for nothing."""
 
     def commit(self, broker: str, entries: Sequence[Entry]) -> None:
-        """Take the files of ranges, in the order of the log; those it has are passed over."""
+        """Take the files of ranges, in the order of the log; those it has are passed over.
+
+        Raises:
+            RunError: another run commits to the table at the same time.
+        """
 
 
 def table_of(kind: str, folder: Folder, catalog: str) -> ArchiveTable:
@@ -67,8 +75,11 @@ class DeltaArchive:
     def __init__(self, place: str) -> None:
         try:
             import deltalake
+            import deltalake.exceptions
         except ImportError as problem:
-            raise ConfigError("Delta tables need: pip install cometmq[delta]") from problem
+            raise ConfigError(
+                "Delta tables need more packages: install CometMQ with the extra 'delta'"
+            ) from problem
         self._delta = deltalake
         self._place = place
 
@@ -81,18 +92,22 @@ class DeltaArchive:
 
     def commit(self, broker: str, entries: Sequence[Entry]) -> None:
         """Add the files in one commit that also carries the log offset."""
-        new = _new(entries, self.committed(broker))
+        table = self._opened()
+        known = table.transaction_version(_application(broker))
+        new = _new(entries, -1 if known is None else int(known), self._place)
         if not new:
             return
-        table = self._opened()
         transaction = self._delta.Transaction(_application(broker), new[-1].end)
-        table.create_write_transaction(
-            [self._action(file) for entry in new for file in entry.files],
-            mode="append",
-            schema=self._schema(),
-            partition_by=["topic", "date"],
-            commit_properties=self._delta.CommitProperties(app_transactions=[transaction]),
-        )
+        try:
+            table.create_write_transaction(
+                [self._action(file) for entry in new for file in entry.files],
+                mode="append",
+                schema=self._schema(),
+                partition_by=["topic", "date"],
+                commit_properties=self._delta.CommitProperties(app_transactions=[transaction]),
+            )
+        except self._delta.exceptions.CommitFailedError as problem:
+            raise _overtaken(self._place, problem) from problem
 
     def _opened(self) -> Any:
         return self._delta.DeltaTable.create(
@@ -129,9 +144,13 @@ class IcebergArchive:
     def __init__(self, place: str, catalog: str) -> None:
         try:
             from pyiceberg.catalog.sql import SqlCatalog
+            from pyiceberg.exceptions import CommitFailedException
         except ImportError as problem:
-            raise ConfigError("Iceberg tables need: pip install cometmq[iceberg]") from problem
+            raise ConfigError(
+                "Iceberg tables need more packages: install CometMQ with the extra 'iceberg'"
+            ) from problem
         self._place = place
+        self._failed = CommitFailedException
         if "://" in place and not catalog:
             raise ConfigError(
                 f"an Iceberg table at {place} needs catalog, an SQL catalog's address"
@@ -148,14 +167,17 @@ class IcebergArchive:
     def commit(self, broker: str, entries: Sequence[Entry]) -> None:
         """Add the files and set the property in one commit."""
         table = self.table()
-        new = _new(entries, int(table.properties.get(_application(broker), -1)))
+        new = _new(entries, int(table.properties.get(_application(broker), -1)), self._place)
         if not new:
             return
         paths = [f"{self._place}/{file.name}" for entry in new for file in entry.files]
-        with table.transaction() as transaction:
-            if paths:
-                transaction.add_files(paths)
-            transaction.set_properties({_application(broker): str(new[-1].end)})
+        try:
+            with table.transaction() as transaction:
+                if paths:
+                    transaction.add_files(paths)
+                transaction.set_properties({_application(broker): str(new[-1].end)})
+        except self._failed as problem:
+            raise _overtaken(self._place, problem) from problem
 
     def table(self) -> Any:
         """Return the table as pyiceberg has it, made if it is not there."""
@@ -167,6 +189,9 @@ class IcebergArchive:
             self._catalog.create_namespace_if_not_exists("archive")
             schema = arrow_schema(log_columns(properties=True, validate=False))
             table = self._catalog.create_table("archive.messages", schema)
+        if table.properties.get(_RETRIES) != "0":
+            with table.transaction() as transaction:
+                transaction.set_properties({_RETRIES: "0"})
         if table.spec().is_unpartitioned():
             self._divide(table)
         return table
@@ -185,5 +210,18 @@ def _application(broker: str) -> str:
     return f"cometmq.archived.{broker}"
 
 
-def _new(entries: Sequence[Entry], known_to: int) -> list[Entry]:
-    return [entry for entry in entries if entry.end > known_to]
+def _new(entries: Sequence[Entry], known_to: int, place: str) -> list[Entry]:
+    new = [entry for entry in entries if entry.end > known_to]
+    if new and new[0].start < known_to:
+        raise RunError(
+            f"table at {place} goes up to byte {known_to}, within {new[0].range}: another run"
+            " archives other ranges; start this run again when the other one has ended"
+        )
+    return new
+
+
+def _overtaken(place: str, problem: Exception) -> RunError:
+    return RunError(
+        f"table at {place}: another run committed at the same time ({problem}); start this run"
+        " again when the other one has ended"
+    )

@@ -44,25 +44,29 @@ class AuditSettings(AnalysisSettings):
     """What to check."""
 
     topics: tuple[str, ...] = setting(())
-    """Topics to audit; all but the system's own if empty."""
+    """Topics to audit. Default: all except system topics."""
     checks: tuple[str, ...] = setting(CHECKS)
-    """Which checks: ``queues``, ``duplicates``, ``transactions``, ``offsets``."""
+    """Checks to run: ``queues``, ``duplicates``, ``transactions``, ``offsets``."""
     settle_s: int = setting(60, unit="s", low=0)
-    """Half messages that are younger are only noted."""
+    """Half messages younger than this are reported as notes only."""
     lag_max: int = setting(0, unit="messages", low=0)
-    """How far a group may be behind in one queue; 0 for any number."""
+    """Maximum lag of a group in one queue; 0 for no limit."""
     other: str = setting("")
-    """A second source, which should hold the same messages."""
+    """A second source, which should have the same messages."""
     other_options: tuple[str, ...] = setting(())
-    """More options of the format that reads it, each ``name=value``."""
+    """Further options of the second source's format, each ``name=value``."""
     compare: str = setting(comparison.OFFSET, choices=(comparison.OFFSET, comparison.KEY))
-    """By queue offset, as for a replica or an archive, or by message id, as for another cluster."""
+    """``offset`` compares by queue offset, for a replica or an archive; ``key`` by message id, for
+    another cluster.
+    """
     ignore: tuple[str, ...] = setting(())
-    """Columns that may differ when compared by offset, such as ``store_timestamp``."""
+    """Columns that may differ when compared by offset, for example ``store_timestamp``."""
     match_brokers: bool = setting(False)
-    """Whether equal queues of brokers with different names are different queues."""
+    """Whether queues with the same number at brokers with different names are different queues."""
     map_topics: tuple[str, ...] = setting(())
-    """Topics that have another name in the second source, each ``here=there``; by key only."""
+    """Topics with another name in the second source, each ``here=there``; only with
+    ``compare=key``.
+    """
 
     def check(self) -> None:
         """Refuse what contradicts itself.
@@ -298,7 +302,7 @@ def _known(name: str, given: Iterable[str], known: Iterable[str]) -> None:
 
 PIPELINE = Pipeline(
     "audit",
-    "Whether messages are all there, once and whole, and two sources hold the same.",
+    "Check that messages are complete and stored once; compare two sources.",
     AuditSettings,
     audit,
 )

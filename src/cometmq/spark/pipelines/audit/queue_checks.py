@@ -142,7 +142,7 @@ def _order(found: DataFrame) -> DataFrame:
     )
     return findings(
         rows, "log-order", Severity.ERROR,
-        F.lit("stands in the log before the message in front of it"),
+        F.lit("its record is in the log before that of the previous message"),
         first="queue_offset", evidence=["phy_offset_before", "phy_offset", "msg_id"],
     )  # fmt: skip
 

@@ -117,5 +117,5 @@ def _write(manifest: Manifest, part: ByteRange, letters: DataFrame) -> int:
     rows = shown.select(EXPORT_COLUMNS).cast(arrow_schema(COLUMNS))
     parts, queues = parts_of(rows)
     files = tuple(write_parts(manifest.folder, part, parts, Form()))
-    manifest.add(Entry(part.broker, part.start, part.end, rows.num_rows, files, tuple(queues)))
+    manifest.replace(Entry(part.broker, part.start, part.end, rows.num_rows, files, tuple(queues)))
     return int(rows.num_rows)

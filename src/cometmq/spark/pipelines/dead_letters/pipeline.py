@@ -61,24 +61,25 @@ class DeadLetterSettings(AnalysisSettings):
     """Whose dead letters, and what to do with them."""
 
     groups: tuple[str, ...] = setting(())
-    """Consumer groups; all if empty."""
+    """Consumer groups. Default: all."""
     originals: bool = setting(True)
-    """Whether the topics that the letters were sent to are read as well: they tell how long a
-    letter took to die, and what sets dead letters apart from the other messages."""
+    """Whether the topics to which the dead letters were first sent are read too. Needed for the
+    time from first delivery to dead letter and for ``share_of_all`` and ``lift``.
+    """
     trace_topic: tuple[str, ...] = setting((TRACE_TOPIC,))
-    """Topics of traces, which tell how handlers failed."""
+    """Topics of traces, which record how handlers failed."""
     share_min: float = setting(0.1, low=0.0, high=1.0)
-    """For which part of a group's letters a fact must hold to be told."""
+    """Minimum share of a group's dead letters for which a fact is true, to be reported."""
     lift_min: float = setting(1.5, low=1.0)
-    """How many times more often than for all messages of the topic it must hold."""
+    """Minimum factor by which a fact is more frequent than among all messages of the topic."""
     export: str = setting("")
-    """Folder for an archive of the letters, to be sent again with the replay pipeline."""
+    """Folder for an archive of dead letters, to be sent again with the replay pipeline."""
     export_topics: tuple[str, ...] = setting(())
-    """Only letters that were sent to these topics are exported."""
+    """Export only dead letters that were first sent to these topics."""
     export_tags: tuple[str, ...] = setting(())
-    """Only letters with these tags are exported."""
+    """Export only dead letters with these tags."""
     export_matching: str = setting("")
-    """Only letters whose body has a match of this regular expression are exported."""
+    """Export only dead letters whose body matches this regular expression."""
 
     def topics(self, prefix: str, name: Callable[[str], str]) -> Topics:
         """The dead-letter or retry topics of the groups."""
@@ -240,9 +241,14 @@ def report_of(
     )
     severity_figures(section, findings).findings(findings)
     if exported:
-        section.say(f"{counted(exported['rows'], 'letter')} exported to {settings.export}.")
+        section.say(f"{counted(exported['rows'], 'dead letter')} exported to {settings.export}.")
     _who(report.section("Which groups"), tables)
-    _when(report.section("When", "Dead letters per hour, and how long they took to die."), tables)
+    _when(
+        report.section(
+            "When", "Dead letters per hour, and the time from first delivery to dead letter."
+        ),
+        tables,
+    )
     _why(report.section("Why"), tables)
     patterns = report.section("What they look like", "Numbers, ids, times and texts are replaced.")
     patterns.table(tables["patterns"], _UNITS)
@@ -255,7 +261,7 @@ def _who(section: Section, tables: dict[str, pa.Table]) -> None:
     section.plots(("Dead letters by group and topic", charts.bars("Dead letters by group", rows)))
     section.table(tables["groups"], _UNITS)
     if tables["retried"].num_rows:
-        section.table(tables["retried"], caption="Messages that were tried again")
+        section.table(tables["retried"], caption="Redelivered messages")
 
 
 def _when(section: Section, tables: dict[str, pa.Table]) -> None:
@@ -269,10 +275,10 @@ def _when(section: Section, tables: dict[str, pa.Table]) -> None:
 def _why(section: Section, tables: dict[str, pa.Table]) -> None:
     facts = tables["facts"]
     if facts.num_rows:
-        section.say("What holds for many dead letters and for few other messages of the topic.")
+        section.say("What is true for many dead letters and for few other messages of the topic.")
         section.table(facts, _UNITS, caption="Facts")
     else:
-        section.say("Nothing sets the dead letters apart from other messages.")
+        section.say("No fact is more frequent among dead letters than among other messages.")
     reasons = tables["reasons"]
     section.table(reasons, _UNITS, caption="What handlers raised last, and how the call ended")
 
@@ -301,7 +307,7 @@ def _counts(tables: dict[str, pa.Table]) -> dict[str, int]:
 
 
 def _dead(row: dict[str, Any]) -> Finding:
-    text = f"group {row['group']} gave up on {counted(row['letters'], 'message')}"
+    text = f"group {row['group']} dead-lettered {counted(row['letters'], 'message')}"
     text += f", half of them within {duration(row['waited_p50'])}"
     left = row["letters"] - row["handled_later"] - row["sent_again"]
     severity = Severity.WARNING if left > 0 else Severity.NOTE
@@ -311,7 +317,8 @@ def _dead(row: dict[str, Any]) -> Finding:
 
 
 def _reason(row: dict[str, Any]) -> Finding:
-    text = f"{counted(row['letters'], 'letter')} of {row['group']} died of {row['error_pattern']}"
+    number = counted(row["letters"], "dead letter")
+    text = f"{number} of {row['group']} failed with {row['error_pattern']}"
     return Finding.shown_by(
         row, "last-error", Severity.NOTE, text, topic="origin_topic", count=row["letters"]
     )
@@ -328,20 +335,20 @@ def _fact(row: dict[str, Any]) -> Finding:
 
 def _homeless(exported: Any) -> list[Finding]:
     number = int(exported.get("homeless", 0))
-    text = f"{counted(number, 'letter')} not exported: they do not say which topic they come from"
+    text = f"{counted(number, 'dead letter')} not exported: without the topic of the first send"
     return [Finding("no-origin", Severity.WARNING, text, count=number)] if number else []
 
 
 def _notes(settings: DeadLetterSettings, exported: Any) -> list[str]:
     if not exported:
         return []
-    number = counted(exported["rows"], "letter")
+    number = counted(exported["rows"], "dead letter")
     return [f"{number} exported: cometmq pipeline replay --archive {settings.export} sends them"]
 
 
 PIPELINE = Pipeline(
     "dead-letters",
-    "Why messages died, when, for which group, and what they have in common.",
+    "Report dead letters: their groups, times, errors and common properties.",
     DeadLetterSettings,
     dead_letters,
 )

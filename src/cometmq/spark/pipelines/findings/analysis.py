@@ -43,18 +43,19 @@ class AnalysisSettings(PipelineSettings):
     """What every analysis can be told."""
 
     source: str = setting("")
-    """Where the messages are: ``brokers:HOST:PORT``, ``log:PLACE``, ``archive:PLACE`` or
-    ``parquet:PLACE``."""
+    """Source of the messages: ``brokers:HOST:PORT``, ``log:DIRECTORY``, ``archive:DIRECTORY`` or
+    ``parquet:DIRECTORY``.
+    """
     options: tuple[str, ...] = setting(())
-    """More options of the format that reads the source, each ``name=value``."""
+    """Further options of the source's format, each ``name=value``."""
     since: str = setting("")
-    """Only messages stored at this time or later: ms since 1970, or ``2026-11-21T18:00`` in UTC."""
+    """Only messages stored at or after this time: ms since 1970, or ``2026-11-21T18:00`` in UTC."""
     until: str = setting("")
     """Only messages stored before this time."""
     output: str = setting("")
-    """Folder for the report and the tables, on a disk or an address."""
+    """Folder for the report and the tables: a directory or an address such as ``s3://…``."""
     rows_max: int = setting(10_000, unit="rows", low=1, high=1_000_000)
-    """The most rows that each table keeps; what is beyond is counted."""
+    """Maximum rows of each table; further rows are only counted."""
 
     @property
     def messages(self) -> Source:

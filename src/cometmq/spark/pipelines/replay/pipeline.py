@@ -46,31 +46,33 @@ class ReplaySettings(PipelineSettings):
     archive: str = setting("")
     """Folder of the archive."""
     name_servers: str = setting("")
-    """Where to: ``host:port;host:port``."""
+    """Name servers of the target: ``host:port;host:port``."""
     topics: tuple[str, ...] = setting(())
-    """Archived topics to replay; all but the broker's own if empty."""
+    """Archived topics to replay. Default: all except system topics."""
     topic_map: tuple[str, ...] = setting(())
-    """Other topics to write to: ``old=new``, and ``*=new`` for all others."""
+    """Other target topics: ``old=new``, and ``*=new`` for all others."""
     tags: tuple[str, ...] = setting(())
     """Only messages with one of these tags."""
     keys: tuple[str, ...] = setting(())
     """Only messages with one of these keys."""
     since: str = setting("")
-    """Only messages stored then or later: ms since 1970, or ``2026-11-21T18:00`` in UTC."""
+    """Only messages stored at or after this time: ms since 1970, or ``2026-11-21T18:00`` in UTC."""
     until: str = setting("")
-    """Only messages stored before."""
+    """Only messages stored before this time."""
     queues: str = setting("ordered", choices=("ordered", "same"))
-    """Where messages go: those of one queue to one queue, whichever; or to the queue of the same
-    number, which the target must have."""
+    """Target queues: ``ordered`` sends each source queue to one target queue; ``same`` sends to the
+    queue with the same number, which must exist.
+    """
     rate: float = setting(0.0, unit="messages per second", low=0)
-    """How fast at most, all together; 0 for as fast as brokers take them."""
+    """Maximum rate of all tasks together; 0 for no limit."""
     job: str = setting("")
-    """What unique keys are made of; the run's id if empty. Replaying under one job again gives
-    equal keys."""
+    """Job name in the unique keys. Default: the run's id. A second replay with the same job has
+    equal keys.
+    """
     portion_rows: int = setting(500_000, unit="rows", low=1, high=1 << 40)
-    """After about so many archived rows, what is done is noted."""
+    """Progress is recorded after about this number of archived rows."""
     options: tuple[str, ...] = setting(())
-    """Options of the format ``rocketmq``: ``name=value``, such as those of an account."""
+    """Options of the format ``rocketmq``, each ``name=value``, for example of an account."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,9 @@ def main(name: str | None = None, arguments: Sequence[str] | None = None) -> int
     except ModuleNotFoundError as problem:
         if problem.name is None or problem.name.partition(".")[0] not in EXTRA_MODULES:
             raise
-        return _complain(f"pipelines need {problem.name}: pip install 'cometmq[spark]'", MISUSED)
+        return _complain(
+            f"pipelines need {problem.name}: install CometMQ with the extra 'spark'", MISUSED
+        )
 
 
 def _run(name: str | None, words: list[str]) -> int:
@@ -84,12 +86,16 @@ def parser_of(pipeline: Pipeline) -> argparse.ArgumentParser:
     for setting in describe(kind):
         _add(parser, setting, texts[setting.name])
     common = parser.add_argument_group("every pipeline")
-    common.add_argument("--dry-run", action="store_true", help="Say what would be done, only.")
+    common.add_argument(
+        "--dry-run", action="store_true", help="Print what the run would do, and do nothing."
+    )
     common.add_argument("--json", action="store_true", help="Print the run record as JSON.")
     common.add_argument("--quiet", action="store_true", help="Show no progress.")
-    common.add_argument("--cores", type=int, default=2, help="Of this machine (default: 2).")
-    common.add_argument("--memory", default="2g", help="Of Spark's JVM (default: 2g).")
-    common.add_argument("--master", help="Spark master instead of this process.")
+    common.add_argument("--cores", type=int, default=2, help="CPU cores for Spark (default: 2).")
+    common.add_argument("--memory", default="2g", help="Memory of Spark's JVM (default: 2g).")
+    common.add_argument(
+        "--master", help="Address of a Spark master; without it Spark runs in this process."
+    )
     return parser
 
 

@@ -7,6 +7,7 @@ Whatever begins with ``_`` or ``.`` is not data, as for Spark. Source: ours.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,9 @@ from uuid import uuid4
 from cometmq.model.errors import ConfigError
 from cometmq.spark.errors import OptionError
 from cometmq.spark.logs.storage import filesystem_of
+
+CLAIM_S = 600
+"""How long the claim of a process that was killed keeps others from creating an object."""
 
 
 class Folder(Protocol):
@@ -34,6 +38,12 @@ class Folder(Protocol):
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, replacing one that is there; it is never seen half written."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file unless it is there; return whether this call has written it.
+
+        Of several calls at the same time one at most returns True.
+        """
 
     def append(self, name: str, data: bytes) -> None:
         """Write bytes behind those of a file; after a crash a part of them may be there."""
@@ -116,6 +126,21 @@ class DiskFolder:
         with self.writing(name) as file:
             file.write(data)
 
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file unless it is there, by a hard link, which never replaces a name."""
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            return _linked(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+            _sync_directory(path.parent)
+
     def append(self, name: str, data: bytes) -> None:
         """Write bytes behind those of a file and sync it."""
         path = self._root / name
@@ -196,6 +221,40 @@ class RemoteFolder:
         with self.writing(name) as file:
             file.write(data)
 
+    def create(self, name: str, data: bytes) -> bool:
+        """Put an object unless it is there.
+
+        pyarrow offers no conditional put. So each caller puts a claim, and gives up if it sees
+        another caller's claim or the object: what is put is listed at once, so that of two callers
+        one at least sees the other. Both may give up. A claim that a killed process left counts for
+        `CLAIM_S` seconds, by the storage's own clock.
+        """
+        folder, _, base = self._inner(name).rpartition("/")
+        claim = f"{folder}/.claims/.{base}.{uuid4().hex}"
+        self._system.create_dir(f"{folder}/.claims", recursive=True)
+        try:
+            with self._system.open_output_stream(claim) as file:
+                file.write(b"claimed")
+            if self._claimed_by_others(claim, base) or self.read(name) is not None:
+                return False
+            self.write(name, data)
+            return True
+        finally:
+            with suppress(OSError):
+                self._system.delete_file(claim)
+
+    def _claimed_by_others(self, claim: str, base: str) -> bool:
+        from pyarrow.fs import FileSelector
+
+        claims, _, mine = claim.rpartition("/")
+        found = {
+            item.base_name: item.mtime_ns or 0
+            for item in self._system.get_file_info(FileSelector(claims, allow_not_found=True))
+            if item.base_name.startswith(f".{base}.")
+        }
+        oldest = found.get(mine, 0) - CLAIM_S * 1_000_000_000
+        return any(at >= oldest for name, at in found.items() if name != mine)
+
     def append(self, name: str, data: bytes) -> None:
         """Put an object again with more bytes in it."""
         self.write(name, (self.read(name) or b"") + data)
@@ -240,6 +299,31 @@ class RemoteFolder:
 
     def _inner(self, name: str) -> str:
         return f"{self._root}/{name}"
+
+
+def _linked(temporary: Path, path: Path) -> bool:
+    """Give a file its name, unless the name is there; return whether it got the name."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError as problem:
+        if problem.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        return _copied(temporary, path)
+    return True
+
+
+def _copied(temporary: Path, path: Path) -> bool:
+    """Do the same on a file system without hard links, where a crash may leave a part."""
+    try:
+        with path.open("xb") as file:
+            file.write(temporary.read_bytes())
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError:
+        return False
+    return True
 
 
 def _sync_directory(path: Path) -> None:

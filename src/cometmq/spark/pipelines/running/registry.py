@@ -21,9 +21,9 @@ class PipelineSettings:
     """What every pipeline can be told."""
 
     runs: str = setting("")
-    """Folder of the run records; ``_runs`` in the folder that the pipeline writes to if empty."""
+    """Folder of the run records. Default: ``_runs`` in the output folder of the pipeline."""
     resume: str = setting("")
-    """Id of the run to go on with, or ``latest``; a new run begins if empty."""
+    """Id of the run to resume, or ``latest``. Default: start a new run."""
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ class Runs:
         if found is None or found.record.pipeline != pipeline:
             raise ConfigError(f"no run {which} of {pipeline} in {self._folder.place}")
         if found.record.status == DONE:
-            raise ConfigError(f"run {which} is done already: there is nothing to go on with")
+            raise ConfigError(f"run {which} is done already: there is nothing to resume")
         if dict(found.record.inputs) != wanted:
             raise ConfigError(f"run {which} began with {_different(found.record.inputs, wanted)}")
         return found

@@ -53,9 +53,10 @@ class TraceSettings(AnalysisSettings):
     """What to find out from traces."""
 
     trace_topic: tuple[str, ...] = setting((TRACE_TOPIC,))
-    """The topics that traces were written to."""
+    """Topics of traces."""
     settle_s: int = setting(60, unit="s", low=0)
-    """Messages sent so shortly before the last record are not yet expected to be consumed."""
+    """Messages sent less than this time before the last record are not yet expected to be consumed.
+    """
 
 
 class Traces:
@@ -199,7 +200,7 @@ _DETAILS = {
 def _latency(report: Report, table: pa.Table, title: str, prefix: str, text: str) -> None:
     section = report.section(title, text)
     if not table.num_rows:
-        section.say("The traces tell nothing about it.")
+        section.say("The traces contain no data about it.")
         return
     rows = spread_rows(table, _LABELS, prefix)
     number = table.column_names[3]
@@ -259,7 +260,7 @@ def _failed(row: dict[str, Any]) -> Finding:
 
 PIPELINE = Pipeline(
     "trace",
-    "Latency percentiles, messages never consumed or consumed twice, from traces.",
+    "Compute latency percentiles and find unconsumed messages, from traces.",
     TraceSettings,
     trace,
 )

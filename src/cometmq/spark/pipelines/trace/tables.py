@@ -151,7 +151,7 @@ def not_consumed(
     reason = (
         F.when(F.col("group").isNull(), "no group is seen to consume it")
         .when(F.col("deliveries").isNull(), "never delivered")
-        .when(F.col("last_end").isNull(), "delivered, and no end is told")
+        .when(F.col("last_end").isNull(), "delivered, no end recorded")
         .otherwise("every delivery failed")
     )
     return found.where(~F.coalesce("handled", F.lit(False))).select(

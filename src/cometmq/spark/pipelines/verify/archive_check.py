@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cometmq.model.errors import ConfigError
-from cometmq.spark.errors import BadRecordError, DataLossError
+from cometmq.spark.errors import BadRecordError, DataLossError, PlaceError
 from cometmq.spark.logs import LogPlace, missing
+from cometmq.spark.pipelines.archive.log_identity import check_log
 from cometmq.spark.pipelines.archive.manifest import Entry, Manifest
 from cometmq.spark.pipelines.archive.parquet import Form, Part, describe, parts_of
 from cometmq.spark.pipelines.archive.pipeline import RangeJob, read_rows
@@ -25,6 +26,7 @@ from cometmq.spark.pipelines.findings.rows import Finding, Findings, Severity
 from cometmq.spark.pipelines.running.folders import Folder, open_folder
 from cometmq.spark.pipelines.running.progress import Progress
 from cometmq.spark.pipelines.running.work import waves
+from cometmq.spark.pipelines.stores.files import log_end
 from cometmq.spark.schema import arrow_schema
 from cometmq.system.clock import Clock, SystemClock
 
@@ -53,15 +55,23 @@ def check_archive(
         spark: the session.
         place: the archive's folder.
         log: the log.
-        findings: what differs is added to them.
+        findings: what differs is added to them; another log is one finding, and nothing is marked.
         progress: is told of every range.
         clock: for the marks.
     """
     manifest = Manifest(open_folder(place))
     job = _job(manifest, place, log)
-    due = [entry for entry in manifest.entries(log.name) if entry.verified_ms is None]
-    now_ms = (clock or SystemClock()).now_ms()
+    entries = manifest.entries(log.name)
+    due = [entry for entry in entries if entry.verified_ms is None]
     counts = {"archive_ranges": len(due), "archive_verified": 0, "archive_rows": 0}
+    try:
+        check_log(log, log_end(log), entries, topics=manifest.kind()["topics"])
+    except PlaceError as problem:
+        findings.add(
+            Finding("archive-of-another-log", Severity.ERROR, str(problem), broker_name=log.name)
+        )
+        return counts
+    now_ms = (clock or SystemClock()).now_ms()
     progress.start(len(due), "ranges", "verify archive")
     for wave in waves(spark, partial(compare, job), due):
         for compared in wave:

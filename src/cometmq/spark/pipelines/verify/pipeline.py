@@ -50,21 +50,21 @@ class VerifySettings(PipelineSettings):
     store: str = setting("")
     """The store's directory, or an address."""
     broker_name: str = setting("")
-    """The broker's name, as the archive has it."""
+    """The broker's name in the archive."""
     archive: str = setting("")
-    """Folder of an archive of the store, whose ranges are compared with the log and marked."""
+    """Folder of an archive of the store; its ranges are compared with the log and marked."""
     topics: tuple[str, ...] = setting(())
-    """Topics whose queues are compared; all if empty."""
+    """Topics whose queues are compared. Default: all."""
     report: str = setting("")
-    """An HTML file to write, which says what was compared and what was found."""
+    """Path of an HTML report."""
     range_bytes: int = setting(64 * _MIB, unit="bytes", low=4096, high=1 << 31)
-    """Bytes of log that one task takes."""
+    """Maximum bytes of the log per task."""
     closed: bool = setting(False)
-    """Whether the broker is not running although it was not stopped in order."""
+    """Whether the broker crashed and does not run."""
     index: bool = setting(True)
-    """Whether the index is verified, where the store has one."""
+    """Whether the index is verified, if the store has one."""
     index_slots: int = setting(0, low=0, high=2**28)
-    """Hash slots of an index file; 0 for what RocketMQ's proportion gives."""
+    """Number of hash slots of an index file; 0 for RocketMQ's ratio."""
     delay_levels: str = setting(DEFAULT_LEVELS)
     """The delay of each level, as in the broker's settings."""
 
@@ -114,7 +114,11 @@ def verify(
 def _report(settings: VerifySettings, counts: Mapping[str, int], findings: Findings) -> str:
     """Write a page about the run; return where it is."""
     report = Report("Store and log", settings.store)
-    summary = "All is as the log says." if findings.clean else "Not all is as the log says."
+    summary = (
+        "Everything agrees with the log."
+        if findings.clean
+        else "Not everything agrees with the log."
+    )
     compared = {name.replace("_", " "): f"{count:,}" for name, count in counts.items()}
     report.section("Compared", summary).figures(compared)
     report.section("Findings").findings(findings)
@@ -280,7 +284,7 @@ def _from_step(part: str, step: dict[str, Any]) -> Checked:
 
 PIPELINE = Pipeline(
     "verify",
-    "Compare a store's queues, index and archive with its log.",
+    "Compare a store's consume queues, index and archive with its log.",
     VerifySettings,
     verify,
 )

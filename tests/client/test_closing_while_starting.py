@@ -1,0 +1,211 @@
+"""Closing a consumer that starts: the start ends with an error, and everything is released."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from cometmq.client import (
+    ClientClosedError,
+    ClientInstance,
+    OutgoingCall,
+    PopConsumer,
+    PullConsumer,
+    PushConsumer,
+    StoredMessage,
+)
+from cometmq.protocol.command import Command
+from support.pop_broker import PopBroker
+from support.scripted import ScriptedCluster
+
+ENDS_S = 60
+REQUESTS_MAX = 30
+
+Consumer = PushConsumer | PullConsumer | PopConsumer
+Make = Callable[..., Consumer]
+
+
+async def handle(message: StoredMessage) -> None:
+    """Nothing is to be done."""
+
+
+def push(*where: str, instance: ClientInstance | None = None) -> Consumer:
+    return PushConsumer(
+        *where, instance=instance, group="g", handler=handle, subscriptions={"t": "*"}, trace=True
+    )
+
+
+def pull(*where: str, instance: ClientInstance | None = None) -> Consumer:
+    return PullConsumer(*where, instance=instance, group="g", subscriptions={"t": "*"}, trace=True)
+
+
+def pop(*where: str, instance: ClientInstance | None = None) -> Consumer:
+    return PopConsumer(
+        *where, instance=instance, group="g", handler=handle, subscriptions={"t": "*"}, trace=True
+    )
+
+
+KINDS = pytest.mark.parametrize("make", [push, pull, pop])
+
+
+class ClosingHook:
+    """Calls a function before the request of a number is sent."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.call: Callable[[], object] = lambda: None
+
+    def before_request(self, address: str, call: OutgoingCall) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.call()
+
+    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+        """Nothing is looked at."""
+
+
+@KINDS
+async def test_closing_at_any_request_of_a_start_ends_the_start(make: Make) -> None:
+    broker, hook, interrupted = PopBroker(), ClosingHook(), 0
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientInstance(cluster.address, hooks=[hook]) as instance,
+        asyncio.timeout(ENDS_S),
+    ):
+        for number in range(1, REQUESTS_MAX):
+            consumer, closing = make(instance=instance), []
+            hook.left = number
+            hook.call = lambda consumer=consumer, closing=closing: closing.append(
+                asyncio.create_task(consumer.close())
+            )
+            try:
+                await consumer.start()
+            except ClientClosedError:
+                interrupted += 1
+                assert closing
+            else:
+                hook.left = 0
+                await consumer.close()
+                assert not closing, "a closed consumer does not start"
+                break
+            assert not consumer.running
+            await asyncio.gather(*closing)
+            assert not consumer.running
+            with pytest.raises(ClientClosedError):
+                await consumer.start()
+            instance.routes.forget("t")
+        else:
+            raise AssertionError(f"still starting after {REQUESTS_MAX} requests")
+
+    assert interrupted
+    assert {goodbye.consumer_group for goodbye in broker.goodbyes} == {"g"}
+
+
+@KINDS
+async def test_closing_ends_a_start_that_waits_for_a_name_server(make: Make) -> None:
+    async with ScriptedCluster([PopBroker()]) as cluster, asyncio.timeout(ENDS_S):
+        cluster.name_server.silent = True
+        consumer = make(cluster.address)
+        starting = asyncio.create_task(consumer.start())
+        await cluster.name_server.wait_until(lambda: bool(cluster.name_server.asked))
+
+        await consumer.close()
+
+        with pytest.raises(ClientClosedError, match="closed"):
+            await starting
+        assert not consumer.running
+
+
+@KINDS
+async def test_cancelling_a_start_releases_everything(make: Make) -> None:
+    """The next consumer of the group starts in the same client."""
+    async with (
+        ScriptedCluster([PopBroker()]) as cluster,
+        ClientInstance(cluster.address) as instance,
+        asyncio.timeout(ENDS_S),
+    ):
+        cluster.name_server.silent = True
+        starting = asyncio.create_task(make(instance=instance).start())
+        await cluster.name_server.wait_until(lambda: bool(cluster.name_server.asked))
+        starting.cancel()
+        await asyncio.wait([starting])
+        assert starting.cancelled()
+
+        cluster.name_server.silent = False
+        async with make(instance=instance) as consumer:
+            assert consumer.running
+
+
+@KINDS
+async def test_two_starts_at_once_are_one(make: Make) -> None:
+    async with ScriptedCluster([PopBroker()]) as cluster, asyncio.timeout(ENDS_S):
+        consumer = make(cluster.address)
+        await asyncio.gather(consumer.start(), consumer.start())
+        assert consumer.running
+        await consumer.close()
+
+
+@pytest.mark.parametrize("make", [push, pop])
+async def test_closing_one_that_was_refused_leaves_the_other_of_its_group_alone(
+    make: Make,
+) -> None:
+    async with (
+        ScriptedCluster([PopBroker()]) as cluster,
+        ClientInstance(cluster.address) as instance,
+        make(instance=instance) as first,
+    ):
+        answered = dict(instance.requests._members)
+        await make(instance=instance).close()
+        assert first.running
+        assert answered
+        assert instance.requests._members == answered
+
+
+@KINDS
+async def test_a_start_beside_one_that_is_cancelled_says_that_the_consumer_is_closed(
+    make: Make,
+) -> None:
+    async with (
+        ScriptedCluster([PopBroker()]) as cluster,
+        ClientInstance(cluster.address) as instance,
+        asyncio.timeout(ENDS_S),
+    ):
+        cluster.name_server.silent = True
+        consumer = make(instance=instance)
+        first, second = (asyncio.create_task(consumer.start()) for _ in range(2))
+        await cluster.name_server.wait_until(lambda: bool(cluster.name_server.asked))
+
+        first.cancel()
+
+        with pytest.raises(ClientClosedError, match="closed"):
+            await second
+        assert first.cancelled()
+
+
+async def test_a_failure_while_a_pop_consumer_stops_does_not_keep_it_in_its_group() -> None:
+    async with (
+        ScriptedCluster([PopBroker()]) as cluster,
+        ClientInstance(cluster.address) as instance,
+        asyncio.timeout(ENDS_S),
+    ):
+        consumer = pop(instance=instance)
+        await consumer.start()
+
+        assert isinstance(consumer, PopConsumer)
+        assert consumer._traces is not None
+        release = consumer._traces.release
+
+        async def fail() -> None:
+            await release()
+            raise ValueError("the traces cannot be written")
+
+        consumer._traces.release = fail  # type: ignore[method-assign]
+
+        with pytest.raises(ValueError, match="traces"):
+            await consumer.close()
+
+        consumer._traces.release = release  # type: ignore[method-assign]
+        async with pop(instance=instance) as again:
+            assert again.running

@@ -1,0 +1,242 @@
+"""The recipes for releases, services and containers: linted, and run as far as the machine can."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import typer.main
+import yaml
+
+from build_ext import ROOT
+from cometmq.cli.commands import app
+from cometmq.testing.ports import free_port
+from support import pythons
+from support.server import Standalone, standalone
+from support.tiers import is_long_run
+
+DEPLOY = ROOT / "deploy"
+WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
+UNIT = DEPLOY / "cometmq.service"
+CONTAINERFILE = DEPLOY / "Containerfile"
+EXPOSURE_MAX = 15
+"""What ``systemd-analyze security`` may count, in tenths; a service without any limit has 96."""
+ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.7"
+HEALTHY_TIMEOUT_S = 120.0
+
+
+def tool(name: str) -> str:
+    """A program of the extra ``check``, which stands beside this Python; else one on the path."""
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def run(*command: str | Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        list(map(str, command)),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def passes(*command: str | Path, timeout: float = 300) -> str:
+    done = run(*command, timeout=timeout)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def understood(words: list[str]) -> None:
+    """Check that the command line takes these words."""
+    command = typer.main.get_command(app).commands[words[0]]  # type: ignore[attr-defined]
+    command.make_context(words[0], words[1:])
+
+
+# ---- releases
+
+
+def test_wheels_are_built_for_the_pythons_that_the_classifiers_name() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    names = [f"cp{version.replace('.', '')}-manylinux_*" for version in pythons.supported()]
+
+    assert settings["tool"]["cibuildwheel"]["build"] == names
+    assert settings["project"]["requires-python"] == f">={pythons.supported()[0]}"
+
+
+def test_a_release_is_published_only_from_a_tag_and_after_every_check() -> None:
+    workflow = yaml.safe_load(WORKFLOW.read_text())
+    jobs = workflow["jobs"]
+
+    assert set(jobs["publish"]["needs"]) == set(jobs) - {"publish"}
+    assert "tag" in jobs["publish"]["if"]
+    writers = [name for name, job in jobs.items() if "write" in job["permissions"].values()]
+    assert (workflow["permissions"], writers) == ({}, ["publish"])
+
+
+def test_every_action_of_the_workflow_is_pinned_to_a_commit() -> None:
+    used = re.findall(r"uses: (\S+)", WORKFLOW.read_text())
+
+    assert used
+    assert [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action)] == []
+
+
+def test_a_linter_finds_nothing_in_the_workflow() -> None:
+    passes(tool("zizmor"), "--offline", "--no-progress", WORKFLOW)
+
+
+@pytest.mark.long
+@pytest.mark.where(shutil.which("go"))
+def test_a_second_linter_finds_nothing_in_the_workflow() -> None:
+    passes("go", "run", ACTIONLINT, WORKFLOW)
+
+
+# ---- services
+
+
+def test_the_service_starts_a_command_that_exists() -> None:
+    (line,) = re.findall(r"^ExecStart=(.+)$", UNIT.read_text(), re.MULTILINE)
+
+    understood(shlex.split(line)[1:])
+
+
+@pytest.mark.where(shutil.which("systemd-analyze"))
+def test_systemd_understands_the_service(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/cometmq/bin/cometmq", sys.executable))
+
+    assert passes("systemd-analyze", "verify", unit) == ""
+
+
+@pytest.mark.where(shutil.which("systemd-analyze"))
+def test_the_service_has_few_rights() -> None:
+    limits = ("--offline=true", f"--threshold={EXPOSURE_MAX}")
+
+    passes("systemd-analyze", "security", "--no-pager", *limits, UNIT)
+
+
+# ---- containers
+
+
+def test_a_linter_finds_nothing_in_the_container_recipe() -> None:
+    passes(tool("hadolint"), CONTAINERFILE)
+
+
+def test_the_container_starts_a_command_that_exists_on_a_supported_python() -> None:
+    text = CONTAINERFILE.read_text()
+    (command,) = re.findall(r"^CMD (\[.+\])$", text, re.MULTILINE)
+    (version,) = re.findall(r"^ARG PYTHON=(\S+)$", text, re.MULTILINE)
+
+    understood(json.loads(command))
+    assert version in pythons.supported()
+
+
+def test_all_that_the_container_recipe_copies_exists_and_is_not_ignored() -> None:
+    kept = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    lines = re.findall(r"^COPY (?!--from)(.+)$", CONTAINERFILE.read_text(), re.MULTILINE)
+    copied = [name for line in lines for name in line.split()[:-1]]
+
+    assert sorted(copied) == sorted(kept)
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+
+
+@pytest.fixture(scope="module")
+def health() -> ModuleType:
+    """The program of the container's health check."""
+    spec = importlib.util.spec_from_file_location("healthcheck", DEPLOY / "healthcheck.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with standalone(tmp_path_factory.mktemp("health")) as running:
+        yield running
+
+
+def test_servers_that_answer_are_healthy(health: ModuleType, server: Standalone) -> None:
+    ports = (f"namesrv={server.ports.namesrv}", f"broker={server.ports.broker}")
+    done = run(sys.executable, DEPLOY / "healthcheck.py", *ports)
+
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_a_server_that_refuses_the_request_is_not_healthy(
+    health: ModuleType, server: Standalone, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert health.main([f"broker={server.ports.namesrv}"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(
+        f"broker on port {server.ports.namesrv} does not serve: it responded with"
+    )
+
+
+def test_every_server_that_is_gone_is_named(
+    health: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = free_port(), free_port()
+
+    assert health.main([f"namesrv={first}", f"broker={second}"]) == 1
+    said = capsys.readouterr().err
+    assert f"namesrv on port {first} does not serve" in said
+    assert f"broker on port {second} does not serve" in said
+
+
+def test_a_server_that_listens_and_answers_nothing_is_not_healthy(health: ModuleType) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError):
+        health.check("broker", silent.getsockname()[1], 0.1)
+
+
+@pytest.mark.parametrize("word", ["broker", "client=1", "broker=", "broker=x"])
+def test_a_health_check_of_an_unknown_server_is_a_misuse(
+    health: ModuleType, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert health.main([word]) == 2
+    assert "expected namesrv=PORT or broker=PORT" in capsys.readouterr().err
+
+
+def builder() -> str | None:
+    """A program that builds and runs containers here, if there is one."""
+    for name in ("podman", "docker"):
+        if shutil.which(name) and run(name, "info").returncode == 0:
+            return name
+    return None
+
+
+@pytest.mark.long
+@pytest.mark.where(is_long_run() and builder())
+def test_a_container_is_built_and_gets_healthy() -> None:
+    container = builder()
+    assert container is not None
+    passes(container, "build", "-f", CONTAINERFILE, "-t", "cometmq:test", ".", timeout=1800)
+    assert "(compiled: " in passes(container, "run", "--rm", "cometmq:test", "version")
+    started = passes(container, "run", "--detach", "--rm", "--cap-drop=all", "cometmq:test")
+    name = started.split()[-1]
+    words = (container, "exec", name, "/opt/cometmq/bin/python", "/opt/cometmq/healthcheck.py")
+    try:
+        deadline = time.monotonic() + HEALTHY_TIMEOUT_S
+        while run(*words, "namesrv=9876", "broker=10911").returncode != 0:
+            assert time.monotonic() < deadline, run(container, "logs", name).stdout
+            time.sleep(0.5)
+    finally:
+        run(container, "stop", "--time", "30", name)

@@ -1,0 +1,47 @@
+import mmap
+import os
+import subprocess
+from pathlib import Path
+
+import cold
+import pytest
+
+SIZE = 8 << 20
+
+
+@pytest.fixture
+def folder(tmp_path):
+    kind = subprocess.run(
+        ["stat", "-f", "-c", "%T", str(tmp_path)], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if kind in ("tmpfs", "ramfs"):
+        pytest.skip(f"{kind} has no disk to read from")
+    return tmp_path
+
+
+def fill(path: Path):
+    path.write_bytes(os.urandom(SIZE))
+    return cold.cached_mib([path])
+
+
+def test_files_that_are_only_cached_are_dropped(folder):
+    path = folder / "log"
+    assert fill(path) == pytest.approx(SIZE / 2**20)
+    before, after = cold.drop([], folder)
+    assert before == pytest.approx(SIZE / 2**20)
+    assert after <= cold.COLD_ENOUGH * before
+    assert path.stat().st_size == SIZE
+
+
+def test_files_that_a_process_has_mapped_are_dropped_too(folder):
+    path = folder / "log"
+    fill(path)
+    data = path.read_bytes()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
+        assert bytes(mapping[:]) == data
+        try:
+            before, after = cold.drop([os.getpid()], folder)
+        except cold.ColdError as refused:
+            pytest.skip(str(refused))
+        assert after <= cold.COLD_ENOUGH * before
+        assert bytes(mapping[:]) == data

@@ -1,0 +1,121 @@
+from types import SimpleNamespace
+
+import pytest
+from figures import (
+    REPEATS_MAX,
+    Figure,
+    Figures,
+    available,
+    head_lines,
+    mark_cell,
+    noise_lines,
+    ratios,
+    rotated,
+)
+from machine import Noise
+
+QUIET, LOUD = Noise(0.0, 0.1), Noise(0.2, 0.3)
+FACTS = {"cores": "2", "commit": "abc"}
+
+
+def make(path, **changes):
+    return Figures(**({"path": path / "f.json", "machine": FACTS, "settings": {"s": 2}} | changes))
+
+
+def figure(number=1, server="ours", row="send", noise=QUIET, **values):
+    return Figure(number, server, row, values or {"rate": 1.0}, noise)
+
+
+@pytest.fixture
+def figures(tmp_path):
+    return make(tmp_path, noise_max=0.3)
+
+
+def measured(*found):
+    left = list(found)
+    return lambda: left.pop(0)
+
+
+def test_a_noisy_figure_is_discarded_and_taken_again(figures):
+    figures.take(measured(figure(noise=LOUD, rate=1.0), figure(rate=2.0)))
+    assert figures.values("send", "ours", "rate") == {1: 2.0}
+    assert [each.values["rate"] for each in figures.discarded] == [1.0]
+    lines = "\n".join(noise_lines(figures))
+    assert "discarded: round 1, ours, send: steal 0.20, other processes 0.30 cores" in lines
+
+
+def test_repeats_are_bounded_and_what_stays_noisy_has_no_value(figures):
+    taken = []
+
+    def always_loud():
+        taken.append(figure(noise=LOUD))
+        return taken[-1]
+
+    figures.take(always_loud)
+    assert len(taken) == 1 + REPEATS_MAX
+    assert figures.values("send", "ours", "rate") == {}
+    assert figures.has(1, "ours", "send")  # a continued run does not try again for ever
+    assert not figures.has(2, "ours", "send")
+
+
+def test_a_run_is_continued_from_its_file(figures, tmp_path):
+    figures.servers["ours"] = {"heap": "none"}
+    figures.take(measured(figure(noise=LOUD), figure(rate=2.0)))
+    again = make(tmp_path, noise_max=0.3)
+    again.resume()
+    assert (again.taken, again.discarded) == (figures.taken, figures.discarded)
+    assert again.servers == figures.servers
+    assert again.has(1, "ours", "send")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"machine": FACTS | {"commit": "def"}}, {"settings": {"s": 3}}]
+)
+def test_another_commit_or_other_settings_are_another_run(figures, tmp_path, changes):
+    figures.take(measured(figure()))
+    with pytest.raises(SystemExit, match="without --continue"):
+        make(tmp_path, noise_max=0.3, **changes).resume()
+
+
+def test_what_failed_is_taken_again_when_a_run_is_continued(figures, tmp_path):
+    figures.failures.append("round 1, ours, send: the generator ended with 1")
+    figures.save()
+    again = make(tmp_path, noise_max=0.3)
+    again.resume()
+    assert again.doubts() == []
+    assert not again.has(1, "ours", "send")
+
+
+def test_a_server_whose_tool_is_missing_is_left_out(capsys):
+    def prepare(server):
+        if server.name == "nats":
+            pytest.skip("needs go")
+
+    servers = [SimpleNamespace(name=name) for name in ("ours", "nats")]
+    assert [each.name for each in available(servers, prepare)] == ["ours"]
+    assert "left out: nats: needs go" in capsys.readouterr().err
+
+
+def test_ratios_pair_the_figures_of_one_round():
+    ours, other = {1: 10.0, 2: 30.0, 3: 5.0}, {1: 5.0, 3: 5.0, 4: 1.0}
+    assert ratios(ours, other, more_is_better=True) == [2.0, 1.0]
+    assert ratios(ours, other, more_is_better=False) == [0.5, 1.0]
+
+
+def test_each_round_begins_with_another_server():
+    servers = ["a", "b", "c"]
+    assert [rotated(servers, number)[0] for number in (1, 2, 3, 4)] == ["a", "b", "c", "a"]
+    assert all(sorted(rotated(servers, number)) == servers for number in range(1, 7))
+
+
+def test_a_mark_shows_no_verdict_before_five_rounds():
+    assert mark_cell([5.0] * 4, 4, more_is_better=True, sign="x") == "≥ x4"
+    assert mark_cell([5.0] * 5, 4, more_is_better=True, sign="x") == "≥ x4 met"
+    assert mark_cell([5.0] * 5, 4, more_is_better=False) == "≤ 4 missed"
+
+
+def test_a_dirty_tree_is_marked(tmp_path):
+    dirty = make(tmp_path, machine=FACTS | {"commit": "abc-dirty"}, noise_max=0.3)
+    assert any("no result" in line for line in head_lines("T", dirty))
+    clean = make(tmp_path, noise_max=0.3)
+    assert not any("no result" in line for line in head_lines("T", clean))

@@ -1,0 +1,110 @@
+"""The layers of the virtual environment and what each one installs."""
+
+from __future__ import annotations
+
+import re
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import make_venv
+
+
+@pytest.fixture
+def project() -> dict[str, Any]:
+    return tomllib.loads((make_venv.ROOT / "pyproject.toml").read_text())["project"]
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=]", requirement)[0] for requirement in requirements}
+
+
+def test_the_core_is_what_the_package_itself_needs(project: dict[str, Any]) -> None:
+    assert names(make_venv._requirements("core", project)) == {"msgspec", "typer", "rich"}
+
+
+def test_only_the_spark_layer_has_spark_and_the_table_formats(project: dict[str, Any]) -> None:
+    heavy = {"pyspark", "pyarrow", "pandas", "numpy", "deltalake", "pyiceberg"}
+
+    assert heavy <= names(make_venv._requirements("spark", project))
+    assert not heavy & names(make_venv._requirements("test", project))
+
+
+def test_no_layer_installs_this_package_as_a_requirement(project: dict[str, Any]) -> None:
+    for layer in make_venv.LAYERS:
+        assert "cometmq" not in names(make_venv._requirements(layer, project))
+
+
+def test_a_layer_is_made_again_only_when_its_own_part_changes(project: dict[str, Any]) -> None:
+    before = {layer: make_venv._digest(layer, project) for layer in make_venv.LAYERS}
+    project["optional-dependencies"]["delta"].append("further>=1")
+    project["description"] = "another"
+
+    after = {layer: make_venv._digest(layer, project) for layer in make_venv.LAYERS}
+
+    assert {layer for layer in before if before[layer] != after[layer]} == {"spark"}
+
+
+@pytest.fixture
+def venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(make_venv, "VENV", tmp_path / ".venv")
+    return tmp_path / ".venv"
+
+
+def install(venv: Path, name: str, version: str, *needs: str) -> None:
+    """Write what pip leaves of a package."""
+    packages = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(venv)}))
+    folder = packages / f"{name}-{version}.dist-info"
+    folder.mkdir(parents=True)
+    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {need}" for need in needs)]
+    (folder / "METADATA").write_text("\n".join(lines) + "\n")
+
+
+def test_the_spark_layer_is_held_to_the_layers_below_and_not_to_an_older_spark(venv: Path) -> None:
+    install(venv, "SQLAlchemy", "2.0.1", "typing_extensions>=4", "greenlet; extra == 'asyncio'")
+    install(venv, "typing_extensions", "4.1", "sqlalchemy")
+    install(venv, "greenlet", "3", "absent; python_version < '3'")
+    install(venv, "pytest", "8.1", "hypothesis; extra == 'dev'")
+    install(venv, "hypothesis", "6")
+    install(venv, "pyspark", "4.1", "numpy")
+    install(venv, "numpy", "2.1")
+
+    pins = make_venv._pins(["sqlalchemy[asyncio]>=2", "pytest>=8; python_version > '3'", "absent"])
+
+    assert pins == ["greenlet==3", "pytest==8.1", "sqlalchemy==2.0.1", "typing-extensions==4.1"]
+
+
+def test_the_layers_below_of_this_environment_are_pinned(project: dict[str, Any]) -> None:
+    pins = make_venv._pins(make_venv._requirements("test", project))
+
+    assert {"pytest", "pluggy", "cython", "greenlet"} <= {pin.partition("==")[0] for pin in pins}
+
+
+@pytest.mark.parametrize("key", ["version", "version_info"])
+def test_an_environment_of_another_python_is_emptied_but_for_its_lock(
+    venv: Path, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(venv, "pytest", "8.1")
+    (venv / ".lock").touch()
+    (venv / ".test").touch()
+    (venv / "lib64").symlink_to("lib")
+    (venv / "pyvenv.cfg").write_text(f"home = /usr/bin\n{key} = 3.4.10\n")
+
+    make_venv._clear_if_of_another_python()
+
+    assert [path.name for path in venv.iterdir()] == [".lock"]
+    this = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f".venv has Python 3.4, this is {this}: makes it anew" in capsys.readouterr().out
+
+
+def test_an_environment_of_this_python_is_kept(venv: Path) -> None:
+    venv.mkdir()
+    (venv / "pyvenv.cfg").write_text(f"version = {sys.version.split()[0]}\n")
+
+    make_venv._clear_if_of_another_python()
+
+    assert [path.name for path in venv.iterdir()] == ["pyvenv.cfg"]

@@ -9,6 +9,8 @@ from cometmq.protocol.command import INT32_MAX, Command
 from cometmq.remoting.errors import CallTimeoutError, TooManyCallsError
 
 SWEEP_S = 0.05
+ROUNDING_S = 1e-6
+"""A sweep ends calls whose time is over by then: times of timers are sums of rounded numbers."""
 
 
 class AnswerTaker(Protocol):
@@ -97,7 +99,7 @@ class Inflight:
                 future.set_exception(problem)
 
     def _sweep(self) -> None:
-        now = self._loop.time()
+        now = self._loop.time() + ROUNDING_S
         late = [opaque for opaque, (_, deadline, _) in self._waiting.items() if deadline <= now]
         for opaque in late:
             future, _, timeout = self._waiting.pop(opaque)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -24,6 +25,7 @@ from cometmq.client import (
     StoredMessage,
 )
 from cometmq.model.errors import RemotingError, ResponseError
+from support.clusters import COMET
 from support.consuming import MemoryOffsets, from_the_first
 from support.seen import WAIT_S, Seen, until
 
@@ -64,11 +66,19 @@ async def start_with_a_message(
     await stuck.begun.wait()
 
 
+def has_seen(seen: Seen, count: int) -> bool:
+    return len(set(seen.bodies)) >= count
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_nothing_is_lost_and_nothing_repeated_when_a_consumer_stops_in_good_order(
-    name_servers: str, producer: Producer, topic: str, group: str, ordered: bool
+    target: str, name_servers: str, producer: Producer, topic: str, group: str, ordered: bool
 ) -> None:
-    """Messages that no handler had begun with go to the next member; the others are done with."""
+    """Messages that no handler had begun with go to the next member; the others are done with.
+
+    Each pull carries the offset of its time. RocketMQ may handle the last pull after the commit of
+    the stop, and then gives messages again: on its clusters only losses are counted.
+    """
     seen = Seen()
 
     async def handle(message: StoredMessage) -> None:
@@ -76,7 +86,7 @@ async def test_nothing_is_lost_and_nothing_repeated_when_a_consumer_stops_in_goo
         seen.add(message)
 
     await send(producer, topic, 200)
-    for round_number in range(1, 5):
+    for enough in (50, 100, 150, 200):
         async with PushConsumer(
             name_servers,
             handler=handle,
@@ -84,12 +94,13 @@ async def test_nothing_is_lost_and_nothing_repeated_when_a_consumer_stops_in_goo
             concurrency=4,
             **from_the_first(group, topic),
         ):
-            await seen.count(50 * round_number)
+            await seen.until(partial(has_seen, seen, enough))
 
     counted = Counter(seen.bodies)
     assert len(counted) == 200
-    # A handler that ends behind a slower one before it is not covered by what is committed.
-    assert sum(counted.values()) - 200 <= (0 if ordered else 3 * 4)
+    if target == COMET:
+        # A handler that ends behind a slower one before it is not covered by what is committed.
+        assert sum(counted.values()) - 200 <= (0 if ordered else 3 * 4)
 
 
 async def test_a_stop_waits_for_the_handler_and_keeps_its_offset(

@@ -55,8 +55,10 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A cluster of its own: the session of the tests has all cores of the other."""
     launcher = (sys.executable, "-S", str(LAUNCHER))
     folder = tmp_path_factory.mktemp("shipping")
-    with StandaloneCluster(1, "1g", folder=folder, launcher=launcher) as cluster:
-        yield cluster.master
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONPATH", raising=False)  # the tests' own: executors would inherit it
+        with StandaloneCluster(1, "1g", folder=folder, launcher=launcher) as cluster:
+            yield cluster.master
 
 
 @pytest.fixture(scope="module")

@@ -1,22 +1,27 @@
 import mmap
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import cold
 import pytest
 
+BUILD = Path(__file__).resolve().parents[3] / "build"
 SIZE = 8 << 20
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder():
+    """A folder beside the sources: those of other unit tests may be in memory."""
+    BUILD.mkdir(exist_ok=True)
     kind = subprocess.run(
-        ["stat", "-f", "-c", "%T", str(tmp_path)], capture_output=True, text=True, check=True
+        ["stat", "-f", "-c", "%T", str(BUILD)], capture_output=True, text=True, check=True
     ).stdout.strip()
     if kind in ("tmpfs", "ramfs"):
-        pytest.skip(f"{kind} has no disk to read from")
-    return tmp_path
+        pytest.skip(f"{BUILD} is in memory ({kind}), there is no disk to read from")
+    with tempfile.TemporaryDirectory(dir=BUILD) as made:
+        yield Path(made)
 
 
 def fill(path: Path):

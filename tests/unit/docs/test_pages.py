@@ -34,6 +34,8 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(pages.ROOT))
 
 
+RUN_EXAMPLES = ("support/examples.py", "spark/test_examples.py", "integration/test_testing.py")
+"""What runs examples, and names each that it runs."""
 PAGES = [pytest.param(path, id=name_of(path)) for path in pages.pages()]
 
 
@@ -176,9 +178,14 @@ def test_every_example_is_shown_or_run() -> None:
         for path in pages.pages()
         for match in pages.INCLUDE.finditer(path.read_text())
     }
-    files = {name_of(path) for path in (pages.ROOT / "examples").rglob("*.*")}
+    found = (pages.ROOT / "examples").rglob("*.*")
+    examples = [path for path in found if path.suffix in (".py", ".java")]
+    tests = [(pages.ROOT / "tests" / name).read_text() for name in RUN_EXAMPLES]
+    run = {name_of(path) for path in examples if any(path.stem in text for text in tests)}
+    files = {name_of(path) for path in examples}
 
     assert shown <= files
+    assert files <= shown | run
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -148,7 +148,7 @@ class Assignment:
         for queue in self.queues():
             loop = self._loops[queue]
             if loop.failed:
-                log.warning("a queue is not popped any more and is begun anew queue=%s", queue)
+                log.warning("restarting the pops of a queue: its loop stopped queue=%s", queue)
                 self._give_up(queue)
                 loop.abandon()
                 self._begin(queue)

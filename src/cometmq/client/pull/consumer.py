@@ -363,7 +363,7 @@ class PullConsumer(PlaceCalls):
         for queue in sorted(chosen.difference(self._fetcher.queues)):
             self._fetcher.begin(queue)
         await self._commit_given_up(given_up)
-        await self._instance.heartbeat()
+        await join(self._instance, filters)  # some brokers commit only for groups they know
 
     def __aiter__(self) -> AsyncIterator[StoredMessage]:
         return self

@@ -46,23 +46,23 @@ def stages_of(tier: str) -> list[Stage]:
         return [replace(stage, tier=tier, variables=_in_memory()) for stage in parts]
     builds = BOTH if tier == ALL else BOTH[:1]
     on_both = [
+        Stage("integration", ("tests/integration",), cores=0.4),
+        Stage("client", ("tests/client",), cluster="comet", cores=0.3),
         Stage("unit spark", spark_layer.TESTS, needs="install Spark", variables=_in_memory()),
-        Stage("client", ("tests/client",), cluster="comet", cores=0.7),
-        Stage("integration", ("tests/integration",), cores=0.6),
-        Stage("faults", ("tests/faults",), cores=0.6),
-        Stage("conformance", ("tests/conformance",), cores=0.4, runner=CONFORMANCE),
+        Stage("faults", ("tests/faults",), cores=0.4),
+        Stage("conformance", ("tests/conformance",), cores=0.3, runner=CONFORMANCE),
     ]
     stages = [
-        Stage("install Spark", prepares=("make", "--silent", "setup-spark"), cores=0.8),
+        Stage("install Spark", prepares=("make", "--silent", "setup-spark"), cores=0.6),
+        Stage("interop", ("tests/interop",), cores=0.4),
         *(
-            Stage("unit", (*UNIT, *WITHOUT_SPARK), build=build, variables=_in_memory())
+            Stage("unit", (*UNIT, *WITHOUT_SPARK), build, variables=_in_memory(), cores=0.8)
             for build in BOTH
         ),
         *(_spark("local", part) for part in ("1/2", "2/2")),
-        *(Stage("client", ("tests/client",), cluster=name, cores=0.7) for name in REAL),
-        Stage("interop", ("tests/interop",), cores=0.6),
-        *(replace(stage, build=build) for stage in on_both for build in builds),
         _spark("standalone"),
+        *(Stage("client", ("tests/client",), cluster=name, cores=0.4) for name in reversed(REAL)),
+        *(replace(stage, build=build) for stage in on_both for build in builds),
     ]
     return [replace(stage, tier=tier) for stage in stages]
 
@@ -87,6 +87,7 @@ def _spark(place: str, part: str = "") -> Stage:
         part=part,
         variables=(("COMETMQ_SPARK", place), ("COMETMQ_CLUSTERS", ",".join(CLUSTERS))),
         needs="install Spark",
+        cores=0.8,
     )
 
 

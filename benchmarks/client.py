@@ -10,7 +10,7 @@ Examples::
     python benchmarks/client.py                        five rounds: prints its plan first
     python benchmarks/client.py --quick                each row once, very short: no verdicts
     python benchmarks/client.py --minutes 9 --continue
-    python benchmarks/client.py --clients ours,java-5.3.3 --rows send
+    python benchmarks/client.py --clients cometmq,java-5.3.3 --rows send
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from cometmq.protocol.record import encode_record
 HERE = Path(__file__).resolve().parent
 FILES = Path("build/bench/client")
 BROKER_CORE, CLIENT_CORE = 0, 1
+OURS, REFERENCE = "cometmq", "java-5.3.3"
 JVM_WARM_S, WARM_S = 20.0, 1.0
 CONSUMED_PER_S_MAX = 350_000
 """Faster than any client consumed so far: so much backlog lasts."""
@@ -73,8 +74,10 @@ class Row:
     name: str
     title: str
     unit: str
-    goal: float | None = None
+    target: float | None = None
     more_is_better: bool = True
+    is_ratio: bool = True
+    """Whether the target is a ratio to the reference, and not a value."""
     flush: str = "ASYNC_FLUSH"
     """How the broker flushes."""
     work: str = ""
@@ -87,14 +90,28 @@ class Row:
 
 
 SENDS = f"async sends of 128 B, {WINDOW} in flight"
+SENDS_SYNC = f"{SENDS}, synchronous flush"
 ROWS = {
     row.name: row
     for row in (
-        Row("send", SENDS, "k/s", 40, flush="SYNC_FLUSH"),
+        Row("send", SENDS_SYNC, "k/s", 2, flush="SYNC_FLUSH"),
         Row("send-async", SENDS, "k/s", work="send"),
-        Row("consume", "messages of 128 B through a listener, batches of 32", "k/s", 100),
-        Row("decode", "messages cut out of a pull's response, decoded lazily", "k/s", 1000),
-        Row("idle", "idle consumer of 64 queues", "% of a core", 1, more_is_better=False),
+        Row("consume", "messages of 128 B through a listener, batches of 32", "k/s", 0.9),
+        Row(
+            "decode",
+            "messages cut out of a pull's response, decoded lazily",
+            "k/s",
+            1000,
+            is_ratio=False,
+        ),
+        Row(
+            "idle",
+            "idle consumer of 64 queues",
+            "% of a core",
+            1,
+            more_is_better=False,
+            is_ratio=False,
+        ),
     )
 }
 FLUSHES = {"SYNC_FLUSH": "synchronous", "ASYNC_FLUSH": "asynchronous"}
@@ -123,7 +140,7 @@ class Client:
 
     def command(self) -> list[str]:
         """The program; its arguments are those of ``client_programs/ours.py``."""
-        if self.name.startswith("ours"):
+        if self.name.startswith(OURS):
             return [sys.executable, str(HERE / "client_programs" / "ours.py")]
         if self.name.startswith("cpp"):
             return [str(toolchain.cpp_python()), str(HERE / "client_programs" / "cpp.py")]
@@ -136,9 +153,9 @@ INTERPRETED = {"COMETMQ_BUILD": "interpreted"}
 CLIENTS = {
     client.name: client
     for client in (
-        Client("ours", (*SENT, "decode", "idle"), "ours, uvloop", loop="uvloop"),
-        Client("ours-asyncio", SENT, "ours, asyncio's own loop"),
-        Client("ours-interpreted", (*SENT, "decode"), "ours, interpreted", INTERPRETED),
+        Client(OURS, (*SENT, "decode", "idle"), "CometMQ, uvloop", loop="uvloop"),
+        Client("cometmq-asyncio", SENT, "CometMQ, asyncio's own loop"),
+        Client("cometmq-interpreted", (*SENT, "decode"), "CometMQ, interpreted", INTERPRETED),
         Client("cpp-0.4.4", SENT, "C++ client's Python binding 0.4.4"),
         Client("java-4.9.8", SENT, "Java 4.9.8, heap 512 MiB"),
         Client("java-5.3.3", (*SENT, "idle"), "Java 5.3.3, heap 512 MiB"),
@@ -253,7 +270,7 @@ def _run(
                 print("the time is up; --continue goes on from here")
                 return
             if not options.quick:
-                machine.wait_until_quiet(options.patience, options.noise_max)
+                machine.wait_until_quiet(options.quiet_wait, options.noise_max)
             with ExitStack() as stack:
                 warm = "as found" if options.quick else stack.enter_context(warm_memory())
                 _round(number, row, missing, options, results, warm)
@@ -398,12 +415,13 @@ def decode() -> None:
 def _markdown(results: Figures) -> str:
     lines = figures.head_lines("Our client beside others", results)
     lines += [
-        f"- one broker, ours, on core {BROKER_CORE}; each client alone on core {CLIENT_CORE}; the "
-        "figures count the client's process",
+        f"- one broker, CometMQ's, on core {BROKER_CORE}; each client alone on core {CLIENT_CORE}; "
+        "the figures count the client's process",
         f"- warm-up: {JVM_WARM_S:g} s of load for a JVM, {WARM_S:g} s for the others",
-        "- x: how many times better ours is, in the same round; marks are values",
+        "- x: how many times better CometMQ's client is, in the same round; targets with x are "
+        f"ratios to {REFERENCE}, others are values",
         "",
-        "| load | flush | client | warm memory | figure | CPU s per million | ours | mark |",
+        "| load | flush | client | warm memory | figure | CPU s per million | x | target |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in ROWS.values():
@@ -416,20 +434,30 @@ def _markdown(results: Figures) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _target(results: Figures, row: Row, target: float) -> str:
+    better = row.more_is_better
+    ours = results.values(row.name, OURS, row.metric)
+    if not row.is_ratio:
+        return figures.target_cell(ours.values(), target, more_is_better=better)
+    other = results.values(row.name, REFERENCE, row.metric)
+    times = figures.ratios(ours, other, more_is_better=better)
+    return figures.target_cell(times, target, more_is_better=True, sign="x")
+
+
 def _table_line(results: Figures, row: Row, client: Client) -> str:
     values = results.values(row.name, client.name, row.metric)
     cpu = results.values(row.name, client.name, "CPU per message").values()
     times = figures.ratios(
-        results.values(row.name, "ours", row.metric), values, more_is_better=row.more_is_better
+        results.values(row.name, OURS, row.metric), values, more_is_better=row.more_is_better
     )
     warm = dict.fromkeys(
         each.warm_memory
         for each in results.taken
         if (each.server, each.row) == (client.name, row.name)
     )
-    mark = ""
-    if client.name == "ours" and row.goal is not None:
-        mark = figures.mark_cell(values.values(), row.goal, more_is_better=row.more_is_better)
+    target = ""
+    if client.name == OURS and row.target is not None:
+        target = _target(results, row, row.target)
     cells = [
         row.title,
         "-" if row.name == "decode" else FLUSHES[row.flush],
@@ -437,8 +465,8 @@ def _table_line(results: Figures, row: Row, client: Client) -> str:
         ", ".join(warm),
         f"{figures.cell(values.values(), more_is_better=row.more_is_better)} {row.unit}",
         figures.cell(cpu, more_is_better=False),
-        "" if client.name == "ours" else figures.cell(times, more_is_better=True, sign="x"),
-        mark,
+        "" if client.name == OURS else figures.cell(times, more_is_better=True, sign="x"),
+        target,
     ]
     return "| " + " | ".join(cells) + " |"
 

@@ -39,7 +39,7 @@ class Figure:
     noise: machine.Noise
     warm_memory: str = ""
     doubt: str = ""
-    """Why the values cannot be trusted; empty when they can."""
+    """Why the values are in doubt, and count in no median and no verdict; empty if they do."""
 
     @property
     def key(self) -> tuple[int, str, str]:
@@ -69,11 +69,11 @@ class Figures:
         return repeats > REPEATS_MAX or any(each.key == key for each in self.taken)
 
     def values(self, row: str, server: str, metric: str) -> dict[int, float]:
-        """The values of one metric by round."""
+        """The values of one metric by round, without those in doubt."""
         return {
             each.round: each.values[metric]
             for each in self.taken
-            if (each.row, each.server) == (row, server) and metric in each.values
+            if (each.row, each.server) == (row, server) and metric in each.values and not each.doubt
         }
 
     def take(self, measure: Callable[[], Figure]) -> Figure:
@@ -120,7 +120,8 @@ class Figures:
                     "repeat it without --continue"
                 )
         self.servers = raw["servers"]
-        self.taken = [_figure(each) for each in raw["taken"]]
+        taken = [_figure(each) for each in raw["taken"]]
+        self.taken = [each for each in taken if not each.doubt]  # the others are taken again
         self.discarded = [_figure(each) for each in raw["discarded"]]
         self.failures = []  # what failed is missing, and is taken again
 
@@ -157,7 +158,7 @@ def rotated(items: list[Any], number: int) -> list[Any]:
 
 
 def ratios(ours: Mapping[int, float], other: Mapping[int, float], *, more_is_better: bool) -> Any:
-    """How many times better ours is, for each round that has both."""
+    """How many times better CometMQ's figure is, for each round that has both."""
     pairs = [(ours[number], other[number]) for number in sorted(ours) if number in other]
     return [
         (mine / theirs if more_is_better else theirs / mine)
@@ -185,10 +186,12 @@ def cell(values: Iterable[float], *, more_is_better: bool, sign: str = "") -> st
     return f"{middle} ({sign}{worse})"
 
 
-def mark_cell(values: Iterable[float], mark: float, *, more_is_better: bool, sign: str = "") -> str:
-    """A mark and the verdict on it."""
-    said = f"{'≥' if more_is_better else '≤'} {sign}{mark:g}"
-    found = verdict(list(values), mark, more_is_better=more_is_better)
+def target_cell(
+    values: Iterable[float], target: float, *, more_is_better: bool, sign: str = ""
+) -> str:
+    """A target and the verdict on it."""
+    said = f"{'≥' if more_is_better else '≤'} {sign}{target:g}"
+    found = verdict(list(values), target, more_is_better=more_is_better)
     return f"{said} {found}" if found else said
 
 
@@ -245,7 +248,7 @@ def head_lines(title: str, figures: Figures) -> list[str]:
     lines += [
         f"- rounds with figures: {rounds}; each cell is the median of the rounds, in brackets the "
         "worse quartile",
-        f"- A mark is met only if the worse quartile of at least {ROUNDS_MIN} rounds meets it, "
+        f"- A target is met only if the worse quartile of at least {ROUNDS_MIN} rounds meets it, "
         '"met by the median" if only the median does. Fewer rounds give no verdict.',
     ]
     return lines
@@ -264,7 +267,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, noise_max: float) -> None
         "--noise-max", type=float, default=noise_max, help="cores; more discards a figure"
     )
     parser.add_argument(
-        "--patience", type=float, default=30, help="seconds to wait for other work to end"
+        "--quiet-wait", type=float, default=30, help="seconds to wait for other work to end"
     )
     parser.add_argument("--dirty", action="store_true", help="allow a dirty tree, and mark it")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from figures import Figures, cell, head_lines, mark_cell, noise_lines, ratios
-from rows import REFERENCE, ROWS, Metric, Row
+from figures import Figures, cell, head_lines, noise_lines, ratios, target_cell
+from rows import OURS, REFERENCE, ROWS, Metric, Row
 
 FLUSHES = {"async": "asynchronous", "sync": "synchronous", "idle": "asynchronous"}
 HEAPS = {"none": "no fixed heap", "512m": "heap 512 MiB", "1g": "heap 1 GiB", "2g": "heap 2 GiB"}
@@ -16,9 +16,11 @@ def markdown(figures: Figures, order: Sequence[str]) -> str:
     servers = [name for name in order if name in figures.servers]
     parts = head_lines("Comparison with other servers", figures)
     parts += [
-        "- Columns of other servers: their figure, then how many times better ours is (x above 1) "
-        "or worse (below 1): the ratio within each round, median and worse quartile.",
-        f"- Marks with x are ratios to {REFERENCE}, others are values. Processor time and memory "
+        "- Columns of other servers: their figure, then how many times better CometMQ's is (x "
+        "above 1) or worse (below 1): the ratio within each round, median and worse quartile.",
+        "- 16x32: 16 connections with 32 requests in flight each. shared: server and load "
+        "generator use both cores; split: one core each.",
+        f"- Targets with x are ratios to {REFERENCE}, others are values. Processor time and memory "
         "are those of the broker and the name server on both sides.",
         "- Flush of each server:",
     ]
@@ -39,15 +41,15 @@ def _table(figures: Figures, servers: Sequence[str]) -> list[str]:
     for name in servers:
         heap = figures.servers[name]["heap"]
         head.append(f"{name}<br>{HEAPS.get(heap, heap)}<br>warm memory {_warm(figures, name)}")
-    head += ["first bar", "goal"]
+    head += ["target", "later target"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in ROWS:
         if not any(each.row == row.name for each in figures.taken):
             continue
         for metric in row.metrics:
-            cells = [row.title, FLUSHES[row.start], f"{metric.name}, {metric.unit}"]
+            cells = [row.title, FLUSHES[row.flush], f"{metric.name}, {metric.unit}"]
             cells += [_cell(figures, row, metric, name) for name in servers]
-            cells += [_mark(figures, row, metric, mark) for mark in (metric.bar, metric.goal)]
+            cells += [_target(figures, row, metric, each) for each in (metric.target, metric.later)]
             lines.append("| " + " | ".join(cells) + " |")
     return lines
 
@@ -61,23 +63,23 @@ def _cell(figures: Figures, row: Row, metric: Metric, server: str) -> str:
     values = figures.values(row.name, server, metric.name)
     said = cell(values.values(), more_is_better=metric.more_is_better)
     times = _ratios(figures, row, metric, server)
-    if server == "ours" or not times:
+    if server == OURS or not times:
         return said
     return f"{said}<br>{cell(times, more_is_better=True, sign='x')}"
 
 
 def _ratios(figures: Figures, row: Row, metric: Metric, server: str) -> list[float]:
-    ours = figures.values(row.name, "ours", metric.name)
+    ours = figures.values(row.name, OURS, metric.name)
     other = figures.values(row.name, server, metric.name)
     found: list[float] = ratios(ours, other, more_is_better=metric.more_is_better)
     return found
 
 
-def _mark(figures: Figures, row: Row, metric: Metric, mark: float | None) -> str:
-    if mark is None:
+def _target(figures: Figures, row: Row, metric: Metric, target: float | None) -> str:
+    if target is None:
         return ""
     if metric.is_ratio:
         times = _ratios(figures, row, metric, REFERENCE)
-        return mark_cell(times, mark, more_is_better=True, sign="x")
-    values = figures.values(row.name, "ours", metric.name).values()
-    return mark_cell(values, mark, more_is_better=metric.more_is_better)
+        return target_cell(times, target, more_is_better=True, sign="x")
+    values = figures.values(row.name, OURS, metric.name).values()
+    return target_cell(values, target, more_is_better=metric.more_is_better)

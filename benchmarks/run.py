@@ -10,8 +10,8 @@ Examples::
     make bench                                       five rounds: prints its plan first
     make bench BENCH='--quick'                       each row once, very short: no verdicts
     make bench BENCH='--minutes 9 --continue'        what is missing, for at most nine minutes
-    make bench BENCH='--servers ours,java-5.3.3 --rows send-shared,send-16x1'
-    make bench BENCH='--servers ours,ours-interpreted --save builds'
+    make bench BENCH='--servers cometmq,rocketmq-5.3.3 --rows send-shared,send-16x1'
+    make bench BENCH='--servers cometmq,cometmq-interpreted --save builds'
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from verdict import ROUNDS_MIN
 from warm_memory import warm_memory
 
 KINDS: dict[str, type[Server]] = {**servers.KINDS, **rivals.KINDS}
-DEFAULT_SERVERS = ",".join(name for name in KINDS if name != "ours-interpreted")
-QUICK_SERVERS = "ours,java-5.3.3,java-5.3.3-512m,nats,kafka"
+DEFAULT_SERVERS = ",".join(KINDS)
+QUICK_SERVERS = "cometmq,rocketmq-5.3.3,rocketmq-5.3.3-512m,nats,kafka"
 """Every row is among theirs."""
 STARTS = ("idle", "async", "sync")
 NOISE_CORES_MAX = 0.3
@@ -71,7 +71,7 @@ class Options:
     resume: bool
     minutes: float
     noise_max: float
-    patience: float
+    quiet_wait: float
     folder: Path
     dirty: bool
     plan: bool
@@ -131,7 +131,7 @@ def _options() -> Options:
         resume=given.resume,
         minutes=given.minutes,
         noise_max=float("inf") if given.quick else given.noise_max,
-        patience=0.0 if given.quick else given.patience,
+        quiet_wait=0.0 if given.quick else given.quiet_wait,
         folder=given.folder.absolute(),
         dirty=given.dirty,
         plan=given.plan,
@@ -195,7 +195,7 @@ def _run(options: Options, results: Figures) -> None:
                 print("the time is up; --continue goes on from here")
                 return
             if not options.quick:
-                machine.wait_until_quiet(options.patience, options.noise_max)
+                machine.wait_until_quiet(options.quiet_wait, options.noise_max)
             with ExitStack() as stack:
                 warm = "as found" if options.quick else stack.enter_context(warm_memory())
                 for start in STARTS:

@@ -186,7 +186,7 @@ class Comet(RocketServer):
     """Ours, name server and broker in one process."""
 
     build = "compiled"
-    name = "ours"
+    name = "cometmq"
 
     def launch(self) -> None:
         """Start ``cometmq standalone``."""
@@ -213,7 +213,7 @@ class CometInterpreted(Comet):
     """Ours without its compiled modules."""
 
     build = "interpreted"
-    name = "ours-interpreted"
+    name = "cometmq-interpreted"
 
 
 class Java(RocketServer):
@@ -281,21 +281,21 @@ class Java49(Java):
     """RocketMQ 4.9.7."""
 
     release = "4.9.7"
-    name = "java-4.9.7"
+    name = "rocketmq-4.9.7"
 
 
 class Java53(Java):
     """RocketMQ 5.3.3."""
 
     release = "5.3.3"
-    name = "java-5.3.3"
+    name = "rocketmq-5.3.3"
 
 
 class Java53Small(Java53):
     """RocketMQ 5.3.3 with a heap of 512 MiB."""
 
     heap = "512m"
-    name = "java-5.3.3-512m"
+    name = "rocketmq-5.3.3-512m"
 
 
 KINDS: dict[str, type[RocketServer]] = {

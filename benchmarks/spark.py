@@ -54,11 +54,10 @@ BATCH_BYTES = {1 << 20: 150, 16 << 20: 200}
 """Bounds of a batch, and how many MiB a worker may then take, itself included."""
 SOCKETS = {"tcp": "TCP (Spark's default)", "unix": "Unix sockets"}
 WITH_UNIX_SOCKETS = ("log", "log-batch", "topic", "write", "topic-batch")
-BROKERS = ("ours", "java-5.3.3")
-REFERENCE = "java-5.3.3"
+OURS, REFERENCE = BROKERS = ("cometmq", "rocketmq-5.3.3")
 FLUSHES = {"SYNC_FLUSH": "synchronous", "ASYNC_FLUSH": "asynchronous", "": "-"}
 KERNEL = (
-    Subject("kernel", "decoder alone, core columns", goal=3000),
+    Subject("kernel", "decoder alone, core columns", target=3000),
     Subject("kernel-properties", "decoder alone, with properties"),
     Subject("kernel-everything", "decoder alone, everything and checksums"),
     Subject("plain-kernel", "decoder alone, interpreted, core columns"),
@@ -67,11 +66,11 @@ MEMORY = tuple(
     Subject(
         f"memory-{size >> 20}",
         f"worker that reads a log of bodies of 128 B to 128 KiB, `batch.bytes` of {size >> 20} MiB",
-        goal=goal,
+        target=target,
         unit="MiB",
         more_is_better=False,
     )
-    for size, goal in BATCH_BYTES.items()
+    for size, target in BATCH_BYTES.items()
 )
 SUBJECTS = (*KERNEL, *OF_FILES, *OF_BROKERS, *OF_ASYNC_BROKERS, *MEMORY)
 PARTS = {"kernel": 20.0, "files": 45.0, "brokers": 110.0, "sockets": 35.0, "memory": 45.0}
@@ -193,7 +192,7 @@ class Run:
                 return
             with ExitStack() as stack:
                 if not self.options.quick:
-                    machine.wait_until_quiet(self.options.patience, self.options.noise_max)
+                    machine.wait_until_quiet(self.options.quiet_wait, self.options.noise_max)
                     self._warm = stack.enter_context(warm_memory())
                 parts[part]()
 
@@ -304,7 +303,7 @@ class Run:
         of_files = [each for each in OF_FILES if each.name in WITH_UNIX_SOCKETS]
         of_brokers = [each for each in OF_BROKERS if each.name in WITH_UNIX_SOCKETS]
         files = Variant(socket="unix")
-        ours = Variant("ours", "SYNC_FLUSH", "unix")
+        ours = Variant(OURS, "SYNC_FLUSH", "unix")
         with self._bench("unix") as bench:
             self._warm_up(bench, of_files)
             for number in self._rounds():
@@ -402,10 +401,12 @@ def _markdown(results: Figures) -> str:
     lines = figures.head_lines("Our Spark formats beside Spark's own", results)
     lines += [
         "- messages have 128 bytes; a rate counts the rows that a query returns or writes",
-        "- x: how many times better ours is, in the same round, than Spark's source (in our row) "
-        f"or than {REFERENCE} (in its row); marks are values",
+        "- x: how many times better CometMQ's figure is, in the same round, than that of Spark's "
+        f"own source (in our row) or of {REFERENCE} (in its row)",
+        "- Targets with x are ratios to Spark's own source. Others are values, because nothing of "
+        "Spark's does the same; they hold for this machine only.",
         "",
-        "| what | server | flush | Python workers | warm memory | figure | x | mark |",
+        "| what | server | flush | Python workers | warm memory | figure | x | target |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for subject in SUBJECTS:
@@ -423,7 +424,7 @@ def _table_line(results: Figures, subject: Subject, variant: str, facts: dict[st
     better = subject.more_is_better
     times: list[float] = []
     if facts["server"] == REFERENCE:
-        ours = results.values(subject.name, variant.replace(REFERENCE, "ours"), "figure")
+        ours = results.values(subject.name, variant.replace(REFERENCE, OURS), "figure")
         times = figures.ratios(ours, values, more_is_better=better)
     elif subject.twin:
         twin = results.values(subject.twin, variant, "figure")
@@ -433,9 +434,13 @@ def _table_line(results: Figures, subject: Subject, variant: str, facts: dict[st
         for each in results.taken
         if (each.server, each.row) == (variant, subject.name)
     )
-    mark = ""
-    if subject.goal is not None and facts["server"] != REFERENCE:
-        mark = figures.mark_cell(values.values(), subject.goal, more_is_better=better)
+    target = ""
+    if subject.target is not None and facts["server"] != REFERENCE:
+        target = (
+            figures.target_cell(times, subject.target, more_is_better=True, sign="x")
+            if subject.twin
+            else figures.target_cell(values.values(), subject.target, more_is_better=better)
+        )
     heap = servers.KINDS[facts["server"]].heap if facts["server"] else ""
     flush = ""
     if facts["server"]:
@@ -448,7 +453,7 @@ def _table_line(results: Figures, subject: Subject, variant: str, facts: dict[st
         ", ".join(warm),
         f"{figures.cell(values.values(), more_is_better=better)} {subject.unit}",
         figures.cell(times, more_is_better=True, sign="x") if times else "",
-        mark,
+        target,
     ]
     return "| " + " | ".join(cells) + " |"
 

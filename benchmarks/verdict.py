@@ -1,7 +1,7 @@
-"""The rule by which a mark is met.
+"""The rule by which a target is met.
 
-A mark is met only if the worse quartile of at least five rounds meets it. If only the median does,
-the verdict is "met by the median", else "missed". Fewer rounds give no verdict.
+A target is met only if the worse quartile of at least five rounds meets it. If only the median
+does, the verdict is "met by the median", else "missed". Fewer rounds give no verdict.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def worse_quartile(values: Sequence[float], *, more_is_better: bool) -> float:
     return lower if more_is_better else upper
 
 
-def verdict(values: Sequence[float], mark: float, *, more_is_better: bool) -> str:
-    """Say whether the rounds meet the mark; empty with too few rounds."""
+def verdict(values: Sequence[float], target: float, *, more_is_better: bool) -> str:
+    """Say whether the rounds meet the target; empty with too few rounds."""
     if len(values) < ROUNDS_MIN:
         return ""
 
     def meets(value: float) -> bool:
-        return value >= mark if more_is_better else value <= mark
+        return value >= target if more_is_better else value <= target
 
     if meets(worse_quartile(values, more_is_better=more_is_better)):
         return "met"

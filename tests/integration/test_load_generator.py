@@ -31,7 +31,7 @@ def test_a_quick_comparison_measures_every_row(tmp_path):
     done = subprocess.run(
         [
             sys.executable, str(ROOT / "benchmarks" / "run.py"), "--quick", "--duration", "0.3",
-            "--servers", "ours", "--rows", ",".join(ROWS), "--folder", str(tmp_path / "files"),
+            "--servers", "cometmq", "--rows", ",".join(ROWS), "--folder", str(tmp_path / "files"),
         ],
         cwd=tmp_path,
         capture_output=True,

@@ -1,3 +1,4 @@
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -7,10 +8,10 @@ from figures import (
     Figures,
     available,
     head_lines,
-    mark_cell,
     noise_lines,
     ratios,
     rotated,
+    target_cell,
 )
 from machine import Noise
 
@@ -22,7 +23,7 @@ def make(path, **changes):
     return Figures(**({"path": path / "f.json", "machine": FACTS, "settings": {"s": 2}} | changes))
 
 
-def figure(number=1, server="ours", row="send", noise=QUIET, **values):
+def figure(number=1, server="cometmq", row="send", noise=QUIET, **values):
     return Figure(number, server, row, values or {"rate": 1.0}, noise)
 
 
@@ -38,10 +39,10 @@ def measured(*found):
 
 def test_a_noisy_figure_is_discarded_and_taken_again(figures):
     figures.take(measured(figure(noise=LOUD, rate=1.0), figure(rate=2.0)))
-    assert figures.values("send", "ours", "rate") == {1: 2.0}
+    assert figures.values("send", "cometmq", "rate") == {1: 2.0}
     assert [each.values["rate"] for each in figures.discarded] == [1.0]
     lines = "\n".join(noise_lines(figures))
-    assert "discarded: round 1, ours, send: steal 0.20, other processes 0.30 cores" in lines
+    assert "discarded: round 1, cometmq, send: steal 0.20, other processes 0.30 cores" in lines
 
 
 def test_repeats_are_bounded_and_what_stays_noisy_has_no_value(figures):
@@ -53,19 +54,19 @@ def test_repeats_are_bounded_and_what_stays_noisy_has_no_value(figures):
 
     figures.take(always_loud)
     assert len(taken) == 1 + REPEATS_MAX
-    assert figures.values("send", "ours", "rate") == {}
-    assert figures.has(1, "ours", "send")  # a continued run does not try again for ever
-    assert not figures.has(2, "ours", "send")
+    assert figures.values("send", "cometmq", "rate") == {}
+    assert figures.has(1, "cometmq", "send")  # a continued run does not try again for ever
+    assert not figures.has(2, "cometmq", "send")
 
 
 def test_a_run_is_continued_from_its_file(figures, tmp_path):
-    figures.servers["ours"] = {"heap": "none"}
+    figures.servers["cometmq"] = {"heap": "none"}
     figures.take(measured(figure(noise=LOUD), figure(rate=2.0)))
     again = make(tmp_path, noise_max=0.3)
     again.resume()
     assert (again.taken, again.discarded) == (figures.taken, figures.discarded)
     assert again.servers == figures.servers
-    assert again.has(1, "ours", "send")
+    assert again.has(1, "cometmq", "send")
 
 
 @pytest.mark.parametrize(
@@ -77,13 +78,22 @@ def test_another_commit_or_other_settings_are_another_run(figures, tmp_path, cha
         make(tmp_path, noise_max=0.3, **changes).resume()
 
 
+def test_a_figure_in_doubt_is_listed_counts_for_nothing_and_is_taken_again(figures, tmp_path):
+    figures.take(measured(dataclasses.replace(figure(rate=9.0), doubt="3 sends failed")))
+    assert figures.values("send", "cometmq", "rate") == {}
+    assert figures.doubts() == ["round 1, cometmq, send: 3 sends failed"]
+    again = make(tmp_path, noise_max=0.3)
+    again.resume()
+    assert not again.has(1, "cometmq", "send")
+
+
 def test_what_failed_is_taken_again_when_a_run_is_continued(figures, tmp_path):
-    figures.failures.append("round 1, ours, send: the generator ended with 1")
+    figures.failures.append("round 1, cometmq, send: the generator ended with 1")
     figures.save()
     again = make(tmp_path, noise_max=0.3)
     again.resume()
     assert again.doubts() == []
-    assert not again.has(1, "ours", "send")
+    assert not again.has(1, "cometmq", "send")
 
 
 def test_a_server_whose_tool_is_missing_is_left_out(capsys):
@@ -91,8 +101,8 @@ def test_a_server_whose_tool_is_missing_is_left_out(capsys):
         if server.name == "nats":
             pytest.skip("needs go")
 
-    servers = [SimpleNamespace(name=name) for name in ("ours", "nats")]
-    assert [each.name for each in available(servers, prepare)] == ["ours"]
+    servers = [SimpleNamespace(name=name) for name in ("cometmq", "nats")]
+    assert [each.name for each in available(servers, prepare)] == ["cometmq"]
     assert "left out: nats: needs go" in capsys.readouterr().err
 
 
@@ -108,10 +118,10 @@ def test_each_round_begins_with_another_server():
     assert all(sorted(rotated(servers, number)) == servers for number in range(1, 7))
 
 
-def test_a_mark_shows_no_verdict_before_five_rounds():
-    assert mark_cell([5.0] * 4, 4, more_is_better=True, sign="x") == "≥ x4"
-    assert mark_cell([5.0] * 5, 4, more_is_better=True, sign="x") == "≥ x4 met"
-    assert mark_cell([5.0] * 5, 4, more_is_better=False) == "≤ 4 missed"
+def test_a_target_shows_no_verdict_before_five_rounds():
+    assert target_cell([5.0] * 4, 4, more_is_better=True, sign="x") == "≥ x4"
+    assert target_cell([5.0] * 5, 4, more_is_better=True, sign="x") == "≥ x4 met"
+    assert target_cell([5.0] * 5, 4, more_is_better=False) == "≤ 4 missed"
 
 
 def test_a_dirty_tree_is_marked(tmp_path):

@@ -18,7 +18,7 @@ def test_the_worse_quartile_of_five_rounds_is_the_second_worst():
         ([4, 4, 4, 4, 4], "met"),
     ],
 )
-def test_a_mark_is_met_only_by_the_worse_quartile(rounds, expected):
+def test_a_target_is_met_only_by_the_worse_quartile(rounds, expected):
     assert verdict(rounds, 4, more_is_better=True) == expected
     assert verdict([-value for value in rounds], -4, more_is_better=False) == expected
 

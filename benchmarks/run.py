@@ -164,7 +164,7 @@ def _print_plan(options: Options) -> None:
 def _expected_s(kind: type[Server], rows: list[Row], options: Options) -> float:
     seconds = 0.0 if options.quick else WARM_MEMORY_S
     for start in STARTS:
-        chosen = [row for row in rows if row.start == start]
+        chosen = [row for row in rows if row.flush == start]
         if chosen and start == "idle":
             seconds += len(chosen) * kind.start_s + IDLE_SETTLE_S + 2 * options.duration
         elif chosen:
@@ -199,7 +199,7 @@ def _run(options: Options, results: Figures) -> None:
             with ExitStack() as stack:
                 warm = "as found" if options.quick else stack.enter_context(warm_memory())
                 for start in STARTS:
-                    if chosen := [row for row in rows if row.start == start]:
+                    if chosen := [row for row in rows if row.flush == start]:
                         Measurement(kind, options, results, number, warm).measure(start, chosen)
 
 

@@ -30,10 +30,10 @@ check: setup-spark ## formatting, lint, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-quick: compile ## the unit tests on the compiled build, in less than a minute
+quick: compile ## the unit tests without Spark on the compiled build, in less than a minute
 	@$(BIN)/python tests/run.py --tier quick
 
-test: compile ## a real check of every promise, on the compiled and the interpreted build
+test: compile ## a real check of every promise on the compiled build; unit tests interpreted as well
 	@$(BIN)/python tests/run.py
 
 test-all: compile ## everything: every test on every cluster and build, long random rounds
@@ -48,7 +48,7 @@ bench-client: compile ## compare the client with Java's and the C++ client's: BE
 bench-spark: compile setup-spark ## compare the Spark formats with Spark's Parquet source: BENCH='--quick' for less
 	@$(BIN)/python benchmarks/spark.py $(BENCH)
 
-docs: compile setup-spark ## check the links of the documentation, and run its examples and snippets
+docs: compile setup-spark ## check the links of the documentation, run its examples but those of Spark
 	@$(BIN)/python -m pytest -q tests/unit/docs tests/integration/test_docs.py
 
 demo: setup-core ## send, receive, kill the server with SIGKILL, lose nothing; needs no compiler

@@ -18,6 +18,7 @@ from cometmq.client import (
     ClientClosedError,
     ClientInstance,
     ClientSettings,
+    Filter,
     Message,
     MessageQueue,
     NotAssignedError,
@@ -27,13 +28,15 @@ from cometmq.client import (
     StoredMessage,
     WrongModeError,
 )
+from cometmq.client.pull.joining import check_filters
 from cometmq.client.rebalance import AveragelyByCircle
 from cometmq.client.registry import lease
 from cometmq.model.topic import retry_topic
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from cometmq.remoting import OutgoingCall
+from cometmq.remoting import OutgoingCall, Request, Response
 from support.recorded import frames
+from support.scripted import ScriptedBroker, ScriptedCluster
 from support.seen import until_answered
 
 FOUND_S = 120.0
@@ -92,6 +95,25 @@ async def test_a_new_group_is_known_to_the_brokers_once_its_queues_are_assigned(
         async with AdminClient(name_servers) as admin:
             connected = await admin.consumer_connections(group)
     assert len(connected.connection_set) == 1
+
+
+async def test_a_topic_that_is_added_while_filters_are_checked_is_checked_too() -> None:
+    asked: list[bytes] = []
+    filters = {"t": Filter.sql("a > 1")}
+    broker = ScriptedBroker("a")
+
+    def check(request: Request) -> Response:
+        asked.append(request.body)
+        filters["t"] = Filter.sql("a > 2")
+        filters["u"] = Filter("*")
+        return Response()
+
+    broker.processors[RequestCode.CHECK_CLIENT_CONFIG] = check
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+        await check_filters(instance, "g", filters)
+
+    assert [b"a > 1" in body for body in asked] == [True, False]
+    assert b"a > 2" in asked[1]
 
 
 async def test_a_consumer_that_subscribes_is_assigned_nothing(

@@ -27,7 +27,10 @@ async def check_filters(
         RemotingError: a broker did not answer.
     """
     calls = GroupCalls(instance)
-    for topic, wanted in filters.items():
+    checked: dict[str, Filter] = {}
+    while asked := [each for each in filters.items() if checked.get(each[0]) != each[1]]:
+        topic, wanted = asked[0]  # the caller may add more while this waits
+        checked[topic] = wanted
         try:
             await calls.check_filter(group, instance.client_id, topic, wanted)
         except TopicNotFoundError:

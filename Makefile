@@ -53,7 +53,7 @@ docs: compile setup-spark ## check the links of the documentation, run its examp
 
 demo: setup-core ## send, receive, kill the server with SIGKILL, lose nothing; needs no compiler
 	@$(BIN)/python build_ext.py --prune
-	@PYTHONPATH=$(CURDIR)/src $(BIN)/python -m cometmq demo
+	@PYTHONPATH="$(CURDIR)/src" $(BIN)/python -m cometmq demo
 
 pipeline-demo: compile setup-spark ## live totals, an archive, dead letters and an audit on local Spark (needs Java 17)
 	@$(BIN)/cometmq pipeline-demo --folder build/pipeline-demo

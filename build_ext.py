@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import re
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -285,8 +286,9 @@ def _compile(sources: dict[str, Path], command: Any, folder: Path) -> dict[str, 
 class Cache:
     """Compiled files by key, in a folder that several builds may use at once.
 
-    A file begins with the digest of the rest, so a damaged file counts as missing. If the folder
-    cannot be written, or the user has no home folder, nothing is cached.
+    A file begins with the digest of the rest, so a damaged file counts as missing. Its content is
+    loaded as native code, so a folder that others can write to is not read. If the folder cannot be
+    written, or the user has no home folder, nothing is cached.
     """
 
     def __init__(self, folder: Path | None = None, bytes_max: int = CACHE_BYTES_MAX) -> None:
@@ -299,6 +301,8 @@ class Cache:
             return None
         path = self._folder / key
         try:
+            if not _is_own(self._folder):
+                return None
             content = path.read_bytes()
         except OSError:
             return None
@@ -314,7 +318,7 @@ class Cache:
         if self._folder is None:
             return
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _replace(self._folder / key, hashlib.sha256(library).digest() + library)
             self._shrink(self._folder)
         except OSError as error:
@@ -327,6 +331,8 @@ class Cache:
                 found = path.stat()
             except FileNotFoundError:
                 continue  # another build removed it
+            if not stat.S_ISREG(found.st_mode):
+                continue
             entries.append((found.st_mtime, found.st_size, path))
         total = sum(size for _, size, _ in entries)
         for _, size, path in sorted(entries):
@@ -334,6 +340,12 @@ class Cache:
                 return
             path.unlink(missing_ok=True)
             total -= size
+
+
+def _is_own(path: Path) -> bool:
+    """Whether nobody but this user can write to it."""
+    found = path.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _cache_folder() -> Path | None:

@@ -44,7 +44,7 @@ def main() -> int:
     VENV.mkdir(exist_ok=True)
     with (VENV / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _clear_if_of_another_python()
+        _clear_if_unusable()
         for layer in list(LAYERS)[: last + 1]:
             if not _is_current(layer, project):
                 _make(layer, project)
@@ -71,16 +71,25 @@ def _make(layer: str, project: dict[str, Any]) -> None:
     print(f"setup: the {layer} layer took {time.monotonic() - started:.0f} s", flush=True)
 
 
-def _clear_if_of_another_python() -> None:
-    """Empty ``.venv`` but for its lock, which other processes wait for."""
+def _clear_if_unusable() -> None:
+    """Empty ``.venv`` if it is of another Python, incomplete, or its Python is gone.
+
+    The lock stays, because other processes wait for it. ``pyvenv.cfg`` goes first and ``bin`` last:
+    if the clearing is interrupted, the next run finds it incomplete and clears it.
+    """
     config = VENV / "pyvenv.cfg"
     text = config.read_text() if config.exists() else ""
     found = re.search(r"^version(?:_info)?\s*=\s*(\d+\.\d+)", text, re.MULTILINE)
     this = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if found is None or found[1] == this:
+    if found is not None and found[1] != this:
+        why = f"has Python {found[1]}, this is {this}"
+    elif (VENV / "bin").exists() and (found is None or not _python().exists()):
+        why = "is incomplete"
+    else:
         return
-    print(f"setup: .venv has Python {found[1]}, this is {this}: makes it anew", flush=True)
-    for path in VENV.iterdir():
+    print(f"setup: .venv {why}: makes it anew", flush=True)
+    config.unlink(missing_ok=True)
+    for path in sorted(VENV.iterdir(), key=lambda each: each.name == "bin"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.name != ".lock":
@@ -136,7 +145,7 @@ def _pip() -> list[str]:
     If this Python's pip is new enough, it is used: copying it into ``.venv`` takes longer than
     installing the core layer.
     """
-    python = VENV / "bin" / "python"
+    python = _python()
     options = ["--quiet", "--disable-pip-version-check", "--no-input"]
     own = [str(python), "-m", "pip", *options]
     if _version_of(own) is not None:
@@ -174,9 +183,13 @@ def _expanded(extras: tuple[str, ...], known: dict[str, list[str]]) -> Iterator[
 
 def _digest(layer: str, project: dict[str, Any]) -> str:
     parts: list[Any] = [sys.version_info[:2], _requirements(layer, project)]
-    if layer == "test":  # its editable install contains our metadata
-        parts += [project[key] for key in ("dependencies", "scripts", "entry-points")]
+    if layer == "test":  # its editable install contains our metadata and our path
+        parts += [str(ROOT), *(project[key] for key in ("dependencies", "scripts", "entry-points"))]
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _python() -> Path:
+    return VENV / "bin" / "python"
 
 
 def _marker(layer: str) -> Path:
@@ -185,7 +198,7 @@ def _marker(layer: str) -> Path:
 
 def _is_current(layer: str, project: dict[str, Any]) -> bool:
     try:
-        return _marker(layer).read_text() == _digest(layer, project)
+        return _python().exists() and _marker(layer).read_text() == _digest(layer, project)
     except OSError:
         return False
 

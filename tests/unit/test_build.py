@@ -139,6 +139,26 @@ def test_a_cache_that_can_only_be_read_gives_its_files(
     assert cache.get("a") == b"library"
 
 
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_a_cache_that_others_can_write_to_is_not_read(tmp_path: Path, mode: int) -> None:
+    cache = build_ext.Cache(tmp_path / "cache")
+    cache.put("a", b"library")
+    assert cache.get("a") == b"library"
+    (tmp_path / "cache").chmod(mode)
+
+    assert cache.get("a") is None
+
+
+def test_the_cache_is_kept_small_beside_what_is_not_its_own(tmp_path: Path) -> None:
+    (tmp_path / "0-folder").mkdir()
+    cache = build_ext.Cache(tmp_path, bytes_max=132)
+    cache.put("a", b"a" * 100)
+    os.utime(tmp_path / "a", (1_000_000, 1_000_000))
+    cache.put("b", b"b" * 100)
+
+    assert {path.name for path in tmp_path.iterdir()} == {"0-folder", "b"}
+
+
 def test_a_user_without_a_home_caches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")

@@ -94,7 +94,7 @@ def test_an_environment_of_another_python_is_emptied_but_for_its_lock(
     (venv / "lib64").symlink_to("lib")
     (venv / "pyvenv.cfg").write_text(f"home = /usr/bin\n{key} = 3.4.10\n")
 
-    make_venv._clear_if_of_another_python()
+    make_venv._clear_if_unusable()
 
     assert [path.name for path in venv.iterdir()] == [".lock"]
     this = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -105,6 +105,43 @@ def test_an_environment_of_this_python_is_kept(venv: Path) -> None:
     venv.mkdir()
     (venv / "pyvenv.cfg").write_text(f"version = {sys.version.split()[0]}\n")
 
-    make_venv._clear_if_of_another_python()
+    make_venv._clear_if_unusable()
 
     assert [path.name for path in venv.iterdir()] == ["pyvenv.cfg"]
+
+
+@pytest.mark.parametrize("left", [["bin/python"], ["bin/python", "pyvenv.cfg"]])
+def test_an_incomplete_environment_is_emptied_but_for_its_lock(venv: Path, left: list[str]) -> None:
+    """Its clearing was interrupted, or its Python is gone: pip would change another Python."""
+    install(venv, "pytest", "8.1")
+    (venv / "bin").mkdir()
+    (venv / ".lock").touch()
+    if "pyvenv.cfg" in left:
+        (venv / "bin" / "python").symlink_to(venv / "gone")
+        (venv / "pyvenv.cfg").write_text(f"version = {sys.version.split()[0]}\n")
+    else:
+        (venv / "bin" / "python").symlink_to(sys.executable)
+
+    make_venv._clear_if_unusable()
+
+    assert [path.name for path in venv.iterdir()] == [".lock"]
+
+
+def test_a_layer_without_a_python_is_not_current(venv: Path, project: dict[str, Any]) -> None:
+    (venv / "bin").mkdir(parents=True)
+    make_venv._marker("core").write_text(make_venv._digest("core", project))
+    (venv / "bin" / "python").symlink_to(venv / "gone")
+    assert not make_venv._is_current("core", project)
+
+    (venv / "bin" / "python").unlink()
+    (venv / "bin" / "python").symlink_to(sys.executable)
+    assert make_venv._is_current("core", project)
+
+
+def test_the_test_layer_of_another_clone_is_not_current(
+    project: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its editable install leads to the other clone's sources."""
+    before = make_venv._digest("test", project)
+    monkeypatch.setattr(make_venv, "ROOT", tmp_path)
+    assert make_venv._digest("test", project) != before

@@ -1,11 +1,14 @@
 """Checks that servers respond to a request in time: ``healthcheck.py namesrv=9876 broker=10911``.
 
-A server that accepts connections but does not respond fails the check.
+A server that accepts connections but does not respond fails the check. ``--tls`` connects with TLS,
+for servers with ``tls.server.mode=enforcing``; the certificate is not verified, because the server
+is on this machine.
 """
 
 from __future__ import annotations
 
 import socket
+import ssl
 import sys
 
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -19,10 +22,25 @@ REQUESTS = {
 }
 
 
-def check(server: str, port: int, timeout_s: float = TIMEOUT_S) -> None:
+def connect(port: int, timeout_s: float, *, tls: bool) -> socket.socket:
+    """Connect to a server of this machine."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout_s)
+    if not tls:
+        return connection
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        return context.wrap_socket(connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def check(server: str, port: int, timeout_s: float = TIMEOUT_S, *, tls: bool = False) -> None:
     """Send the server a read-only request; raise OSError unless it succeeds."""
     decoder = FrameDecoder()
-    with socket.create_connection(("127.0.0.1", port), timeout_s) as connection:
+    with connect(port, timeout_s, tls=tls) as connection:
         connection.sendall(encode_command(request(REQUESTS[server])))
         while (frame := decoder.next_frame()) is None:
             received = connection.recv(65536)
@@ -37,13 +55,14 @@ def check(server: str, port: int, timeout_s: float = TIMEOUT_S) -> None:
 def main(arguments: list[str]) -> int:
     """Check every server; name those that fail."""
     failed = 0
-    for argument in arguments:
+    tls = "--tls" in arguments
+    for argument in (each for each in arguments if each != "--tls"):
         server, _, port = argument.partition("=")
         if server not in REQUESTS or not port.isdecimal():
             print(f"{argument!r}: expected namesrv=PORT or broker=PORT", file=sys.stderr)
             return 2
         try:
-            check(server, int(port))
+            check(server, int(port), tls=tls)
         except OSError as error:
             print(f"{server} on port {port} does not serve: {error}", file=sys.stderr)
             failed = 1

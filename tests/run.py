@@ -141,6 +141,8 @@ def _chosen(asked: argparse.Namespace) -> Iterator[Stage]:
         for stage in stages
         if not stage.prepares and (not asked.stage or stage.name.startswith(tuple(asked.stage)))
     ]
+    if not chosen:
+        sys.exit(f"tests: the tier {asked.tier} has no stage {' or '.join(asked.stage)}")
     needed = {stage.needs for stage in chosen}
     if not asked.build and not _has_compiled_build():
         chosen = [replace(stage, build="interpreted") for stage in chosen]

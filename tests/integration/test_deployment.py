@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import re
@@ -22,6 +23,8 @@ import yaml
 
 from build_ext import ROOT
 from cometmq.cli.commands import app
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import RemotingServer, RemotingSettings, Response, TlsSettings
 from cometmq.testing.ports import free_port
 from support import pythons
 from support.server import Standalone, standalone
@@ -179,6 +182,22 @@ def test_servers_that_answer_are_healthy(health: ModuleType, server: Standalone)
     done = run(sys.executable, DEPLOY / "healthcheck.py", *ports)
 
     assert (done.returncode, done.stdout) == (0, "")
+
+
+async def test_a_server_that_demands_tls_is_healthy_for_a_check_with_tls(
+    health: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = {RequestCode.GET_BROKER_RUNTIME_INFO: lambda request: Response()}
+    server = RemotingServer(
+        answer, settings=RemotingSettings(), tls=TlsSettings(mode="enforcing"), name="demanding"
+    )
+    await server.start("127.0.0.1", 0)
+    try:
+        port = f"broker={server.port}"
+        assert await asyncio.to_thread(health.main, [port]) == 1
+        assert await asyncio.to_thread(health.main, ["--tls", port]) == 0, capsys.readouterr().err
+    finally:
+        await server.stop(0.0)
 
 
 def test_a_server_that_refuses_the_request_is_not_healthy(

@@ -30,6 +30,7 @@ from wire import Connection
 
 from support import object_storage
 from support.clusters import (
+    COMET,
     make_cluster,
     name_servers,
     note,
@@ -79,10 +80,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item
         for item in items
         if item.get_closest_marker(f"{_other_place()}_only")
-        or not runs_here(item, one_of_chosen)
+        or not runs_here(item, _one_cluster)
         or (spark_place() == STANDALONE and not _concerns_standalone(item))
     ]
     deselect(config, items, dropped)
+
+
+def _one_cluster(allowed: list[str], number: int) -> list[str]:
+    """Ours on standalone Spark, where possible, so that each format is tested with our broker."""
+    if spark_place() == STANDALONE and COMET in allowed:
+        return [COMET]
+    return one_of_chosen(allowed, number)
 
 
 def _concerns_standalone(item: pytest.Item) -> bool:

@@ -144,6 +144,10 @@ class Outcome:
     """Seconds and node id of its slowest tests."""
 
 
+_lock_held: list[int] = []
+"""The lock of the results folder; stages inherit it, so it lasts as long as any of them lives."""
+
+
 @contextmanager
 def results_folder() -> Iterator[None]:
     """An empty folder for the reports, which no other run in this tree changes until the end."""
@@ -154,15 +158,19 @@ def results_folder() -> Iterator[None]:
         except BlockingIOError:
             lock.seek(0)
             sys.exit(
-                f"tests: {RESULTS} is in use: {lock.read() or 'another process'} runs tests in"
-                " this tree; wait until it has ended, or end it"
+                f"tests: {RESULTS} is in use: {lock.read() or 'another process'}, or a stage that"
+                " it started, runs tests in this tree; wait until it has ended, or end it"
             )
         lock.truncate(0)
         lock.write(f"process {os.getpid()}")
         lock.flush()
         shutil.rmtree(RESULTS, ignore_errors=True)
         RESULTS.mkdir()
-        yield
+        _lock_held.append(lock.fileno())
+        try:
+            yield
+        finally:
+            _lock_held.clear()
 
 
 def run_stages(stages: Sequence[Stage], cores: float) -> list[Outcome]:
@@ -202,6 +210,7 @@ def run_stage(stage: Stage) -> Outcome:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            pass_fds=_lock_held,
         )
 
     def end_at_limit() -> None:

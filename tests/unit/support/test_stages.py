@@ -284,7 +284,7 @@ def test_a_second_run_in_one_tree_is_refused_and_names_the_first(
         assert first.stdout.readline() == "begun\n"
         assert not report.exists()
         report.touch()
-        with pytest.raises(SystemExit, match=f"process {first.pid} runs tests"):
+        with pytest.raises(SystemExit, match=f"process {first.pid}, or a stage"):
             stages.results_folder().__enter__()
         assert report.exists()
         first.stdin.write("\n")
@@ -293,6 +293,22 @@ def test_a_second_run_in_one_tree_is_refused_and_names_the_first(
 
     with stages.results_folder():
         assert not report.exists()
+
+
+def test_a_stage_that_outlives_its_runner_keeps_the_tree_in_use(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "RESULTS", tmp_path / "results")
+    with stages.results_folder():
+        left = subprocess.Popen(["sleep", "600"], pass_fds=stages._lock_held)
+    try:
+        with pytest.raises(SystemExit, match="or a stage that it started, runs tests"):
+            stages.results_folder().__enter__()
+    finally:
+        left.kill()
+        left.wait()
+    with stages.results_folder():
+        assert stages._lock_held
 
 
 def test_a_preparation_uses_the_python_that_runs_the_tests(stage: Stage) -> None:

@@ -170,6 +170,7 @@ def main() -> int:
     _print_plan(clients, rows, options)
     if options.plan:
         return 0
+    machine.refuse_other_sources()
     machine.refuse_dirty_tree(allowed=options.quick or options.dirty)
     loadgen.compile_generator()
     clients = figures.available(clients, lambda client: client.command())
@@ -258,10 +259,11 @@ def _run(
     ends = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
     for number in range(1, options.rounds + 1):
         for row in rows:
+            able = [client for client in clients if row.name in client.rows]
             missing = [
                 client
-                for client in figures.rotated(list(clients), number)
-                if row.name in client.rows and not results.has(number, client.name, row.name)
+                for client in figures.rotated(able, number)
+                if not results.has(number, client.name, row.name)
             ]
             if not missing:
                 continue
@@ -307,13 +309,16 @@ def _round(
 
 def _prepare(row: Row, broker: servers.RocketServer, options: argparse.Namespace) -> None:
     if row.name == "consume":
-        loadgen.run(
-            replace(FILL, count=_fill_count(options)),
+        count = _fill_count(options)
+        fill = loadgen.run(
+            replace(FILL, count=count),
             loadgen.Target(broker.address, broker.pids),
             topic=BACKLOG,
             warmup_s=0,
             duration_s=FILL_S_MAX,
         )
+        if doubt := loadgen.doubts(fill, at_least=count):
+            raise BenchmarkError(f"the backlog is not as it should be: {doubt}")
         loadgen.pin(broker.pids, {BROKER_CORE})
     if row.name == "idle":
         servers.make_topic(broker, IDLE, queues=IDLE_QUEUES)
@@ -437,11 +442,12 @@ def _markdown(results: Figures) -> str:
 def _target(results: Figures, row: Row, target: float) -> str:
     better = row.more_is_better
     ours = results.values(row.name, OURS, row.metric)
+    in_doubt = results.is_in_doubt(row.name, OURS)
     if not row.is_ratio:
-        return figures.target_cell(ours.values(), target, more_is_better=better)
+        return figures.target_cell(ours.values(), target, more_is_better=better, in_doubt=in_doubt)
     other = results.values(row.name, REFERENCE, row.metric)
     times = figures.ratios(ours, other, more_is_better=better)
-    return figures.target_cell(times, target, more_is_better=True, sign="x")
+    return figures.target_cell(times, target, more_is_better=True, sign="x", in_doubt=in_doubt)
 
 
 def _table_line(results: Figures, row: Row, client: Client) -> str:

@@ -45,18 +45,18 @@ class _Range(ctypes.Structure):
     _fields_ = (("start", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
-def drop(pids: Sequence[int], folder: Path) -> tuple[float, float]:
-    """Drop all files below a folder; returns the MiB cached before and after."""
+def drop(pids: Sequence[int], folder: Path, enough_mib: float) -> float:
+    """Drop all files below a folder until no more than so much is cached; returns what is left."""
     files = [
         path for path in folder.rglob("*") if path.is_file() and path.stat().st_size >= FILE_MIN
     ]
-    before = left = cached_mib(files)
+    left_mib = cached_mib(files)
     for _ in range(PASSES_MAX):
-        _drop_once(pids, folder, files)
-        left = cached_mib(files)
-        if left <= COLD_ENOUGH * before:
+        if left_mib <= enough_mib:
             break
-    return before, left
+        _drop_once(pids, folder, files)
+        left_mib = cached_mib(files)
+    return left_mib
 
 
 def _drop_once(pids: Sequence[int], folder: Path, files: Sequence[Path]) -> None:

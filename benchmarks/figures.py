@@ -100,6 +100,7 @@ class Figures:
         raw = {
             "machine": self.machine,
             "settings": self.settings,
+            "noise": self.noise_max,
             "servers": self.servers,
             "taken": [asdict(each) for each in self.taken],
             "discarded": [asdict(each) for each in self.discarded],
@@ -113,17 +114,22 @@ class Figures:
         if not self.path.exists():
             return
         raw = json.loads(self.path.read_text())
-        for name, mine in (("machine", self.machine), ("settings", self.settings)):
-            if raw[name] != mine:
+        same = ("machine", self.machine), ("settings", self.settings), ("noise", self.noise_max)
+        for name, mine in same:
+            if raw.get(name) != mine:
                 sys.exit(
-                    f"{self.path} was taken with {name} {raw[name]}, but these are {mine}: "
+                    f"{self.path} was taken with {name} {raw.get(name)}, but these are {mine}: "
                     "repeat it without --continue"
                 )
         self.servers = raw["servers"]
-        taken = [_figure(each) for each in raw["taken"]]
-        self.taken = [each for each in taken if not each.doubt]  # the others are taken again
+        self.taken = [_figure(each) for each in raw["taken"]]
         self.discarded = [_figure(each) for each in raw["discarded"]]
-        self.failures = []  # what failed is missing, and is taken again
+        self.failures = raw["failures"]  # what failed is missing, and is taken again
+
+    def is_in_doubt(self, row: str, server: str) -> bool:
+        """Whether a figure of a row failed or is in doubt in any round, also if it was repeated."""
+        named = f", {server}, {row}: "
+        return any(named in each for each in self.doubts())
 
     def doubts(self) -> list[str]:
         """The figures that cannot be trusted, and the rows that failed."""
@@ -152,19 +158,24 @@ def available(items: Iterable[Any], prepare: Callable[[Any], object]) -> list[An
 
 
 def rotated(items: list[Any], number: int) -> list[Any]:
-    """The order of a round: each begins with another item."""
+    """The order of a round: each begins with another item, and every other one goes backwards.
+
+    So an item does not always come after the same one.
+    """
     start = (number - 1) % len(items)
-    return items[start:] + items[:start]
+    step = 1 if number % 2 else -1
+    return [items[(start + step * at) % len(items)] for at in range(len(items))]
 
 
 def ratios(ours: Mapping[int, float], other: Mapping[int, float], *, more_is_better: bool) -> Any:
-    """How many times better CometMQ's figure is, for each round that has both."""
+    """How many times better CometMQ's figure is, for each round that has both.
+
+    A figure that cannot be divided by, such as no processor time at all, gives no ratio.
+    """
     pairs = [(ours[number], other[number]) for number in sorted(ours) if number in other]
-    return [
-        (mine / theirs if more_is_better else theirs / mine)
-        for mine, theirs in pairs
-        if mine and theirs
-    ]
+    if not more_is_better:
+        pairs = [(theirs, mine) for mine, theirs in pairs]
+    return [above / below for above, below in pairs if below]
 
 
 def number(value: float) -> str:
@@ -187,11 +198,18 @@ def cell(values: Iterable[float], *, more_is_better: bool, sign: str = "") -> st
 
 
 def target_cell(
-    values: Iterable[float], target: float, *, more_is_better: bool, sign: str = ""
+    values: Iterable[float],
+    target: float,
+    *,
+    more_is_better: bool,
+    sign: str = "",
+    in_doubt: bool = False,
 ) -> str:
     """A target and the verdict on it."""
     said = f"{'≥' if more_is_better else '≤'} {sign}{target:g}"
     found = verdict(list(values), target, more_is_better=more_is_better)
+    if in_doubt:
+        return f"{said} in doubt"
     return f"{said} {found}" if found else said
 
 
@@ -249,7 +267,8 @@ def head_lines(title: str, figures: Figures) -> list[str]:
         f"- rounds with figures: {rounds}; each cell is the median of the rounds, in brackets the "
         "worse quartile",
         f"- A target is met only if the worse quartile of at least {ROUNDS_MIN} rounds meets it, "
-        '"met by the median" if only the median does. Fewer rounds give no verdict.',
+        '"met by the median" if only the median does. Fewer rounds give no verdict. If our own '
+        'figure failed or is in doubt in any round, the verdict is "in doubt".',
     ]
     return lines
 

@@ -180,15 +180,21 @@ def _finish(generator: subprocess.Popen[str], within_s: float) -> dict[str, Any]
     return figures
 
 
-def doubts(figures: Mapping[str, Any]) -> str:
-    """Why the figures cannot be trusted; empty when they can."""
+def doubts(figures: Mapping[str, Any], *, at_least: int = 0) -> str:
+    """Why the figures cannot be trusted; empty when they can.
+
+    Args:
+        at_least: how many messages were to be acknowledged.
+    """
     reasons = [
         f"{name}={figures[name]}"
-        for name in ("errors", "bad_opaque", "lost_conns", "unanswered", "late")
+        for name in ("errors", "bad_opaque", "lost_conns", "unanswered", "undelivered", "late")
         if figures.get(name)
     ]
     if figures.get("verify") not in ("ok", "skipped"):
         reasons.append(f"verify={figures['verify']}")
+    if figures.get("acked_total", at_least) < at_least:
+        reasons.append(f"{figures['acked_total']} of {at_least} messages acknowledged")
     if "beside" in figures and (beside := doubts(figures["beside"])):
         reasons.append(f"beside: {beside}")
     if figures.get("first_error"):

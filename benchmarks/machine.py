@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import cometmq
+
+ROOT = Path(__file__).resolve().parent.parent
 RESULT_FILES = "benchmarks/results"
 KERNEL_THREADS = 2
 """The process that every thread of the kernel descends from."""
@@ -106,6 +109,13 @@ def commit() -> str:
 def changes() -> str:
     """What differs from the commit, result files left out; empty in a clean tree."""
     return _said("git", "status", "--porcelain", "--", ".", f":(exclude){RESULT_FILES}")
+
+
+def refuse_other_sources() -> None:
+    """End the program if what would be measured is not the tree whose commit the report names."""
+    found = Path(cometmq.__file__).resolve()
+    if not found.is_relative_to(ROOT):
+        sys.exit(f"the package is imported from {found.parent}, not from {ROOT}: make setup here")
 
 
 def refuse_dirty_tree(*, allowed: bool) -> None:

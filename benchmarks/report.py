@@ -78,8 +78,9 @@ def _ratios(figures: Figures, row: Row, metric: Metric, server: str) -> list[flo
 def _target(figures: Figures, row: Row, metric: Metric, target: float | None) -> str:
     if target is None:
         return ""
+    in_doubt = figures.is_in_doubt(row.name, OURS)
     if metric.is_ratio:
         times = _ratios(figures, row, metric, REFERENCE)
-        return target_cell(times, target, more_is_better=True, sign="x")
+        return target_cell(times, target, more_is_better=True, sign="x", in_doubt=in_doubt)
     values = figures.values(row.name, OURS, metric.name).values()
-    return target_cell(values, target, more_is_better=metric.more_is_better)
+    return target_cell(values, target, more_is_better=metric.more_is_better, in_doubt=in_doubt)

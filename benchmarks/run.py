@@ -47,6 +47,8 @@ STARTS = ("idle", "async", "sync")
 NOISE_CORES_MAX = 0.3
 IDLE_SETTLE_S = 5.0
 WARM_MEMORY_S = 12.0
+WARM_RATE = 10_000
+"""Messages per second of warm-up for rows of paced sends."""
 WARM_SLICE_S = 2.0
 WARM_SLICES_MAX = 8
 STILL_WARMING = 0.9
@@ -83,6 +85,7 @@ def main() -> int:
     _print_plan(options)
     if options.plan:
         return 0
+    machine.refuse_other_sources()
     machine.refuse_dirty_tree(allowed=options.quick or options.dirty)
     loadgen.compile_generator()
     options = replace(options, kinds=figures.available(options.kinds, lambda kind: kind.prepare()))
@@ -228,13 +231,18 @@ class Measurement:
             else:
                 self._measure_loads(start, rows)
         except (LoadError, ProcessError, OSError) as error:
-            self._failed(start, error)
+            missing = [each for each in rows if not self._has(each)]
+            self._failed(missing, error)
 
-    def _failed(self, what: str, error: Exception) -> None:
-        failure = f"round {self.number}, {self.kind.name}, {what}: {error}"
-        print(f"FAILED {failure}", file=sys.stderr, flush=True)
-        self.results.failures.append(failure)
+    def _failed(self, rows: list[Row], error: Exception) -> None:
+        for row in rows:
+            failure = f"round {self.number}, {self.kind.name}, {row.name}: {error}"
+            print(f"FAILED {failure}", file=sys.stderr, flush=True)
+            self.results.failures.append(failure)
         self.results.save()
+
+    def _has(self, row: Row) -> bool:
+        return self.results.has(self.number, self.kind.name, row.name)
 
     def _server(self, start: str) -> Server:
         flush = "SYNC_FLUSH" if start == "sync" else "ASYNC_FLUSH"
@@ -278,7 +286,7 @@ class Measurement:
                 try:
                     self._take(row, lambda row=row: self._load(server, row))
                 except (LoadError, cold.ColdError) as error:
-                    self._failed(row.name, error)
+                    self._failed([row], error)
         finally:
             server.stop()
 
@@ -309,8 +317,13 @@ class Measurement:
         sends = [row.load for row in rows if row.load and row.load.mode == "send"]
         loads = [replace(load, split=False) for load in sends if load.topics == 1]
         loads = [load for load in dict.fromkeys(loads) if load.conns <= 64] or [Load()]
-        if any(row.load and row.load.mode == "pull" for row in rows):
-            loads += [_fill_for(server, Load(batch=32, window=4)), Load("pull", 4, 1)]
+        pulls = [row for row in rows if row.load and row.load.mode == "pull" and not row.cold]
+        if pulls:
+            loads.append(_fill_for(server, Load(batch=32, window=4, tags=4)))
+            loads += dict.fromkeys(replace(row.load, split=False) for row in pulls if row.load)
+        loads += [
+            replace(row.load, rate=WARM_RATE) for row in rows if row.load and row.load.mode == "e2e"
+        ]
         share_s = max(0.3, server.settle_s / len(loads))
         for load in loads:
             self._generate(server, load, "warm", 0, share_s)
@@ -330,9 +343,12 @@ class Measurement:
             fill = _fill_for(server, row.fill)
             if fill.count and self.options.quick:
                 fill = replace(fill, count=fill.count // 10)
-            self._generate(server, fill, topic, 0, duration / 2 if not fill.count else 60.0)
+            filled = self._generate(server, fill, topic, 0, 60.0 if fill.count else duration / 2)
+            if doubt := loadgen.doubts(filled, at_least=fill.count):
+                raise LoadError(f"what fills the topic is in doubt: {doubt}")
         if row.cold:
-            return self._load_cold(server, row, topic)
+            assert row.fill is not None
+            return self._load_cold(server, row, topic, row.fill.body * fill.count / 2**20)
         return loadgen.run(
             load,
             _target(server),
@@ -342,16 +358,21 @@ class Measurement:
             create=row.fill is None,
         )
 
-    def _load_cold(self, server: Server, row: Row, topic: str) -> dict[str, Any]:
+    def _load_cold(
+        self, server: Server, row: Row, topic: str, backlog_mib: float
+    ) -> dict[str, Any]:
         """Read a backlog from the disk while a producer sends."""
         assert row.load is not None
         assert row.beside is not None
-        before, after = cold.drop(server.pids, server.store)
+        left_mib = cold.drop(server.pids, server.store, cold.COLD_ENOUGH * backlog_mib)
         found = loadgen.run_beside(
             row.load, row.beside, _target(server), topic=topic, duration_s=30.0
         )
-        if after > COLD_CACHED_MAX * before:
-            raise LoadError(f"{after:.0f} of {before:.0f} MiB stayed in the page cache")
+        if left_mib > COLD_CACHED_MAX * backlog_mib:
+            raise LoadError(
+                f"{left_mib:.0f} MiB stayed in the page cache, beside a backlog of "
+                f"{backlog_mib:.0f} MiB"
+            )
         return found
 
     def _generate(

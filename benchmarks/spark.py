@@ -50,6 +50,7 @@ FILES = Path("build/bench/spark")
 GB = 1000**3
 INTERPRETED_ROWS = 50_000
 NOISE_CORES_MAX = 0.3
+WARM_LOADS = (loadgen.Load(), loadgen.Load(batch=32, window=4))
 BATCH_BYTES = {1 << 20: 150, 16 << 20: 200}
 """Bounds of a batch, and how many MiB a worker may then take, itself included."""
 SOCKETS = {"tcp": "TCP (Spark's default)", "unix": "Unix sockets"}
@@ -96,6 +97,7 @@ def main() -> int:
     _print_plan(options)
     if options.plan:
         return 0
+    machine.refuse_other_sources()
     machine.refuse_dirty_tree(allowed=options.quick or options.dirty)
     import pyspark
 
@@ -369,8 +371,8 @@ class Run:
         try:
             broker.start()
             target = loadgen.Target(broker.address, broker.pids)
-            for load in (loadgen.Load(), loadgen.Load(batch=32, window=4)):
-                loadgen.run(load, target, topic="warm", warmup_s=0, duration_s=kind.settle_s / 2)
+            for load in (*WARM_LOADS, loadgen.Load("pull", 4, 1)):
+                loadgen.run(load, target, topic="warm", warmup_s=0, duration_s=kind.settle_s / 3)
             bench.name_servers = f"127.0.0.1:{broker.namesrv_port}"
             bench.topic, bench.writes = "bench-read", "bench-write"
             for topic in (bench.topic, bench.writes):
@@ -436,10 +438,13 @@ def _table_line(results: Figures, subject: Subject, variant: str, facts: dict[st
     )
     target = ""
     if subject.target is not None and facts["server"] != REFERENCE:
-        target = (
-            figures.target_cell(times, subject.target, more_is_better=True, sign="x")
-            if subject.twin
-            else figures.target_cell(values.values(), subject.target, more_is_better=better)
+        compared = times if subject.twin else list(values.values())
+        target = figures.target_cell(
+            compared,
+            subject.target,
+            more_is_better=better or bool(subject.twin),
+            sign="x" if subject.twin else "",
+            in_doubt=results.is_in_doubt(subject.name, variant),
         )
     heap = servers.KINDS[facts["server"]].heap if facts["server"] else ""
     flush = ""

@@ -1,7 +1,8 @@
 """The rule by which a target is met.
 
 A target is met only if the worse quartile of at least five rounds meets it. If only the median
-does, the verdict is "met by the median", else "missed". Fewer rounds give no verdict.
+does, the verdict is "met by the median", else "missed". Fewer rounds give no verdict. Where a
+figure of ours failed or is in doubt, the verdict is "in doubt".
 """
 
 from __future__ import annotations

@@ -70,30 +70,36 @@ def test_a_run_is_continued_from_its_file(figures, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"machine": FACTS | {"commit": "def"}}, {"settings": {"s": 3}}]
+    "changes",
+    [{"machine": FACTS | {"commit": "def"}}, {"settings": {"s": 3}}, {"noise_max": 0.5}],
 )
 def test_another_commit_or_other_settings_are_another_run(figures, tmp_path, changes):
     figures.take(measured(figure()))
     with pytest.raises(SystemExit, match="without --continue"):
-        make(tmp_path, noise_max=0.3, **changes).resume()
+        make(tmp_path, **({"noise_max": 0.3} | changes)).resume()
 
 
-def test_a_figure_in_doubt_is_listed_counts_for_nothing_and_is_taken_again(figures, tmp_path):
+def test_a_figure_in_doubt_counts_for_nothing_and_is_not_repeated_until_it_pleases(
+    figures, tmp_path
+):
     figures.take(measured(dataclasses.replace(figure(rate=9.0), doubt="3 sends failed")))
-    assert figures.values("send", "cometmq", "rate") == {}
-    assert figures.doubts() == ["round 1, cometmq, send: 3 sends failed"]
     again = make(tmp_path, noise_max=0.3)
     again.resume()
-    assert not again.has(1, "cometmq", "send")
+    assert again.values("send", "cometmq", "rate") == {}
+    assert again.doubts() == ["round 1, cometmq, send: 3 sends failed"]
+    assert again.has(1, "cometmq", "send")
+    assert again.is_in_doubt("send", "cometmq")
+    assert not again.is_in_doubt("send", "nats")
+    assert target_cell([5.0] * 5, 4, more_is_better=True, in_doubt=True) == "≥ 4 in doubt"
 
 
-def test_what_failed_is_taken_again_when_a_run_is_continued(figures, tmp_path):
+def test_what_failed_is_taken_again_and_stays_listed_when_a_run_is_continued(figures, tmp_path):
     figures.failures.append("round 1, cometmq, send: the generator ended with 1")
     figures.save()
     again = make(tmp_path, noise_max=0.3)
     again.resume()
-    assert again.doubts() == []
     assert not again.has(1, "cometmq", "send")
+    assert again.is_in_doubt("send", "cometmq")
 
 
 def test_a_server_whose_tool_is_missing_is_left_out(capsys):
@@ -112,10 +118,17 @@ def test_ratios_pair_the_figures_of_one_round():
     assert ratios(ours, other, more_is_better=False) == [0.5, 1.0]
 
 
+def test_a_round_in_which_ours_did_nothing_is_the_worst_and_not_left_out():
+    assert ratios({1: 0.0, 2: 4.0}, {1: 5.0, 2: 2.0}, more_is_better=True) == [0.0, 2.0]
+    assert ratios({1: 0.0, 2: 4.0}, {1: 5.0, 2: 2.0}, more_is_better=False) == [0.5]
+
+
 def test_each_round_begins_with_another_server():
     servers = ["a", "b", "c"]
     assert [rotated(servers, number)[0] for number in (1, 2, 3, 4)] == ["a", "b", "c", "a"]
     assert all(sorted(rotated(servers, number)) == servers for number in range(1, 7))
+    followed = {tuple(rotated(servers, number)[:2]) for number in range(1, 7)}
+    assert len(followed) == 6, "each comes before each other one"
 
 
 def test_a_target_shows_no_verdict_before_five_rounds():

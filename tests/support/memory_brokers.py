@@ -137,21 +137,18 @@ class MemoryBrokers:
     ) -> dict[QueueKey, Bounds]:
         self.asked["bounds"] += 1
         there = self._there(keys, gone)
-        for key in there:
-            if masters_only and key in self.replicas:
-                raise UnreachableError(f"{key}: the master of {key.broker} does not answer")
+        if masters_only:
+            self._there_with_masters(there)
         masters = {key: Bounds(self.held[key].min, self.held[key].max) for key in there}
         return masters | {key: self.replicas[key] for key in there if key in self.replicas}
 
     def at_time(self, key_times: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
         self.asked["at_time"] += 1
-        there = self._there(key_times, None)
-        found = {key: self.held[key].first_at_or_after(key_times[key]) for key in there}
-        lowest = {key: replica.min for key, replica in self.replicas.items()}
-        return {key: max(offset, lowest.get(key, 0)) for key, offset in found.items()}
+        there = self._there_with_masters(key_times)
+        return {key: self.held[key].first_at_or_after(key_times[key]) for key in there}
 
     def committed(self, group: str, keys: Iterable[QueueKey]) -> dict[QueueKey, int]:
-        there = self._there(keys, None)
+        there = self._there_with_masters(keys)
         return {key: self.groups[group, key] for key in there if (group, key) in self.groups}
 
     def commit(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
@@ -201,6 +198,13 @@ class MemoryBrokers:
         if gone is not None:
             gone.update(missing)
         return [key for key in keys if key in self.held]
+
+    def _there_with_masters(self, keys: Iterable[QueueKey]) -> list[QueueKey]:
+        there = self._there(keys, None)
+        for key in there:
+            if key in self.replicas:
+                raise UnreachableError(f"{key}: the master of {key.broker} does not answer")
+        return there
 
 
 def _passes(wanted: Filter | None, tag: str) -> bool:

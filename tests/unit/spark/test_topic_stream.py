@@ -620,15 +620,31 @@ def test_a_stream_begins_at_the_oldest_message_of_the_master_not_of_a_replica(
     assert query.once() == rows(key, *range(9))
 
 
+@pytest.mark.parametrize(
+    "start", [{"startingTimestamp": 1_005}, {"startingOffsets": "group", "rocketmq_group": "g"}]
+)
+def test_a_stream_begins_where_the_master_says_a_time_or_a_group_is(
+    brokers: MemoryBrokers, start: dict[str, Any]
+) -> None:
+    """A replica may keep less, lag behind, or have none of the group's offsets yet."""
+    key = one_queue(brokers, 5, time_ms=1_000)
+    brokers.send(key, 4, time_ms=1_010)
+    brokers.groups["g", key] = 5
+    query = Query(brokers, **start)
+    brokers.replicas[key] = Bounds(0, 3, master=False)
+
+    with pytest.raises(UnreachableError, match="queue 0 of broker-a: the master of broker-a"):
+        query.once()
+    assert not query.checkpoint.ends
+    del brokers.replicas[key]
+    assert query.once() == rows(key, *range(5, 9))
+
+
 def test_a_stream_that_begins_at_no_oldest_message_needs_no_master(
     brokers: MemoryBrokers,
 ) -> None:
     key = one_queue(brokers, 9)
     brokers.replicas[key] = Bounds(6, 9, master=False)
-    brokers.groups["g", key] = 6
-    query = Query(brokers, startingOffsets="group", rocketmq_group="g")
-    assert query.once() == rows(key, 6, 7, 8)
-
     assert Query(brokers, startingOffsets="latest").once() == []
     assert Query(brokers, startingOffsets='{"t":{"broker-a":{"0":7}}}').once() == rows(key, 7, 8)
 

@@ -30,6 +30,7 @@ from cometmq.spark.brokers.patience import AwayError
 from cometmq.spark.brokers.placing import (
     Placed,
     Places,
+    ask_master,
     ask_one_of,
     keys_of,
     masters_first,
@@ -126,7 +127,11 @@ class Metadata:
         return found
 
     async def at_time(self, placed: Placed, times: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
-        """Give the first offset stored at or after a time in ms, the end where there is none."""
+        """Give the first offset stored at or after a time in ms, the end where there is none.
+
+        Raises:
+            AwayError: the master of a queue's broker did not respond; replicas are not asked.
+        """
         return await self._each(
             list(placed.addresses), lambda key: self._at_time(placed, key, times[key])
         )
@@ -136,12 +141,18 @@ class Metadata:
 
         The table of all offsets is asked for, since old brokers answer 0 to a question about a
         group that they do not know.
+
+        Raises:
+            AwayError: the master of a queue's broker did not respond; replicas are not asked.
         """
-        tables = await self._each(dict.fromkeys(placed.addresses.values()), self._offsets_or_none)
+        one_of_each = {placed.master(key): key for key in placed.addresses}
+        tables = await self._each(
+            one_of_each.values(), lambda key: self._offsets_or_none(placed, key)
+        )
         found: dict[QueueKey, int] = {}
         closed: list[QueueKey] = []
-        for key, addresses in placed.addresses.items():
-            table = tables[addresses]
+        for key in placed.addresses:
+            table = tables[one_of_each[placed.master(key)]]
             if table is None:
                 closed.append(key)
             elif key.queue_id in (known := table.get((key.topic, group), {})):
@@ -174,7 +185,7 @@ class Metadata:
         data = (await self.places.cluster()).broker_addr_table.get(broker)
         if data is None:
             raise AwayError(f"{broker} is not registered with the name server now")
-        return await self._offset_table(masters_first(data.broker_addrs))
+        return await ask_one_of(masters_first(data.broker_addrs), self.offset_tables)
 
     async def offset_tables(self, address: str) -> dict[tuple[str, str], dict[int, int]]:
         """Give every offset that a broker keeps: topic and group, queue, offset."""
@@ -188,11 +199,11 @@ class Metadata:
         return found
 
     async def _offsets_or_none(
-        self, addresses: tuple[str, ...]
+        self, placed: Placed, key: QueueKey
     ) -> dict[tuple[str, str], dict[int, int]] | None:
         """Give every offset that a broker keeps, None if it does not show them to this account."""
         try:
-            return await self._offset_table(addresses)
+            return await ask_master(placed, key, self.offset_tables)
         except ResponseError as error:
             if error.code in _SAYS_LITTLE:
                 return None
@@ -204,12 +215,7 @@ class Metadata:
                 address, group, queue_of(key), zero_if_unknown=False
             )
 
-        return await ask_one_of(placed.addresses[key], ask)
-
-    async def _offset_table(
-        self, addresses: tuple[str, ...]
-    ) -> dict[tuple[str, str], dict[int, int]]:
-        return await ask_one_of(addresses, self.offset_tables)
+        return await ask_master(placed, key, ask)
 
     async def _table(
         self, topic: str, addresses: tuple[str, ...]
@@ -243,8 +249,9 @@ class Metadata:
         return await ask_one_of(placed.addresses[key], ask)
 
     async def _at_time(self, placed: Placed, key: QueueKey, time_ms: int) -> int:
-        return await ask_one_of(
-            placed.addresses[key],
+        return await ask_master(
+            placed,
+            key,
             lambda address: first_at_or_after(self._brokers, address, queue_of(key), time_ms),
         )
 

@@ -162,6 +162,28 @@ async def ask_one_of(addresses: tuple[str, ...], ask: Callable[[str], Awaitable[
     raise last or AwayError("the broker has no address")
 
 
+async def ask_master(placed: Placed, key: QueueKey, ask: Callable[[str], Awaitable[T]]) -> T:
+    """Give what the master of a queue's broker responds; its replicas are not asked.
+
+    A replica may keep messages for a shorter time, and has offsets of groups some seconds later: a
+    query that begins or ends where a replica says may skip rows.
+
+    Raises:
+        AwayError: the master did not respond, or is not registered.
+        ResponseError: it refused.
+    """
+    problem: object = "it is not registered with the name server now"
+    if address := placed.master(key):
+        try:
+            return await ask(address)
+        except RemotingError as error:
+            problem = error
+    raise AwayError(
+        f"{key}: the master of {key.broker} does not respond, and a replica may have fewer messages"
+        f" and older offsets: expected the master: {problem}"
+    )
+
+
 def _replicas(route: Route, key: QueueKey) -> Mapping[int, str]:
     return route.brokers.get(route.physical(queue_of(key)), {})
 

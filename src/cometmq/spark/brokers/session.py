@@ -159,6 +159,7 @@ class BrokerSession:
 
         Raises:
             GoneError: a queue is no longer readable.
+            UnreachableError: a master did not respond; replicas are not asked.
         """
         return self._ask_of(
             key_times,
@@ -172,6 +173,7 @@ class BrokerSession:
 
         Raises:
             GoneError: a queue is no longer readable.
+            UnreachableError: a master did not respond; replicas are not asked.
         """
         return self._ask_of(
             keys,

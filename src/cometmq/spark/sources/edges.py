@@ -82,13 +82,16 @@ class Edge:
         Raises:
             OptionError: a queue is named that is not among them.
             DataLossError: a queue has no message as young as asked, and that is an error.
-            UnreachableError: a queue begins at its oldest message, and its master did not answer.
+            UnreachableError: a queue begins at its oldest message, at a time or where a group is,
+                and its master did not answer.
         """
         strange = sorted(set(self.named) - set(bounds))
         if strange:
             raise OptionError(
                 f"option {self.option} names {strange[0]}, which is not among the topics read"
             )
+        if self.kind == TIMES:  # masters find times: a replica's bounds may end before them
+            bounds = of_masters(session, bounds, self.named or bounds)
         default = self.kind if self.kind in (EARLIEST, LATEST) else self.default
         wanted = self._wanted(session, bounds)
         oldest = {
@@ -97,8 +100,6 @@ class Edge:
             if self._is_oldest(wanted.get(key), default, limits)
         }
         checked = of_masters(session, bounds, oldest)
-        if self.kind == TIMES and checked is not bounds:
-            wanted = self._wanted(session, checked)
         return {key: _offset(wanted.get(key), default, limits) for key, limits in checked.items()}
 
     def _is_oldest(self, wanted: int | None, default: str, limits: Bounds) -> bool:

@@ -1,0 +1,121 @@
+"""What is asked of masters alone, and how many requests are open at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from cometmq.client import ClientInstance, ClientSettings
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.remoting import Response
+from cometmq.spark.brokers.metadata import Metadata
+from cometmq.spark.brokers.patience import AwayError, Patience
+from cometmq.spark.errors import UnreachableError
+from cometmq.spark.offsets import QueueKey
+from support.queue_broker import QueueBroker, QueueNameServer
+from support.scripted import Act
+
+KEY = QueueKey("t", "a", 0)
+
+
+@dataclass
+class Replicated:
+    """A broker with a replica that keeps less and has copied no offsets of groups yet."""
+
+    metadata: Metadata
+    names: QueueNameServer
+    master: QueueBroker
+    replica: QueueBroker
+
+    async def at_time(self, time_ms: int) -> int:
+        placed = await self.metadata.places.place([KEY])
+        return (await self.metadata.at_time(placed, {KEY: time_ms}))[KEY]
+
+    async def committed(self) -> dict[QueueKey, int]:
+        placed = await self.metadata.places.place([KEY])
+        return await self.metadata.committed(placed, "g")
+
+
+@pytest.fixture
+async def replicated() -> AsyncIterator[Replicated]:
+    names, master, replica = QueueNameServer(), QueueBroker("a"), QueueBroker("a")
+    for broker in (master, replica):
+        broker.put(0, 9, time_ms=1_000)
+    replica.expire(0, 5)
+    master.offsets = {"t@g": {0: 4}}
+    peers = (names, master, replica)
+    for peer in peers:
+        await peer.start()
+    names.serve({"a": {0: master.address, 1: replica.address}})
+    settings = ClientSettings(name_servers=names.address, http_domain="", call_timeout_ms=1_000)
+    async with ClientInstance(settings=settings) as instance:
+        yield Replicated(Metadata(instance), names, master, replica)
+    for peer in peers:
+        await peer.stop()
+
+
+async def test_a_master_that_responds_says_where_a_time_and_a_group_are(
+    replicated: Replicated,
+) -> None:
+    assert await replicated.at_time(0) == 0
+    assert await replicated.committed() == {KEY: 4}
+
+
+@pytest.mark.parametrize("registered", [True, False])
+async def test_a_replica_is_not_asked_where_a_time_is(
+    replicated: Replicated, registered: bool
+) -> None:
+    """It may keep messages for a shorter time: what the master has before would be skipped."""
+    await replicated.master.stop()
+    if not registered:
+        replicated.names.serve({"a": {1: replicated.replica.address}})
+    with pytest.raises(AwayError, match="topic t, queue 0 of a: the master of a does not respond"):
+        await replicated.at_time(0)
+    assert not replicated.replica.asked
+
+
+@pytest.mark.parametrize("registered", [True, False])
+async def test_a_replica_is_not_asked_what_a_group_has_committed(
+    replicated: Replicated, registered: bool
+) -> None:
+    """It copies offsets some seconds later; without one, a query starts at its default."""
+    await replicated.master.stop()
+    if not registered:
+        replicated.names.serve({"a": {1: replicated.replica.address}})
+    with pytest.raises(AwayError, match="topic t, queue 0 of a: the master of a does not respond"):
+        await replicated.committed()
+    assert not replicated.replica.asked
+
+
+async def test_a_replica_is_not_asked_for_a_group_whose_table_the_master_refuses(
+    replicated: Replicated,
+) -> None:
+    replicated.master.script_of = {
+        RequestCode.GET_ALL_CONSUMER_OFFSET: deque([Response(ResponseCode.NO_PERMISSION, "no")]),
+        RequestCode.QUERY_CONSUMER_OFFSET: deque([Act.HANG_UP]),
+    }
+    with pytest.raises(AwayError, match="topic t, queue 0 of a: the master of a does not respond"):
+        await replicated.committed()
+    assert not replicated.replica.asked
+
+
+async def test_a_master_is_asked_again_until_it_responds(replicated: Replicated) -> None:
+    await replicated.master.stop()
+    patience = Patience(1, 0.0)
+    with pytest.raises(UnreachableError, match=r"times: no response after 2 tries.* master of a"):
+        await patience.ask("times", lambda: replicated.at_time(0))
+
+    async def restarted() -> int:
+        try:
+            return await replicated.at_time(0)
+        finally:
+            replicated.names.serve({"a": {0: back.address, 1: replicated.replica.address}})
+
+    back = QueueBroker("a")
+    back.copy_from(replicated.master)
+    await back.start()
+    assert await patience.ask("times", restarted) == 0
+    await back.stop()

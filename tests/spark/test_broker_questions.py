@@ -13,8 +13,9 @@ from cometmq.client import ClientInstance, ClientSettings
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import ConnectError, Request, Response
-from cometmq.spark.brokers.metadata import AT_ONCE, Metadata
+from cometmq.spark.brokers.metadata import Metadata
 from cometmq.spark.brokers.patience import AwayError
+from cometmq.spark.brokers.placing import AT_ONCE
 from cometmq.spark.offsets import Bounds, QueueKey
 from support.queue_broker import QueueBroker, QueueNameServer, Time, first_not_before, nearest
 
@@ -294,4 +295,4 @@ async def test_a_question_to_many_fails_like_a_question_to_one(asked: Asked, fau
     before = asyncio.all_tasks()
     with pytest.raises((ResponseError, ConnectError)):
         await asked.bounds(*asked.keys)
-    assert not [task for task in asyncio.all_tasks() - before if "Metadata" in repr(task)]
+    assert not [task for task in asyncio.all_tasks() - before if "ask_each" in repr(task)]

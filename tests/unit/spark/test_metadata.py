@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -9,15 +10,20 @@ from dataclasses import dataclass
 import pytest
 
 from cometmq.client import ClientInstance, ClientSettings
+from cometmq.client.errors import NameServerError
+from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.remoting import Response
+from cometmq.protocol.headers import GetRouteinfoByTopicRequest
+from cometmq.remoting import Request, Response
 from cometmq.spark.brokers.metadata import Metadata
 from cometmq.spark.brokers.patience import AwayError, Patience
+from cometmq.spark.brokers.placing import AT_ONCE
 from cometmq.spark.errors import UnreachableError
 from cometmq.spark.offsets import QueueKey
 from support.queue_broker import QueueBroker, QueueNameServer
 from support.scripted import Act
 
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 KEY = QueueKey("t", "a", 0)
 
 
@@ -119,3 +125,53 @@ async def test_a_master_is_asked_again_until_it_responds(replicated: Replicated)
     await back.start()
     assert await patience.ask("times", restarted) == 0
     await back.stop()
+
+
+class HeldRoutes:
+    """Requests for routes that a name server answers only when a test says so."""
+
+    def __init__(self, names: QueueNameServer) -> None:
+        self.names = names
+        self.held: dict[str, Request] = {}
+        self._usual = names.processors[ROUTE]
+        names.processors[ROUTE] = self._hold
+
+    def _hold(self, request: Request) -> None:
+        self.held[request.header(GetRouteinfoByTopicRequest).topic] = request
+        self.names.moved.set()
+
+    def reply(self) -> None:
+        """Answer those that are held, and the next ones at once."""
+        self.names.processors[ROUTE] = self._usual
+        for request in self.held.values():
+            answer = self._usual(request)
+            assert isinstance(answer, Response)
+            request.reply(answer)
+
+
+async def test_no_more_than_so_many_routes_are_requested_at_a_time(
+    replicated: Replicated,
+) -> None:
+    places, names = replicated.metadata.places, replicated.names
+    held = HeldRoutes(names)
+    topics = [f"t{number}" for number in range(3 * AT_ONCE)]
+    asking = asyncio.create_task(places.routes(topics))
+    await names.wait_until(lambda: len(held.held) >= AT_ONCE)
+    await places.cluster()  # time enough for more
+    assert len(held.held) == AT_ONCE
+    held.reply()
+    assert await asking == dict.fromkeys(topics)
+
+
+async def test_a_route_that_fails_leaves_no_request_for_another_one(
+    replicated: Replicated,
+) -> None:
+    places, names = replicated.metadata.places, replicated.names
+    held = HeldRoutes(names)
+    before = asyncio.all_tasks()
+    asking = asyncio.create_task(places.routes(["t", "u"]))
+    await names.wait_until(lambda: len(held.held) == 2)
+    held.held["u"].reply(Response(ResponseCode.NO_PERMISSION, "not you"))
+    with pytest.raises((NameServerError, ResponseError)):
+        await asking
+    assert not [task for task in asyncio.all_tasks() - before if "placing.py" in repr(task)]

@@ -8,9 +8,8 @@ Source: ours; the requests are those of MQAdminImpl and DefaultMQAdminExtImpl, R
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from cometmq.client import ClientInstance
 from cometmq.client.pulling import Pull, pull_once
@@ -30,6 +29,7 @@ from cometmq.spark.brokers.patience import AwayError
 from cometmq.spark.brokers.placing import (
     Placed,
     Places,
+    ask_each,
     ask_master,
     ask_one_of,
     keys_of,
@@ -38,12 +38,6 @@ from cometmq.spark.brokers.placing import (
 )
 from cometmq.spark.brokers.times import PULL_S, first_at_or_after
 from cometmq.spark.offsets import Bounds, QueueKey
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-AT_ONCE: Final = 64
-"""Requests of one question that wait for answers at a time."""
 
 
 class Metadata:
@@ -90,7 +84,7 @@ class Metadata:
             key: Bounds(each.min_offset, each.max_offset, address == placed.master(key))
             for key, (address, each) in stats.items()
         }
-        found.update(await self._each(rest, lambda key: self._bounds_of(placed, key)))
+        found.update(await ask_each(rest, lambda key: self._bounds_of(placed, key)))
         for key in sorted(found):
             if masters_only and not found[key].master:
                 raise AwayError(
@@ -113,7 +107,7 @@ class Metadata:
         groups: dict[tuple[str, tuple[str, ...]], list[QueueKey]] = {}
         for key, addresses in placed.addresses.items():
             groups.setdefault((key.topic, addresses), []).append(key)
-        tables = await self._each(list(groups), lambda group: self._table(*group))
+        tables = await ask_each(list(groups), lambda group: self._table(*group))
         found: dict[QueueKey, tuple[str, TopicOffset]] = {}
         for group, keys in groups.items():
             address, table = tables[group]
@@ -132,7 +126,7 @@ class Metadata:
         Raises:
             AwayError: the master of a queue's broker did not respond; replicas are not asked.
         """
-        return await self._each(
+        return await ask_each(
             list(placed.addresses), lambda key: self._at_time(placed, key, times[key])
         )
 
@@ -146,7 +140,7 @@ class Metadata:
             AwayError: the master of a queue's broker did not respond; replicas are not asked.
         """
         one_of_each = {placed.master(key): key for key in placed.addresses}
-        tables = await self._each(
+        tables = await ask_each(
             one_of_each.values(), lambda key: self._offsets_or_none(placed, key)
         )
         found: dict[QueueKey, int] = {}
@@ -157,7 +151,7 @@ class Metadata:
                 closed.append(key)
             elif key.queue_id in (known := table.get((key.topic, group), {})):
                 found[key] = known[key.queue_id]
-        told = await self._each(closed, lambda key: self._committed(placed, group, key))
+        told = await ask_each(closed, lambda key: self._committed(placed, group, key))
         return found | {key: offset for key, offset in told.items() if offset is not None}
 
     async def commit(self, placed: Placed, group: str, offsets: Mapping[QueueKey, int]) -> None:
@@ -173,7 +167,7 @@ class Metadata:
                 await self._introduce(address, group, key)
                 await self._brokers.commit(address, group, queue_of(key), offset)
 
-        await self._each(list(placed.addresses), store)
+        await ask_each(list(placed.addresses), store)
 
     async def _introduce(self, address: str, group: str, key: QueueKey) -> None:
         """Let a broker that makes groups by itself make this one: it does when they pull."""
@@ -254,22 +248,6 @@ class Metadata:
             key,
             lambda address: first_at_or_after(self._brokers, address, queue_of(key), time_ms),
         )
-
-    async def _each(self, keys: Iterable[K], ask: Callable[[K], Awaitable[V]]) -> dict[K, V]:
-        """Ask for each key at once, but for no more than `AT_ONCE` at a time."""
-        turns = asyncio.Semaphore(AT_ONCE)
-
-        async def one(key: K) -> V:
-            async with turns:
-                return await ask(key)
-
-        keys = list(keys)
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(key)) for key in keys]
-        except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from None
-        return {key: task.result() for key, task in zip(keys, tasks, strict=True)}
 
 
 _SAYS_LITTLE: Final = frozenset(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from cometmq.client import ClientInstance
 from cometmq.client.errors import TopicNotFoundError
@@ -25,7 +25,11 @@ from cometmq.remoting import check
 from cometmq.spark.brokers.patience import AwayError
 from cometmq.spark.offsets import QueueKey
 
+K = TypeVar("K")
 T = TypeVar("T")
+
+AT_ONCE: Final = 64
+"""Requests of one question that wait for answers at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +82,7 @@ class Places:
         Raises:
             RemotingError: no name server answered.
         """
-        names = sorted(set(topics))
-        found = await asyncio.gather(*(self.route(topic) for topic in names))
-        return dict(zip(names, found, strict=True))
+        return await ask_each(sorted(set(topics)), self.route)
 
     async def place(self, keys: Iterable[QueueKey]) -> Placed:
         """Say where each queue is.
@@ -144,6 +146,26 @@ def queue_of(key: QueueKey) -> MessageQueue:
 def masters_first(addresses: Mapping[int, str]) -> tuple[str, ...]:
     """Give the addresses of a broker's replicas, by their ids: the master's first."""
     return tuple(addresses[i] for i in sorted(addresses, key=lambda i: (i != MASTER_ID, i)))
+
+
+async def ask_each(keys: Iterable[K], ask: Callable[[K], Awaitable[T]]) -> dict[K, T]:
+    """Ask for each key at once, but for no more than `AT_ONCE` at a time.
+
+    If one request fails, the others are cancelled.
+    """
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one(key: K) -> T:
+        async with turns:
+            return await ask(key)
+
+    keys = list(keys)
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(key)) for key in keys]
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return {key: task.result() for key, task in zip(keys, tasks, strict=True)}
 
 
 async def ask_one_of(addresses: tuple[str, ...], ask: Callable[[str], Awaitable[T]]) -> T:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import logging
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -501,6 +503,78 @@ def test_a_store_made_anew_is_not_the_archived_log(
             archive(None, again, dry_run=dry_run)
     assert len(rows_of(archived)) == 200
     assert [run.status for run in Runs(Path(archived.to) / "_runs").all()] == ["done"]
+
+
+@pytest.fixture
+def rowless(store: MessageStore, clock: ManualClock, settings: ArchiveSettings) -> ArchiveSettings:
+    """An archive of topics that the log does not have; all ranges compared with it."""
+    chosen = replace(settings, topics=("none",))
+    fill(store, clock, 200)
+    archive(None, chosen)
+    manifest = manifest_of(chosen)
+    for entry in manifest.entries():
+        assert entry.rows == 0
+        manifest.mark(entry, 1)
+    store.close()
+    return chosen
+
+
+def test_a_store_made_anew_is_not_the_archived_log_whose_ranges_have_no_rows(
+    rowless: ArchiveSettings, clock: ManualClock
+) -> None:
+    ask = partial(verified_to, rowless.to, rowless.store, broker_name="broker-a")
+    last = manifest_of(rowless).entries()[-1]
+    assert ask() == last.end
+    assert archive(None, rowless).run.counts["log_bytes"] == 0
+    made_anew(rowless, clock, 600)
+    what = (
+        f"log of broker-a at {rowless.store} is not the archived one: at byte {last.start}, the"
+        r" manifest has a record of \d+ bytes, stored at \d+ ms, .* the log holds"
+    )
+    with pytest.raises(PlaceError, match=what):
+        ask()
+    with pytest.raises(PlaceError, match=what):
+        archive(None, rowless)
+
+
+def test_records_after_the_last_archived_row_tell_a_log_too(
+    store: MessageStore, clock: ManualClock, settings: ArchiveSettings, tmp_path: Path
+) -> None:
+    """As of a store that was restored from a copy and has other records since."""
+    put(store, b"x", topic="orders")
+    store.flush()
+    store.close()
+    copy = shutil.copytree(settings.store, tmp_path / "copy")
+    orders = replace(settings, topics=("orders",))
+    archive(None, orders)
+    for at_ms in (1, 2):
+        clock.advance(at_ms)
+        made = opened(Path(settings.store), clock=clock)
+        for _ in range(50):
+            put(made, b"x", topic="other")
+        made.flush()
+        made.close()
+        if at_ms == 1:
+            assert archive(None, orders).run.counts["rows"] == 0
+            shutil.rmtree(settings.store)
+            shutil.copytree(copy, settings.store)
+    with pytest.raises(PlaceError, match=r"the manifest has a record .* the log holds a record"):
+        archive(None, orders)
+
+
+def test_an_entry_of_an_older_version_does_not_tell_which_record_is_first(
+    rowless: ArchiveSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is read all the same; the log of the run says that nothing could be compared."""
+    for path in (Path(rowless.to) / "_manifest" / "broker-a").glob("0*.json"):
+        document = json.loads(path.read_text())
+        del document["first_record"]
+        path.write_text(json.dumps(document))
+    last = manifest_of(rowless).entries()[-1]
+    assert last.first_record is None
+    with caplog.at_level(logging.WARNING):
+        assert verified_to(rowless.to, rowless.store, broker_name="broker-a") == last.end
+    assert "cannot be compared" in caplog.text
 
 
 def test_a_log_that_begins_before_the_archived_one_is_refused(

@@ -42,6 +42,14 @@ class Probe:
         """Return the size of the record that begins at a position; 0 if none does."""
         return record_size(self._window, position) if self.begins_at(position) else 0
 
+    def record_at(self, position: int) -> memoryview | None:
+        """Return the record that begins at a position, up to the next call; None if none does."""
+        size, window = self.size_at(position), self._window
+        if not size or blank_size(window, position):
+            return None
+        at = position - window.start
+        return window.data[at : at + size]
+
     def store_time_ms(self, position: int) -> int | None:
         """Return when the record at a position was stored, None for a blank."""
         window = self._window

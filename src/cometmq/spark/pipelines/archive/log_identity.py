@@ -2,12 +2,15 @@
 
 The manifest knows a log by the broker's name. A store that was made anew under the same name begins
 at byte 0 again and holds other records, which would count as archived. So a log is refused if it
-begins or ends before what the manifest says, or if the newest archived range that it still holds
-has other rows than the manifest says.
+begins or ends before what the manifest says, or if the newest archived ranges that it still holds
+have other rows, or begin with another record, than the manifest says. The record matters where only
+some topics are archived: a range may have no rows then.
 """
 
 from __future__ import annotations
 
+import logging
+import zlib
 from collections.abc import Collection, Sequence
 
 import pyarrow as pa
@@ -23,11 +26,20 @@ from cometmq.spark.logs import (
     open_place,
     read_range,
 )
-from cometmq.spark.pipelines.archive.manifest import Entry, Manifest, QueueRows, marked_to
+from cometmq.spark.logs.probe import Probe
+from cometmq.spark.pipelines.archive.manifest import (
+    Entry,
+    FirstRecord,
+    Manifest,
+    QueueRows,
+    marked_to,
+)
 from cometmq.spark.pipelines.archive.parquet import parts_of
 from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.pipelines.stores.files import log_end
 from cometmq.spark.schema import CORE, chosen
+
+log = logging.getLogger(__name__)
 
 _COLUMNS = chosen(CORE, ["topic", "queue_id", "queue_offset", "store_timestamp"])
 _ADVICE = (
@@ -68,10 +80,19 @@ def check_log(
             f"the manifest has bytes {first} to {last},"
             f" the log holds bytes {place.min_offset} to {end}",
         )
-    held = (entry for entry in reversed(entries) if entry.rows and _holds(place, entry))
-    for entry in held:
-        _check_rows(place, entry, topics)
-        return
+    newest = entries[::-1]
+    with_rows = next((each for each in newest if each.rows and _holds(place, each)), None)
+    with_record = next((each for each in newest if each.first_record and _holds(place, each)), None)
+    if with_rows is not None:
+        _check_rows(place, with_rows, topics)
+    if with_record is not None:
+        _check_first_record(place, with_record)
+    if not with_rows and not with_record and any(_holds(place, each) for each in newest):
+        log.warning(
+            "the log cannot be compared with the archive broker=%s: the manifest has no rows and no"
+            " first records of the ranges, which older versions archived",
+            place.name,
+        )
 
 
 def verified_to(archive: str, store: str, *, broker_name: str = "", closed: bool = False) -> int:
@@ -94,6 +115,28 @@ def verified_to(archive: str, store: str, *, broker_name: str = "", closed: bool
     return marked_to(entries, place.min_offset)
 
 
+def first_record(place: LogPlace, start: int) -> FirstRecord | None:
+    """Return what identifies the record at a byte of a log, None if no record begins there.
+
+    Raises:
+        DataLossError: the file was deleted since.
+    """
+    file = place.file_at(start)
+    if file is None:
+        return None
+    position = start - file.base_offset
+    try:
+        probe = Probe(place, file)
+    except FileNotFoundError:
+        raise DataLossError(f"log of {place.name}: {file.path} was deleted") from None
+    with probe:
+        record = probe.record_at(position)
+        store_ms = None if record is None else probe.store_time_ms(position)
+        if record is None or store_ms is None:
+            return None
+        return FirstRecord(len(record), store_ms, zlib.crc32(record))
+
+
 def _holds(place: LogPlace, entry: Entry) -> bool:
     return not missing(place, entry.start, entry.end)
 
@@ -113,6 +156,30 @@ def _check_rows(place: LogPlace, entry: Entry, topics: Collection[str]) -> None:
             f"in bytes {entry.start} to {entry.end}, the manifest has {_shown(entry.queues)},"
             f" the log holds {_shown(queues)}",
         )
+
+
+def _check_first_record(place: LogPlace, entry: Entry) -> None:
+    try:
+        met = first_record(place, entry.start)
+    except DataLossError as problem:
+        raise _another(
+            place, f"the manifest has a record at byte {entry.start}: {problem}"
+        ) from problem
+    if met != entry.first_record:
+        raise _another(
+            place,
+            f"at byte {entry.start}, the manifest has {_shown_record(entry.first_record)},"
+            f" the log holds {_shown_record(met)}",
+        )
+
+
+def _shown_record(record: FirstRecord | None) -> str:
+    if record is None:
+        return "no record"
+    return (
+        f"a record of {record.bytes} bytes, stored at {record.store_ms} ms, with CRC-32"
+        f" {record.crc:08x}"
+    )
 
 
 def _shown(queues: Sequence[QueueRows]) -> str:

@@ -83,6 +83,16 @@ class QueueRows:
 
 
 @dataclass(frozen=True)
+class FirstRecord:
+    """Identifies the record that a range begins with, whatever its topic."""
+
+    bytes: int
+    store_ms: int
+    crc: int
+    """CRC-32 of all its bytes."""
+
+
+@dataclass(frozen=True)
 class Entry:
     """One archived range of a log."""
 
@@ -96,6 +106,8 @@ class Entry:
     """When files and log were found equal; None if they were not compared."""
     query: str = ""
     """Of a micro-batch: the id of the streaming query, which its checkpoint keeps."""
+    first_record: FirstRecord | None = None
+    """None where the range begins with no record, and in entries of older versions."""
 
     @property
     def range(self) -> ByteRange:
@@ -119,7 +131,9 @@ class Entry:
                 raise ValueError("another format")
             files = tuple(ArchiveFile(**file) for file in known.pop("files"))
             queues = tuple(QueueRows(**queue) for queue in known.pop("queues"))
-            return cls(files=files, queues=queues, **known)
+            first = known.pop("first_record", None)
+            record = None if first is None else FirstRecord(**first)
+            return cls(files=files, queues=queues, first_record=record, **known)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise PlaceError(f"{name}: met no entry of a manifest: {problem!r}") from problem
 

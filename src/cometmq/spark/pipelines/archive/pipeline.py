@@ -30,7 +30,7 @@ from cometmq.spark.logs import (
     plan,
     read_range,
 )
-from cometmq.spark.pipelines.archive.log_identity import check_log
+from cometmq.spark.pipelines.archive.log_identity import check_log, first_record
 from cometmq.spark.pipelines.archive.manifest import ArchiveFile, Entry, Manifest, Plan, covered
 from cometmq.spark.pipelines.archive.parquet import Form, parts_of, write_parts
 from cometmq.spark.pipelines.archive.reading import COLUMNS
@@ -176,7 +176,15 @@ def archive_range(job: RangeJob, part: ByteRange) -> Entry:
     rows = read_rows(job, part)
     parts, queues = parts_of(rows)
     files = tuple(write_parts(open_folder(job.root), part, parts, job.form))
-    return Entry(part.broker, part.start, part.end, rows.num_rows, files, tuple(queues))
+    return Entry(
+        part.broker,
+        part.start,
+        part.end,
+        rows.num_rows,
+        files,
+        tuple(queues),
+        first_record=first_record(job.place, part.start),
+    )
 
 
 def read_rows(job: RangeJob, part: ByteRange) -> pa.Table:

@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,13 +23,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.model.errors import ConfigError
-from cometmq.spark.errors import BadRecordError, DataLossError, PlaceError
+from cometmq.spark.errors import BadRecordError, DataLossError, PlaceError, SourceError
 from cometmq.spark.logs import ByteRange
 from cometmq.spark.pipelines import Runs
 from cometmq.spark.pipelines.archive import pipeline as archive_module
 from cometmq.spark.pipelines.archive import verified_to
 from cometmq.spark.pipelines.archive.manifest import Entry, Manifest, covered, encoded, file_name
-from cometmq.spark.pipelines.archive.parquet import Form, Part, parts_of, write_parts
+from cometmq.spark.pipelines.archive.parquet import (
+    Form,
+    Part,
+    _ends,
+    _taken,
+    parts_of,
+    write_parts,
+)
 from cometmq.spark.pipelines.archive.pipeline import ArchiveSettings, archive, archived_to
 from cometmq.spark.pipelines.archive.tables import DeltaArchive, IcebergArchive, table_of
 from cometmq.spark.pipelines.running.folders import open_folder
@@ -705,6 +713,28 @@ def test_properties_move_with_their_rows(properties: list[Any], chance: Random) 
     part.rows.validate(full=True)
     expected = sorted(rows, key=lambda row: (row["queue_id"], row["queue_offset"]))
     assert part.rows["properties"].to_pylist() == [row["properties"] for row in expected]
+
+
+def test_properties_in_several_chunks_all_move() -> None:
+    rows = [{"properties": [(name, "v")]} for name in "abc"]
+    schema = pa.schema(
+        [field for field in arrow_schema(archive_module.COLUMNS) if field.name == "properties"]
+    )
+    table = pa.Table.from_batches(
+        [pa.RecordBatch.from_pylist([row], schema=schema) for row in rows]
+    )
+    moved = _taken(table, np.array([2, 0, 1]))
+    moved.validate(full=True)
+    assert moved.to_pylist() == [rows[2], rows[0], rows[1]]
+
+
+def test_more_text_than_a_column_holds_is_an_error() -> None:
+    """Its ends are 32-bit numbers, which would become negative."""
+    assert _ends(np.array([1 << 30, (1 << 30) - 1])).tolist() == [0, 1 << 30, (1 << 31) - 1]
+    with pytest.raises(
+        SourceError, match=r"met 2147483648, expected at most 2147483647.*range_bytes"
+    ):
+        _ends(np.array([1 << 30, 1 << 30], np.int32))
 
 
 def test_files_have_a_filter_for_ids(

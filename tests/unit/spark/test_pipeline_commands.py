@@ -96,6 +96,7 @@ def test_values_have_their_kind() -> None:
     ("words", "text"),
     [
         (["archive", "--range-bytes", "1"], "--range-bytes=1: expected a whole number from 4096"),
+        (["archive", "--range-bytes", "1073741825"], "a whole number from 4096 to 1073741824"),
         (["archive", "--codec", "zip"], "--codec=zip: expected one of zstd"),
         (["nope"], "no pipeline 'nope': expected one of archive"),
     ],

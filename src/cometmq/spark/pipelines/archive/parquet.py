@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cometmq.spark.errors import SourceError
 from cometmq.spark.logs.ranges import ByteRange
 from cometmq.spark.pipelines.archive.manifest import ArchiveFile, QueueRows, file_name
 from cometmq.spark.pipelines.running.folders import Folder
@@ -34,6 +35,7 @@ _HAS_FILTERS = "bloom_filter_options" in inspect.signature(pq.ParquetWriter).par
 """Older versions of pyarrow cannot write them."""
 _FALSE_POSITIVES = 0.05
 _FILES_AT_ONCE = 2
+_OFFSET_MAX = (1 << 31) - 1
 _MS_PER_DAY = 86_400_000
 _DAY_ZERO = np.datetime64("1970-01-01")
 
@@ -161,7 +163,9 @@ def _taken(table: pa.Table, order: Any) -> pa.Table:
     """The rows of a table in another order."""
     places = pa.array(order)
     columns = [
-        _taken_map(column.chunk(0), order) if pa.types.is_map(column.type) else column.take(places)
+        _taken_map(column.combine_chunks(), order)
+        if pa.types.is_map(column.type)
+        else column.take(places)
         for column in table.columns
     ]
     return pa.Table.from_arrays(columns, schema=table.schema)
@@ -199,7 +203,17 @@ def _taken_texts(texts: pa.StringArray, offsets: Any, order: pa.Array, entries: 
 
 
 def _ends(lengths: Any) -> Any:
-    """Where things of some lengths begin and end, one after the other."""
+    """Where things of some lengths begin and end, one after the other.
+
+    Raises:
+        SourceError: they end behind what Arrow's 32-bit offsets can say.
+    """
+    end = int(lengths.sum(dtype=np.int64))
+    if end > _OFFSET_MAX:
+        raise SourceError(
+            f"properties of one range or batch: met {end}, expected at most {_OFFSET_MAX} bytes of"
+            " keys or values in one column: use a smaller range_bytes, or smaller batches"
+        )
     ends = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=ends[1:])
     return ends

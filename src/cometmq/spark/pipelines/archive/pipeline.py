@@ -68,7 +68,7 @@ class ArchiveSettings(PipelineSettings):
     """Folder of the archive: a directory that all executors see, or an address."""
     topics: tuple[str, ...] = setting(())
     """Topics to archive. Default: all."""
-    range_bytes: int = setting(64 * _MIB, unit="bytes", low=4096, high=1 << 34)
+    range_bytes: int = setting(64 * _MIB, unit="bytes", low=4096, high=1 << 30)
     """Maximum bytes of the log that one task holds in memory and writes to files. With few such
     ranges per core, the ranges are smaller, down to 16 MiB.
     """

@@ -211,9 +211,11 @@ def test_a_stage_that_hangs_is_killed_with_its_servers_and_has_failed(
 
 
 TWO_STAGES = """
+import signal
 from pathlib import Path
 from support import stages
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it for all that it starts
 stages.RESULTS = Path({results!r})
 stages.run_stages([stages.Stage(name, prepares={command!r}) for name in "ab"], cores=2)
 """

@@ -1,6 +1,6 @@
 """Write a table to a topic: each row becomes a message, and rows of one key stay in order.
 
-A second run with the same ``jobId`` sends the same unique keys, so a reader can drop duplicates.
+A second run with the same ``jobId`` sends the same unique ids, so a reader can drop duplicates.
 Run: ``python examples/spark/03_write_a_topic.py [name server] [topic]``.
 """
 

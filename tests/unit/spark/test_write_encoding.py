@@ -161,7 +161,7 @@ def test_reserved_properties_can_be_left_out() -> None:
 
 
 def keys_of(*rows: dict[str, Any]) -> list[str]:
-    """The unique keys that the rows of a task get."""
+    """The unique ids that the rows of a task get."""
     return [each["UNIQ_KEY"] for each in properties_of(*rows)]
 
 

@@ -30,7 +30,7 @@ def test_names_are_those_that_spark_lowers() -> None:
 
 @pytest.mark.parametrize("name", NOT_YET)
 def test_a_mode_that_needs_other_brokers_is_refused_with_the_way_out(name: str) -> None:
-    with pytest.raises(OptionError, match=r"only 'at-least-once' is offered.*equal unique keys"):
+    with pytest.raises(OptionError, match=r"only 'at-least-once' is offered.*equal unique ids"):
         check_delivery(name)
 
 

@@ -23,7 +23,7 @@ from cometmq.remoting import Request, Response
 from cometmq.store import Matcher, MessageStore
 
 UNIQUE_KEY_COUNT_MAX: Final = 32
-"""Messages told of a unique key, whatever the request asks for."""
+"""Messages told of a unique id, whatever the request asks for."""
 ANSWER_BYTES_MAX: Final = 15 * 1024 * 1024
 """Clients refuse frames over 16 MiB; further messages are left out."""
 UNITS_MAX: Final = 10_000

@@ -139,7 +139,7 @@ class Intake:
         topics, groups: the tables.
         levels: the delay levels.
         holds_locks: whether a group holds queue locks, that is, consumes in order.
-        new_unique_key: makes a unique key for a message whose client sent none.
+        new_unique_key: makes a unique id for a message whose client sent none.
         now_ms: the wall clock.
         queue_chance: picks one of so many queues.
     """
@@ -354,7 +354,7 @@ class Intake:
     # --- properties ---------------------------------------------------------------------------
 
     def _stamped(self, text: str) -> bytes:
-        """The properties with the broker's own behind them; a unique key where there was none."""
+        """The properties with the broker's own behind them; a unique id where there was none."""
         if text and not text.endswith("\x02"):
             text += "\x02"
         if not _has_unique_key(text):
@@ -412,7 +412,7 @@ class Intake:
 
 
 def _is_everyday(text: Any, length: int) -> bool:
-    """Whether a glance shows that `_needs_care` finds nothing and that there is a unique key.
+    """Whether a glance shows that `_needs_care` finds nothing and that there is a unique id.
 
     That is, whether no entry but tags begins with the letter of one that needs care.
     """
@@ -441,7 +441,7 @@ def _flag_of(config: TopicConfig) -> int:
 
 
 def _has_unique_key(text: str) -> bool:
-    """Whether there is a unique key, and not just a name that ends like one, or an empty value."""
+    """Whether there is a unique id, and not just a name that ends like one, or an empty value."""
     at = text.find("UNIQ_KEY\x01")
     if at < 0:
         return False

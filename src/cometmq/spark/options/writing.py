@@ -24,10 +24,10 @@ class TopicWriteOptions(ConnectionOptions):
 
     delivery: str = option("at-least-once", "delivery")
     """The delivery guarantee: ``at-least-once`` awaits every acknowledgement. Repeated rows have
-    the same unique keys."""
+    the same unique ids."""
 
     job_id: str = option("", "jobId")
-    """Part of the unique keys, with partition and content, and with the batch for streams. Set
+    """Part of the unique ids, with partition and content, and with the batch for streams. Set
     it if the same write may be started again and its duplicates must be found. The default is the
     query's id, or a random id for a batch write."""
 

@@ -2,7 +2,7 @@
 
 Nothing is done by commit and abort: a task has sent its rows, and every one was acknowledged, when
 its `write` returns. What a failed attempt has sent stays sent; its rows are sent again under equal
-unique keys.
+unique ids.
 
 Source: ours.
 """

@@ -5,7 +5,7 @@ There is one mode today:
 
     at-least-once   a task sends its rows and awaits all acknowledgements; commit and abort do
                     nothing, for what was sent stays sent. A row that is sent again, because a task
-                    or a batch was repeated, has the same unique key.
+                    or a batch was repeated, has the same unique id.
 
 Source: ours.
 """
@@ -29,7 +29,7 @@ def check_delivery(name: str) -> None:
         raise OptionError(
             f"option delivery is {name!r}, which would need brokers that refuse or hold back what "
             f"they have already: only {AT_LEAST_ONCE!r} is offered; repeated rows have equal "
-            "unique keys, by which a reader can drop them"
+            "unique ids, by which a reader can drop them"
         )
     if name != AT_LEAST_ONCE:
         raise OptionError(f"option delivery is {name!r}: {AT_LEAST_ONCE!r} is expected")

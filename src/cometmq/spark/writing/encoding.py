@@ -78,7 +78,7 @@ class RowEncoder:
         return body
 
     def _properties(self, rows: Rows) -> pa.Array:
-        """Encode all properties but the unique key."""
+        """Encode all properties but the unique id."""
         parts = [pa.array([b""] * len(rows), BINARY)]
         if (own := self._own(rows)) is not None:
             parts.append(own)
@@ -94,7 +94,7 @@ class RowEncoder:
         return _joined(*parts)
 
     def _ids(self, rows: Rows, body: pa.Array, properties: pa.Array) -> pa.Array:
-        """Give the unique keys: those of the column, and made ones where it has none."""
+        """Give the unique ids: those of the column, and made ones where it has none."""
         given = rows.text("msg_id")
         if given is not None:
             rows.refuse(blank(given), "msg_id is blank")

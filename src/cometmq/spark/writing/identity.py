@@ -1,4 +1,4 @@
-"""The unique keys of written messages, which are the same however often a row is written.
+"""The unique ids of written messages, which are the same however often a row is written.
 
 A key is made of what the row says, not of where it stands: a task that is tried again may get its
 rows in another order, as behind an unsorted shuffle, and no row may get the key of another one.
@@ -56,7 +56,7 @@ class Origin(NamedTuple):
 
 
 class RowKeys:
-    """Makes the unique keys of the rows of one task.
+    """Makes the unique ids of the rows of one task.
 
     Args:
         origin: where the rows come from.
@@ -98,7 +98,7 @@ class RowKeys:
         if not self._is_full and self._seen.distinct + len(hashes) > self._distinct_max:
             self._is_full = True
             log.warning(
-                "unique keys depend on the rows' order from %s on: met more than %d distinct rows;"
+                "unique ids depend on the rows' order from %s on: met more than %d distinct rows;"
                 " use more partitions, or the column msg_id",
                 self._origin.position(first),
                 self._distinct_max,

@@ -12,7 +12,7 @@
     delay_level         INT                     a delay level of the broker; 0 for none
     deliver_timestamp   TIMESTAMP               time of delivery; needs a broker's timer
     flag                INT                     a number of the application
-    msg_id              STRING                  the unique key; null creates one
+    msg_id              STRING                  the unique id; null creates one
 
 Only ``body`` is needed.
 """

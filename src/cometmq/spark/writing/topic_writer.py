@@ -48,7 +48,7 @@ class TopicWriter:
     Args:
         connections: to the brokers.
         options: of the write.
-        origin: of the rows; the same rows of the same origin have the same unique keys.
+        origin: of the rows; the same rows of the same origin have the same unique ids.
     """
 
     def __init__(

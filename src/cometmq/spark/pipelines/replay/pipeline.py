@@ -1,6 +1,6 @@
 """Replay: archived messages are sent again, to the same topics or to others.
 
-What came from one queue goes to one queue, in its order. A message has a unique key made of the job
+What came from one queue goes to one queue, in its order. A message has a unique id made of the job
 and its origin, so that a replay that was killed and gone on with, or done twice under one job, is
 recognizable and removable; its old id is in the property ORIGIN_MSG_ID. Executors read the files
 and send; the driver notes what is done after each portion. Source: ours.
@@ -66,7 +66,7 @@ class ReplaySettings(PipelineSettings):
     rate: float = setting(0.0, unit="messages per second", low=0)
     """Maximum rate of all tasks together; 0 for no limit."""
     job: str = setting("")
-    """Job name in the unique keys. Default: the run's id. A second replay with the same job has
+    """Job name in the unique ids. Default: the run's id. A second replay with the same job has
     equal keys.
     """
     portion_rows: int = setting(500_000, unit="rows", low=1, high=1 << 40)

@@ -110,7 +110,7 @@ class Rewriting:
 
 
 def _key(origin: str) -> str:
-    """A unique key in the shape of RocketMQ's; see `cometmq.spark.writing.identity`."""
+    """A unique id in the shape of RocketMQ's; see `cometmq.spark.writing.identity`."""
     digest = hashlib.sha256(origin.encode()).hexdigest().upper()
     return f"{digest[:20]}{_NO_TIME}{digest[20:24]}"
 

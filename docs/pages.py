@@ -85,7 +85,7 @@ CLIENT_PAGES = (
         "admin-client.md",
         "AdminClient",
         "Manages topics, groups and offsets, and finds messages. How-to page:\n"
-        "[look at a group](../../howto/look-at-a-group.md).",
+        "[inspect a group](../../howto/inspect-a-group.md).",
         ("AdminClient", "Progress", "Track", "TrackKind"),
     ),
     ClientPage(

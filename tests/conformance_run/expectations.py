@@ -46,7 +46,8 @@ class Expectations:
         unknown = (self._expected.failing.keys() | passing) - every
         if unknown:
             raise pytest.UsageError(
-                f"listed as exceptions, but there is no such test: {', '.join(sorted(unknown))}"
+                "listed in expected_failures.py, but there is no such test: "
+                f"{', '.join(sorted(unknown))}"
             )
         failing = set()
         useless = set(passing)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from exceptions import EXPECTED, SLOW_TO_FAIL, Expected
 from expectations import Expectations
+from expected_failures import EXPECTED, SLOW_TO_FAIL, Expected
 
 from support import build
 from support.server import Standalone, standalone

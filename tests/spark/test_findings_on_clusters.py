@@ -247,7 +247,7 @@ PAGES = (
     "analyze-dead-letters",
     pytest.param("measure-latency-from-traces", marks=pytest.mark.long),
     "compare-two-clusters",
-    pytest.param("see-usage", marks=pytest.mark.long),
+    pytest.param("report-usage", marks=pytest.mark.long),
 )
 """Pages with commands and programs; other tests run the pipelines of those left to long runs."""
 

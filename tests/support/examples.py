@@ -24,14 +24,14 @@ EXPECTED = {
     r"invoice 7 failed with builtins\.ValueError: no such customer\n",
     "13_request_and_reply": r"a hat costs 12\n",
     "14_batches": r"500 messages in 1 request\nthe sum is 124750\n",
-    "15_act_once": r"5 messages, 3 bookings: order-1, order-2, order-3\n",
+    "15_idempotent_consumer": r"5 messages, 3 bookings: order-1, order-2, order-3\n",
     "16_pull_as_a_group": r"((Ann|Bob) took letter \d\n){8}",
     "17_metrics_and_spans": r"'process measured' is linked to 'send measured': True\nsends: 1\n",
     "18_settings": r"file: retries=1\nenvironment: timeout_ms=2000\n"
     r"object: compress_from_bytes=3000\nkeyword: compress_level=5\n",
     "19_transaction": r"COMMIT: NoneType\nUNKNOWN: IntegrityError\n",
     "20_without_asyncio": r"(a handler got note \d\n){3}pulled 3\n",
-    "21_look_at_a_group": r"1 member is online\ncommitted 2 of 4, lag 2\n3: hour 3\n"
+    "21_inspect_a_group": r"1 member is online\ncommitted 2 of 4, lag 2\n3: hour 3\n"
     r"after the reset: lag 4\n",
     "22_pop": r"(served ticket \d\n){4}",
 }

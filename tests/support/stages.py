@@ -55,7 +55,7 @@ class Stage:
     variables: tuple[tuple[str, str], ...] = ()
     """Further environment variables."""
     cores: float = 1.0
-    """How many processors it keeps busy: its CPU seconds divided by its seconds."""
+    """How many processors it counts for when stages run side by side; less if it mostly waits."""
     needs: str = ""
     """The preparation that must end before it starts."""
     runner: tuple[str, ...] = ("-m", "pytest")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import itertools
 import sqlite3
 import subprocess
@@ -338,7 +340,7 @@ def test_retried_message_keeps_its_key(topic: str) -> None:
 def test_store_without_the_handlers_way_is_refused() -> None:
     class OnlyPlain:
         def transaction(self) -> Any:
-            return sqlite3.connect(":memory:")
+            return contextlib.closing(io.BytesIO())
 
     with pytest.raises(ConfigError, match="OnlyPlain has no transactions for `async with`"):
         Idempotent(book_in_loop, store=OnlyPlain(), group="g")

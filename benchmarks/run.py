@@ -304,7 +304,7 @@ class Measurement:
                 for metric in row.metrics
             )
             print(
-                f"round {self.number}  {self.kind.name:<16} {row.name:<18}{said}  "
+                f"round {self.number}  {self.kind.name:<16} {row.name:<20}{said}  "
                 f"noise {watch.noise.total:.2f}  {doubt}",
                 flush=True,
             )

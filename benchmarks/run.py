@@ -388,7 +388,9 @@ def _target(server: Server) -> loadgen.Target:
 
 
 def _fill_for(server: Server, fill: Load) -> Load:
-    """The fill, without batches where the protocol has none."""
+    """The fill, without batches and tags where the protocol has none."""
+    if server.protocol != "rocketmq":
+        fill = replace(fill, tags=Load().tags)
     return replace(fill, batch=0, window=32) if server.protocol == "nats" else fill
 
 

@@ -133,6 +133,18 @@ async def test_the_timeout_covers_all_tries_together() -> None:
     assert took == pytest.approx(0.3)
 
 
+@pytest.mark.usefixtures("virtual_time")
+async def test_no_try_begins_in_the_last_moment_whatever_the_time_of_the_clock() -> None:
+    """A call may end before its time by what rounding takes; nothing can be done in that time."""
+    rounds = 30
+    async with both(*[Act.STAY_SILENT] * rounds) as cluster, producer(cluster) as sending:
+        for _ in range(rounds):
+            await asyncio.sleep(0.37)
+            with pytest.raises(SendTimeoutError) as failure:
+                await sending.send(MESSAGE, timeout=0.3)
+            assert len(failure.value.attempts) == 1
+
+
 async def test_the_time_of_one_try_can_be_limited_so_that_there_are_more() -> None:
     async with both(Act.STAY_SILENT) as cluster, producer(cluster, try_timeout_ms=60) as sending:
         receipt = await sending.send(MESSAGE, timeout=5.0)

@@ -39,6 +39,8 @@ from cometmq.model.queue import MessageQueue
 from cometmq.protocol.headers import SendMessageV2Request
 
 INNER_GROUP = "CLIENT_INNER_PRODUCER"
+TRY_S_MIN = 0.001
+"""With less time left no further try begins; a first one gets at least this much."""
 """The group under which a client sends on its own account."""
 
 
@@ -292,7 +294,7 @@ class Sender:
         """
         effort = self._awaited if awaited else self._begun
         if attempts and not effort.allows_another(attempts[-1].error):
-            raise final_error(outgoing.topic, attempts, in_time=_now() < deadline)
+            raise final_error(outgoing.topic, attempts, in_time=_is_time_left(deadline))
         route = await self.destinations.route(outgoing.topic, max(deadline - _now(), 0.001))
         fixed = self.destinations.fixed_queue(outgoing, route, place)
         return await self._tries(outgoing, route, fixed, deadline, effort, attempts, None)
@@ -310,7 +312,7 @@ class Sender:
         stored: SendReceipt | None = None
         avoid = attempts[-1].broker_name if attempts else None
         for _ in range(len(attempts), 1 + (effort.fixed_retries if fixed else effort.retries)):
-            if _now() >= deadline:
+            if _now() >= deadline or (attempts and not _is_time_left(deadline)):
                 break
             target = fixed or self.destinations.next(route, avoid)
             avoid = target.broker_name
@@ -326,7 +328,7 @@ class Sender:
                 stored = receipt
         if stored is not None:
             return stored
-        raise final_error(outgoing.topic, attempts, in_time=_now() < deadline)
+        raise final_error(outgoing.topic, attempts, in_time=_is_time_left(deadline))
 
     async def send_oneway(
         self,
@@ -385,7 +387,7 @@ class Sender:
         return receipt
 
     def _time_of_try(self, deadline: float) -> float:
-        left_s = max(deadline - _now(), 0.001)
+        left_s = max(deadline - _now(), TRY_S_MIN)
         limit_ms = self._settings.try_timeout_ms
         return min(left_s, limit_ms / 1000) if limit_ms > 0 else left_s
 
@@ -471,6 +473,11 @@ class InnerProducer:
             Everything else as `Producer.send`.
         """
         return await self._sender.send_message(message, timeout=timeout, trusted=allow_reserved)
+
+
+def _is_time_left(deadline: float) -> bool:
+    """Whether there is time for another try: the last one may have ended a moment too early."""
+    return deadline - _now() >= TRY_S_MIN
 
 
 def _now() -> float:

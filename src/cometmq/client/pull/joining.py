@@ -28,17 +28,17 @@ async def check_filters(
     """
     calls = GroupCalls(instance)
     checked: dict[str, Filter] = {}
-    while asked := [each for each in filters.items() if checked.get(each[0]) != each[1]]:
-        topic, wanted = asked[0]  # the caller may add more while this waits
-        checked[topic] = wanted
-        try:
-            await calls.check_filter(group, instance.client_id, topic, wanted)
-        except TopicNotFoundError:
-            log.warning("a topic does not exist yet topic=%s group=%s", topic, group)
-        except ResponseError as error:
-            raise ConfigError(
-                f"a broker cannot filter {topic} by {wanted.expression!r}: {error}"
-            ) from error
+    while asked := {each: filters[each] for each in filters if checked.get(each) != filters[each]}:
+        checked |= asked  # the caller may add more while this waits
+        for topic, wanted in asked.items():
+            try:
+                await calls.check_filter(group, instance.client_id, topic, wanted)
+            except TopicNotFoundError:
+                log.warning("a topic does not exist yet topic=%s group=%s", topic, group)
+            except ResponseError as error:
+                raise ConfigError(
+                    f"a broker cannot filter {topic} by {wanted.expression!r}: {error}"
+                ) from error
 
 
 async def join(instance: ClientInstance, topics: Iterable[str]) -> None:

@@ -138,19 +138,30 @@ def pages() -> list[Path]:
     return sorted(path for path in found if path.parent.name != "parts")
 
 
-def wanted() -> Iterator[tuple[Path, str]]:
-    """Give each page that has a made part, and the text it should have."""
+def is_any(_: Path) -> bool:
+    """Keeps every page."""
+    return True
+
+
+def wanted(kept: Callable[[Path], bool] = is_any) -> Iterator[tuple[Path, str]]:
+    """Give each page that is kept and has a made part, and the text it should have."""
     for path, make in GENERATED.items():
-        yield path, make()
+        if kept(path):
+            yield path, make()
     for path in pages():
         text = path.read_text()
-        if path not in GENERATED and INCLUDE.search(text):
+        if path not in GENERATED and kept(path) and INCLUDE.search(text):
             yield path, INCLUDE.sub(_included, text)
 
 
-def stale() -> list[Path]:
-    """Pages whose made parts no longer follow from the code."""
-    return [path for path, text in wanted() if not path.exists() or path.read_text() != text]
+def needs_spark(path: Path) -> bool:
+    """Whether a page is made from code that imports PySpark."""
+    return path in GENERATED and path.name.startswith("spark-")
+
+
+def stale(kept: Callable[[Path], bool] = is_any) -> list[Path]:
+    """Pages that are kept and whose made parts no longer follow from the code."""
+    return [path for path, text in wanted(kept) if not path.exists() or path.read_text() != text]
 
 
 def _included(match: re.Match[str]) -> str:

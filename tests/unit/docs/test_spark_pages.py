@@ -35,6 +35,11 @@ def section_of(page: str, title: str) -> str:
     return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
+def test_parts_made_from_the_code_are_fresh() -> None:
+    assert pages.stale(pages.needs_spark) == [], "write them anew with: python docs/pages.py"
+    assert [path for path, _ in pages.wanted(pages.needs_spark)] != []
+
+
 def test_every_format_has_a_section() -> None:
     assert set(spark_pages.FORMATS) == set(FORMATS)
     assert all(section_of("spark-formats.md", name) for name in FORMATS)

@@ -44,7 +44,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: repeats another test, and is for long runs")
-    config.addinivalue_line("markers", "where(present): for machines that have what it needs")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -52,9 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     dropped = [
         item
         for item in items
-        if item.path in elsewhere
-        or (item.get_closest_marker("long") and not is_long_run())
-        or not all(mark.args[0] for mark in item.iter_markers("where"))
+        if item.path in elsewhere or (item.get_closest_marker("long") and not is_long_run())
     ]
     deselect(config, items, dropped)
 

@@ -28,7 +28,6 @@ from cometmq.remoting import RemotingServer, RemotingSettings, Response, TlsSett
 from cometmq.testing.ports import free_port
 from support import pythons
 from support.server import Standalone, standalone
-from support.tiers import is_long_run
 
 DEPLOY = ROOT / "deploy"
 WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
@@ -41,7 +40,10 @@ HEALTHY_TIMEOUT_S = 120.0
 
 
 def tool(name: str) -> str:
-    """A program of the extra ``check``, which stands beside this Python; else one on the path."""
+    """A program of the extra ``check``, which stands beside this Python; else one on the path.
+
+    A test whose program is missing is skipped, and on CI a skipped test is a failure.
+    """
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
@@ -106,9 +108,8 @@ def test_a_linter_finds_nothing_in_the_workflow() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.where(shutil.which("go"))
 def test_a_second_linter_finds_nothing_in_the_workflow() -> None:
-    passes("go", "run", ACTIONLINT, WORKFLOW)
+    passes(tool("go"), "run", ACTIONLINT, WORKFLOW)
 
 
 # ---- services
@@ -120,19 +121,17 @@ def test_the_service_starts_a_command_that_exists() -> None:
     understood(shlex.split(line)[1:])
 
 
-@pytest.mark.where(shutil.which("systemd-analyze"))
 def test_systemd_understands_the_service(tmp_path: Path) -> None:
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace("/opt/cometmq/bin/cometmq", sys.executable))
 
-    assert passes("systemd-analyze", "verify", unit) == ""
+    assert passes(tool("systemd-analyze"), "verify", unit) == ""
 
 
-@pytest.mark.where(shutil.which("systemd-analyze"))
 def test_the_service_has_few_rights() -> None:
     limits = ("--offline=true", f"--threshold={EXPOSURE_MAX}")
 
-    passes("systemd-analyze", "security", "--no-pager", *limits, UNIT)
+    passes(tool("systemd-analyze"), "security", "--no-pager", *limits, UNIT)
 
 
 # ---- containers
@@ -243,10 +242,10 @@ def builder() -> str | None:
 
 
 @pytest.mark.long
-@pytest.mark.where(is_long_run() and builder())
 def test_a_container_is_built_and_gets_healthy() -> None:
     container = builder()
-    assert container is not None
+    if container is None:
+        pytest.skip("no program that builds containers works here")
     passes(container, "build", "-f", CONTAINERFILE, "-t", "cometmq:test", ".", timeout=1800)
     assert "(compiled: " in passes(container, "run", "--rm", "cometmq:test", "version")
     started = passes(container, "run", "--detach", "--rm", "--cap-drop=all", "cometmq:test")

@@ -22,7 +22,6 @@ from trove_classifiers import classifiers
 
 import build_ext
 from support import pythons
-from support.tiers import is_long_run
 
 KEPT = ("src", "docs", "conf", "examples", "deploy")
 FILES = (
@@ -43,7 +42,7 @@ NO_COMPILER = {"CC": "/bin/false", "CXX": "/bin/false"}
 BUILD_TIMEOUT_S = 1800.0
 """Ends a build that hangs; two quiet cores compile all modules in a minute."""
 OTHERS = [
-    pytest.param(version, marks=pytest.mark.where(is_long_run() and pythons.find(version)))
+    version
     for version in pythons.supported()
     if version != f"{sys.version_info.major}.{sys.version_info.minor}"
 ]
@@ -258,7 +257,8 @@ def test_a_compiled_wheel_serves_on_every_supported_python(
     version: str, sdist: Path, tmp_path: Path
 ) -> None:
     python = pythons.find(version)
-    assert python is not None
+    if python is None:
+        pytest.skip(f"no Python {version} is installed")
     wheel = build_wheel(python, sdist, tmp_path)
     said = smoke(install(python, wheel, tmp_path / "environment"), "compiled")
 

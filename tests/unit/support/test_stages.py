@@ -193,6 +193,33 @@ def test_a_preparation_that_fails_is_a_failure_with_its_output(
     assert "no room" in capfd.readouterr().out
 
 
+HANGS = """
+import threading
+
+def test_that_hangs():
+    threading.Event().wait()
+
+def test_after_it():
+    pass
+"""
+
+
+def test_a_test_that_hangs_fails_and_the_next_one_runs(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "ROOT", tmp_path)
+    monkeypatch.setattr(stages, "TEST_LIMIT_S", 0.5)
+    test = tmp_path / "test_hangs.py"
+    test.write_text(HANGS)
+
+    (outcome,) = run_stages([replace(stage, paths=(str(test),))], cores=1)
+
+    assert (outcome.passed, outcome.failed) == (1, 1)
+    assert [str(each) for each in outcome.failures] == [
+        "test_hangs.py::test_that_hangs: Failed: Timeout (>0.5s) from pytest-timeout."
+    ]
+
+
 def test_a_stage_that_hangs_is_killed_with_its_servers_and_has_failed(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,16 @@ class BenchmarkError(Exception):
     """A client did not do its work; the text carries what it printed."""
 
 
+FAILURES = (
+    BenchmarkError,
+    loadgen.LoadError,
+    ProcessError,
+    OSError,
+    subprocess.SubprocessError,
+)
+"""What makes a figure fail, while the others still count."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of the table."""
@@ -173,7 +183,7 @@ def main() -> int:
     machine.refuse_other_sources()
     machine.refuse_dirty_tree(allowed=options.quick or options.dirty)
     loadgen.compile_generator()
-    clients = figures.available(clients, lambda client: client.command())
+    clients, left_out = figures.available(clients, lambda client: client.command())
     results = Figures(
         figures.where(options.save, quick=options.quick),
         machine.facts() | {"CometMQ": version_line()},
@@ -182,6 +192,7 @@ def main() -> int:
     )
     if options.resume:
         results.resume()
+    results.left_out = left_out
     try:
         _run(clients, rows, options, results)
     except KeyboardInterrupt:
@@ -189,7 +200,7 @@ def main() -> int:
     table = _markdown(results)
     results.path.with_suffix(".md").write_text(table)
     print(f"\n{table}\nsaved as {results.path.with_suffix('.md')}")
-    return 1 if results.doubts() else 0
+    return 1 if results.doubts() or results.missing() else 0
 
 
 def _options() -> argparse.Namespace:
@@ -199,8 +210,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="each row once, very short")
     parser.add_argument("--rounds", type=int, help=f"default {ROUNDS_MIN}, the least for verdicts")
     parser.add_argument("--seconds", type=float, help="per figure, default 3")
-    parser.add_argument("--clients", default=",".join(CLIENTS))
-    parser.add_argument("--rows", default=",".join(ROWS))
+    names = ", ".join(CLIENTS)
+    parser.add_argument("--clients", default=",".join(CLIENTS), help=f"some of: {names}")
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"some of: {', '.join(ROWS)}")
     parser.add_argument("--save", metavar="NAME", help="name of the result files")
     figures.add_run_arguments(parser, NOISE_CORES_MAX)
     options = parser.parse_args()
@@ -287,22 +299,24 @@ def _round(
     warm: str,
 ) -> None:
     """Measure one row of every client on one fresh broker."""
+    results.servers |= {client.name: {"title": client.title} for client in clients}
     broker = servers.Comet(FILES.absolute() / "broker", flush=row.flush)
     try:
-        broker.start()
-        loadgen.pin(broker.pids, {BROKER_CORE})
-        _prepare(row, broker, options)
+        try:
+            broker.start()
+            loadgen.pin(broker.pids, {BROKER_CORE})
+            _prepare(row, broker, options)
+        except FAILURES as error:
+            for client in clients:
+                results.fail(number, client.name, [row.name], error)
+            return
         for client in clients:
-            results.servers[client.name] = {"title": client.title}
             try:
                 results.take(
                     lambda client=client: _figure(number, row, client, broker, options, warm)
                 )
-            except (BenchmarkError, ProcessError, subprocess.TimeoutExpired) as error:
-                failure = f"round {number}, {client.name}, {row.name}: {error}"
-                print(f"FAILED {failure}", file=sys.stderr, flush=True)
-                results.failures.append(failure)
-                results.save()
+            except FAILURES as error:
+                results.fail(number, client.name, [row.name], error)
     finally:
         broker.stop()
 
@@ -433,9 +447,7 @@ def _markdown(results: Figures) -> str:
         for client in CLIENTS.values():
             if results.values(row.name, client.name, row.metric):
                 lines.append(_table_line(results, row, client))
-    lines += ["", *figures.noise_lines(results)]
-    if found := results.doubts():
-        lines += ["", "## Figures in doubt", "", *[f"- {doubt}" for doubt in found]]
+    lines += ["", *figures.noise_lines(results), *figures.doubt_lines(results)]
     return "\n".join(lines) + "\n"
 
 
@@ -461,6 +473,7 @@ def _table_line(results: Figures, row: Row, client: Client) -> str:
         for each in results.taken
         if (each.server, each.row) == (client.name, row.name)
     )
+    better = row.more_is_better
     target = ""
     if client.name == OURS and row.target is not None:
         target = _target(results, row, row.target)
@@ -469,7 +482,8 @@ def _table_line(results: Figures, row: Row, client: Client) -> str:
         "-" if row.name == "decode" else FLUSHES[row.flush],
         client.title,
         ", ".join(warm),
-        f"{figures.cell(values.values(), more_is_better=row.more_is_better)} {row.unit}",
+        figures.cell(values.values(), rounds=results.rounds, more_is_better=better)
+        + f" {row.unit}",
         figures.cell(cpu, more_is_better=False),
         "" if client.name == OURS else figures.cell(times, more_is_better=True, sign="x"),
         target,

@@ -47,6 +47,20 @@ class Figure:
         return self.round, self.server, self.row
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A figure that could not be taken."""
+
+    round: int
+    """0 for the warm-up."""
+    server: str
+    row: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"round {self.round}, {self.server}, {self.row}: {self.reason}"
+
+
 @dataclass
 class Figures:
     """All figures of a comparison."""
@@ -60,7 +74,14 @@ class Figures:
     servers: dict[str, dict[str, str]] = field(default_factory=dict)
     taken: list[Figure] = field(default_factory=list)
     discarded: list[Figure] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """Servers whose programs are missing, with the reason."""
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that were begun."""
+        return max((each.round for each in [*self.taken, *self.discarded]), default=0)
 
     def has(self, number: int, server: str, row: str) -> bool:
         """Whether a round has a figure, or has discarded it for good."""
@@ -81,8 +102,10 @@ class Figures:
 
         Raises:
             Whatever ``measure`` raises.
+            SystemExit: the tree is not the one that the figures are named after.
         """
         while True:
+            machine.refuse_changed_tree(self.machine["commit"])
             figure = measure()
             is_noisy = figure.noise.total > self.noise_max
             (self.discarded if is_noisy else self.taken).append(figure)
@@ -90,6 +113,14 @@ class Figures:
             if not is_noisy or not self._may_repeat(figure):
                 return figure
             print(f"  noise of {figure.noise.total:.2f} cores: once more", flush=True)
+
+    def fail(self, number: int, server: str, rows: Iterable[str], error: Exception) -> None:
+        """Record that the figures of some rows could not be taken; a later run may retake them."""
+        for row in rows:
+            reason = f"{type(error).__name__}: {error}"[:2000]
+            self.failures.append(Failure(number, server, row, reason))
+            print(f"FAILED {self.failures[-1]}", file=sys.stderr, flush=True)
+        self.save()
 
     def _may_repeat(self, figure: Figure) -> bool:
         repeats = sum(each.key == figure.key for each in self.discarded)
@@ -104,7 +135,8 @@ class Figures:
             "servers": self.servers,
             "taken": [asdict(each) for each in self.taken],
             "discarded": [asdict(each) for each in self.discarded],
-            "failures": self.failures,
+            "failures": [asdict(each) for each in self.failures],
+            "left out": self.left_out,
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(raw, indent=1) + "\n")
@@ -124,37 +156,50 @@ class Figures:
         self.servers = raw["servers"]
         self.taken = [_figure(each) for each in raw["taken"]]
         self.discarded = [_figure(each) for each in raw["discarded"]]
-        self.failures = raw["failures"]  # what failed is missing, and is taken again
+        # What failed is missing, and is taken again.
+        self.failures = [Failure(**each) for each in raw["failures"]]
 
     def is_in_doubt(self, row: str, server: str) -> bool:
         """Whether a figure of a row failed or is in doubt in any round, also if it was repeated."""
-        named = f", {server}, {row}: "
-        return any(named in each for each in self.doubts())
+        return any((each.row, each.server) == (row, server) for each in self._doubts())
 
     def doubts(self) -> list[str]:
-        """The figures that cannot be trusted, and the rows that failed."""
+        """The figures that cannot be trusted, and those that failed."""
+        return [str(each) for each in self._doubts()]
+
+    def _doubts(self) -> list[Failure]:
+        """Noise does not excuse a doubt, so discarded figures count."""
         found = [
-            f"round {each.round}, {each.server}, {each.row}: {each.doubt}"
-            for each in self.taken
+            Failure(each.round, each.server, each.row, each.doubt)
+            for each in [*self.taken, *self.discarded]
             if each.doubt
         ]
         return [*found, *self.failures]
+
+    def missing(self) -> list[str]:
+        """The figures that stayed too noisy, so that their round has none."""
+        taken = {each.key for each in self.taken}
+        lost = dict.fromkeys(each.key for each in self.discarded if each.key not in taken)
+        return [f"round {number}, {server}, {row}" for number, server, row in lost]
 
 
 def _figure(raw: dict[str, Any]) -> Figure:
     return Figure(**(raw | {"noise": machine.Noise(**raw["noise"])}))
 
 
-def available(items: Iterable[Any], prepare: Callable[[Any], object]) -> list[Any]:
-    """The items whose programs are there or can be installed; the others are named."""
-    found = []
+def available(
+    items: Iterable[Any], prepare: Callable[[Any], object]
+) -> tuple[list[Any], list[str]]:
+    """The items whose programs are there or can be installed, and the others with the reason."""
+    found, left_out = [], []
     for item in items:
         try:
             prepare(item)
             found.append(item)
         except pytest.skip.Exception as missing:
-            print(f"left out: {item.name}: {missing}", file=sys.stderr)
-    return found
+            left_out.append(f"{item.name}: {missing}")
+            print(f"left out: {left_out[-1]}", file=sys.stderr)
+    return found, left_out
 
 
 def rotated(items: list[Any], number: int) -> list[Any]:
@@ -185,16 +230,19 @@ def number(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
 
 
-def cell(values: Iterable[float], *, more_is_better: bool, sign: str = "") -> str:
-    """Median, and in brackets the worse quartile."""
+def cell(values: Iterable[float], *, rounds: int = 0, more_is_better: bool, sign: str = "") -> str:
+    """Median, and in brackets the worse quartile; says so if rounds are missing."""
     found = list(values)
     if not found:
         return "-"
-    middle = f"{sign}{number(median(found))}"
-    if len(found) == 1:
-        return middle
-    worse = number(worse_quartile(found, more_is_better=more_is_better))
-    return f"{middle} ({sign}{worse})"
+    said = f"{sign}{number(median(found))}"
+    if len(found) > 1:
+        said += f" ({sign}{number(worse_quartile(found, more_is_better=more_is_better))})"
+    return (
+        f"{said} [{len(found)} of {rounds} rounds]"
+        if len(found) < min(rounds, ROUNDS_MIN)
+        else said
+    )
 
 
 def target_cell(
@@ -208,9 +256,7 @@ def target_cell(
     """A target and the verdict on it."""
     said = f"{'≥' if more_is_better else '≤'} {sign}{target:g}"
     found = verdict(list(values), target, more_is_better=more_is_better)
-    if in_doubt:
-        return f"{said} in doubt"
-    return f"{said} {found}" if found else said
+    return f"{said} {'in doubt' if in_doubt else found or 'no verdict'}"
 
 
 def noise_lines(figures: Figures) -> list[str]:
@@ -250,13 +296,26 @@ def noise_lines(figures: Figures) -> list[str]:
     return lines
 
 
+def doubt_lines(figures: Figures) -> list[str]:
+    """Sections for the figures that are in doubt, missing or left out."""
+    sections = {
+        "Figures in doubt": figures.doubts(),
+        "Figures that stayed too noisy": figures.missing(),
+        "Left out": figures.left_out,
+    }
+    lines = []
+    for title, found in sections.items():
+        if found:
+            lines += ["", f"## {title}", "", *[f"- {each}" for each in found]]
+    return lines
+
+
 def _mean_and_worst(values: list[float]) -> str:
     return f"{sum(values) / len(values):.2f}, {max(values):.2f}"
 
 
 def head_lines(title: str, figures: Figures) -> list[str]:
     """Title, machine and settings, and how to read the figures."""
-    rounds = len({each.round for each in figures.taken})
     dirty = figures.machine["commit"].endswith("-dirty")
     lines = [f"# {title}", ""]
     if dirty:
@@ -264,7 +323,7 @@ def head_lines(title: str, figures: Figures) -> list[str]:
     lines += [f"- {name}: {fact}" for name, fact in figures.machine.items()]
     lines += [f"- {name}: {fact}" for name, fact in figures.settings.items()]
     lines += [
-        f"- rounds with figures: {rounds}; each cell is the median of the rounds, in brackets the "
+        f"- rounds: {figures.rounds}; each cell is the median of the rounds, in brackets the "
         "worse quartile",
         f"- A target is met only if the worse quartile of at least {ROUNDS_MIN} rounds meets it, "
         '"met by the median" if only the median does. Fewer rounds give no verdict. If our own '
@@ -277,13 +336,13 @@ def add_run_arguments(parser: argparse.ArgumentParser, noise_max: float) -> None
     """The options that all comparisons have."""
     parser.add_argument("--plan", action="store_true", help="print the plan and end")
     parser.add_argument(
-        "--continue", dest="resume", action="store_true", help="take what is missing in the files"
+        "--continue", dest="resume", action="store_true", help="measure what an earlier run lacks"
     )
     parser.add_argument(
-        "--minutes", type=float, default=0, help="start nothing that ends later than in so many"
+        "--minutes", type=float, default=0, help="start no figure that would end later"
     )
     parser.add_argument(
-        "--noise-max", type=float, default=noise_max, help="cores; more discards a figure"
+        "--noise-max", type=float, default=noise_max, help="cores; a figure with more is discarded"
     )
     parser.add_argument(
         "--quiet-wait", type=float, default=30, help="seconds to wait for other work to end"

@@ -127,6 +127,15 @@ def refuse_dirty_tree(*, allowed: bool) -> None:
         )
 
 
+def refuse_changed_tree(measured: str) -> None:
+    """End the program if the tree is no longer the commit that the figures are named after."""
+    if (now := commit()) != measured:
+        sys.exit(
+            f"the tree was {measured} when the benchmark began, and is {now} now: restore it, then "
+            "--continue measures what is missing"
+        )
+
+
 def wait_until_quiet(patience_s: float, busy_max: float) -> None:
     """Wait for other work on the machine to end, and say so when it does not."""
     deadline = time.monotonic() + patience_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from figures import Figures, cell, head_lines, noise_lines, ratios, target_cell
+from figures import Figures, cell, doubt_lines, head_lines, noise_lines, ratios, target_cell
 from rows import OURS, REFERENCE, ROWS, Metric, Row
 
 FLUSHES = {"async": "asynchronous", "sync": "synchronous", "idle": "asynchronous"}
@@ -30,9 +30,7 @@ def markdown(figures: Figures, order: Sequence[str]) -> str:
             f"  - {name}: {facts['version']}; asynchronous: {facts['ASYNC_FLUSH']}; "
             f"synchronous: {facts['SYNC_FLUSH']}"
         )
-    parts += ["", *_table(figures, servers), "", *noise_lines(figures)]
-    if found := figures.doubts():
-        parts += ["", "## Figures in doubt", "", *[f"- {doubt}" for doubt in found]]
+    parts += ["", *_table(figures, servers), "", *noise_lines(figures), *doubt_lines(figures)]
     return "\n".join(parts) + "\n"
 
 
@@ -61,7 +59,7 @@ def _warm(figures: Figures, server: str) -> str:
 
 def _cell(figures: Figures, row: Row, metric: Metric, server: str) -> str:
     values = figures.values(row.name, server, metric.name)
-    said = cell(values.values(), more_is_better=metric.more_is_better)
+    said = cell(values.values(), rounds=figures.rounds, more_is_better=metric.more_is_better)
     times = _ratios(figures, row, metric, server)
     if server == OURS or not times:
         return said

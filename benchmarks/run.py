@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,7 +46,9 @@ QUICK_SERVERS = "cometmq,rocketmq-5.3.3,rocketmq-5.3.3-512m,nats,kafka"
 """Every row is among theirs."""
 STARTS = ("idle", "async", "sync")
 NOISE_CORES_MAX = 0.3
-IDLE_SETTLE_S = 5.0
+IDLE_SETTLE_S = 30.0
+IDLE_WATCH_S = 30.0
+"""A tick of 10 ms in this time is 0.03 % of a core."""
 WARM_MEMORY_S = 12.0
 WARM_RATE = 10_000
 """Messages per second of warm-up for rows of paced sends."""
@@ -88,7 +91,8 @@ def main() -> int:
     machine.refuse_other_sources()
     machine.refuse_dirty_tree(allowed=options.quick or options.dirty)
     loadgen.compile_generator()
-    options = replace(options, kinds=figures.available(options.kinds, lambda kind: kind.prepare()))
+    kinds, left_out = figures.available(options.kinds, lambda kind: kind.prepare())
+    options = replace(options, kinds=kinds)
     results = Figures(
         figures.where(options.save, quick=options.quick),
         machine.facts(),
@@ -97,6 +101,7 @@ def main() -> int:
     )
     if options.resume:
         results.resume()
+    results.left_out = left_out
     try:
         _run(options, results)
     except KeyboardInterrupt:
@@ -104,7 +109,7 @@ def main() -> int:
     table = report.markdown(results, list(KINDS))
     results.path.with_suffix(".md").write_text(table)
     print(f"\n{table}\nsaved as {results.path.with_suffix('.md')}")
-    return 1 if results.doubts() else 0
+    return 1 if results.doubts() or results.missing() else 0
 
 
 def _options() -> Options:
@@ -169,7 +174,8 @@ def _expected_s(kind: type[Server], rows: list[Row], options: Options) -> float:
     for start in STARTS:
         chosen = [row for row in rows if row.flush == start]
         if chosen and start == "idle":
-            seconds += len(chosen) * kind.start_s + IDLE_SETTLE_S + 2 * options.duration
+            seconds += len(chosen) * kind.start_s
+            seconds += sum(_idle_s(options)) if any(row.name == "idle" for row in chosen) else 0.0
         elif chosen:
             seconds += kind.start_s + kind.settle_s + 2 * WARM_SLICE_S
         for row in chosen:
@@ -177,6 +183,11 @@ def _expected_s(kind: type[Server], rows: list[Row], options: Options) -> float:
                 fill_s = options.duration / 2 if row.fill is not None else 0.0
                 seconds += options.warm + options.duration + fill_s + OVERHEAD_S + row.seconds
     return seconds
+
+
+def _idle_s(options: Options) -> tuple[float, float]:
+    """How long an idle server settles, and how long it is watched."""
+    return (1.0, 1.0) if options.quick else (IDLE_SETTLE_S, IDLE_WATCH_S)
 
 
 def _rows_of(kind: type[Server], rows: list[Row]) -> list[Row]:
@@ -231,15 +242,11 @@ class Measurement:
             else:
                 self._measure_loads(start, rows)
         except (LoadError, ProcessError, OSError) as error:
-            missing = [each for each in rows if not self._has(each)]
-            self._failed(missing, error)
+            self._failed([each for each in rows if not self._has(each)], error)
 
     def _failed(self, rows: list[Row], error: Exception) -> None:
-        for row in rows:
-            failure = f"round {self.number}, {self.kind.name}, {row.name}: {error}"
-            print(f"FAILED {failure}", file=sys.stderr, flush=True)
-            self.results.failures.append(failure)
-        self.results.save()
+        names = [row.name for row in rows]
+        self.results.fail(self.number, self.kind.name, names, error)
 
     def _has(self, row: Row) -> bool:
         return self.results.has(self.number, self.kind.name, row.name)
@@ -255,22 +262,24 @@ class Measurement:
 
     def _measure_start(self, rows: list[Row]) -> None:
         for row in rows:
-            self._take(row, lambda row=row: self._start_figures(row))
+            self._take(row, lambda watch, row=row: self._start_figures(row, watch))
 
-    def _start_figures(self, row: Row) -> dict[str, Any]:
+    def _start_figures(self, row: Row, watch: machine.NoiseWatch) -> dict[str, Any]:
         server = self._server("idle")
         try:
-            took = self._started(server)
-            return took if row.name == "start" else self._idle(server)
+            with watch:
+                took = self._started(server)
+            return took if row.name == "start" else self._idle(server, watch)
         finally:
             server.stop()
 
-    def _idle(self, server: Server) -> dict[str, float]:
+    def _idle(self, server: Server, watch: machine.NoiseWatch) -> dict[str, float]:
         """Memory and processor time of a server that nobody uses, once it has settled."""
-        time.sleep(IDLE_SETTLE_S)
-        watch_s = 2 * self.options.duration
+        settle_s, watch_s = _idle_s(self.options)
+        time.sleep(settle_s)
         before = machine.cpu_seconds(server.pids)
-        time.sleep(watch_s)
+        with watch:
+            time.sleep(watch_s)
         used = machine.cpu_seconds(server.pids) - before
         return {
             "cpu_percent": 100 * used / watch_s,
@@ -284,16 +293,18 @@ class Measurement:
             self._warm_up(server, rows)
             for row in rows:
                 try:
-                    self._take(row, lambda row=row: self._load(server, row))
+                    self._take(row, lambda watch, row=row: self._load(server, row, watch))
                 except (LoadError, cold.ColdError) as error:
                     self._failed([row], error)
         finally:
             server.stop()
 
-    def _take(self, row: Row, measure: Any) -> None:
+    def _take(self, row: Row, measure: Callable[[machine.NoiseWatch], Any]) -> None:
+        """Take a figure; ``measure`` enters the watch for as long as the figure is measured."""
+
         def once() -> Figure:
-            with machine.NoiseWatch() as watch:
-                found = measure()
+            watch = machine.NoiseWatch()
+            found = measure(watch)
             values = {metric.name: metric.read(found) for metric in row.metrics}
             doubt = loadgen.doubts(found) if row.load is not None else ""
             figure = Figure(
@@ -335,7 +346,7 @@ class Measurement:
                 return
             before = cost
 
-    def _load(self, server: Server, row: Row) -> dict[str, Any]:
+    def _load(self, server: Server, row: Row, watch: machine.NoiseWatch) -> dict[str, Any]:
         assert row.load is not None
         topic = f"bench-{row.name}-{time.monotonic_ns() % 10**9}"
         load, duration = row.load, self.options.duration
@@ -348,26 +359,29 @@ class Measurement:
                 raise LoadError(f"what fills the topic is in doubt: {doubt}")
         if row.cold:
             assert row.fill is not None
-            return self._load_cold(server, row, topic, row.fill.body * fill.count / 2**20)
-        return loadgen.run(
-            load,
-            _target(server),
-            topic=topic,
-            warmup_s=self.options.warm,
-            duration_s=duration,
-            create=row.fill is None,
-        )
+            backlog_mib = row.fill.body * fill.count / 2**20
+            return self._load_cold(server, row, topic, backlog_mib, watch)
+        with watch:
+            return loadgen.run(
+                load,
+                _target(server),
+                topic=topic,
+                warmup_s=self.options.warm,
+                duration_s=duration,
+                create=row.fill is None,
+            )
 
     def _load_cold(
-        self, server: Server, row: Row, topic: str, backlog_mib: float
+        self, server: Server, row: Row, topic: str, backlog_mib: float, watch: machine.NoiseWatch
     ) -> dict[str, Any]:
         """Read a backlog from the disk while a producer sends."""
         assert row.load is not None
         assert row.beside is not None
         left_mib = cold.drop(server.pids, server.store, cold.COLD_ENOUGH * backlog_mib)
-        found = loadgen.run_beside(
-            row.load, row.beside, _target(server), topic=topic, duration_s=30.0
-        )
+        with watch:
+            found = loadgen.run_beside(
+                row.load, row.beside, _target(server), topic=topic, duration_s=30.0
+            )
         if left_mib > COLD_CACHED_MAX * backlog_mib:
             raise LoadError(
                 f"{left_mib:.0f} MiB stayed in the page cache, beside a backlog of "

@@ -310,3 +310,12 @@ def make_topic(server: RocketServer, topic: str, *, queues: int) -> None:
         kit.ok(kit.create_topic(connection, topic, read=queues, write=queues))
     finally:
         connection.close()
+
+
+def message_count(server: RocketServer, topic: str, *, queues: int) -> int:
+    """Count the messages that the broker has put into a topic's queues."""
+    connection = Connection(("127.0.0.1", server.port), timeout=10.0)
+    try:
+        return sum(kit.max_offset(connection, topic, queue) for queue in range(queues))
+    finally:
+        connection.close()

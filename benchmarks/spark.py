@@ -37,7 +37,6 @@ import servers
 import spark_kernel
 import spark_memory
 from figures import Figure, Figures
-from processes import ProcessError
 from spark_data import make_large_log, make_parquet, make_store
 from spark_subjects import OF_ASYNC_BROKERS, OF_BROKERS, OF_FILES, Bench, Subject, fill
 from verdict import ROUNDS_MIN
@@ -50,6 +49,7 @@ FILES = Path("build/bench/spark")
 GB = 1000**3
 INTERPRETED_ROWS = 50_000
 NOISE_CORES_MAX = 0.3
+TOPIC_QUEUES = 8
 WARM_LOADS = (loadgen.Load(), loadgen.Load(batch=32, window=4))
 BATCH_BYTES = {1 << 20: 150, 16 << 20: 200}
 """Bounds of a batch, and how many MiB a worker may then take, itself included."""
@@ -119,7 +119,7 @@ def main() -> int:
     table = _markdown(results)
     results.path.with_suffix(".md").write_text(table)
     print(f"\n{table}\nsaved as {results.path.with_suffix('.md')}")
-    return 1 if results.doubts() else 0
+    return 1 if results.doubts() or results.missing() else 0
 
 
 def _options() -> argparse.Namespace:
@@ -130,7 +130,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--messages", type=int, help="default 1,000,000")
     parser.add_argument("--rounds", type=int, help=f"default {ROUNDS_MIN}, the least for verdicts")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"some of: {', '.join(PARTS)}")
-    parser.add_argument("--log-gb", type=float, help="of log for the memory's figure, default 4")
+    parser.add_argument(
+        "--log-gb", type=float, help="size of the log that the memory row reads, default 4"
+    )
     parser.add_argument("--save", metavar="NAME", help="name of the result files")
     parser.add_argument("--folder", type=Path, default=FILES)
     figures.add_run_arguments(parser, NOISE_CORES_MAX)
@@ -229,13 +231,7 @@ class Run:
         try:
             self.results.take(once)
         except Exception as error:  # whatever Spark raises: the other subjects still count
-            self._failed(f"round {number}, {variant}, {subject.name}", error)
-
-    def _failed(self, what: str, error: Exception) -> None:
-        failure = f"{what}: {type(error).__name__}: {error}"[:2000]
-        print(f"FAILED {failure}", file=sys.stderr, flush=True)
-        self.results.failures.append(failure)
-        self.results.save()
+            self.results.fail(number, str(variant), [subject.name], error)
 
     def _measure(
         self, bench: Bench, number: int, subjects: Sequence[Subject], variant: Variant
@@ -244,13 +240,13 @@ class Run:
             assert subject.measure is not None
             self._take(number, subject, variant, lambda each=subject: each.measure(bench))
 
-    def _warm_up(self, bench: Bench, subjects: Sequence[Subject]) -> None:
+    def _warm_up(self, bench: Bench, subjects: Sequence[Subject], variant: Variant) -> None:
         for subject in subjects:
             assert subject.measure is not None
             try:
                 subject.measure(bench)
             except Exception as error:  # as in _take
-                self._failed(f"warm-up, {subject.name}", error)
+                self.results.fail(0, str(variant), [subject.name], error)
 
     def _kernel(self) -> None:
         variant = Variant(socket="")
@@ -274,7 +270,7 @@ class Run:
         if not any(self._missing(OF_FILES, variant, number) for number in self._rounds()):
             return
         with self._bench("tcp") as bench:
-            self._warm_up(bench, OF_FILES)
+            self._warm_up(bench, OF_FILES, variant)
             for number in self._rounds():
                 self._measure(bench, number, OF_FILES, variant)
 
@@ -289,16 +285,18 @@ class Run:
                         ("ASYNC_FLUSH", OF_ASYNC_BROKERS),
                     ):
                         variant = Variant(server, flush)
-                        if not self._missing(subjects, variant, number):
+                        missing = self._missing(subjects, variant, number)
+                        if not missing:
                             continue
                         try:
                             with self._broker(bench, variant):
                                 if not is_warm:
-                                    self._warm_up(bench, OF_BROKERS)
+                                    self._warm_up(bench, OF_BROKERS, variant)
                                     is_warm = True
                                 self._measure(bench, number, subjects, variant)
-                        except ProcessError as error:
-                            self._failed(f"round {number}, {variant}", error)
+                        except Exception as error:  # as in _take
+                            names = [each.name for each in missing]
+                            self.results.fail(number, str(variant), names, error)
 
     def _sockets(self) -> None:
         """Some subjects again, with Spark talking to its workers through Unix sockets."""
@@ -307,13 +305,16 @@ class Run:
         files = Variant(socket="unix")
         ours = Variant(OURS, "SYNC_FLUSH", "unix")
         with self._bench("unix") as bench:
-            self._warm_up(bench, of_files)
+            self._warm_up(bench, of_files, files)
             for number in self._rounds():
                 self._measure(bench, number, of_files, files)
-            with self._broker(bench, ours):
-                self._warm_up(bench, of_brokers)
-                for number in self._rounds():
-                    self._measure(bench, number, of_brokers, ours)
+            try:
+                with self._broker(bench, ours):
+                    self._warm_up(bench, of_brokers, ours)
+                    for number in self._rounds():
+                        self._measure(bench, number, of_brokers, ours)
+            except Exception as error:  # as in _take
+                self.results.fail(1, str(ours), [each.name for each in of_brokers], error)
 
     def _memory(self) -> None:
         """Read a large log in sessions of their own, as workers keep what they once needed."""
@@ -376,11 +377,16 @@ class Run:
             bench.name_servers = f"127.0.0.1:{broker.namesrv_port}"
             bench.topic, bench.writes = "bench-read", "bench-write"
             for topic in (bench.topic, bench.writes):
-                servers.make_topic(broker, topic, queues=8)
+                servers.make_topic(broker, topic, queues=TOPIC_QUEUES)
+            bench.topic_count = lambda topic: servers.message_count(
+                broker, topic, queues=TOPIC_QUEUES
+            )
             fill(bench)
             bench.batches = "bench-batches"
             one_by_one = loadgen.Load(conns=1, window=1, count=1000)
-            loadgen.run(one_by_one, target, topic=bench.batches, warmup_s=0, duration_s=60)
+            sent = loadgen.run(one_by_one, target, topic=bench.batches, warmup_s=0, duration_s=60)
+            if doubt := loadgen.doubts(sent, at_least=one_by_one.count):
+                raise loadgen.LoadError(f"the topic of the batches is in doubt: {doubt}")
             yield
         finally:
             broker.stop()
@@ -402,7 +408,8 @@ def _interpreted_rate(store: Path) -> float:
 def _markdown(results: Figures) -> str:
     lines = figures.head_lines("Our Spark formats beside Spark's own", results)
     lines += [
-        "- messages have 128 bytes; a rate counts the rows that a query returns or writes",
+        "- messages have 128 bytes; a rate counts the rows that a query returned or wrote, and "
+        "another number than that of the messages is a failure",
         "- x: how many times better CometMQ's figure is, in the same round, than that of Spark's "
         f"own source (in our row) or of {REFERENCE} (in its row)",
         "- Targets with x are ratios to Spark's own source. Others are values, because nothing of "
@@ -415,9 +422,7 @@ def _markdown(results: Figures) -> str:
         for name, facts in results.servers.items():
             if results.values(subject.name, name, "figure"):
                 lines.append(_table_line(results, subject, name, facts))
-    lines += ["", *figures.noise_lines(results)]
-    if found := results.doubts():
-        lines += ["", "## Figures in doubt", "", *[f"- {doubt}" for doubt in found]]
+    lines += ["", *figures.noise_lines(results), *figures.doubt_lines(results)]
     return "\n".join(lines) + "\n"
 
 
@@ -456,7 +461,8 @@ def _table_line(results: Figures, subject: Subject, variant: str, facts: dict[st
         FLUSHES[flush],
         SOCKETS.get(facts["socket"], "-"),
         ", ".join(warm),
-        f"{figures.cell(values.values(), more_is_better=better)} {subject.unit}",
+        figures.cell(values.values(), rounds=results.rounds, more_is_better=better)
+        + f" {subject.unit}",
         figures.cell(times, more_is_better=True, sign="x") if times else "",
         target,
     ]

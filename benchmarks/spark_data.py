@@ -25,6 +25,7 @@ from cometmq.store import MessageStore, StoreSettings
 BODY_BYTES = 128
 TOPICS = ("orders", "payments", "shipments", "refunds")
 WEIGHTS = (60, 30, 8, 2)
+SEED = 5
 QUEUES = 8
 COLUMNS = log_columns(properties=True, validate=False)
 LARGE_BODIES = (128, 1024, 4096, 16_384, 131_072)
@@ -48,9 +49,18 @@ def make_store(root: Path, messages: int) -> None:
     done.touch()
 
 
+def messages_of(topic: str, messages: int) -> int:
+    """Count the messages that a topic has among those of a store."""
+    return _topics(random.Random(SEED), messages).count(topic)
+
+
+def _topics(chance: random.Random, count: int) -> list[str]:
+    return chance.choices(TOPICS, WEIGHTS, k=count)
+
+
 def _messages(count: int) -> Iterator[tuple[tuple[str, int, bytes, bytes], dict[str, Any]]]:
-    chance = random.Random(5)
-    topics = chance.choices(TOPICS, WEIGHTS, k=count)
+    chance = random.Random(SEED)
+    topics = _topics(chance, count)
     body = chance.randbytes(4096)
     for number, topic in enumerate(topics):
         properties = encode_properties(

@@ -1,4 +1,9 @@
-"""What is measured of Spark: each subject does its work once and says how fast that was."""
+"""What is measured of Spark: each subject does its work once and says how fast that was.
+
+A rate counts the rows that the query returned or wrote, after the clock has stopped. Another count
+than that of the messages that were made is a `CountError`, and there is no rate. Scans of our
+formats and of Spark's own are counted alike, by a metric of the plan (`DataFrame.observe`).
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from spark_data import TOPICS
+import pyarrow.parquet as pq
+from spark_data import TOPICS, messages_of
 
 FEW = "queue_id int, queue_offset bigint, store_timestamp timestamp, store_size int, topic string"
 WARM_BATCHES, BATCHES = 15, 30
 BATCHES_WITHIN_S = 900.0
+QUEUES_FILLED_WITHIN_S = 10.0
+"""Queues are filled shortly after a message is acknowledged."""
+
+
+class CountError(Exception):
+    """A query returned or wrote another number of rows than it had to."""
 
 
 @dataclass
@@ -32,6 +44,8 @@ class Bench:
     """A topic to write to."""
     batches: str = ""
     """A topic whose first queue has a message for each micro-batch."""
+    topic_count: Callable[[str], int] = lambda _: 0
+    """How many messages the broker's queues of a topic hold."""
     numbers: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -74,10 +88,61 @@ class Subject:
     """The subject that does the same by Spark's own means; the ratio to it is shown."""
 
 
-def _rate(rows: int, work: Callable[[], object]) -> float:
+def _rate(expected: int, work: Callable[[], object], count: Callable[[], int]) -> float:
+    """Time the work and count what it did, which is no part of the time.
+
+    Raises:
+        CountError: it did not do all, or too much.
+    """
     began = time.perf_counter()
     work()
-    return rows / (time.perf_counter() - began) / 1e3
+    took_s = time.perf_counter() - began
+    return _checked(count(), expected, "rows returned or written") / took_s / 1e3
+
+
+def _checked(count: int, expected: int, what: str) -> int:
+    if count != expected:
+        raise CountError(f"met {count} {what}, expected {expected}")
+    return count
+
+
+def _scan_rate(expected: int, load: Callable[[], Any]) -> float:
+    """Time a query whose rows are discarded, and count them on their way to the sink."""
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import count, lit
+
+    seen = Observation()
+    rows = count(lit(1)).alias("rows")
+    return _rate(
+        expected, lambda: _discard(load().observe(seen, rows)), lambda: int(seen.get["rows"])
+    )
+
+
+def _group_rate(expected: int, load: Callable[[], Any]) -> float:
+    """Time a count by tag, and add up the counts."""
+    groups: list[Any] = []
+    return _rate(
+        expected,
+        lambda: groups.extend(load().groupBy("tags").count().collect()),
+        lambda: sum(group["count"] for group in groups),
+    )
+
+
+def _files_rate(expected: int, to: Path, write: Callable[[], object]) -> float:
+    """Time a query that writes Parquet, and add up what the files' footers say."""
+    return _rate(
+        expected,
+        write,
+        lambda: sum(pq.read_metadata(path).num_rows for path in to.rglob("*.parquet")),
+    )
+
+
+def _stored(bench: Bench, topic: str, expected: int) -> int:
+    """Count a topic's messages, once its queues are filled."""
+    deadline = time.monotonic() + QUEUES_FILLED_WITHIN_S
+    while (found := bench.topic_count(topic)) < expected and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
 
 
 def _discard(frame: Any) -> None:
@@ -102,71 +167,67 @@ def _parquet(bench: Bench, *left_out: str) -> Any:
 
 def log_scan(bench: Bench) -> float:
     """Scan the log, all columns but the properties."""
-    return _rate(bench.messages, lambda: _discard(_log(bench)))
+    return _scan_rate(bench.messages, lambda: _log(bench))
 
 
 def log_scan_properties(bench: Bench) -> float:
     """Scan the log with the map of properties."""
-    return _rate(bench.messages, lambda: _discard(_log(bench, includeProperties="true")))
+    return _scan_rate(bench.messages, lambda: _log(bench, includeProperties="true"))
 
 
 def log_scan_few(bench: Bench) -> float:
     """Scan five columns of the log, chosen by a schema."""
-    return _rate(bench.messages, lambda: _discard(_log(bench, FEW)))
+    return _scan_rate(bench.messages, lambda: _log(bench, FEW))
 
 
 def log_group(bench: Bench) -> float:
     """Count the log's messages by tag."""
-    return _rate(bench.messages, lambda: _discard(_log(bench).groupBy("tags").count()))
+    return _group_rate(bench.messages, lambda: _log(bench))
 
 
 def log_one_topic(bench: Bench) -> float:
     """Find the 2 % of the messages that one topic has; only returned rows count."""
     frame = _log(bench, subscribe=TOPICS[-1])
-    if "one topic" not in bench.numbers:
-        bench.numbers["one topic"] = frame.count()
-    return _rate(bench.numbers["one topic"], lambda: _discard(frame))
+    return _scan_rate(messages_of(TOPICS[-1], bench.messages), lambda: frame)
 
 
 def parquet_one_topic(bench: Bench) -> float:
     """The same by Spark's own source, which filters; only returned rows count."""
     frame = _parquet(bench, "properties").where(f"topic = '{TOPICS[-1]}'")
-    if "one topic" not in bench.numbers:
-        bench.numbers["one topic"] = frame.count()
-    return _rate(bench.numbers["one topic"], lambda: _discard(frame))
+    return _scan_rate(messages_of(TOPICS[-1], bench.messages), lambda: frame)
 
 
 def parquet_scan_few(bench: Bench) -> float:
     """The same five columns by Spark's own source."""
     names = [column.split()[0] for column in FEW.split(", ")]
-    return _rate(bench.messages, lambda: _discard(_parquet(bench).select(*names)))
+    return _scan_rate(bench.messages, lambda: _parquet(bench).select(*names))
 
 
 def parquet_scan(bench: Bench) -> float:
     """The same scan of a Parquet copy, by Spark's own source."""
-    return _rate(bench.messages, lambda: _discard(_parquet(bench, "properties")))
+    return _scan_rate(bench.messages, lambda: _parquet(bench, "properties"))
 
 
 def parquet_scan_properties(bench: Bench) -> float:
     """The same with the properties."""
-    return _rate(bench.messages, lambda: _discard(_parquet(bench)))
+    return _scan_rate(bench.messages, lambda: _parquet(bench))
 
 
 def parquet_group(bench: Bench) -> float:
     """The same count by Spark's own source."""
-    return _rate(bench.messages, lambda: _discard(_parquet(bench).groupBy("tags").count()))
+    return _group_rate(bench.messages, lambda: _parquet(bench))
 
 
 def parquet_copy(bench: Bench) -> float:
     """Copy the Parquet files through Spark."""
-    to = str(bench.fresh("parquet-copy"))
-    return _rate(bench.messages, lambda: _parquet(bench).write.parquet(to))
+    to = bench.fresh("parquet-copy")
+    return _files_rate(bench.messages, to, lambda: _parquet(bench).write.parquet(str(to)))
 
 
 def log_to_parquet(bench: Bench) -> float:
     """Write the log as Parquet through Spark's writer."""
-    to, frame = str(bench.fresh("log-copy")), _log(bench, includeProperties="true")
-    return _rate(bench.messages, lambda: frame.write.parquet(to))
+    to, frame = bench.fresh("log-copy"), _log(bench, includeProperties="true")
+    return _files_rate(bench.messages, to, lambda: frame.write.parquet(str(to)))
 
 
 def archive(bench: Bench) -> float:
@@ -174,33 +235,43 @@ def archive(bench: Bench) -> float:
     from cometmq.spark.pipelines.archive import ArchiveSettings
     from cometmq.spark.pipelines.archive import archive as run
 
-    settings = ArchiveSettings(
-        store=bench.store, broker_name="broker-a", to=str(bench.fresh("archive"))
-    )
-    return _rate(bench.messages, lambda: run(bench.spark, settings))
+    to = bench.fresh("archive")
+    settings = ArchiveSettings(store=bench.store, broker_name="broker-a", to=str(to))
+    return _files_rate(bench.messages, to, lambda: run(bench.spark, settings))
 
 
 def topic_scan(bench: Bench) -> float:
     """Read the topic through its broker."""
-    return _rate(bench.messages, lambda: _discard(_topic(bench)))
+    return _scan_rate(bench.messages, lambda: _topic(bench))
 
 
 def topic_scan_properties(bench: Bench) -> float:
     """Read the topic with the properties."""
-    return _rate(bench.messages, lambda: _discard(_topic(bench, includeProperties="true")))
+    return _scan_rate(bench.messages, lambda: _topic(bench, includeProperties="true"))
 
 
 def topic_write(bench: Bench) -> float:
     """Write Parquet rows to a topic, all acknowledgements awaited."""
     paths, rows = bench.some_parquet()
     frame = bench.spark.read.parquet(*paths).select("body", "tags", "keys")
-    return _rate(rows, lambda: _write(bench, frame, bench.writes))
+    before = bench.topic_count(bench.writes)
+    return _rate(
+        rows,
+        lambda: _write(bench, frame, bench.writes),
+        lambda: _stored(bench, bench.writes, before + rows) - before,
+    )
 
 
 def fill(bench: Bench) -> None:
-    """Write all messages to the topic that is read later."""
+    """Write all messages to the topic that is read later.
+
+    Raises:
+        CountError: the topic has another number of messages then.
+    """
     frame = bench.spark.read.parquet(bench.parquet).select("body", "tags", "keys")
     _write(bench, frame, bench.topic)
+    found = _stored(bench, bench.topic, bench.messages)
+    _checked(found, bench.messages, f"messages in topic {bench.topic}")
 
 
 def _write(bench: Bench, frame: Any, topic: str) -> None:

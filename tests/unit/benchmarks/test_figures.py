@@ -1,12 +1,15 @@
 import dataclasses
 from types import SimpleNamespace
 
+import machine
 import pytest
 from figures import (
     REPEATS_MAX,
     Figure,
     Figures,
     available,
+    cell,
+    doubt_lines,
     head_lines,
     noise_lines,
     ratios,
@@ -16,7 +19,7 @@ from figures import (
 from machine import Noise
 
 QUIET, LOUD = Noise(0.0, 0.1), Noise(0.2, 0.3)
-FACTS = {"cores": "2", "commit": "abc"}
+FACTS = {"cores": "2", "commit": machine.commit()}
 
 
 def make(path, **changes):
@@ -94,12 +97,36 @@ def test_a_figure_in_doubt_counts_for_nothing_and_is_not_repeated_until_it_pleas
 
 
 def test_what_failed_is_taken_again_and_stays_listed_when_a_run_is_continued(figures, tmp_path):
-    figures.failures.append("round 1, cometmq, send: the generator ended with 1")
-    figures.save()
+    figures.fail(1, "cometmq", ["send"], OSError("the generator ended with 1"))
     again = make(tmp_path, noise_max=0.3)
     again.resume()
     assert not again.has(1, "cometmq", "send")
     assert again.is_in_doubt("send", "cometmq")
+    assert again.doubts() == ["round 1, cometmq, send: OSError: the generator ended with 1"]
+
+
+def test_a_doubt_is_not_excused_by_noise(figures):
+    lost = dataclasses.replace(figure(noise=LOUD), doubt="verify=MISMATCH")
+    figures.take(measured(lost, figure(rate=2.0)))
+    assert figures.is_in_doubt("send", "cometmq")
+    assert "- round 1, cometmq, send: verify=MISMATCH" in doubt_lines(figures)
+
+
+def test_a_figure_that_stayed_noisy_is_named_and_its_cell_counts_the_rounds(figures):
+    figures.take(lambda: figure(noise=LOUD))
+    figures.take(measured(figure(2, rate=2.0)))
+    assert figures.missing() == ["round 1, cometmq, send"]
+    assert "- round 1, cometmq, send" in doubt_lines(figures)
+    found = figures.values("send", "cometmq", "rate").values()
+    assert cell(found, rounds=figures.rounds, more_is_better=True) == "2.00 [1 of 2 rounds]"
+    assert cell([2.0] * 5, rounds=6, more_is_better=True) == "2.00 (2.00)"
+
+
+def test_no_figure_is_taken_from_a_tree_that_changed(tmp_path):
+    figures = make(tmp_path, machine=FACTS | {"commit": "another"}, noise_max=0.3)
+    with pytest.raises(SystemExit, match="the tree was another when the benchmark began"):
+        figures.take(measured(figure()))
+    assert figures.taken == []
 
 
 def test_a_server_whose_tool_is_missing_is_left_out(capsys):
@@ -108,7 +135,9 @@ def test_a_server_whose_tool_is_missing_is_left_out(capsys):
             pytest.skip("needs go")
 
     servers = [SimpleNamespace(name=name) for name in ("cometmq", "nats")]
-    assert [each.name for each in available(servers, prepare)] == ["cometmq"]
+    found, left_out = available(servers, prepare)
+    assert [each.name for each in found] == ["cometmq"]
+    assert left_out == ["nats: needs go"]
     assert "left out: nats: needs go" in capsys.readouterr().err
 
 
@@ -132,7 +161,7 @@ def test_each_round_begins_with_another_server():
 
 
 def test_a_target_shows_no_verdict_before_five_rounds():
-    assert target_cell([5.0] * 4, 4, more_is_better=True, sign="x") == "≥ x4"
+    assert target_cell([5.0] * 4, 4, more_is_better=True, sign="x") == "≥ x4 no verdict"
     assert target_cell([5.0] * 5, 4, more_is_better=True, sign="x") == "≥ x4 met"
     assert target_cell([5.0] * 5, 4, more_is_better=False) == "≤ 4 missed"
 
@@ -140,5 +169,5 @@ def test_a_target_shows_no_verdict_before_five_rounds():
 def test_a_dirty_tree_is_marked(tmp_path):
     dirty = make(tmp_path, machine=FACTS | {"commit": "abc-dirty"}, noise_max=0.3)
     assert any("no result" in line for line in head_lines("T", dirty))
-    clean = make(tmp_path, noise_max=0.3)
+    clean = make(tmp_path, machine=FACTS | {"commit": "abc"}, noise_max=0.3)
     assert not any("no result" in line for line in head_lines("T", clean))

@@ -33,7 +33,7 @@ check: setup-spark ## formatting, lint, types and layers
 quick: compile ## the unit tests without Spark on the compiled build, in less than a minute
 	@$(BIN)/python tests/run.py --tier quick
 
-test: compile ## a real check of every promise on the compiled build; unit tests interpreted as well
+test: compile ## a real check of every guarantee on the compiled build; unit tests interpreted as well
 	@$(BIN)/python tests/run.py
 
 test-all: compile ## everything: every test on every cluster and build, long random rounds
@@ -42,13 +42,13 @@ test-all: compile ## everything: every test on every cluster and build, long ran
 bench: compile ## compare with other brokers, an hour: BENCH='--quick' for a few minutes, '--help' for more
 	@$(BIN)/python benchmarks/run.py $(BENCH)
 
-bench-client: compile ## compare the client with Java's and the C++ client's: BENCH='--quick' for less
+bench-client: compile ## compare the client with the Java and the C++ client: BENCH='--quick' for less
 	@$(BIN)/python benchmarks/client.py $(BENCH)
 
 bench-spark: compile setup-spark ## compare the Spark formats with Spark's Parquet source: BENCH='--quick' for less
 	@$(BIN)/python benchmarks/spark.py $(BENCH)
 
-docs: compile setup-spark ## check the links of the documentation, run its examples but those of Spark
+docs: compile setup-spark ## check links and generated pages, run the examples without Spark
 	@$(BIN)/python -m pytest -q tests/unit/docs tests/integration/test_docs.py
 
 demo: setup-core ## send, receive, kill the server with SIGKILL, lose nothing; needs no compiler

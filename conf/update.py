@@ -12,9 +12,10 @@ from cometmq.system.settings_sample import sample
 
 FOLDER = Path(__file__).parent
 RULES = (
-    "Java properties: key=value, one a line; # begins a comment. Every key stands here at its"
-    " default: take the # away to set it. Keys that RocketMQ has and that have no effect here are"
-    " named in one warning at the start, unknown keys stop it."
+    "Java properties: key=value, one a line; # begins a comment. Every key stands here with its"
+    " default: take the # away to set it. An empty default means none, unless the comment states"
+    " one. Keys that RocketMQ has and that have no effect here are named in one warning at the"
+    " start, unknown keys stop it."
 )
 NETWORK: dict[str, list[type]] = {"network": [RemotingSettings], "TLS": [TlsSettings]}
 PARTS: dict[str, dict[str, list[type]]] = {

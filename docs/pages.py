@@ -31,7 +31,9 @@ FUNCTION = re.compile(r"<function (\w+) at 0x[0-9a-f]+>")
 MEMBER = re.compile(r"<(\w+\.\w+): (?:[^<>]|<[^<>]*>)*>")
 MODULE = re.compile(r"\b(?:[a-z_]+\.)+(?=\w)")
 LINE_CHARS_MAX = 96
-MACHINE_DEFAULT = "(the machine's)"
+MACHINE_DEFAULT = "(see meaning)"
+MADE = "<!-- Made by docs/pages.py from docstrings and docs/reference/parts: change those. -->\n\n"
+"""The first line of every generated page."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +108,7 @@ CLIENT_PAGES = (
     ClientPage(
         "assignment.md",
         "Queue assignment and offset stores",
-        "How the members of a group divide the queues, and where the group keeps its offsets.",
+        "How a group allocates queues to its members, and where it keeps its offsets.",
         (
             *("AllocationStrategy", "Averagely", "AveragelyByCircle", "ConsistentHash"),
             *("ByConfiguration", "MachineRoom", "MachineRoomNearby", "OffsetStore"),
@@ -147,7 +149,7 @@ def wanted(kept: Callable[[Path], bool] = is_any) -> Iterator[tuple[Path, str]]:
     """Give each page that is kept and has a made part, and the text it should have."""
     for path, make in GENERATED.items():
         if kept(path):
-            yield path, make()
+            yield path, (MADE if path.suffix == ".md" else "") + make()
     for path in pages():
         text = path.read_text()
         if path not in GENERATED and kept(path) and INCLUDE.search(text):
@@ -180,9 +182,10 @@ def configuration_page() -> str:
         "# Configuration",
         "",
         "The keys of `broker.conf` and `namesrv.conf`, in the format of Java properties files. The",
-        "names are RocketMQ's; keys in *italics* exist only in CometMQ. A request can change",
-        "**live** keys while the server runs. [Configure](../howto/configure.md) shows how to use",
-        "the files.",
+        "names are RocketMQ's. Keys in *italics* are not in RocketMQ's files: there `tls.*` and",
+        "`com.rocketmq.remoting.*` are system properties of Java, and the others exist only in",
+        "CometMQ. A request can change **live** keys while the server runs.",
+        "[Configure](../howto/configure.md) shows how to use the files.",
     ]
     parts = {
         "Broker": BrokerSettings,
@@ -225,9 +228,11 @@ def cli_page() -> str:
     lines = [
         "# Commands",
         "",
-        "`cometmq --help` and `cometmq COMMAND --help` print the same. A server prints one line",
-        "that starts with `ready`, logs to standard error, and stops in good order on SIGTERM",
-        "or Ctrl-C. Exit codes: 0 done, 1 failed, 2 wrong usage.",
+        "`cometmq --help` and `cometmq COMMAND --help` show the same commands and options;",
+        "`cometmq pipeline --help` lists the pipelines. A server prints one line that starts with",
+        "`ready`, logs to standard error, and stops in good order on SIGTERM or Ctrl-C. Exit",
+        "codes: 0 success; 1 failure, or a finding of `store verify`; 2 wrong usage.",
+        "[Pipelines](spark-pipelines.md) have their own exit codes.",
         "",
         "`cometmq --install-completion` adds completion of commands and options to your shell.",
     ]
@@ -256,7 +261,10 @@ def _parameters(command: Any) -> Iterator[str]:
 
 def _parameter(parameter: Any) -> tuple[str, str, str]:
     is_option = parameter.param_type_name == "option"
-    name = " ".join(f"`{text}`" for text in parameter.opts) if is_option else parameter.name.upper()
+    if is_option:
+        name = " ".join(f"`{text}`" for text in parameter.opts)
+    else:
+        name = parameter.metavar or parameter.name.upper()
     shown = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
     if callable(shown) or shown is None or shown is False or shown == "" or parameter.required:
         shown = ""
@@ -385,8 +393,8 @@ def client_sample() -> str:
 
     lines = [
         "# Settings of CometMQ's client. Name this file in COMETMQ_CONFIG, or pass it as config=.",
-        "# Every line is at its default; what is not set here may come from the environment, and",
-        "# keywords and settings objects win over both.",
+        "# Every line is at its default. Environment variables, settings objects and keywords take",
+        "# precedence over this file.",
     ]
     for kind in client_settings():
         lines += ["", f"[{kind.section}]"]
@@ -494,7 +502,8 @@ def _methods(thing: type) -> Iterator[tuple[str, Any]]:
         if base is not thing and not base.__module__.startswith("cometmq."):
             continue
         for name, member in vars(base).items():
-            is_call = inspect.isfunction(member) or isinstance(member, (classmethod, property))
+            kinds = (classmethod, staticmethod, property)
+            is_call = inspect.isfunction(member) or isinstance(member, kinds)
             if is_call and not name.startswith("_") and name not in seen:
                 seen.add(name)
                 yield name, member

@@ -36,6 +36,9 @@ OWN_COLUMNS = {
 
 CONNECTION = "cometmq.spark.options.connection.ConnectionOptions"
 
+SEVERAL = "values separated by semicolons; the option may be repeated"
+"""What is expected of an option of a pipeline that has several values."""
+
 
 def formats_page() -> str:
     """All formats: their columns, their options, their errors."""
@@ -160,7 +163,8 @@ def _settings(kind: type) -> Iterator[str]:
             yield _row(f"`{name}`, `{off}`", default, "", text)
             continue
         default = f"`{shown}`" if shown and not setting.depends_on_machine else ""
-        yield _row(f"`{name}`", default, setting.expectation, text)
+        expected = SEVERAL if setting.kind == tuple[str, ...] else setting.expectation
+        yield _row(f"`{name}`", default, expected, text)
 
 
 def _texts(kind: type) -> dict[str, str]:

@@ -37,7 +37,7 @@ class BrokerSettings:
     """The name that a master and its slaves share. Default: the host name."""
 
     broker_id: int = setting(0, key="brokerId", low=0, high=2**31 - 1)
-    """0 is the master; slaves have ids above 0."""
+    """0 is the master; slaves have ids above 0. This release has no replication."""
 
     broker_ip1: str = setting("", key="brokerIP1")
     """The address that name servers give to clients. Default: the listen address, or the address of
@@ -137,8 +137,7 @@ class BrokerSettings:
     send_queue_capacity: int = setting(
         10_000, key="sendThreadPoolQueueCapacity", low=1, high=10_000_000
     )
-    """Maximum number of sends that wait for the disk or a slave; further sends are refused as busy.
-    """
+    """Maximum number of sends that wait for the disk; further sends are refused as busy."""
 
     wait_time_in_send_queue_ms: int = setting(
         200, key="waitTimeMillsInSendQueue", unit="ms", low=1, high=600_000, remote=True
@@ -164,7 +163,9 @@ class BrokerSettings:
     """Maximum number of held pulls; further pulls get a response at once."""
 
     slave_read_enable: bool = setting(False, key="slaveReadEnable", remote=True)
-    """Whether consumers with a large lag are redirected to a slave."""
+    """Whether consumers with a large lag are redirected to a slave. This release has no
+    replication.
+    """
 
     lite_pull_message_enable: bool = setting(True, key="litePullMessageEnable", remote=True)
     """Whether lite pull consumers are allowed."""

@@ -55,7 +55,7 @@ class BrokerCalls:
         try:
             return check(answer)
         except ResponseError as error:
-            error.add_note(f"answered by {address}")
+            error.add_note(f"response of {address}")
             raise
 
     async def call_raw(

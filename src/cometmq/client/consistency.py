@@ -1,7 +1,7 @@
 """Compares this member's subscriptions with those of the other members of its group.
 
 All members of a group must have the same subscriptions. A broker uses one subscription per group,
-and the group also divides queues among members that do not read them. CometMQ's broker returns the
+and the group also allocates queues to members that do not read them. CometMQ's broker returns the
 subscriptions of each member. RocketMQ's broker returns only the group's table, which the last
 heartbeat overwrites.
 
@@ -48,6 +48,7 @@ class Difference:
     client_id: str
     """The other member; empty if the broker returns only the group's subscription."""
     topic: str
+    """The topic."""
     theirs: str | None
     """The other expression; None if the other member does not subscribe to the topic."""
     mine: str | None

@@ -123,7 +123,9 @@ class SendAttempt:
     """One failed attempt of a send: its broker and its error."""
 
     broker_name: str
+    """The broker of the attempt."""
     error: CometError
+    """The error that ended it."""
     maybe_stored: bool
     """Whether the request may have reached the broker before the attempt failed."""
 

@@ -36,9 +36,9 @@ class ConsumedInOrder(Enum):
     SUSPEND = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
     """Redeliver the message after a pause, before any other message of the queue."""
     COMMIT = "COMMIT"
-    """Commit this message and all open ones; only with `auto_commit` off."""
+    """Commit this message and all uncommitted ones; only with `auto_commit` off."""
     ROLLBACK = "ROLLBACK"
-    """Redeliver this message and all open ones; only with `auto_commit` off."""
+    """Redeliver this message and all uncommitted ones; only with `auto_commit` off."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,9 @@ class ConsumeContext:
     """The group and queue of one handler call, and options for its result."""
 
     group: str
+    """The consumer group."""
     queue: MessageQueue
+    """The queue of the messages."""
     delay_level: int = 0
     """Delay level for redelivery: a level of the broker, 0 for the broker's choice, -1 to
     dead-letter the messages at once."""
@@ -59,9 +61,11 @@ class OrderedContext:
     """The group and queue of one ordered handler call, and options for its result."""
 
     group: str
+    """The consumer group."""
     queue: MessageQueue
+    """The queue of the messages."""
     auto_commit: bool = True
-    """If False, messages stay open until a call returns COMMIT or ROLLBACK."""
+    """If False, messages stay uncommitted until a call returns COMMIT or ROLLBACK."""
     suspend_ms: int | None = None
     """Pause before redelivery, 10 to 30,000 ms; None for the setting."""
 

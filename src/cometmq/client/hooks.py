@@ -25,10 +25,15 @@ class SendKind(IntEnum):
     """The kind of a sent message; traces contain the numbers."""
 
     NORMAL = 0
+    """None of the other kinds."""
     TRANSACTION_HALF = 1
+    """A half message of a transaction."""
     TRANSACTION_COMMIT = 2
+    """The commit of a transaction; only in traces."""
     DELAYED = 3
+    """A delayed message."""
     ORDERED = 4
+    """RocketMQ's kind for ordered messages; the client does not set it."""
 
 
 @dataclass(slots=True)
@@ -36,23 +41,31 @@ class SendContext:
     """One send, from the call to its end, with all its attempts."""
 
     group: str
+    """The producer group."""
     client_id: str
+    """The client id."""
     messages: Sequence[Message]
     """The message, or the messages of a batch. `before_send` may add properties."""
     kind: SendKind = SendKind.NORMAL
+    """The kind of the message."""
     oneway: bool = False
+    """Whether the send expects no response."""
     message_id: str = ""
     """The unique id, for a batch all ids joined by commas; set before the first attempt."""
     namespace: str = ""
+    """The client's namespace; empty for none."""
     queue: MessageQueue | None = None
     """The target queue of the current attempt."""
     address: str = ""
     """The broker's address in the current attempt."""
     tries: int = 0
+    """The number of attempts so far."""
     cost_ms: float = 0.0
     """Duration of the current attempt; in `after_send`, of the whole send."""
     receipt: SendReceipt | None = None
+    """The receipt of the current attempt, or None; in `after_send`, of the send."""
     error: BaseException | None = None
+    """The error of the current attempt, or None; in `after_send`, of the send."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Data that a hook stores for its later calls."""
 
@@ -81,10 +94,15 @@ class ConsumeEnd(IntEnum):
     """The result of a handler call; traces contain the numbers."""
 
     SUCCESS = 0
+    """The messages are consumed."""
     TIMEOUT = 1
+    """The handler ran longer than the setting ``consume_minutes_max``."""
     EXCEPTION = 2
+    """The handler raised an exception other than `ConsumeLater`."""
     RETURNED_NOTHING = 3
+    """RocketMQ's result for a listener that returns null; the client does not set it."""
     FAILED = 4
+    """The handler requested a redelivery, by its result or with `ConsumeLater`."""
 
 
 @dataclass(slots=True)
@@ -92,14 +110,23 @@ class DeliveryContext:
     """One handler call."""
 
     group: str
+    """The consumer group."""
     client_id: str
+    """The client id."""
     queue: MessageQueue
+    """The queue of the messages."""
     messages: Sequence[StoredMessage]
+    """The messages of the call."""
     ordered: bool = False
+    """Whether the consumer keeps the order of each queue."""
     namespace: str = ""
+    """The client's namespace; empty for none."""
     cost_ms: float = 0.0
+    """Duration of the call; set in `after`."""
     end: ConsumeEnd | None = None
+    """The result of the call; set in `after`."""
     error: BaseException | None = None
+    """What the handler raised, or None; set in `after`."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Data that a hook stores for its later calls."""
 
@@ -133,13 +160,21 @@ class EndContext:
     """The end of a transaction, as this client reported it to the broker."""
 
     group: str
+    """The producer group."""
     message: Message | StoredMessage
+    """The message that was sent; after a check, the half message from the broker."""
     message_id: str
+    """The unique id of the message."""
     transaction_id: str
+    """The id of the transaction."""
     address: str
+    """The broker's address."""
     state: LocalState
+    """The state of the local transaction."""
     from_check: bool = False
+    """Whether the broker requested the state with a check."""
     namespace: str = ""
+    """The client's namespace; empty for none."""
 
 
 class EndTransactionHook:

@@ -61,8 +61,8 @@ class ClientInstance(Lifetime):
     """The connections, routes and heartbeats of one client.
 
     Args:
-        name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, those of the
-            settings, of ``NAMESRV_ADDR``, or of the HTTP endpoint are used.
+        name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the setting
+            ``name_servers`` is used.
         settings: the client's settings; other settings come from the environment and a file.
         tls: the context for TLS connections to all servers; None uses the settings.
         hooks: run around every request. A signing hook must be the last one.

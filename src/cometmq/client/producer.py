@@ -56,8 +56,8 @@ class Producer(Lifetime):
     """Sends messages to the brokers of a cluster.
 
     Args:
-        name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the settings
-            and then the environment are used.
+        name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the setting
+            ``name_servers`` is used.
         group: the producer group. Producers that do the same work use the same group name.
         settings: the settings of the producer.
         client: the settings of its connections.

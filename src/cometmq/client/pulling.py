@@ -50,7 +50,9 @@ class PullResult:
     """The result of one pull."""
 
     status: PullStatus
+    """Whether messages were found."""
     messages: list[StoredMessage]
+    """The messages, in the order of the queue."""
     next_offset: QueueOffset
     """The offset for the next pull of the queue."""
     min_offset: QueueOffset

@@ -42,6 +42,7 @@ class SendReceipt:
     """Where and under which id a broker has stored a message or a batch."""
 
     status: SendStatus
+    """How safely the message is stored."""
     message_id: str
     """The unique id, made by the client; for a batch all ids, joined by commas."""
     offset_message_id: str
@@ -52,7 +53,9 @@ class SendReceipt:
     """The queue offset (of a batch's first message). For a delayed message, the offset in the
     schedule topic."""
     transaction_id: str | None = None
+    """The transaction id that the broker returned, if any."""
     region_id: str = "DefaultRegion"
+    """The broker's region, which traces contain."""
     traced: bool = True
     """Whether the broker asks for traces of this message."""
     recall_handle: str | None = None

@@ -87,8 +87,8 @@ def lease(
     """Find or make the instance that an object with these settings uses.
 
     Args:
-        name_servers: ``host:port;host:port``, or a sequence of addresses; empty for those of the
-            settings, of ``NAMESRV_ADDR``, or of the HTTP endpoint.
+        name_servers: ``host:port;host:port``, or a sequence of addresses; empty for the setting
+            ``name_servers``.
         settings: those of a new instance; one that is shared keeps its own.
         instance: use this one, which the caller starts and closes.
         keep_name: keep the instance name ``DEFAULT``, so that the client id stays the same after a

@@ -37,8 +37,11 @@ class Credentials:
     """An account and its secret. ``repr`` shows neither the secret nor the token."""
 
     access_key: str
+    """The name of the account."""
     secret_key: str = field(repr=False)
+    """The secret, which is never sent."""
     token: str = field(default="", repr=False)
+    """The token of a temporary account; empty for none."""
 
     def __post_init__(self) -> None:
         """Check that there is something to sign with.

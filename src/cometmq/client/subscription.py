@@ -27,7 +27,9 @@ class Filter:
     """Selects messages of a topic. Make one with `tags` or `sql`."""
 
     expression: str = ALL_TAGS
+    """The tag expression or SQL92 condition."""
     kind: str = TAG_KIND
+    """``TAG`` or ``SQL92``."""
     wanted_tags: frozenset[str] = frozenset()
     """The selected tags; empty selects every tag."""
     version: int = field(default=0, compare=False)

@@ -277,12 +277,14 @@ class TransactionProducer(Producer):
                 await self._answer(check)
             except CometError as error:
                 log.warning(
-                    "cannot answer a transaction check id=%s error=%s",
+                    "cannot send the result of a transaction check id=%s error=%s",
                     check.message.message_id,
                     error,
                 )
             except Exception:
-                log.exception("cannot answer a transaction check id=%s", check.message.message_id)
+                log.exception(
+                    "cannot send the result of a transaction check id=%s", check.message.message_id
+                )
 
     async def _answer(self, check: _Check) -> None:
         asked, message = check.header, check.message

@@ -21,7 +21,9 @@ class Message:
     """
 
     topic: str
+    """The topic to send to."""
     body: bytes
+    """The application's bytes; at least one."""
     tags: str | None = None
     """The tag, which consumers can filter by; None for no tag."""
     keys: Iterable[str] = ()
@@ -110,23 +112,33 @@ class StoredMessage:
     """A message as a broker stores it."""
 
     topic: str
+    """The topic; see `real_topic` for redelivered messages."""
     body: bytes
     """The application's bytes, decompressed if the sender compressed them."""
     properties: dict[str, str]
+    """All properties, including tags and keys."""
     queue_id: int
+    """The number of the queue at its broker."""
     queue_offset: QueueOffset
+    """The offset in the queue."""
     log_offset: LogOffset
+    """The physical offset of the record."""
     flag: int
+    """The sender's number, `Message.flag`."""
     sys_flag: int
     """Bits of `cometmq.model.flags.SysFlag`; without COMPRESSED if the body was decompressed."""
     born_time_ms: int
+    """When the client sent the message, in ms since 1970, by the client's clock."""
     born_host: str
     """``ip:port`` of the sender."""
     store_time_ms: int
+    """When the broker stored the message, in ms since 1970."""
     store_host: str
     """``ip:port`` of the broker."""
     reconsume_times: int
+    """The number of retries so far."""
     prepared_offset: int
+    """For a message of a transaction, the physical offset of its half message; otherwise 0."""
     body_crc: int
     """CRC-32 of the body as stored, without its top bit."""
     size_bytes: int

@@ -13,8 +13,11 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel"):
     """
 
     topic: str = ""
+    """The topic."""
     broker_name: str = ""
+    """The name of the broker."""
     queue_id: int = 0
+    """The number of the queue at this broker, from 0."""
 
     def __str__(self) -> str:
         return f"{self.topic}@{self.broker_name}:{self.queue_id}"

@@ -268,7 +268,7 @@ class RemotingClient:
                     await self._open_through(proxy, connection, host, port)
         except (OSError, UnicodeError) as problem:
             connection.abort()
-            reason = str(problem) or "no answer"
+            reason = str(problem) or "no response"
             raise ConnectError(f"cannot connect to {address}: {reason}") from None
         except asyncio.CancelledError:
             connection.abort()

@@ -19,9 +19,11 @@ class OutgoingCall:
     """One outgoing request: its code, its header fields as text, its body."""
 
     code: int
+    """The request code."""
     fields: dict[str, str]
     """The header fields; a hook may add and change fields."""
     body: bytes
+    """The body."""
 
     @classmethod
     def of(

@@ -483,7 +483,7 @@ class Appender:
 
         The record is whole, and so are those that follow it in its batch.
         """
-        logger.error("records not dispatched from=%d reason=%s", log_offset, problem)
+        logger.error("records not dispatched physical_offset=%d error=%s", log_offset, problem)
         if self._undispatched_at < 0:
             self._undispatched_at = log_offset
 
@@ -507,7 +507,7 @@ class Appender:
                 f"queues and index cannot be written: {problem}"
             ) from problem
         self._undispatched_at = -1
-        logger.info("records dispatched after a failure from=%d count=%d", start, count)
+        logger.info("records dispatched after a failure physical_offset=%d count=%d", start, count)
         late, self._late = self._late, []
         for queues, queue_id, queue_offset, store_ms, properties in late:
             tags_code = self._dispatcher.tags_code(queues, store_ms, properties)

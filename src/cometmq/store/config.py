@@ -24,7 +24,7 @@ class StoreSettings:
     """Where the store is, how large its files are, when it flushes and when it deletes."""
 
     root: Path = setting(key="storePathRootDir", factory=_default_root)
-    """The directory of the store."""
+    """The directory of the store. Default: ``~/store``."""
 
     commit_log_dir: Path | None = setting(None, key="storePathCommitLog")
     """The directory of the commit log. Default: ``commitlog`` in the store directory."""

@@ -95,7 +95,7 @@ class ConsumeQueueExt:
         try:
             offset = self._room_for(len(unit))
         except OSError as problem:
-            logger.warning("cannot allocate an extension unit reason=%s", problem)
+            logger.warning("cannot allocate an extension unit error=%s", problem)
             return tags_code
         segment = self.segments.find(offset)
         assert segment is not None

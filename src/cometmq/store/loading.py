@@ -180,7 +180,7 @@ class Loader:
         erased = log.segments.cut(end.offset)
         if erased:
             logger.warning(
-                "log truncated offset=%d because=%r erased_bytes=%d crashed=%s",
+                "log truncated physical_offset=%d reason=%r erased_bytes=%d crashed=%s",
                 *(end.offset, end.problem, erased, crashed),
             )
         log.begin_at(end.offset)
@@ -191,7 +191,7 @@ class Loader:
             segment.file.reserve(end.offset - segment.base_offset, segment.size_bytes)
         except OSError as problem:
             logger.warning(
-                "cannot allocate disk space for the newest log file path=%s reason=%s",
+                "cannot allocate disk space for the newest log file path=%s error=%s",
                 *(segment.file.path, problem),
             )
 

@@ -98,7 +98,7 @@ class Preparation:
             made = self._segments.make(base, reserve=True)
         except OSError as problem:
             logger.warning(
-                "cannot preallocate the next commit-log file base=%d reason=%s", base, problem
+                "cannot preallocate the next commit-log file base=%d error=%s", base, problem
             )
         finally:
             with self._changed:

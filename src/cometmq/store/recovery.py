@@ -161,7 +161,7 @@ def check_end(
     )
     if not cut_damaged:
         raise error
-    logger.error("damaged log truncated reason=%s", error)
+    logger.error("damaged log truncated error=%s", error)
 
 
 def _is_lost_write(segment: Segment, start: int, stop: int) -> bool:
@@ -208,7 +208,7 @@ def _dispatch(facts: RecordFacts, table: QueueTable, dispatcher: Dispatcher) -> 
         topic = table.topic(facts.topic.decode())
         queue = table.queue(topic, facts.queue_id)
     except (CometError, UnicodeDecodeError) as problem:
-        logger.error("record not dispatched offset=%d reason=%s", facts.log_offset, problem)
+        logger.error("record not dispatched physical_offset=%d error=%s", facts.log_offset, problem)
         return
     dispatcher.dispatch(
         topic,

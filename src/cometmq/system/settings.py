@@ -9,7 +9,7 @@ the environment or a request) and are parsed by the field's type:
     int, float         a number in its range
     str                as it stands, without blanks around it
     Path               the same, with ``~`` for the home directory
-    tuple[str, ...]    parts between semicolons, blank ones left out
+    tuple[str, ...]    values separated by semicolons, blank ones left out
     X | None           no text at all means None
 
 Source: ours; the keys are those of RocketMQ's properties files.
@@ -236,5 +236,5 @@ _WORDS: dict[Any, str] = {
     float: "a number",
     str: "a text",
     Path: "a path",
-    _LIST: "parts between semicolons",
+    _LIST: "values separated by semicolons",
 }

@@ -109,7 +109,8 @@ class TopicRequests:
         if self._topics.put(configs):
             for config in configs:
                 log.info(
-                    "topic created or set topic=%s read_queues=%d write_queues=%d perm=%d peer=%s",
+                    "topic created or updated topic=%s read_queues=%d write_queues=%d perm=%d"
+                    " peer=%s",
                     config.topic_name,
                     config.read_queue_nums,
                     config.write_queue_nums,

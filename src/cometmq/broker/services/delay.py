@@ -172,7 +172,7 @@ class DelayedDelivery:
             if level not in self._store_waits:
                 self._store_waits.add(level)
                 log.warning(
-                    "scheduled scheduled delivery waits for the store level=%d: %s", level, problem
+                    "scheduled delivery waits for the store level=%d error=%s", level, problem
                 )
         except Exception:
             log.exception("scheduled delivery failed, retrying level=%d", level)
@@ -218,7 +218,7 @@ class DelayedDelivery:
         data = self._store.record_at(log_offset, size_bytes)
         if data is None:
             log.warning(
-                "skipped a scheduled message: its record is missing log_offset=%d", log_offset
+                "skipped a scheduled message: its record is missing physical_offset=%d", log_offset
             )
             return
         try:
@@ -226,7 +226,9 @@ class DelayedDelivery:
         except StoreError:
             raise
         except CometError as problem:
-            log.error("skipped a scheduled message log_offset=%d: %s", log_offset, problem)
+            log.error(
+                "skipped a scheduled message physical_offset=%d error=%s", log_offset, problem
+            )
 
     def _store_again(self, record: RecordParts) -> None:
         properties = decode_properties(record.properties)

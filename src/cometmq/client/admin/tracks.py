@@ -54,10 +54,13 @@ class Track:
     """Whether one group has consumed a message."""
 
     group: str
+    """The consumer group."""
     kind: TrackKind
+    """The state of the message in the group."""
     committed: QueueOffset | None = None
     """The group's committed offset in the message's queue, if it was read."""
     why: str = ""
+    """Why the state is unknown; otherwise empty."""
 
 
 class Tracks(Queries, Groups, Clients):

@@ -25,7 +25,7 @@ class ClientSettings(Checked):
 
     http_domain: str = setting("jmenv.tbsite.net", key="rocketmq.namesrv.domain")
     """Host, or ``host:port``, of the HTTP endpoint for name server addresses. It is used if no name
-    server is set."""
+    server is set; empty means no endpoint."""
 
     http_subgroup: str = setting("nsaddr", key="rocketmq.namesrv.domain.subgroup")
     """Last part of the endpoint's path, below ``/rocketmq/``."""

@@ -39,7 +39,7 @@ class PushSettings(Checked):
     """How long a broker holds a pull while the queue has no new message."""
 
     answer_ms: int = setting(30_000, unit="ms", low=100)
-    """Timeout of a pull, including the hold."""
+    """Timeout of a pull, including the time for which the broker holds it."""
 
     queue_messages_max: int = setting(1_000, key="pullThresholdForQueue", low=1, high=65_535)
     """Limit on fetched and not consumed messages of one queue; above it the queue is not pulled."""

@@ -167,16 +167,16 @@ class SqlAlchemyMarks:
 
     @staticmethod
     def create_table(connection: sql.Connection) -> None:
-        """Make the table unless it is there; ``await connection.run_sync(...)`` when awaited."""
+        """Create the table if it does not exist; with asyncio, pass this to ``run_sync``."""
         TABLE.create(connection, checkfirst=True)
 
     @staticmethod
     def forgetting(older_than_s: float) -> sql.Delete:
-        """Give the statement that deletes the marks that are older.
+        """Return the statement that deletes older marks.
 
         Args:
-            older_than_s: seconds. Keep marks for longer than a message may come again: for at least
-                as long as brokers keep messages, three days by default.
+            older_than_s: age in seconds. Keep marks longer than brokers keep messages
+                (``fileReservedTime``, three days by default).
         """
         limit_ms = _now_ms() - int(older_than_s * 1000)
         return sql.delete(TABLE).where(TABLE.c.marked_at_ms < limit_ms)

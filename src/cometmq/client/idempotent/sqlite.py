@@ -122,8 +122,8 @@ class SqliteMarks:
         """Delete older marks, and return their number.
 
         Args:
-            older_than_s: age in seconds. Keep marks for as long as a message may be redelivered: at
-                least as long as brokers keep messages, three days by default.
+            older_than_s: age in seconds. Keep marks longer than brokers keep messages
+                (``fileReservedTime``, three days by default).
         """
         limit_ms = _now_ms() - int(older_than_s * 1000)
         with self.transaction() as transaction:

@@ -19,8 +19,7 @@ class StartFrom(Enum):
     """Where a group starts in a queue without a committed offset."""
 
     LAST = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-    """After the newest message. A broker still starts a group at offset 0 while the first
-    message of the queue is in memory."""
+    """At the end of the queue. ``docs/howto/consume.md`` names an exception."""
     FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
     """At the oldest message."""
 

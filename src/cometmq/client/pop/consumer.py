@@ -61,8 +61,8 @@ class PopConsumer(Lifetime):
     CometMQ's broker refuses pop consumption.
 
     Args:
-        name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the settings
-            and then the environment are used.
+        name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the setting
+            ``name_servers`` is used.
         group: the consumer group. Its members share the messages; all should be pop consumers.
         handler: called with one message. When it returns, the message is acknowledged. When it
             raises, the message is redelivered after 10 s, and later each time.

@@ -265,7 +265,7 @@ class PullConsumer(PlaceCalls):
     async def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
         """Subscribe to a topic; a second call replaces the filter of the first.
 
-        The group divides the topic's queues among its members. If the topic does not exist yet,
+        The group allocates the topic's queues to its members. If the topic does not exist yet,
         reading starts when it exists.
 
         Args:

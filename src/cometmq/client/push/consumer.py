@@ -52,8 +52,8 @@ class PushConsumer(Lifetime):
     """Calls a handler with each message, as a member of a group that shares the queues.
 
     Args:
-        name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the settings
-            and then the environment are used.
+        name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the setting
+            ``name_servers`` is used.
         group: the consumer group. Its members share the queues and must have the same
             subscriptions.
         handler: called with one message: an ``async def`` function, or a plain function, which

@@ -196,7 +196,7 @@ class PullLoop:
         reason = self._limits.holds_enough(self._fetched)
         if reason is not None and not self._suspended():
             log.warning(
-                "pull paused: a buffer limit is reached queue=%s group=%s holds=%r",
+                "pull paused: a buffer limit is reached queue=%s group=%s reason=%r",
                 *(self.queue, self._group, reason),
             )
 

@@ -38,6 +38,7 @@ class Averagely:
     """
 
     name: str = "AVG"
+    """RocketMQ's name of the strategy."""
 
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]
@@ -56,6 +57,7 @@ class AveragelyByCircle:
     """Assigns the queues to the members in rotation."""
 
     name: str = "AVG_BY_CIRCLE"
+    """RocketMQ's name of the strategy."""
 
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]

@@ -88,7 +88,7 @@ class Metadata:
         for key in sorted(found):
             if masters_only and not found[key].master:
                 raise AwayError(
-                    f"{key}: the master of {key.broker} does not answer, and a replica may keep"
+                    f"{key}: the master of {key.broker} does not respond, and a replica may keep"
                     " messages for a shorter time: expected the master, to read from its oldest"
                     " message"
                 )
@@ -113,7 +113,7 @@ class Metadata:
             address, table = tables[group]
             for key in keys:
                 if table is None and address != placed.master(key):
-                    raise AwayError(f"{key}: the master of {key.broker} does not answer")
+                    raise AwayError(f"{key}: the master of {key.broker} does not respond")
                 if table is None:
                     placed.lose(key, f"the topic does not exist on {key.broker}")
                 elif key in table:

@@ -99,7 +99,7 @@ def _next(pieces: Pieces, read: Read) -> bytes | Exception | None:
     try:
         return pieces.get(timeout=timeout_s)
     except queue.Empty:
-        where = f"{read.range}: nothing was handed over"
+        where = f"{read.range}: no data received"
         raise UnreachableError(f"{where} in {timeout_s:g} s") from None
 
 
@@ -238,7 +238,7 @@ class RangePump:
         master = self._replicas.get(MASTER_ID)
         self._addresses = (master,) if master else ()
         self._heeds = False
-        self._last = AwayError(f"{why}; the master of {self._wanted.key.broker} did not answer")
+        self._last = AwayError(f"{why}; the master of {self._wanted.key.broker} did not respond")
 
     def _heed(self, suggested: int) -> None:
         """Go on with the replica that a broker suggests, unless one has failed before."""

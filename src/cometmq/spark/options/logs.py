@@ -126,9 +126,9 @@ class LogOptions(PlaceOptions):
     include_properties: bool = option(False, "includeProperties")
     """Whether there is a column ``properties``; it takes a third of the time."""
     push_down_filters: bool = option(False, "pushDownFilters")
-    """Whether a batch reads only what matches the query's conditions on topic, broker, store time
-    and log offset. It needs ``spark.sql.python.filterPushdown.enabled=true`` and a `load()` for
-    each query: Spark (also 4.3) returns the same rows for a DataFrame that was filtered once."""
+    """Whether a batch reads only what matches the query's conditions on topic, broker, store
+    time and physical offset. It needs ``spark.sql.python.filterPushdown.enabled=true``. Call
+    `load()` for each query: Spark keeps the last pushed conditions with a DataFrame."""
     read_through: str = option("auto", "readThrough", choices=("auto", "log", "queues"))
     """How the records of a topic are found: by a scan of the whole log, or by consume queues, if
     the store has them. ``auto`` chooses what reads less."""

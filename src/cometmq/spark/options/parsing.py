@@ -7,7 +7,7 @@ kinds of values are those of `cometmq.system.settings`:
     bool               ``true`` or ``false``, in any case
     int, float         a number in its range
     str                as it stands, without blanks around it
-    tuple[str, ...]    parts between semicolons
+    tuple[str, ...]    values separated by semicolons
     X | None           no text at all means None
 
 Unknown names are refused with the nearest known one, for a misspelt option that is silently

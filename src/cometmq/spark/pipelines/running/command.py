@@ -176,9 +176,7 @@ def _add(parser: argparse.ArgumentParser, setting: Setting, text: str) -> None:
         dest=setting.name,
         action="append" if several else "store",
         metavar=setting.name.rpartition("_")[2].upper(),
-        help=words.replace("between semicolons", "between semicolons, or the option again")
-        if several
-        else words,
+        help=words + " The option may be repeated." * several,
     )
 
 

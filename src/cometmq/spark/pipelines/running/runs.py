@@ -249,7 +249,7 @@ def recorded(run: Run) -> Iterator[Run]:
         try:
             run.fail(f"{type(problem).__name__}: {problem}"[:2000])
         except OSError as second:
-            log.warning("run record not written id=%s reason=%s", run.record.id, second)
+            log.warning("run record not written id=%s error=%s", run.record.id, second)
         raise
 
 

@@ -157,6 +157,11 @@ def is_compiled() -> bool:
     return not set(_modules()) - _current()
 
 
+def has_compiler() -> bool:
+    """Whether a C compiler and Cython are here."""
+    return bool(_tools(_compiler()))
+
+
 def main() -> int:
     """Compile in place what has changed, and print how many modules are compiled."""
     if sys.argv[1:] not in ([], ["--prune"]):

@@ -2,7 +2,8 @@
 
 ``python make_venv.py LAYER`` makes a layer and those below it. A layer is made again when its part
 of ``pyproject.toml`` has changed. A layer never changes a package of the layers below it, so tests
-may run while the next layer is installed. A ``.venv`` of another Python is made anew.
+may run while the next layer is installed. A ``.venv`` of another Python or another place is made
+anew.
 """
 
 import sys
@@ -72,7 +73,9 @@ def _make(layer: str, project: dict[str, Any]) -> None:
 
 
 def _clear_if_unusable() -> None:
-    """Empty ``.venv`` if it is of another Python, incomplete, or its Python is gone.
+    """Empty ``.venv`` if it is of another Python or place, incomplete, or its Python is gone.
+
+    The programs in a copied or moved ``.venv`` start with the path of the first one.
 
     The lock stays, because other processes wait for it. ``pyvenv.cfg`` goes first and ``bin`` last:
     if the clearing is interrupted, the next run finds it incomplete and clears it.
@@ -80,9 +83,12 @@ def _clear_if_unusable() -> None:
     config = VENV / "pyvenv.cfg"
     text = config.read_text() if config.exists() else ""
     found = re.search(r"^version(?:_info)?\s*=\s*(\d+\.\d+)", text, re.MULTILINE)
+    made = re.search(r"^command\s*=.* -m venv .*?(/.*)$", text, re.MULTILINE)
     this = f"{sys.version_info.major}.{sys.version_info.minor}"
     if found is not None and found[1] != this:
         why = f"has Python {found[1]}, this is {this}"
+    elif made is not None and made[1] != str(VENV):
+        why = f"was made in {Path(made[1]).parent}"
     elif (VENV / "bin").exists() and (found is None or not _python().exists()):
         why = "is incomplete"
     else:

@@ -154,7 +154,7 @@ def _has_compiled_build() -> bool:
     """Whether there is a compiled build to test: a compiler worked, or nothing needs one."""
     import build_ext
 
-    if build_ext.is_compiled() or os.environ.get("CI") or shutil.which(os.environ.get("CC", "cc")):
+    if build_ext.is_compiled() or os.environ.get("CI") or build_ext.has_compiler():
         return True  # if there is a compiler, a build that fails is a failure of the tests
     print("no C compiler here: only the interpreted build is tested", flush=True)
     return False

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
+from collections import Counter
 
 import pytest
 
-from cometmq.client import AdminClient, PushConsumer, StoredMessage
+from cometmq.client import (
+    AdminClient,
+    ClientInstance,
+    OutgoingCall,
+    PushConsumer,
+    StoredMessage,
+)
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command
 from support.tiers import rounds
 
 pytestmark = pytest.mark.long_elsewhere
@@ -16,13 +24,24 @@ pytestmark = pytest.mark.long_elsewhere
 QUEUES = 64
 SETTLE_S = 1.0
 HOLD_MS = 8_000
-"""About half of what consumers ask for unless told otherwise: twice the work."""
 WATCH_S = 9.0
 """One round of held pulls, and some more."""
-CORE_PERCENT_MAX = 1.0
 
 
-async def test_an_idle_consumer_of_64_queues_takes_at_most_one_percent_of_a_core(
+class Requests:
+    """An RPC hook that counts the requests of each code."""
+
+    def __init__(self) -> None:
+        self.sent: Counter[int] = Counter()
+
+    def before_request(self, address: str, call: OutgoingCall) -> None:
+        self.sent[call.code] += 1
+
+    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+        """Nothing is looked at."""
+
+
+async def test_an_idle_consumer_of_64_queues_has_one_held_pull_for_each_and_little_else(
     name_servers: str, group: str
 ) -> None:
     async with AdminClient(name_servers) as admin:
@@ -33,19 +52,28 @@ async def test_an_idle_consumer_of_64_queues_takes_at_most_one_percent_of_a_core
         raise AssertionError("there is no message")
 
     watch_s = rounds(test=1, long=8) * WATCH_S
-    async with PushConsumer(
-        name_servers,
-        group=group,
-        handler=handler,
-        subscriptions={topic: "*"},
-        hold_ms=HOLD_MS,
-    ) as consumer:
+    requests = Requests()
+    async with (
+        ClientInstance(name_servers, hooks=[requests]) as instance,
+        PushConsumer(
+            instance=instance,
+            group=group,
+            handler=handler,
+            subscriptions={topic: "*"},
+            hold_ms=HOLD_MS,
+        ) as consumer,
+    ):
         async with asyncio.timeout(20):
             while len([q for q in consumer.queues() if q.topic == topic]) < QUEUES:
                 await asyncio.sleep(0.1)
         await asyncio.sleep(SETTLE_S)
-        before = time.process_time()
+        requests.sent.clear()
+        began = asyncio.get_running_loop().time()
         await asyncio.sleep(watch_s)
-        used = time.process_time() - before
+        sent = requests.sent.copy()
+        elapsed_s = asyncio.get_running_loop().time() - began
 
-    assert 100 * used / watch_s <= CORE_PERCENT_MAX
+    rounds_of_holds = 2 + elapsed_s * 1000 / HOLD_MS
+    queues = QUEUES + 1  # with that of the retry topic
+    assert 0 < sent.pop(RequestCode.PULL_MESSAGE) <= queues * rounds_of_holds
+    assert sent.total() <= queues, sent

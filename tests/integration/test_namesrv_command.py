@@ -1,4 +1,4 @@
-"""``python -m cometmq.namesrv`` as a process."""
+"""``cometmq namesrv`` as a process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.namesrv.__main__ import main
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient, check
 
-COMMAND = (sys.executable, "-m", "cometmq.namesrv")
+COMMAND = (sys.executable, "-m", "cometmq", "namesrv")
 TIMEOUT_S = 20.0
 
 
@@ -47,30 +46,38 @@ async def test_it_says_ready_keeps_its_settings_and_ends_on_sigterm(tmp_path: Pa
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("ready namesrv=127.0.0.1:")
-        await update(line.strip().partition("=")[2], b"orderMessageEnable=true")
+        address = line.split()[1].partition("=")[2]
+        await update(address, b"orderMessageEnable=true")
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT_S) == 0
     text = file.read_text()
     assert text == "# mine\nlistenPort=0\nserverWorkerThreads=8\norderMessageEnable=true\n"
 
 
-def test_settings_are_printed_with_their_origins(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+
+
+def test_settings_are_printed_with_their_origins(tmp_path: Path) -> None:
     file = tmp_path / "namesrv.conf"
     file.write_text("orderMessageEnable=true\n")
-    assert main(["-c", str(file), "--port", "1234", "-p"]) == 0
-    printed = capsys.readouterr().out
-    assert f"# {file}:1\norderMessageEnable=true\n" in printed
-    assert "# command line\nlistenPort=1234\n" in printed
-    assert f"configStorePath={file}\n" in printed
+
+    process = ended("-c", str(file), "--port", "1234", "--print-config")
+
+    assert process.returncode == 0
+    assert f"# {file}:1\norderMessageEnable=true\n" in process.stdout
+    assert "# command line\nlistenPort=1234\n" in process.stdout
+    assert f"configStorePath={file}\n" in process.stdout
 
 
 @pytest.mark.parametrize("text", ["listenPrt=1", "listenPort=high", "listenPort=65536"])
-def test_wrong_settings_end_it_with_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
+def test_wrong_settings_end_it_with_code_2(tmp_path: Path, text: str) -> None:
     file = tmp_path / "namesrv.conf"
     file.write_text(text)
-    assert main(["-c", str(file)]) == 2
-    assert "listenPort" in capsys.readouterr().err
+
+    process = ended("-c", str(file))
+
+    assert process.returncode == 2
+    assert "listenPort" in process.stderr

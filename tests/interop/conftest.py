@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,11 +9,13 @@ from programs import Client, Kind
 from servers import Cluster, connect, new_group, new_topic
 from wire import Connection
 
+from support.clusters import chosen_targets
+
 
 @pytest.fixture(scope="session")
 def target() -> str:
     """Whose servers the clients meet: ours, or a real version to check the tests themselves."""
-    return os.environ.get("COMETMQ_INTEROP_TARGET", "comet")
+    return chosen_targets()[0]
 
 
 @pytest.fixture(scope="module")

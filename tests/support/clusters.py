@@ -48,6 +48,10 @@ def runs_here(item: pytest.Item, choose: Callable[[list[str], int], list[str]]) 
         return True
     allowed = list(TARGETS)
     if (only := item.get_closest_marker("only_on")) is not None:
+        if not only.args or set(only.args) - set(TARGETS):
+            raise pytest.UsageError(
+                f"{item.nodeid}: only_on{only.args}: expected some of {TARGETS}"
+            )
         allowed = [name for name in allowed if name in only.args]
     if not is_long_run():
         left = item.get_closest_marker("long_on")

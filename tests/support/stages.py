@@ -313,8 +313,9 @@ def _print_end(outcome: Outcome) -> None:
         counts = "failed" if outcome.failed else "ready"
     print(f"=== {outcome.stage.title}: {counts} in {outcome.seconds:.0f} s", flush=True)
     if outcome.failed:
-        log = outcome.stage.log.read_text(errors="replace")
-        print(log[-LOG_TAIL:], flush=True)
+        with outcome.stage.log.open("rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - LOG_TAIL))
+            print(log.read(LOG_TAIL).decode(errors="replace"), flush=True)
 
 
 def rerun_on_quiet_machine(outcome: Outcome) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import sysconfig
 import tomllib
@@ -101,9 +102,32 @@ def test_an_environment_of_another_python_is_emptied_but_for_its_lock(
     assert f".venv has Python 3.4, this is {this}: makes it anew" in capsys.readouterr().out
 
 
-def test_an_environment_of_this_python_is_kept(venv: Path) -> None:
+def test_a_copied_or_moved_environment_is_emptied(
+    venv: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its programs would run those of the other clone."""
+    for options in ([], ["--without-pip"]):
+        other = tmp_path / "a clone" / ".venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", other], check=True)
+        config = other / "pyvenv.cfg"
+        command = f"command = {sys.executable} -m venv {' '.join([*options, str(other)])}\n"
+        lines = config.read_text().splitlines(keepends=True)
+        kept = [line for line in lines if not line.startswith("command")]
+        config.write_text("".join([*kept, command]))
+        other.rename(venv)
+
+        make_venv._clear_if_unusable()
+
+        assert list(venv.iterdir()) == []
+        assert f".venv was made in {other.parent}: makes it anew" in capsys.readouterr().out
+        venv.rmdir()
+
+
+def test_an_environment_of_this_python_and_place_is_kept(venv: Path) -> None:
     venv.mkdir()
-    (venv / "pyvenv.cfg").write_text(f"version = {sys.version.split()[0]}\n")
+    (venv / "pyvenv.cfg").write_text(
+        f"version = {sys.version.split()[0]}\ncommand = /usr/bin/python -m venv {venv}\n"
+    )
 
     make_venv._clear_if_unusable()
 

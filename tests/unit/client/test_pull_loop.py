@@ -416,5 +416,6 @@ async def test_a_queue_that_waits_long_for_its_handlers_says_so_once(
 
     told = [record.message for record in caplog.records if "paused" in record.message]
     assert told == [
-        "pull paused: a buffer limit is reached queue=t@a:0 group=g holds='2 messages, more than 1'"
+        "pull paused: a buffer limit is reached queue=t@a:0 group=g"
+        " reason='2 messages, more than 1'"
     ]

@@ -21,7 +21,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, ForwardRef
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -537,6 +537,8 @@ def _shown(thing: Any) -> list[Any]:
 
 def _type(annotation: Any) -> str:
     """An annotation as the source has it, without the modules of its names."""
+    if isinstance(annotation, ForwardRef):  # in a named tuple, before Python 3.14
+        return annotation.__forward_arg__
     if isinstance(annotation, str):
         return annotation
     return MODULE.sub("", inspect.formatannotation(annotation))

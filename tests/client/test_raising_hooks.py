@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from cometmq.client import (
     ClientInstance,
+    ClientSettings,
+    Filter,
+    LocalState,
+    Message,
     MessageQueue,
     OutgoingCall,
     PopConsumer,
     PullConsumer,
     PullSettings,
+    PushConsumer,
     StartFrom,
+    StoredMessage,
+    TransactionProducer,
 )
+from cometmq.client.consistency import SubscriptionWatch
 from cometmq.client.trace import Publish, TraceDispatcher
 from cometmq.model.topic import TRACE_TOPIC
-from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
+from cometmq.remoting import Request, Response, Supervisor
+from support.consuming import MemoryOffsets
+from support.group_broker import GroupBroker, pulled
+from support.members import SilentProducer
 from support.pop_broker import QUEUE, PopBroker
 from support.queue_broker import QueueBroker
-from support.scripted import ScriptedCluster
+from support.scripted import ScriptedBroker, ScriptedCluster, route
 from support.sent import SentBroker
+from support.transacting import TransactionBroker
 
 ENDS_S = 60
 PUBLISHED = Publish(5, "r", "g", "t", "ID", None, "k1 k2", "h:1", 1, 1)
@@ -43,6 +58,8 @@ class RaisingHook:
         self._code, self._error = code, error
         self._passes, self._raises = passes, raises
         self.raised = 0
+        self.passed_after = 0
+        """Requests that it let pass after it had raised for the last time."""
 
     def before_request(self, address: str, call: OutgoingCall) -> None:
         if call.code != self._code:
@@ -52,6 +69,8 @@ class RaisingHook:
         elif self.raised < self._raises:
             self.raised += 1
             raise self._error()
+        else:
+            self.passed_after += 1
 
     def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
         """Nothing is looked at."""
@@ -67,6 +86,33 @@ def warnings(caplog: pytest.LogCaptureFixture, text: str) -> int:
         record.levelno >= logging.WARNING and text in record.getMessage()
         for record in caplog.records
     )
+
+
+@asynccontextmanager
+async def one_queue(hook: RaisingHook, broker: GroupBroker) -> AsyncIterator[ClientInstance]:
+    """A client with a hook, in a group whose topic has one queue."""
+    broker.processors[RequestCode.LITE_PULL_MESSAGE] = broker.processors[RequestCode.PULL_MESSAGE]
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientInstance(cluster.address, hooks=[hook]) as instance,
+        asyncio.timeout(ENDS_S),
+    ):
+        cluster.name_server.routes["t"] = route({"a": broker.address}, queues=1)
+        broker.members = [instance.client_id]
+        yield instance
+
+
+def push(instance: ClientInstance, **options: Any) -> PushConsumer:
+    return PushConsumer(
+        instance=instance, group="g", handler=nothing, subscriptions={"t": "*"}, **options
+    )
+
+
+def pull(instance: ClientInstance, **options: Any) -> PullConsumer:
+    return PullConsumer(instance=instance, group="g", subscriptions={"t": "*"}, **options)
+
+
+KINDS = pytest.mark.parametrize("make", [push, pull])
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -176,3 +222,206 @@ async def test_a_queue_that_is_not_popped_any_more_is_popped_anew() -> None:
         (after,) = assignment.sources()
         assert before.dropped
         assert not after.dropped
+
+
+# --- what the client does from time to time -----------------------------------------------------
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_heartbeats_go_on(error: Raise, caplog: pytest.LogCaptureFixture) -> None:
+    broker, hook = ScriptedBroker(), RaisingHook(RequestCode.HEART_BEAT, error)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientInstance(
+            cluster.address, settings=ClientSettings(heartbeat_ms=10), hooks=[hook]
+        ) as instance,
+    ):
+        instance.join(SilentProducer("g"))
+        await instance.routes.find("t")
+        await broker.wait_until(lambda: bool(broker.heartbeats))
+
+    assert hook.raised == 2
+    assert warnings(caplog, "heartbeat failed") == 1
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_routes_are_refreshed_again(error: Raise, caplog: pytest.LogCaptureFixture) -> None:
+    hook = RaisingHook(RequestCode.GET_ROUTEINFO_BY_TOPIC, error, passes=1)
+    async with (
+        ScriptedCluster([ScriptedBroker()]) as cluster,
+        ClientInstance(
+            cluster.address, settings=ClientSettings(route_refresh_ms=10), hooks=[hook]
+        ) as instance,
+    ):
+        await instance.routes.find("t")
+        await cluster.name_server.wait_until(lambda: hook.passed_after == 1)
+
+    assert hook.raised == 2
+    assert warnings(caplog, "cannot refresh a route") == 1
+
+
+@KINDS
+@pytest.mark.parametrize("error", ERRORS)
+async def test_queues_are_allocated_after_a_failed_rebalance(
+    error: Raise,
+    make: Callable[[ClientInstance], PushConsumer | PullConsumer],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = GroupBroker()
+    hook = RaisingHook(RequestCode.GET_CONSUMER_LIST_BY_GROUP, error, raises=1)
+    async with one_queue(hook, broker) as instance, make(instance):
+        await broker.wait_until(lambda: bool(broker.pulls))
+
+    assert hook.raised == 1
+    assert warnings(caplog, "rebalance failed, retrying topic=t") == 1
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_pulls_of_a_push_consumer_go_on(
+    error: Raise, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, hook = GroupBroker(), RaisingHook(RequestCode.PULL_MESSAGE, error)
+    async with one_queue(hook, broker) as instance, push(instance, retry_ms=1):
+        await broker.wait_until(lambda: bool(broker.pulls))
+
+    assert hook.raised == 2
+    assert warnings(caplog, "pull failed, retrying") == 1
+
+
+@pytest.mark.parametrize("passes", [0, 1], ids=["first", "renewed"])
+@pytest.mark.parametrize("error", ERRORS)
+async def test_queues_are_locked_again(
+    error: Raise, passes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, hook = GroupBroker(), RaisingHook(RequestCode.LOCK_BATCH_MQ, error, passes=passes)
+    async with one_queue(hook, broker) as instance, push(instance, ordered=True, lock_ms=100):
+        await broker.wait_until(lambda: bool(broker.pulls) and hook.passed_after > 0)
+
+    assert hook.raised == 2
+    assert warnings(caplog, "cannot lock queues") == 1
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_a_push_consumer_commits_again(
+    error: Raise, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, hook = GroupBroker(), RaisingHook(RequestCode.UPDATE_CONSUMER_OFFSET, error)
+    broker.pull_answers.append(pulled(ResponseCode.PULL_RETRY_IMMEDIATELY, 50))
+    async with one_queue(hook, broker) as instance, push(instance, persist_ms=100):
+        await broker.wait_until(lambda: bool(broker.commits))
+
+    assert hook.raised == 2
+    assert broker.commits[0].commit_offset == 50
+    assert warnings(caplog, "cannot commit an offset") == 1
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_a_pull_consumer_commits_again(
+    error: Raise, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, hook = GroupBroker(), RaisingHook(RequestCode.UPDATE_CONSUMER_OFFSET, error)
+    broker.pull_answers.append(pulled(ResponseCode.PULL_RETRY_IMMEDIATELY, 50))
+    async with (
+        one_queue(hook, broker) as instance,
+        pull(instance, auto_commit_ms=10) as consumer,
+    ):
+        polling = asyncio.create_task(consumer.poll(ENDS_S))
+        await broker.wait_until(lambda: bool(broker.commits))
+        polling.cancel()
+        await asyncio.wait([polling])
+
+    assert hook.raised == 2
+    assert broker.commits[0].commit_offset == 50
+    assert warnings(caplog, "commit failed") == 2
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_subscriptions_are_compared_again(
+    error: Raise, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(request: Request) -> Response:
+        broker.moved.set()
+        return Response(ResponseCode.CONSUMER_NOT_ONLINE, "as scripted")
+
+    broker, code = ScriptedBroker(), RequestCode.GET_CONSUMER_CONNECTION_LIST
+    broker.processors[code] = refuse
+    hook, tasks = RaisingHook(code, error, raises=1), Supervisor("test")
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientInstance(cluster.address, hooks=[hook]) as instance,
+    ):
+        await instance.routes.find("t")
+        mine = {"t": Filter.tags("*")}
+        SubscriptionWatch(instance, "g", lambda: mine, interval_s=0.01).start(tasks)
+        await broker.wait_until(lambda: hook.passed_after == 1)
+        await tasks.cancel()
+
+    assert hook.raised == 1
+    assert warnings(caplog, "subscriptions not compared") == 1
+
+
+class Committing:
+    """A transaction listener that always commits."""
+
+    async def execute(self, message: Message, argument: object) -> LocalState:
+        return LocalState.COMMIT
+
+    async def check(self, message: StoredMessage) -> LocalState:
+        return LocalState.COMMIT
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_transaction_checks_go_on(error: Raise, caplog: pytest.LogCaptureFixture) -> None:
+    broker = TransactionBroker()
+    hook = RaisingHook(RequestCode.END_TRANSACTION, error, passes=1, raises=1)
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientInstance(cluster.address, hooks=[hook]) as instance,
+        TransactionProducer(
+            instance=instance, group="g", listener=Committing(), check_concurrency=1
+        ) as producer,
+    ):
+        await producer.send_in_transaction(Message("t", b"x"))
+        broker.ask()
+        broker.ask()
+        await broker.until_ended(2)
+
+    assert hook.raised == 1
+    assert warnings(caplog, "cannot send the result of a transaction check") == 1
+
+
+class RaisingStore(MemoryOffsets):
+    """Raises when offsets are persisted for the first and the second time."""
+
+    def __init__(self, error: Raise) -> None:
+        super().__init__()
+        self._error = error
+        self.persisted = 0
+        self.third = asyncio.Event()
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        self.persisted += 1
+        if self.persisted <= 2:
+            raise self._error()
+        self.third.set()
+
+
+@pytest.mark.parametrize(
+    ("make", "interval"), [(push, "persist_ms"), (pull, "auto_commit_ms")], ids=["push", "pull"]
+)
+@pytest.mark.parametrize("error", ERRORS)
+async def test_a_custom_offset_store_is_called_again(
+    error: Raise,
+    make: Callable[..., PushConsumer | PullConsumer],
+    interval: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker, store = GroupBroker(), RaisingStore(error)
+    unused = RaisingHook(-1, error)
+    async with (
+        one_queue(unused, broker) as instance,
+        make(instance, offset_store=store, **{interval: 100}),
+    ):
+        await store.third.wait()
+
+    assert warnings(caplog, "periodic task failed, retrying at its next run") == 2

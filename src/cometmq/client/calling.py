@@ -13,6 +13,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from cometmq.remoting.tasks import is_own_failure
+
+__all__ = ["LISTENER_S_MAX", "Caller", "is_async", "is_own_failure"]
+
 LISTENER_S_MAX = 30.0
 """How long whoever calls a listener waits for it, in seconds."""
 
@@ -80,14 +84,3 @@ def is_async(function: Callable[..., Any]) -> bool:
         function = function.func
     call = getattr(function, "__call__", None)  # noqa: B004 - its kind counts, not that it is there
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
-
-
-def is_own_failure(error: BaseException) -> bool:
-    """Whether what a called function raised is its failure, and no order to this task to end.
-
-    A function that awaits a task which somebody cancelled raises `asyncio.CancelledError`, too.
-    """
-    if isinstance(error, Exception):
-        return True
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling())

@@ -16,8 +16,10 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.instance import ClientInstance
 from cometmq.client.subscription import Filter
+from cometmq.client.troubles import trace_of
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol.bodies import ConsumerConnection
@@ -246,6 +248,13 @@ class SubscriptionWatch:
             self._called.clear()
             try:
                 await self.look()
-            except CometError as error:
-                log.debug("subscriptions not compared group=%s error=%s", self._group, error)
+            except BaseException as error:
+                if not is_own_failure(error):
+                    raise
+                log.log(
+                    logging.DEBUG if isinstance(error, CometError) else logging.WARNING,
+                    "subscriptions not compared group=%s error=%s",
+                    *(self._group, str(error) or type(error).__name__),
+                    exc_info=trace_of(error),
+                )
             await asyncio.sleep(PAUSE_S)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.instance import ClientInstance
 from cometmq.client.subscription import Filter
@@ -72,7 +73,9 @@ class GroupCalls:
         try:
             answer = await brokers.call(address, code, body=body.encode(), timeout=LOCK_S)
             locked = LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
-        except CometError as error:
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
             self._locking.failed(where, error)
             return []
         self._locking.worked(where)

@@ -23,6 +23,7 @@ from cometmq.client import discovery, encryption
 from cometmq.client.addresses import vip_address
 from cometmq.client.broker_calls import BrokerCalls
 from cometmq.client.broker_requests import BrokerRequests
+from cometmq.client.calling import is_own_failure
 from cometmq.client.config import ClientSettings, layered
 from cometmq.client.errors import (
     ClientClosedError,
@@ -371,7 +372,9 @@ class ClientInstance(Lifetime):
         self._greeting.add(address)
         try:
             await self._heartbeats.send(address, data)
-        except CometError as error:
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
             self._knowing.discard(address)
             self._unheard.failed(address, error)
         else:

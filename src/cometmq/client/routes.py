@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.errors import NameServerError, TopicNotFoundError
 from cometmq.client.name_servers import NameServers
 from cometmq.client.troubles import Troubles
-from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.errors import ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TEMPLATE_TOPIC, Perm
 from cometmq.protocol.bodies import TopicQueueMappingInfo, TopicRouteData
@@ -248,7 +249,9 @@ class Routes:
         try:
             async with self._lock(topic, timeout):
                 route = self._keep(route_from(topic, await self._ask(topic, timeout)))
-        except CometError as error:
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
             self._troubles.failed(topic, error)
             return self.known(topic)
         self._troubles.worked(topic)

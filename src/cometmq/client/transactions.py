@@ -281,7 +281,9 @@ class TransactionProducer(Producer):
                     check.message.message_id,
                     error,
                 )
-            except Exception:
+            except BaseException as error:
+                if not is_own_failure(error):
+                    raise
                 log.exception(
                     "cannot send the result of a transaction check id=%s", check.message.message_id
                 )

@@ -37,8 +37,9 @@ class OutgoingCall:
 class RpcHook(Protocol):
     """Runs around every request of a client, including one-way requests.
 
-    If ``before_request`` raises, the request is not sent and the caller receives the error. Hooks
-    are plain functions and must not block.
+    If ``before_request`` raises, the request is not sent and the caller receives the error. If the
+    client sends the request by itself, as it sends heartbeats, it logs the error and sends the
+    request again later. Hooks are plain functions and must not block.
     """
 
     def before_request(self, address: str, call: OutgoingCall) -> None:

@@ -1,6 +1,7 @@
 """Background tasks with names and an owner: none is lost, none fails silently.
 
-Source: ours.
+A task can end with `asyncio.CancelledError` although `Task.cancel` was not called: application code
+raised it, or awaited a task that was cancelled. Here that is a failure like any other error.
 """
 
 from __future__ import annotations
@@ -11,6 +12,25 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 log = logging.getLogger(__name__)
+
+
+def is_own_failure(error: BaseException) -> bool:
+    """Whether an error is a failure of what was called, and not an order to this task to end.
+
+    A function that awaits a task that was cancelled raises `asyncio.CancelledError`, too.
+    """
+    if isinstance(error, Exception):
+        return True
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling())
+
+
+def failure_of(task: asyncio.Task[Any]) -> BaseException | None:
+    """Return the error that ended a task; None if the task returned or `Task.cancel` ended it."""
+    try:
+        return task.exception()
+    except asyncio.CancelledError as error:
+        return None if task.cancelling() else error
 
 
 class Supervisor:
@@ -68,15 +88,18 @@ class Supervisor:
                 result = act()
                 if result is not None:
                     await result
-            except Exception:
+            except BaseException as error:
+                if not is_own_failure(error):
+                    raise
                 log.exception(
                     "periodic task failed, retrying at its next run task=%s.%s", self._owner, name
                 )
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("task failed task=%s", task.get_name(), exc_info=task.exception())
+        failure = failure_of(task)
+        if failure is not None:
+            log.error("task failed task=%s", task.get_name(), exc_info=failure)
 
     async def drain(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for the tasks to end by themselves."""

@@ -176,11 +176,12 @@ async def test_an_ordered_queue_is_unlocked_at_once_when_nothing_of_it_is_left(
     assert rig.broker.unlocked == [QUEUE]
 
 
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
 async def test_a_queue_is_unlocked_even_if_its_offset_cannot_be_kept(
-    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+    rigs: Callable[..., Rig], error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = rigs(locks=True)
-    rig.store.failure = ValueError("the database is gone")
+    rig.store.failure = error("the database is gone")
     await rig.queues.take(QUEUE)
 
     assert await rig.queues.give_up(QUEUE)

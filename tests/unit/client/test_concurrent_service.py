@@ -43,6 +43,8 @@ class Rig:
         self.statistics = Statistics(lambda: self.now)
         self.sent_back: list[tuple[int, int, BaseException | None]] = []
         self.takes_back = takes_back
+        self.failure: BaseException | None = None
+        """What the next request to send a message back raises."""
         self.service = ConcurrentService(
             Handling(
                 handler,
@@ -68,6 +70,9 @@ class Rig:
     ) -> bool:
         await asyncio.sleep(0)
         self.sent_back.append((message.queue_offset, delay_level, error))
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
         return self.takes_back
 
     def fetch(self, *offsets: int) -> list[StoredMessage]:
@@ -216,6 +221,25 @@ async def test_a_message_is_tried_again_here_when_no_broker_takes_it_back(
 
     assert deliveries == [0, 1, 2]
     assert rig.committed == 1
+
+
+@pytest.mark.parametrize("failure", [ValueError(), asyncio.CancelledError()], ids=repr)
+async def test_a_message_is_tried_again_here_when_sending_it_back_raises(
+    rigs: Callable[..., Rig], failure: BaseException
+) -> None:
+    deliveries: list[int] = []
+
+    async def handle(message: StoredMessage) -> Consumed:
+        deliveries.append(message.queue_offset)
+        return Consumed.SUCCESS if len(deliveries) > 1 else Consumed.LATER
+
+    rig = rigs(handler=handle, concurrency=1)
+    rig.failure = failure
+    rig.fetch(0, 1)
+    await rig.empty()
+
+    assert deliveries == [0, 1, 0]
+    assert rig.committed == 2
 
 
 async def test_what_could_not_be_sent_back_holds_up_no_other_message_but_their_commit(

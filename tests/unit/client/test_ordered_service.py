@@ -75,6 +75,8 @@ class Rig:
         self.offsets = MemoryOffsets()
         self.dead: list[tuple[int, BaseException | None]] = []
         self._takes_dead = takes_dead
+        self.failure: BaseException | None = None
+        """What the next request to store a dead letter raises."""
         self.locks = Locks(
             self.broker,  # type: ignore[arg-type]
             "g",
@@ -106,6 +108,9 @@ class Rig:
 
     async def _give_up(self, message: StoredMessage, error: BaseException | None) -> bool:
         await asyncio.sleep(0)
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
         self.dead.append((message.queue_offset, error))
         return self._takes_dead
 
@@ -267,6 +272,23 @@ async def test_a_message_that_cannot_be_given_up_blocks_its_queue(rigs: Callable
 
     assert {offset for offset, _ in rig.dead} == {0}
     assert rig.committed is None
+
+
+@pytest.mark.parametrize("failure", [ValueError(), asyncio.CancelledError()], ids=repr)
+async def test_a_queue_goes_on_after_giving_a_message_up_raised(
+    rigs: Callable[..., Rig], failure: BaseException
+) -> None:
+    async def handle(message: StoredMessage) -> None:
+        if message.queue_offset == 0:
+            raise ConsumeLater(delay_level=-1)
+
+    rig = rigs(handler=handle)
+    rig.failure = failure
+    rig.fetch(0, 1)
+    await rig.empty()
+
+    assert rig.dead == [(0, None)]
+    assert rig.committed == 2
 
 
 async def test_a_message_is_given_up_at_once_when_the_handler_orders_a_dead_letter(

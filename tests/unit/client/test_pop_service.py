@@ -26,9 +26,14 @@ class Broker:
     def __init__(self) -> None:
         self.done_with: list[int] = []
         self.put_off: list[tuple[int, float]] = []
+        self.failure: BaseException | None = None
+        """What the next acknowledgement raises."""
 
     async def done(self, topic: str, handle: Handle) -> bool:
         await asyncio.sleep(0)
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
         self.done_with.append(handle.offset)
         return True
 
@@ -114,6 +119,22 @@ async def test_what_a_handler_is_done_with_is_acknowledged(rigs: Callable[..., R
 
     assert sorted(rig.broker.done_with) == [0, 1]
     assert rig.broker.put_off == []
+
+
+@pytest.mark.parametrize("failure", [ValueError(), asyncio.CancelledError()], ids=repr)
+async def test_further_messages_are_handled_after_an_acknowledgement_raised(
+    rigs: Callable[..., Rig], failure: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(message: StoredMessage) -> None:
+        await asyncio.sleep(0)
+
+    rig = rigs(handler=handle, concurrency=1)
+    rig.broker.failure = failure
+    rig.pop(stored(0), stored(1), stored(2))
+    await rig.settled()
+
+    assert rig.broker.done_with == [1, 2]
+    assert "worker failed, item dropped" in caplog.text
 
 
 async def test_what_failed_is_put_off_for_longer_each_time(rigs: Callable[..., Rig]) -> None:

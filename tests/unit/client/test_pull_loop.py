@@ -11,7 +11,8 @@ import pytest
 
 from cometmq.client import ClientInstance, Filter
 from cometmq.client.config import PushSettings
-from cometmq.client.offsets import RemoteOffsetStore
+from cometmq.client.errors import ClientError
+from cometmq.client.offsets import OffsetStore, RemoteOffsetStore
 from cometmq.client.queues import Limits, ProcessQueue, PullLoop, ReplicaChoice, pull_loop
 from cometmq.model.flags import PullSysFlag
 from cometmq.model.message import StoredMessage
@@ -20,6 +21,7 @@ from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.record import encode_host, encode_record
 from cometmq.remoting import Response, Supervisor
+from support.consuming import MemoryOffsets
 from support.group_broker import GroupBroker, pulled
 from support.scripted import Act, ScriptedCluster, route
 
@@ -60,7 +62,7 @@ class Consumer:
         self.broker = broker
         self.instance = instance
         self.fetched = ProcessQueue(QUEUE, now=asyncio.get_running_loop().time)
-        self.store = RemoteOffsetStore(instance, "g")
+        self.store: OffsetStore = RemoteOffsetStore(instance, "g")
         self.replica = ReplicaChoice()
         self.wanted: Filter | None = Filter.tags("*")
         self.submitted: list[tuple[list[int], bool]] = []
@@ -386,11 +388,12 @@ async def test_waiting_for_room_does_not_look_like_a_dead_loop(consumer: Consume
     assert consumer.asked == [0]
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError])
 async def test_a_defect_ends_the_loop_and_can_be_seen(
-    consumer: Consumer, caplog: pytest.LogCaptureFixture
+    consumer: Consumer, error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(queue: MessageQueue, messages: list[StoredMessage]) -> list[StoredMessage]:
-        raise ZeroDivisionError
+        raise error
 
     consumer.keep = fail
     script(consumer, found(0))
@@ -400,6 +403,57 @@ async def test_a_defect_ends_the_loop_and_can_be_seen(
 
     assert loop.failed
     assert "task failed" in caplog.text
+
+
+async def test_a_loop_that_was_stopped_has_not_failed(consumer: Consumer) -> None:
+    loop = consumer.begin(0)
+    await consumer.until_pulls(1)
+
+    await loop.stop()
+
+    assert not loop.failed
+
+
+@pytest.mark.parametrize(
+    "error", [ClientError("gone"), ValueError("gone"), asyncio.CancelledError("gone")], ids=repr
+)
+async def test_a_queue_is_left_even_if_a_custom_store_raises(
+    consumer: Consumer, error: BaseException
+) -> None:
+    """Else the queue would belong to the consumer and not be pulled."""
+    store = consumer.store = MemoryOffsets()
+    store.failure = error
+    script(consumer, pulled(MOVED, 40, bounds=(40, 90)))
+
+    consumer.begin(7)
+    await consumer.tasks.drain(5)
+
+    assert consumer.fetched.dropped
+    assert consumer.illegal == [40]
+
+
+@pytest.mark.parametrize("error", [ValueError("gone"), asyncio.CancelledError("gone")], ids=repr)
+async def test_pulls_go_on_after_a_custom_store_raised(
+    consumer: Consumer, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Store(MemoryOffsets):
+        fails = 2
+
+        def position(self, queue: MessageQueue) -> QueueOffset | None:
+            self.fails -= 1
+            if self.fails >= 0:
+                raise error
+            return super().position(queue)
+
+    consumer.store = Store()
+    script(consumer, found(7))
+
+    loop = consumer.begin(7)
+    await consumer.until_pulls(2)
+
+    assert consumer.asked == [7, 8]
+    assert not loop.failed
+    assert sum("pull failed, retrying" in message for message in caplog.messages) == 1
 
 
 async def test_a_queue_that_waits_long_for_its_handlers_says_so_once(

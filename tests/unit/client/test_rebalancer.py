@@ -37,6 +37,8 @@ class Owner:
         """Queues that cannot be taken yet."""
         self.broken: set[MessageQueue] = set()
         """Queues that raise when they are taken."""
+        self.error: BaseException = ClientError("cannot begin")
+        """What they raise."""
         self.told: list[tuple[str, int, list[MessageQueue]]] = []
         self.takes = 0
         self.at_once = 0
@@ -53,7 +55,7 @@ class Owner:
         await asyncio.sleep(0)
         self.at_once -= 1
         if queue in self.broken:
-            raise ClientError("cannot begin")
+            raise self.error
         if queue in self.shut:
             return False
         self.mine.add(queue)
@@ -187,6 +189,18 @@ async def test_a_round_is_unbalanced_while_a_queue_cannot_be_moved(
     getattr(group.owner, stuck).clear()
     assert await rebalancer.once()
     assert (ALL[0] in group.owner.mine) is (stuck != "busy")
+
+
+@pytest.mark.parametrize("error", [ValueError("gone"), asyncio.CancelledError()], ids=repr)
+async def test_a_queue_whose_offset_store_raises_keeps_no_other_queue_back(
+    group: Group, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    group.owner.broken, group.owner.error = {ALL[0]}, error
+
+    assert not await group.rebalancer().once()
+
+    assert group.owner.mine == set(ALL[1:])
+    assert "cannot assign or revoke a queue queue=t@a:0" in caplog.text
 
 
 async def test_queues_stay_when_the_broker_does_not_tell_the_members(group: Group) -> None:
@@ -357,6 +371,51 @@ async def test_rounds_go_on_after_one_that_failed(
 
     assert "rebalance failed, retrying" in caplog.text
     await rebalancer.stop()
+
+
+class FaultyForOne:
+    """A strategy with a defect that one topic shows."""
+
+    name = "FAULTY"
+
+    def __init__(self, topic: str, error: type[BaseException]) -> None:
+        self._topic, self._error = topic, error
+
+    def allocate(self, group: str, client_id: str, queues: Any, clients: Any) -> Any:
+        if queues[0].topic == self._topic:
+            raise self._error
+        return list(queues)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError])
+async def test_a_topic_that_cannot_be_allocated_keeps_no_other_topic_back(
+    group: Group, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    group.cluster.name_server.routes["before"] = route({"a": group.broker.address}, queues=1)
+    group.topics = {"before", TOPIC}
+    rebalancer = group.rebalancer(strategy=FaultyForOne("before", error))
+
+    assert not await rebalancer.once()
+    assert not await rebalancer.once()
+
+    assert group.owner.mine == set(ALL)
+    told = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert [each.message for each in told] == ["rebalance failed, retrying topic=before group=g"], (
+        "once, as long as it fails"
+    )
+
+
+async def test_a_round_that_is_cancelled_ends(group: Group) -> None:
+    group.owner.shut = set(ALL)
+    rebalancer = group.rebalancer()
+    rounds = asyncio.create_task(rebalancer.once())
+    while not group.owner.at_once:
+        await asyncio.sleep(0)
+
+    rounds.cancel()
+    await asyncio.wait([rounds])
+
+    assert rounds.cancelled()
 
 
 async def test_a_stopped_rebalancer_listens_to_nobody(group: Group) -> None:

@@ -55,8 +55,12 @@ async def test_a_failure_that_somebody_awaits_is_theirs(
 
 
 @pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("kind", [RuntimeError, asyncio.CancelledError])
 async def test_a_periodic_task_goes_on_after_a_failure(
-    owner: Supervisor, is_async: bool, caplog: pytest.LogCaptureFixture
+    owner: Supervisor,
+    is_async: bool,
+    kind: type[BaseException],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     turns = 0
     enough = asyncio.Event()
@@ -66,7 +70,7 @@ async def test_a_periodic_task_goes_on_after_a_failure(
         turns += 1
         if turns == 3:
             enough.set()
-        raise RuntimeError(f"turn {turns}")
+        raise kind(f"turn {turns}")
 
     async def act_later() -> None:
         act()
@@ -178,3 +182,36 @@ async def test_a_cancelled_task_is_no_failure(
     await owner.cancel()
 
     assert [record for record in caplog.records if record.name.startswith("cometmq")] == []
+
+
+async def test_a_cancelled_error_of_which_no_cancellation_is_the_cause_is_a_failure(
+    owner: Supervisor, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail_so() -> None:
+        raise asyncio.CancelledError("from a hook")
+
+    task = owner.spawn(fail_so(), "job")
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == ("ERROR", "task failed task=owner.job")
+    assert record.exc_info is not None
+    assert "from a hook" in str(record.exc_info[1])
+
+
+async def test_cancelling_ends_a_periodic_task_in_the_middle_of_a_turn(
+    owner: Supervisor, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = asyncio.Event()
+
+    async def act() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    task = owner.every(0.001, act, "tick", first_s=0.0)
+    await begun.wait()
+    await owner.cancel()
+
+    assert task.cancelled()
+    assert caplog.records == []

@@ -9,10 +9,11 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.instance import ClientInstance
 from cometmq.client.offsets.memory import OffsetTable
 from cometmq.client.queue_offsets import QueueOffsets
-from cometmq.model.errors import CometError
+from cometmq.client.troubles import trace_of
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 
@@ -103,11 +104,16 @@ class RemoteOffsetStore:
         assert offset is not None
         try:
             await self._offsets.commit(self._group, queue, offset)
-        except CometError as error:
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
             level = logging.DEBUG if queue.broker_name in self._failing else logging.WARNING
             self._failing.add(queue.broker_name)
             log.log(
-                level, "cannot commit an offset queue=%s offset=%d error=%s", queue, offset, error
+                level,
+                "cannot commit an offset queue=%s offset=%d error=%s",
+                *(queue, offset, str(error) or type(error).__name__),
+                exc_info=trace_of(error),
             )
             return False
         self._written[queue] = (offset, 0)

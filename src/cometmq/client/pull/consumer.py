@@ -33,6 +33,7 @@ from cometmq.client.push.sending_back import SendingBack
 from cometmq.client.rebalance import AllocationStrategy, Averagely
 from cometmq.client.rebalance.rebalancer import Rebalancer
 from cometmq.client.subscription import Filter
+from cometmq.client.troubles import trace_of
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -473,7 +474,7 @@ class PullConsumer(PlaceCalls):
     async def _auto_commit(self) -> None:
         self._take_back_failed()
         for failure in await self._commit_due():
-            log.warning("commit failed group=%s error=%s", self._group, failure)
+            self._log_failed_commit(failure)
 
     async def _commit_at_close(self) -> None:
         try:
@@ -526,8 +527,17 @@ class PullConsumer(PlaceCalls):
         async with self._committing:
             try:
                 failures = await self._places.commit(due)
-            except Exception:
+            except BaseException as error:
+                if not is_own_failure(error):
+                    raise
                 log.exception("commit of revoked queues failed group=%s", self._group)
                 return
         for failure in failures.values():
-            log.warning("commit failed group=%s error=%s", self._group, failure)
+            self._log_failed_commit(failure)
+
+    def _log_failed_commit(self, failure: BaseException) -> None:
+        log.warning(
+            "commit failed group=%s error=%s",
+            *(self._group, str(failure) or type(failure).__name__),
+            exc_info=trace_of(failure),
+        )

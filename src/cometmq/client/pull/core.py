@@ -46,7 +46,6 @@ from cometmq.client.queues.replicas import ReplicaChoice
 from cometmq.client.registry import lease
 from cometmq.client.subscription import Filter
 from cometmq.client.trace import ConsumeTrace, TraceDispatcher
-from cometmq.model.errors import CometError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import check_group_name
@@ -188,10 +187,12 @@ class PullCore(Lifetime):
                 message.topic = self._names.unwrap(message.topic)
         return result
 
-    async def _commit_due(self, queues: Iterable[MessageQueue] | None = None) -> list[CometError]:
+    async def _commit_due(
+        self, queues: Iterable[MessageQueue] | None = None
+    ) -> list[BaseException]:
         """Commit what is finished; a queue whose broker is no help does not keep others back.
 
-        Gives the brokers' errors. What the application's own store raises is raised.
+        Returns the errors of requests. What the application's own store raises is raised.
         """
         self._report_unfinished()
         async with self._committing:

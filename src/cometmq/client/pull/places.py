@@ -9,15 +9,15 @@ import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.offsets import OffsetStore, StartFrom, first_offset
 from cometmq.client.offsets.remote import RemoteOffsetStore
 from cometmq.client.queue_offsets import QueueOffsets
-from cometmq.model.errors import CometError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import retry_topic
 
-Failures = dict[MessageQueue, CometError]
+Failures = dict[MessageQueue, BaseException]
 
 
 class Places:
@@ -72,8 +72,8 @@ class Places:
         """Keep offsets, those of all queues at once, so that no broker keeps another one waiting.
 
         Returns:
-            The queues whose broker was no help, and why; a store of another kind logs what goes
-            wrong instead.
+            The queues that were not committed, and the error of each. What a store of another kind
+            raises is raised.
         """
         if isinstance(self._store, RemoteOffsetStore):
             answers = await asyncio.gather(*(self._tell(*pair) for pair in offsets.items()))
@@ -83,9 +83,11 @@ class Places:
         await self._store.persist(offsets)
         return {}
 
-    async def _tell(self, queue: MessageQueue, offset: QueueOffset) -> CometError | None:
+    async def _tell(self, queue: MessageQueue, offset: QueueOffset) -> BaseException | None:
         try:
             await self._offsets.commit(self._group, queue, offset)
-        except CometError as error:
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
             return error
         return None

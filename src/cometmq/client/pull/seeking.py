@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from cometmq.client.errors import OffsetRangeError
 from cometmq.client.pull.core import PullCore
 from cometmq.client.queue_offsets import QueueBounds
-from cometmq.model.errors import CometError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 
@@ -154,6 +153,6 @@ class PlaceCalls(PullCore):
         self._replicas.forced = broker_id
 
 
-def _raise_first(failures: Iterable[CometError]) -> None:
+def _raise_first(failures: Iterable[BaseException]) -> None:
     for failure in failures:
         raise failure

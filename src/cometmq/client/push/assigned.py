@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.offsets.store import OffsetStore
 from cometmq.client.push.locking import Locks
 from cometmq.client.queues.process_queue import ProcessQueue
@@ -232,7 +233,9 @@ class AssignedQueues:
         """Keep the offset of a queue that is given up; a failure keeps no lock held."""
         try:
             await self._store.persist([queue])
-        except Exception:
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
             log.exception("an offset was not kept queue=%s group=%s", queue, self._group)
 
     async def _let_finish(self, fetched: ProcessQueue) -> None:

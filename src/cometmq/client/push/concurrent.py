@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.handlers import ConsumeContext
 from cometmq.client.hooks import ConsumeEnd
 from cometmq.client.offsets.store import OffsetStore
@@ -136,7 +137,9 @@ class ConcurrentService:
         try:
             if not queue.dropped:
                 await self._consume(queue, messages)
-        except Exception:
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
             log.exception("consuming failed, retrying queue=%s", queue.queue)
             self._again_later(queue, messages)
 

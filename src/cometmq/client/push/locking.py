@@ -14,9 +14,10 @@ import logging
 import math
 from collections.abc import Callable, Collection
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.group_calls import GroupCalls
 from cometmq.client.queues.process_queue import ProcessQueue
-from cometmq.model.errors import CometError
+from cometmq.client.troubles import trace_of
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting.tasks import Supervisor
 
@@ -152,8 +153,14 @@ class Locks:
     async def _lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
         try:
             return await self._calls.lock(self._group, self._client_id, queues)
-        except CometError as error:
-            log.warning("cannot lock queues group=%s error=%s", self._group, error)
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
+            log.warning(
+                "cannot lock queues group=%s error=%s",
+                *(self._group, str(error) or type(error).__name__),
+                exc_info=trace_of(error),
+            )
             return set()
 
     async def _unlock(self, queues: Collection[MessageQueue]) -> None:
@@ -162,5 +169,11 @@ class Locks:
         try:
             async with asyncio.timeout(UNLOCK_ALL_S):
                 await self._calls.unlock(self._group, self._client_id, queues, oneway=True)
-        except (CometError, TimeoutError) as error:
-            log.warning("cannot unlock queues group=%s error=%s", self._group, error)
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
+            log.warning(
+                "cannot unlock queues group=%s error=%s",
+                *(self._group, str(error) or type(error).__name__),
+                exc_info=trace_of(error),
+            )

@@ -21,6 +21,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.handlers import OrderedContext
 from cometmq.client.offsets.store import OffsetStore
 from cometmq.client.push.handling import Ended, Handling
@@ -157,7 +158,9 @@ class OrderedService:
         try:
             async with self._permits:
                 pause_s = await self._consume_on_end(queue)
-        except Exception:
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
             log.exception("consuming in order failed, retrying queue=%s", queue.queue)
             queue.rollback()
             pause_s = LOCK_RETRY_S

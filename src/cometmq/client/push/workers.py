@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
+from cometmq.client.calling import is_own_failure
 from cometmq.remoting.tasks import Supervisor
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,9 @@ class Workers(Generic[T]):
                 item = self._waiting.popleft()
                 try:
                     await self._work_on(item)
-                except Exception:
+                except BaseException as error:
+                    if not is_own_failure(error):
+                        raise
                     log.exception("worker failed, item dropped")
                 if loop.time() > self._slice_end:
                     await self._rest(loop)

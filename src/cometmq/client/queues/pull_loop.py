@@ -16,6 +16,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.config import PushSettings
 from cometmq.client.errors import ClientError
 from cometmq.client.instance import ClientInstance
@@ -28,10 +29,12 @@ from cometmq.client.queues.process_queue import ProcessQueue
 from cometmq.client.queues.replicas import ReplicaChoice
 from cometmq.client.routes import MASTER_ID
 from cometmq.client.subscription import Filter
+from cometmq.client.troubles import trace_of
 from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Supervisor
+from cometmq.remoting.tasks import failure_of
 
 log = logging.getLogger(__name__)
 
@@ -128,9 +131,9 @@ class PullLoop:
 
     @property
     def failed(self) -> bool:
-        """Whether the loop ended because of an error it cannot cope with, which was logged."""
+        """Whether an error ended the loop, which was logged."""
         task = self._task
-        return bool(task and task.done() and not task.cancelled() and task.exception())
+        return task is not None and task.done() and failure_of(task) is not None
 
     def start(self, tasks: Supervisor) -> None:
         """Begin pulling in the background."""
@@ -163,8 +166,6 @@ class PullLoop:
                 await self._pull(self.next_offset)
             except CometError as error:
                 await self._recover(error)
-            else:
-                self._recovered()
 
     def _has_to_wait(self) -> bool:
         return (
@@ -214,22 +215,37 @@ class PullLoop:
         wanted = self._wanted()
         if wanted is None:
             return
-        target = await self._target()
         began = loop.time()
-        result = await pull_once(
-            self._instance.brokers,
-            target.address,
-            self._request(offset, wanted, target),
-            timeout=self._settings.answer_ms / 1000,
-        )
-        if self._fetched.dropped:
+        result = await self._fetch(offset, wanted)
+        if result is None or self._fetched.dropped:
             return
         self._replica.advise(self.queue, result.suggested_broker_id)
         took_s = loop.time() - began
         await self._act_on(result, took_s)
+        self._recovered()
         if self._settings.pull_interval_ms and result.messages:
             await asyncio.sleep(self._settings.pull_interval_ms / 1000)
         await self._slow_down(offset, result, took_s)
+
+    async def _fetch(self, offset: QueueOffset, wanted: Filter) -> PullResult | None:
+        """Send one pull; None if it failed, after the pause that the error calls for.
+
+        An error of a hook or of a custom offset store is treated as one of the broker. Behind the
+        response the loop has taken messages, so that an error there must end it: see `failed`.
+        """
+        try:
+            target = await self._target()
+            return await pull_once(
+                self._instance.brokers,
+                target.address,
+                self._request(offset, wanted, target),
+                timeout=self._settings.answer_ms / 1000,
+            )
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
+            await self._recover(error)
+            return None
 
     def _request(self, offset: QueueOffset, wanted: Filter, target: _Target) -> Pull:
         consumed = self._store.position(self.queue)
@@ -275,8 +291,10 @@ class PullLoop:
         self.next_offset = result.next_offset
         self._fetched.drop()
         self._store.freeze(self.queue, result.next_offset)
-        await self._store.persist([self.queue])
-        await self._on_illegal(result.next_offset)
+        try:
+            await self._store.persist([self.queue])
+        finally:
+            await self._on_illegal(result.next_offset)
 
     async def _slow_down(self, offset: QueueOffset, result: PullResult, took_s: float) -> None:
         """Pause if the broker answers at once that there is nothing, again and again."""
@@ -287,13 +305,14 @@ class PullLoop:
         if self._quick_pulls > 1:
             await asyncio.sleep(min(QUICK_S * 2 ** min(self._quick_pulls, 10), LOOK_S))
 
-    async def _recover(self, error: CometError) -> None:
+    async def _recover(self, error: BaseException) -> None:
         self._failures += 1
         first = self._failures == 1
         log.log(
             logging.WARNING if first else logging.DEBUG,
             "pull failed, retrying queue=%s group=%s failures=%d error=%s: %s",
             *(self.queue, self._group, self._failures, type(error).__name__, error),
+            exc_info=trace_of(error),
         )
         if isinstance(error, ResponseError) and error.code == ResponseCode.FLOW_CONTROL:
             await asyncio.sleep(BROKER_BUSY_S)

@@ -13,10 +13,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 
+from cometmq.client.calling import is_own_failure
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.instance import ClientInstance
 from cometmq.client.rebalance.contracts import AllocationError, AllocationStrategy, QueueOwner
 from cometmq.client.routes import Route
+from cometmq.client.troubles import trace_of
 from cometmq.model.errors import CometError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import RETRY_PREFIX
@@ -110,10 +112,12 @@ class Rebalancer:
             await self._until_called(wait_s - self._min_interval_s)
 
     async def _round(self) -> bool:
-        """Do one round; whatever goes wrong is logged and tried again soon."""
+        """Do one round; an error is logged, and the next round comes soon."""
         try:
             return await self.once()
-        except Exception:
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
             log.exception("rebalance failed, retrying group=%s", self._group)
             return False
 
@@ -136,31 +140,53 @@ class Rebalancer:
             topics = sorted(self._topics())
             balanced = True
             for topic in topics:
-                balanced &= await self._divide(topic)
+                balanced &= await self._try(self._divide, topic)
             for topic in sorted(self._divided.difference(topics)):
-                balanced &= await self._leave(topic)
+                balanced &= await self._try(self._leave, topic)
             return balanced
 
-    async def _divide(self, topic: str) -> bool:
+    async def _try(self, step: Callable[[str], Awaitable[bool]], topic: str) -> bool:
+        """Do a step of a round for one topic; an error is logged and does not concern the others.
+
+        Returns:
+            Whether the topic is balanced, or need not be tried again soon.
+        """
         try:
-            queues = sorted((await self._instance.routes.find(topic)).read_queues)
-            mine = queues if self._broadcast else await self._share(topic, queues)
-        except CometError as error:
-            return self._put_off(topic, error)
+            balanced = await step(topic)
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
+            self._log_failure(topic, error)
+            return isinstance(error, (TopicNotFoundError, AllocationError))
         self._failing.discard(topic)
+        return balanced
+
+    async def _divide(self, topic: str) -> bool:
+        queues = sorted((await self._instance.routes.find(topic)).read_queues)
+        mine = queues if self._broadcast else await self._share(topic, queues)
         self._divided.add(topic)
         return await self._carry_out(topic, queues, set(mine))
 
-    def _put_off(self, topic: str, error: CometError) -> bool:
-        """Leave everything as it is; say whether there is no need to try again soon."""
-        may_wait = isinstance(error, (TopicNotFoundError, AllocationError))
+    def _log_failure(self, topic: str, error: BaseException) -> None:
+        """Log the first error of a topic; further ones only for debugging, until a round succeeds.
+
+        An error that this client does not define has a line of its own, with the traceback.
+        """
+        quiet = topic in self._failing
+        self._failing.add(topic)
+        if not isinstance(error, CometError):
+            log.log(
+                logging.DEBUG if quiet else logging.ERROR,
+                "rebalance failed, retrying topic=%s group=%s",
+                *(topic, self._group),
+                exc_info=error,
+            )
+            return
         log.log(
-            logging.DEBUG if topic in self._failing or _may_be_missing(topic) else logging.WARNING,
+            logging.DEBUG if quiet or _may_be_missing(topic) else logging.WARNING,
             "rebalance failed, assignment unchanged topic=%s group=%s error=%s",
             *(topic, self._group, error),
         )
-        self._failing.add(topic)
-        return may_wait
 
     async def _share(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue]:
         own, members = self._instance.client_id, await self._members(topic)
@@ -211,9 +237,13 @@ class Rebalancer:
             async with room:
                 try:
                     return await move(queue)
-                except CometError as error:
+                except BaseException as error:
+                    if not is_own_failure(error):
+                        raise
                     log.warning(
-                        "cannot change the offset of a queue queue=%s error=%s", queue, error
+                        "cannot assign or revoke a queue queue=%s error=%s",
+                        *(queue, str(error) or type(error).__name__),
+                        exc_info=trace_of(error),
                     )
                     return False
 

@@ -425,3 +425,34 @@ async def test_a_custom_offset_store_is_called_again(
         await store.third.wait()
 
     assert warnings(caplog, "periodic task failed, retrying at its next run") == 2
+
+
+@KINDS
+@pytest.mark.parametrize("error", ERRORS)
+async def test_a_consumer_leaves_the_other_brokers(
+    error: Raise,
+    make: Callable[[ClientInstance], PushConsumer | PullConsumer],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    brokers = [GroupBroker("a"), GroupBroker("b")]
+    hook = RaisingHook(RequestCode.UNREGISTER_CLIENT, error, raises=1)
+    async with (
+        ScriptedCluster([*brokers]) as cluster,
+        ClientInstance(cluster.address, hooks=[hook]) as instance,
+        asyncio.timeout(ENDS_S),
+    ):
+        for broker in brokers:
+            broker.members = [instance.client_id]
+            broker.processors[RequestCode.LITE_PULL_MESSAGE] = broker.processors[
+                RequestCode.PULL_MESSAGE
+            ]
+        consumer = make(instance)
+        await consumer.start()
+
+        await consumer.close()
+        await consumer.close()
+
+        left = [goodbye.consumer_group for broker in brokers for goodbye in broker.goodbyes]
+        assert left == ["g"], "one broker is told, and the hook refused the other request"
+    assert hook.raised == 1
+    assert warnings(caplog, "cannot unregister") == 1

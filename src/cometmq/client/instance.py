@@ -38,7 +38,7 @@ from cometmq.client.name_servers import NameServers, parse_addresses
 from cometmq.client.namespaces import Namespace, NamespaceHook, namespace_of_endpoint
 from cometmq.client.routes import Routes
 from cometmq.client.signing import Signer, StreamHook, credentials_of
-from cometmq.client.troubles import Troubles
+from cometmq.client.troubles import Troubles, trace_of
 from cometmq.model.errors import CometError
 from cometmq.protocol.bodies import HeartbeatData
 from cometmq.protocol.codes import LanguageCode
@@ -300,8 +300,15 @@ class ClientInstance(Lifetime):
     async def _say_goodbye(self, address: str, group: str, *, producing: bool) -> None:
         try:
             await self.brokers.unregister(address, self.client_id, group, producing=producing)
-        except CometError as error:
-            log.debug("cannot unregister address=%s error=%s", address, error)
+        except BaseException as error:
+            if not is_own_failure(error):
+                raise
+            log.log(
+                logging.DEBUG if isinstance(error, CometError) else logging.WARNING,
+                "cannot unregister address=%s group=%s error=%s",
+                *(address, group, str(error) or type(error).__name__),
+                exc_info=trace_of(error),
+            )
 
     def send_address(self, address: str) -> str:
         """Return the address for sends to a broker: its second port if that is enabled."""

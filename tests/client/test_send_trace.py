@@ -274,6 +274,108 @@ async def test_members_share_a_dispatcher_and_the_last_one_ends_it(users: int) -
         assert len(broker.sends) == 1
 
 
+class HoldingBroker(SentBroker):
+    """Responds to sends only when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[Request] = []
+
+    def _send(self, request: Request) -> Response | None:
+        self.held.append(request)
+        self.moved.set()
+        return None
+
+    def respond(self) -> None:
+        """Store what is held, and respond."""
+        held, self.held = self.held, []
+        for request in held:
+            response = super()._send(request)
+            assert response is not None
+            request.reply(response)
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_user_that_comes_while_the_last_one_leaves_is_served() -> None:
+    broker = HoldingBroker()
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+        with_trace_topic(cluster)
+        dispatcher = TraceDispatcher(instance)
+        dispatcher.retain()
+        dispatcher.add(PUBLISHED, topic="", region="r", keys=["first"])
+        leaving = asyncio.create_task(dispatcher.release())
+        await broker.wait_until(lambda: bool(broker.held))
+
+        dispatcher.retain()
+        broker.respond()
+        await leaving
+        dispatcher.add(PUBLISHED, topic="", region="r", keys=["second"])
+        releasing = asyncio.create_task(dispatcher.release())
+        await broker.wait_until(lambda: bool(broker.held))
+        broker.respond()
+        await releasing
+
+    assert [keys for _, keys in traces(broker)] == [["first"], ["second"]]
+    assert dispatcher.dropped == 0
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_of_two_users_that_leave_one_after_the_other_the_last_ends_the_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatcher_module, "RELEASE_S", 1.0)
+    broker = HoldingBroker()
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+        with_trace_topic(cluster)
+        dispatcher = TraceDispatcher(instance, TraceSettings(timeout_ms=30_000))
+        dispatcher.retain()
+        dispatcher.add(PUBLISHED, topic="", region="r", keys=["first"])
+        first = asyncio.create_task(dispatcher.release())
+        await broker.wait_until(lambda: bool(broker.held))
+        await asyncio.sleep(0.5)
+
+        dispatcher.retain()
+        dispatcher.add(PUBLISHED, topic="", region="r", keys=["second"])
+        second = asyncio.create_task(dispatcher.release())
+        await first
+        broker.respond()
+        await broker.wait_until(lambda: bool(broker.held))
+        broker.respond()
+        await second
+        left = len(dispatcher._tasks)
+
+    assert [keys for _, keys in traces(broker)] == [["first"], ["second"]]
+    assert (dispatcher.dropped, left) == (0, 0)
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_traces_that_the_last_user_leaves_behind_do_not_hold_up_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatcher_module, "RELEASE_S", 1.0)
+    broker = HoldingBroker()
+    async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
+        with_trace_topic(cluster)
+        settings = TraceSettings(body_bytes_max=1_000, timeout_ms=30_000)
+        dispatcher = TraceDispatcher(instance, settings)
+        dispatcher.retain()
+        for number in range(50):
+            dispatcher.add(PUBLISHED, topic="", region="r", keys=[f"k{number}"])
+        await dispatcher.release()
+        assert dispatcher.dropped == 50
+        broker.held.clear()
+
+        dispatcher.retain()
+        dispatcher.add(PUBLISHED, topic="", region="r", keys=["next"])
+        flushing = asyncio.create_task(dispatcher.flush(5.0))
+        await broker.wait_until(lambda: bool(broker.held))
+        broker.respond()
+        assert await flushing
+        await dispatcher.release()
+
+    assert [keys for _, keys in traces(broker)] == [["next"]]
+
+
 def test_a_recalled_message_has_a_record_of_its_own() -> None:
     assert decode("Recall\x015\x01r\x01g\x01t\x01ID\x01true\x02") == [
         Recall(5, "r", "g", "t", "ID", success=True)

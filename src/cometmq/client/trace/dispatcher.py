@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -81,8 +82,11 @@ class TraceDispatcher:
         self._sender = Sender(instance, GROUP, ProducerSettings())
         self._tasks = Supervisor("traces")
         self._users = 0
+        self._retains = 0
+        self._task: asyncio.Task[None] | None = None
         self._parcels: dict[tuple[str, str], _Parcel] = {}
-        self._full: list[_Parcel] = []
+        self._due: deque[_Parcel] = deque()
+        """Parcels that are full or have waited long enough, in the order in which they are sent."""
         self._waiting = 0
         self._work = asyncio.Event()
         self._hurry = False
@@ -112,16 +116,25 @@ class TraceDispatcher:
     def retain(self) -> None:
         """Begin to use it: the first user starts its task."""
         self._users += 1
-        if self._users == 1:
-            self._tasks.spawn(self._run(), "send")
+        self._retains += 1
+        if self._task is None or self._task.done():
+            self._task = self._tasks.spawn(self._run(), "send")
 
     async def release(self) -> None:
-        """End using it: with the last user the rest is sent, for 5 seconds at most."""
+        """End using it: with the last user the rest is sent, for 5 seconds at most.
+
+        If another user comes meanwhile, the task is left to it.
+        """
         self._users -= 1
-        if self._users == 0:
-            try:
-                await self.flush(RELEASE_S)
-            finally:
+        if self._users:
+            return
+        retains = self._retains
+        try:
+            await self.flush(RELEASE_S)
+        finally:
+            if retains == self._retains:
+                self._drop_rest()
+                self._task = None
                 await self._tasks.cancel()
 
     def add(self, record: Record, *, topic: str, region: str, keys: Iterable[str]) -> bool:
@@ -151,7 +164,7 @@ class TraceDispatcher:
             parcel.text_bytes >= self._settings.body_bytes_max
             or parcel.keys_bytes >= KEYS_BYTES_MAX
         ):
-            self._full.append(self._parcels.pop(place))
+            self._due.append(self._parcels.pop(place))
             self._work.set()
         return True
 
@@ -181,18 +194,13 @@ class TraceDispatcher:
     async def _run(self) -> None:
         while True:
             await self._until_due()
-            for parcel in self._take_due():
-                try:
-                    await self._send(parcel)
-                finally:
-                    self._waiting -= len(parcel.texts)
-                    if not self._waiting:
-                        self._hurry = False
-                        self._empty.set()
+            self._move_due()
+            while self._due:
+                await self._send(self._due.popleft())
 
     async def _until_due(self) -> None:
         """Return when a parcel is full, or has waited long enough, or somebody flushes."""
-        while not self._full and not (self._hurry and self._parcels):
+        while not self._due and not (self._hurry and self._parcels):
             self._work.clear()
             oldest_s = min((parcel.since_s for parcel in self._parcels.values()), default=None)
             left_s = None
@@ -206,25 +214,42 @@ class TraceDispatcher:
             except TimeoutError:
                 return
 
-    def _take_due(self) -> list[_Parcel]:
-        due, self._full = self._full, []
+    def _move_due(self) -> None:
+        """Move the parcels that have waited long enough, or all during a flush."""
         limit_s = _now() - self._settings.flush_ms / 1000
         for place, parcel in list(self._parcels.items()):
             if self._hurry or parcel.since_s <= limit_s:
-                due.append(self._parcels.pop(place))
-        return due
+                self._due.append(self._parcels.pop(place))
 
     async def _send(self, parcel: _Parcel) -> None:
         try:
             timeout = self._settings.timeout_ms / 1000
             await self._sender.send_message(parcel.message(), timeout=timeout)
         except BaseException as error:
+            self._drop(len(parcel.texts))
             if not is_own_failure(error):
                 raise
             self._sending.failed(parcel.topic, error)
-            self._drop(len(parcel.texts))
         else:
             self._sending.worked(parcel.topic)
+        finally:
+            self._settle(parcel)
+
+    def _settle(self, parcel: _Parcel) -> None:
+        """Count the records of a parcel as waiting no longer: it was sent or dropped."""
+        self._waiting -= len(parcel.texts)
+        if not self._waiting:
+            self._hurry = False
+            self._empty.set()
+
+    def _drop_rest(self) -> None:
+        """Drop all parcels but the one that is being sent."""
+        rest = [*self._due, *self._parcels.values()]
+        self._due.clear()
+        self._parcels.clear()
+        for parcel in rest:
+            self._drop(len(parcel.texts))
+            self._settle(parcel)
 
     def _drop(self, count: int) -> None:
         if not self.dropped:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from cometmq.client import (
     ClientClosedError,
     ClientInstance,
+    ConfigError,
+    Filter,
     OutgoingCall,
     PopConsumer,
     PullConsumer,
     PushConsumer,
     StoredMessage,
 )
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
+from cometmq.remoting import Request, Response
 from support.pop_broker import PopBroker
 from support.scripted import ScriptedCluster
 
@@ -31,19 +36,19 @@ async def handle(message: StoredMessage) -> None:
     """Nothing is to be done."""
 
 
-def push(*where: str, instance: ClientInstance | None = None) -> Consumer:
+def push(*where: str, wanted: str | Filter = "*", **options: Any) -> Consumer:
     return PushConsumer(
-        *where, instance=instance, group="g", handler=handle, subscriptions={"t": "*"}, trace=True
+        *where, group="g", handler=handle, subscriptions={"t": wanted}, trace=True, **options
     )
 
 
-def pull(*where: str, instance: ClientInstance | None = None) -> Consumer:
-    return PullConsumer(*where, instance=instance, group="g", subscriptions={"t": "*"}, trace=True)
+def pull(*where: str, wanted: str | Filter = "*", **options: Any) -> Consumer:
+    return PullConsumer(*where, group="g", subscriptions={"t": wanted}, trace=True, **options)
 
 
-def pop(*where: str, instance: ClientInstance | None = None) -> Consumer:
+def pop(*where: str, wanted: str | Filter = "*", **options: Any) -> Consumer:
     return PopConsumer(
-        *where, instance=instance, group="g", handler=handle, subscriptions={"t": "*"}, trace=True
+        *where, group="g", handler=handle, subscriptions={"t": wanted}, trace=True, **options
     )
 
 
@@ -136,6 +141,23 @@ async def test_cancelling_a_start_releases_everything(make: Make) -> None:
         cluster.name_server.silent = False
         async with make(instance=instance) as consumer:
             assert consumer.running
+
+
+@KINDS
+async def test_two_starts_at_once_fail_with_the_same_error(make: Make) -> None:
+    def refuse(request: Request) -> Response:
+        return Response(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "as scripted")
+
+    broker = PopBroker()
+    broker.processors[RequestCode.CHECK_CLIENT_CONFIG] = refuse
+    async with ScriptedCluster([broker]) as cluster, asyncio.timeout(ENDS_S):
+        consumer = make(cluster.address, wanted=Filter.sql("a > 5"))
+        failures = await asyncio.gather(consumer.start(), consumer.start(), return_exceptions=True)
+        with pytest.raises(ClientClosedError, match="create a new one"):
+            await consumer.start()
+        await consumer.close()
+
+    assert [type(failure) for failure in failures] == [ConfigError, ConfigError]
 
 
 @KINDS

@@ -59,6 +59,11 @@ class Starting:
             self._task = asyncio.get_running_loop().create_task(self._start(), name=self._name)
         await asyncio.shield(self._task)
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether `interrupt` cancelled the last start."""
+        return self._task is not None and bool(self._task.cancelling())
+
     async def interrupt(self) -> None:
         """Cancel a start that is under way, and wait for its end."""
         task = self._task

@@ -203,12 +203,13 @@ class PopConsumer(Lifetime):
             await self._starting.run()
             self._check_open()
         except BaseException as error:
-            other_cancelled = isinstance(error, asyncio.CancelledError) and is_own_failure(error)
-            interrupted = self._ending.begun or other_cancelled
+            interrupted = is_own_failure(error) and (
+                self._starting.interrupted or isinstance(error, asyncio.CancelledError)
+            )
             await self._starting.interrupt()
-            if self._opened or interrupted:
+            if self._opened or self._ending.begun or interrupted:
                 await self._ending.come(self._stop(0.0))
-            if interrupted and is_own_failure(error):
+            if interrupted:
                 raise ClientClosedError(
                     f"consumer {self._group} was closed while it started: create a new one"
                 ) from error

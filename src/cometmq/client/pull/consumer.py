@@ -198,9 +198,12 @@ class PullConsumer(PlaceCalls):
             if self._closed:
                 raise ClientClosedError(f"consumer {self._plain_group} was closed")
         except BaseException as error:
-            interrupted, self._closed = self._closed, True
+            interrupted = is_own_failure(error) and (
+                self._starting.interrupted or isinstance(error, asyncio.CancelledError)
+            )
+            self._closed = True
             await self._ending.reached()
-            if interrupted and is_own_failure(error):
+            if interrupted:
                 raise ClientClosedError(
                     f"consumer {self._plain_group} was closed while it started: create a new one"
                 ) from error

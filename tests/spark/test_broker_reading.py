@@ -16,6 +16,7 @@ import pytest
 from cometmq.client import ClientInstance, ClientSettings
 from cometmq.client.subscription import Filter
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import PullMessageResponse
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Request, Response
 from cometmq.spark.brokers import pulls, reading
@@ -312,6 +313,70 @@ async def test_what_has_expired_is_passed_over_if_told_so(reader: Reader) -> Non
     assert await reader.offsets(wanted(10, 30, skip_expired=True)) == []
 
 
+@pytest.mark.parametrize("deleted", [50, 1_500], ids=["behind a success", "behind a retry"])
+async def test_what_the_log_has_lost_is_expired_before_the_queue_says_so(
+    reader: Reader, deleted: int
+) -> None:
+    """A broker deletes files of its log first, and corrects where queues begin later."""
+    reader.broker.put(0, 2_000)
+    reader.broker.delete_log(0, deleted)
+    for skip in (True, False):
+        reader.broker.min[0] = 0
+        reader.broker.pulls.clear()
+        reading_ = asyncio.create_task(reader.offsets(wanted(0, 2_000, skip_expired=skip)))
+        await reader.broker.wait_until(lambda: len(reader.broker.pulls) > 4)
+        reader.broker.expire(0, deleted)
+        if skip:
+            assert await reading_ == list(range(deleted, 2_000))
+        else:
+            with pytest.raises(DataLossError, match=f"0 on have expired.*{deleted} to 2000"):
+                await reading_
+
+
+async def test_what_the_log_loses_while_it_is_read_is_expired(reader: Reader) -> None:
+    reader.broker.put(0, 2_000)
+    reader.broker.holds = True
+    reading_ = asyncio.create_task(reader.offsets(wanted(0, 2_000)))
+    await reader.broker.wait_until(lambda: len(reader.broker.held) == 1)
+    reader.broker.let_go()
+    reader.broker.delete_log(0, 500)
+    asked = len(reader.broker.pulls)
+    await reader.broker.wait_until(lambda: len(reader.broker.pulls) > asked + 4)
+    reader.broker.expire(0, 500)
+    with pytest.raises(DataLossError, match=r"from 32 on have expired.*500 to 2000"):
+        await reading_
+
+
+async def test_a_queue_that_never_says_so_is_an_error_in_time(reader: Reader) -> None:
+    reader.broker.put(0, 100)
+    reader.broker.delete_log(0, 60)
+    lost = r"0 to 100: nothing came at 0 .*from 0 on were deleted, although the queue begins at 0"
+    with pytest.raises(RangeError, match=lost):
+        await reader.read(wanted(0, 100, timeout_s=0.3, skip_expired=True))
+
+
+async def test_a_file_of_the_queue_that_is_missing_is_not_passed_over(reader: Reader) -> None:
+    """The broker says that it found nothing, and where its next file begins."""
+    reader.broker.put(0, 100)
+    header = PullMessageResponse(
+        suggest_which_broker_id=0, next_begin_offset=80, min_offset=0, max_offset=100
+    )
+    null = Response(ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL", header=header)
+    reader.broker.script_of[PULL] = deque([null])
+    assert await reader.offsets(wanted(0, 100)) == list(range(100))
+
+
+async def test_what_a_filtered_pull_says_was_deleted_is_not_passed_over(reader: Reader) -> None:
+    """Of other offsets without a message, the filter is the reason."""
+    reader.broker.put(0, 2_000)
+    reader.broker.delete_log(0, 1_500)
+    paid = wanted(0, 2_000, filter=Filter.tags("paid"), timeout_s=0.3)
+    assert await reader.offsets(paid) == list(range(1_500, 2_000))
+    reader.broker.empty = "MESSAGE_WAS_REMOVING"
+    with pytest.raises(RangeError, match="from 0 on were deleted"):
+        await reader.read(paid)
+
+
 async def test_a_queue_that_does_not_reach_the_end_is_an_error_in_time(reader: Reader) -> None:
     reader.broker.put(0, 50)
     with pytest.raises(RangeError, match=r"10 to 90.*at 50 .*0 to 50"):
@@ -517,6 +582,20 @@ async def test_what_has_expired_on_a_copy_alone_is_read_from_the_master() -> Non
     assert copy.pulls
 
 
+@pytest.mark.parametrize("deleted", [50, 1_500], ids=["behind a success", "behind a retry"])
+async def test_what_the_log_of_a_copy_alone_has_lost_is_read_from_the_master(deleted: int) -> None:
+    master, copy = QueueBroker(), QueueBroker()
+    master.put(0, 2_000)
+    copy.put(0, 2_000)
+    copy.delete_log(0, deleted)
+    master.suggests = copy.suggests = 1
+    async with running(master, copy) as reader:
+        for skip in (False, True):
+            found = await reader.offsets(wanted(0, 2_000, skip_expired=skip))
+            assert found == list(range(2_000))
+    assert copy.pulls
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -594,7 +673,7 @@ async def test_whatever_happens_a_range_comes_whole_and_in_order(
     for _ in range(mood.randrange(1, 8)):
         broker.put(0, mood.randrange(1, 150), gap=mood.choice((0, 0, 1, 40)))
     end = broker.max[0]
-    start = mood.randrange(end)
+    start = mood.randrange(broker.min[0], end)
     async with running(broker) as reader:
         found = await reader.offsets(wanted(start, end))
     assert found == [offset for offset in sorted(broker.records[0]) if offset >= start]

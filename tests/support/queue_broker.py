@@ -66,6 +66,10 @@ class QueueBroker(ScriptedBroker):
         """Which queue stores what is asked for as queue 0, and how much larger its offsets are."""
         self.limit = 32
         """Messages in one answer."""
+        self.scan = 800
+        """Offsets that one pull looks at."""
+        self.empty = ""
+        """The remark of pulls that pass over offsets without a message."""
         self.suggests = 0
         """The replica that the next pulls are sent to."""
         self.find_time: Time = first_not_before
@@ -99,7 +103,12 @@ class QueueBroker(ScriptedBroker):
     def put(
         self, queue_id: int, count: int, *, body: bytes = b"x", time_ms: int = 1_000, gap: int = 0
     ) -> None:
-        """Append messages, behind a gap of offsets that hold none."""
+        """Append messages, behind a gap of offsets that hold none.
+
+        A queue begins at its first message, whatever the gap.
+        """
+        if self.max[queue_id] == self.min[queue_id]:
+            self.min[queue_id] += gap
         self.max[queue_id] += gap
         for _ in range(count):
             offset = self.max[queue_id]
@@ -124,6 +133,15 @@ class QueueBroker(ScriptedBroker):
         self.min[queue_id] = up_to
         for offset in [each for each in self.records.get(queue_id, {}) if each < up_to]:
             del self.records[queue_id][offset]
+
+    def delete_log(self, queue_id: int, up_to: int) -> None:
+        """Forget the messages before an offset, and keep the bounds of the queue.
+
+        A broker does so between deleting files of its log and correcting the bounds of queues.
+        """
+        least = self.min[queue_id]
+        self.expire(queue_id, up_to)
+        self.min[queue_id] = least
 
     def copy_from(self, other: QueueBroker) -> None:
         """Hold what another broker holds."""
@@ -170,15 +188,18 @@ class QueueBroker(ScriptedBroker):
             return self._say(ResponseCode.PULL_OFFSET_MOVED, low, queue_id)
         count = min(header.max_msg_nums, self.limit)
         held = self.records.get(queue_id, {})
-        found = [(at, held[at]) for at in range(offset, high) if at in held][:count]
+        seen = min(high, offset + self.scan)
+        found = [(at, held[at]) for at in range(offset, seen) if at in held][:count]
         if not found:
             gap = offset < high
             code = ResponseCode.PULL_RETRY_IMMEDIATELY if gap else ResponseCode.PULL_NOT_FOUND
-            return self._say(code, high, queue_id)
+            return self._say(code, seen, queue_id, remark=self.empty if gap else "")
         body = b"".join(record for _, record in found)
         return self._say(ResponseCode.SUCCESS, found[-1][0] + 1, queue_id, body)
 
-    def _say(self, code: int, next_offset: int, queue_id: int, body: bytes = b"") -> Response:
+    def _say(
+        self, code: int, next_offset: int, queue_id: int, body: bytes = b"", remark: str = ""
+    ) -> Response:
         more = self.renumbers[1] if self.renumbers else 0
         header = PullMessageResponse(
             suggest_which_broker_id=self.suggests,
@@ -187,7 +208,7 @@ class QueueBroker(ScriptedBroker):
             max_offset=self.max[queue_id] + more,
             offset_delta=more if self.renumbers else None,
         )
-        return Response(code, "as it is", header=header, body=body)
+        return Response(code, remark or "as it is", header=header, body=body)
 
     def _max(self, request: Request) -> Response:
         queue_id = request.header(GetMaxOffsetRequest).queue_id

@@ -9,6 +9,12 @@ the bounds: which tell the one from the other. A replica may keep messages for a
 its master, and lag behind it: only the master decides that messages have expired, or that a queue
 cannot be read.
 
+A broker deletes files of its log first, and corrects the smallest offsets of queues some seconds
+later (CleanCommitLogService and CleanConsumeQueueService). Until then a pull passes over what was
+deleted as over a hole: it succeeds behind it, or says to go on behind it. So without a filter no
+offset is passed over unless the queue's oldest message is there, which shows that nothing at or
+behind it was deleted. Holes are legitimate: a compacted topic has many.
+
 Source: ours; what a broker answers: PullMessageProcessor, RocketMQ 4.9 and 5.3.
 """
 
@@ -18,16 +24,19 @@ import asyncio
 import queue
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from struct import Struct
 from typing import Final
 
 from cometmq.client import ClientInstance
 from cometmq.client.blocking.portal import Portal
-from cometmq.client.routes import MASTER_ID
+from cometmq.client.routes import LOGICAL_PREFIX, MASTER_ID
+from cometmq.client.subscription import Filter
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import PullMessageResponse
+from cometmq.protocol.record import QUEUE_OFFSET_AT
 from cometmq.protocol.subscription import ALL_TAGS
 from cometmq.spark.brokers.patience import AwayError, is_passing
 from cometmq.spark.brokers.placing import Places
@@ -60,10 +69,17 @@ _ANSWERS: Final = frozenset(
 )
 
 
+_NO_NEWS: Final = frozenset({ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND})
+"""These bring no message, also if they say to go on behind a missing file of the consume queue."""
+
 _GONE: Final = frozenset(
     {ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER}
 )
 """Refusals of a pull that say that the queue is not there to be read."""
+
+_QUEUE_OFFSET: Final = Struct(">q")
+_REMOVED: Final = "MESSAGE_WAS_REMOVING"
+"""The remark of a response that passes over messages deleted from the log."""
 
 
 @dataclass(slots=True)
@@ -117,6 +133,7 @@ class RangePump:
         self._read = read
         self._wanted = read.range
         self._guesses = read.filter.expression == ALL_TAGS
+        self._is_static = read.range.key.broker.startswith(LOGICAL_PREFIX)
         self._pieces = pieces
         self._pulls = Pulls(instance, read)
         self._position = read.range.start
@@ -184,7 +201,10 @@ class RangePump:
             self._fill(waits=waits)
             asked = self._window.popleft()
             address = asked.address
-            return self._take(asked, await asked.answer)
+            answer = await asked.answer
+            if self._passes_over(answer) and not await self._is_hole(asked, answer):
+                return False
+            return self._take(asked, answer)
         except CometError as error:
             if isinstance(error, SourceError):
                 raise
@@ -288,7 +308,7 @@ class RangePump:
         if not found and header.min_offset > self._position:
             return self._expired(header, asked.address)
         next_offset = header.next_begin_offset
-        if answer.code == ResponseCode.PULL_OFFSET_MOVED or next_offset <= self._position:
+        if answer.code in _NO_NEWS or next_offset <= self._position:
             return self._short(header)
         if found:
             self._keep(self._as_known(answer.body, header))
@@ -298,6 +318,41 @@ class RangePump:
         if self._window and self._window[0].start != next_offset:
             self._drop_window()
         return True
+
+    def _passes_over(self, answer: Command) -> bool:
+        """Whether a response passes over offsets that no filter explains.
+
+        Queues of static topics have holes where they moved to another broker.
+        """
+        if self._is_static:
+            return False
+        if answer.code == ResponseCode.SUCCESS:
+            return self._guesses and _first_offset(answer.body, 0) > self._position
+        if answer.code != ResponseCode.PULL_RETRY_IMMEDIATELY:
+            return False
+        if not self._guesses and answer.remark != _REMOVED:
+            return False
+        header = answer.header(PullMessageResponse)
+        return header.min_offset <= self._position < header.next_begin_offset
+
+    async def _is_hole(self, asked: _Asked, answer: Command) -> bool:
+        """Whether nothing was deleted: the queue's oldest message is there."""
+        if self._is_replica(asked.address):
+            self._ask_master(f"a replica, {asked.address}, has no message at {self._position}")
+            return False
+        oldest = answer.header(PullMessageResponse).min_offset
+        unfiltered = Pulls(self._instance, replace(self._read, filter=Filter()))
+        first = await unfiltered.ask(asked.address, oldest, 1, holds=False)
+        if first.code not in _ANSWERS:
+            raise ResponseError(first.code, first.remark or "")
+        if first.code == ResponseCode.SUCCESS:
+            next_offset = first.header(PullMessageResponse).next_begin_offset
+            if next_offset == oldest + 1 or _first_offset(first.body, oldest) <= oldest:
+                return True
+        self._last = (
+            f"messages from {self._position} on were deleted, although the queue begins at {oldest}"
+        )
+        return False
 
     def _as_known(self, body: bytes, header: PullMessageResponse) -> bytes:
         """Give records the numbers that the topic knows them by."""
@@ -355,3 +410,11 @@ class RangePump:
         while self.is_full:
             self._room.clear()
             await self._room.wait()
+
+
+def _first_offset(records: bytes, default: int) -> int:
+    """Return the queue offset of the first record, the default where none is whole."""
+    if len(records) < QUEUE_OFFSET_AT + _QUEUE_OFFSET.size:
+        return default
+    offset: int = _QUEUE_OFFSET.unpack_from(records, QUEUE_OFFSET_AT)[0]
+    return offset

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import kit
 import pytest
+from servers import Cluster, connect, wait_for_route
 
 from cometmq.model.errors import ConfigError
 from cometmq.spark.pipelines.archive.manifest import Manifest
@@ -72,6 +75,34 @@ def test_a_batch_that_is_done_again_replaces_itself(
         path.relative_to(settings.to).as_posix() for path in Path(settings.to).rglob("*.parquet")
     }
     assert there == named
+
+
+def create(cluster: Cluster, topic: str) -> None:
+    connection = connect(cluster.broker)
+    kit.ok(kit.create_topic(connection, topic, read=4, write=4))
+    connection.close()
+    wait_for_route(cluster.namesrv, topic)
+
+
+@pytest.mark.parametrize("name", ["DefaultCluster", "other"])
+def test_another_cluster_with_equal_names_is_not_archived(
+    spark: SparkSession,
+    settings: ArchiveTopicsSettings,
+    topic: str,
+    make_cluster: Callable[..., Cluster],
+    name: str,
+) -> None:
+    fill(settings.name_servers, topic, {0: 30})
+    archive_topics(spark, settings)
+    other = make_cluster({"brokerClusterName": name})
+    create(other, topic)
+    fill(other.namesrv, topic, {0: 50})
+    met = "the queue holds offset 29" if name == "DefaultCluster" else "broker-a of cluster other"
+    with pytest.raises(ConfigError, match=met):
+        archive_topics(spark, replace(settings, name_servers=other.namesrv))
+    fill(settings.name_servers, topic, {0: 5})
+    assert archive_topics(spark, settings).run.counts["rows"] == 5
+    assert places(spark, settings) == [(0, at) for at in range(35)]
 
 
 def test_a_dry_run_counts(spark: SparkSession, settings: ArchiveTopicsSettings, topic: str) -> None:

@@ -20,6 +20,7 @@ from cometmq.spark.errors import DataLossError, GoneError, RangeError, Unreachab
 from cometmq.spark.offsets import Bounds, QueueKey, QueueRange
 
 HOST = encode_host("127.0.0.1", 10911)
+CLUSTER = "DefaultCluster"
 PIECE_RECORDS = 3
 """Few, so that a range is read in several pieces."""
 
@@ -48,6 +49,8 @@ class MemoryBrokers:
     def __init__(self) -> None:
         self.held: dict[QueueKey, MemoryQueue] = {}
         self.groups: dict[tuple[str, QueueKey], int] = {}
+        self.clusters: dict[str, str] = {}
+        """The cluster of each broker, DefaultCluster where none is named."""
         self.away: set[str] = set()
         """Brokers that are not registered now."""
         self.replicas: dict[QueueKey, Bounds] = {}
@@ -120,12 +123,18 @@ class MemoryBrokers:
     def topics_matching(self, pattern: str) -> list[str]:
         return [topic for topic in self.topics() if re.fullmatch(pattern, topic)]
 
-    def queues(self, topics: Iterable[str]) -> list[QueueKey]:
+    def brokers(self) -> dict[str, str]:
+        names = {key.broker for key in self.held} | set(self.clusters)
+        return {name: self.clusters.get(name, CLUSTER) for name in sorted(names - self.away)}
+
+    def queues(self, topics: Iterable[str], *, gone: set[str] | None = None) -> list[QueueKey]:
         self.asked["queues"] += 1
         keys = self.registered()
-        for topic in topics:
-            if topic not in {key.topic for key in keys}:
-                raise GoneError(f"topic {topic}: there is no such topic")
+        missing = sorted(set(topics) - {key.topic for key in keys})
+        if gone is not None:
+            gone.update(missing)
+        elif missing:
+            raise GoneError(f"topic {missing[0]}: there is no such topic")
         return sorted(key for key in keys if key.topic in set(topics))
 
     def bounds(

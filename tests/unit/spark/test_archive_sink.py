@@ -21,21 +21,23 @@ from cometmq.spark.pipelines.archive_topics import ArchiveTopicsSettings, archiv
 from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.pipelines.running.runs import RunError, Runs
 from cometmq.spark.schema import arrow_schema
+from support.memory_brokers import MemoryBrokers
 
 
 class Query:
     """A streaming query that writes batches; its id is what its checkpoint keeps."""
 
-    def __init__(self, to: Path, query: str) -> None:
+    def __init__(self, to: Path, query: str, broker: str | None = None) -> None:
         self.writer = ArchiveWriter({"to": str(to), "name": "topics", "codec": "zstd"})
         self.query = query
+        self.broker = broker
 
     def write(self, batch: int, *bodies: bytes) -> Any:
         """Write a batch of one task; return what the task tells the driver."""
         rows = [
             {"topic": "t", "queue_id": 0, "queue_offset": number, "store_timestamp": 0}
             | {"msg_id": "m", "body": body, "body_crc": 1, "flag": 0, "sys_flag": 0}
-            | {"properties": []}
+            | {"properties": [], "broker_name": self.broker}
             for number, body in enumerate(bodies)
         ]
         made = pa.RecordBatch.from_pylist(rows, schema=arrow_schema(COLUMNS))
@@ -99,10 +101,22 @@ def settings(tmp_path: Path) -> ArchiveTopicsSettings:
     return made
 
 
+def cluster() -> MemoryBrokers:
+    """The cluster of the stream's topics."""
+    brokers = MemoryBrokers()
+    for topic in ("t", "u"):
+        brokers.create(topic)
+    return brokers
+
+
 def begin(settings: ArchiveTopicsSettings) -> None:
     """Begin a run, which ends for there is no session."""
     with pytest.raises(AttributeError, match="dataSource"):
-        archive_topics(None, settings)
+        run(settings)
+
+
+def run(settings: ArchiveTopicsSettings, brokers: MemoryBrokers | None = None) -> None:
+    archive_topics(None, settings, connect=(brokers or cluster()).connect)
 
 
 def test_a_stream_whose_checkpoint_is_lost_is_not_begun_again(
@@ -112,10 +126,10 @@ def test_a_stream_whose_checkpoint_is_lost_is_not_begun_again(
     metadata = tmp_path / "_checkpoint" / "topics" / "metadata"
     metadata.write_text(json.dumps({"id": "other"}))
     with pytest.raises(ConfigError, match=r"by query q, .* it is of query other"):
-        archive_topics(None, settings)
+        run(settings)
     metadata.unlink()
     with pytest.raises(ConfigError, match=r"by query q, .* there is none"):
-        archive_topics(None, settings)
+        run(settings)
     assert len(Runs(tmp_path / "_runs").all()) == 2
     begin(replace(settings, name="again"))
 
@@ -124,7 +138,7 @@ def test_a_stream_stays_with_its_topics(settings: ArchiveTopicsSettings) -> None
     changed = replace(settings, topics=("t",))
     met = r"topics=\['t', 'u'\], met \['t'\]: archive other topics under .* archived twice"
     with pytest.raises(ConfigError, match=met):
-        archive_topics(None, changed)
+        run(changed)
     begin(replace(settings, topics=("u", "t")))
     begin(replace(changed, name="others"))
 
@@ -146,4 +160,29 @@ def test_a_stream_that_an_older_version_archived_goes_on(
     begin(settings)
     (tmp_path / "_checkpoint" / "topics" / "metadata").unlink()
     with pytest.raises(ConfigError, match=r"by a query, .* there is none"):
-        archive_topics(None, settings)
+        run(settings)
+
+
+def test_a_stream_does_not_go_on_with_another_cluster(
+    settings: ArchiveTopicsSettings, tmp_path: Path
+) -> None:
+    begin(settings)
+    other = cluster()
+    other.clusters["broker-a"] = "other"
+    with pytest.raises(ConfigError, match=r"of cluster DefaultCluster; met broker-a of .*other"):
+        run(settings, other)
+    assert len(Runs(tmp_path / "_runs").all()) == 2
+
+
+def test_a_stream_does_not_go_on_with_other_messages(
+    settings: ArchiveTopicsSettings, tmp_path: Path
+) -> None:
+    """As of a cluster of the same name, whose queues are longer than the archive."""
+    Query(tmp_path, "q", "broker-a").batch(1, b"1", b"2")
+    (entry,) = Manifest(open_folder(tmp_path)).entries("topics")[1:]
+    (record,) = entry.last_records
+    assert (record.topic, record.broker, record.queue_id, record.offset) == ("t", "broker-a", 0, 1)
+    other = cluster()
+    other.send(other.create("t")[0], 5, time_ms=7)
+    with pytest.raises(ConfigError, match=r"archived is offset 1, stored at 0 ms.*stored at 7 ms"):
+        run(settings, other)

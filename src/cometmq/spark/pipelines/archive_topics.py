@@ -15,13 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from cometmq.model.errors import ConfigError
+from cometmq.spark.brokers import connect
+from cometmq.spark.options.parsing import parse_options
+from cometmq.spark.options.topics import TopicReadOptions
 from cometmq.spark.pipelines.archive.manifest import Entry, Manifest, encoded
 from cometmq.spark.pipelines.archive.reading import COLUMNS
+from cometmq.spark.pipelines.archive.topic_identity import check_cluster, check_queues
 from cometmq.spark.pipelines.running.command import main
 from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.pipelines.running.progress import Progress, silent
 from cometmq.spark.pipelines.running.registry import Pipeline, PipelineSettings, Result
 from cometmq.spark.pipelines.running.runs import RunRecord, Runs, recorded
+from cometmq.spark.sources.ranges import Connect
 from cometmq.system.settings import setting
 
 _POLL_SECONDS = 0.5
@@ -55,6 +60,7 @@ def archive_topics(
     *,
     progress: Progress = silent,
     dry_run: bool = False,
+    connect: Connect = connect,
 ) -> Result:
     """Archive what topics have beyond the archive.
 
@@ -63,13 +69,15 @@ def archive_topics(
         settings: what, where to and how.
         progress: is told of archived rows.
         dry_run: only count what topics hold, archived or not.
+        connect: gives the session with the brokers that the archive is compared with.
 
     Returns:
         The run's record; ``counts`` has rows, files and their bytes.
 
     Raises:
-        ConfigError: a setting is missing, the folder is an archive of another kind, the stream
-            archived other topics, or its checkpoint is lost.
+        ConfigError: a setting is missing, the folder is an archive of another kind or cluster,
+            the stream archived other topics, or its checkpoint is lost.
+        UnreachableError: servers did not answer.
         RunError: another run begins the archive at the same time, or was killed while it did.
         pyspark.errors.StreamingQueryException: brokers or disk failed; the next run goes on.
     """
@@ -82,6 +90,9 @@ def archive_topics(
     manifest.settle({"columns": [column.name for column in COLUMNS], "table": "topics"})
     manifest.settle_stream(settings.name, {"topics": sorted(set(settings.topics))})
     _check_checkpoint(manifest, settings.name)
+    options = parse_options(TopicReadOptions, _options(settings))
+    check_cluster(manifest, options, settings.topics, connect)
+    check_queues(manifest, settings.name, options, connect)
     runs = Runs(settings.runs or folder.path("_runs"))
     run = runs.begin_or_resume("archive-topics", _inputs(settings), settings.resume)
     known = {entry.start for entry in manifest.entries(settings.name)}

@@ -2,6 +2,7 @@
 
     <root>/topic=<topic>/date=<yyyy-mm-dd>/<broker>-<from>-<to>.parquet
     <root>/_manifest/archive.json               what kind of archive it is
+    <root>/_manifest/clusters.json              brokers of archived topics, and the cluster of each
     <root>/_manifest/<stream>/stream.json       topics of a stream of `archive-topics`
     <root>/_manifest/<broker>/plan-<n>.json     ranges that the n-th run was about to archive
     <root>/_manifest/<broker>/<from>-<to>.json  an entry: one range that is archived
@@ -45,6 +46,7 @@ FORMAT = 1
 CREATE_PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """How long to wait between attempts to create a file that another run has a claim to."""
 _DIRECTORY = "_manifest"
+CLUSTERS = f"{_DIRECTORY}/clusters.json"
 _ADDRESSES = frozenset({"name_servers"})
 """Streams noted the addresses of name servers once, which change while the cluster stays."""
 _PLAN = re.compile(r"/plan-[0-9]{8}\.json$")
@@ -93,6 +95,19 @@ class FirstRecord:
 
 
 @dataclass(frozen=True)
+class LastRecord:
+    """Identifies the newest row that a micro-batch has of a queue."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    offset: int
+    born_ms: int | None
+    store_ms: int
+    body_crc: int | None
+
+
+@dataclass(frozen=True)
 class Entry:
     """One archived range of a log."""
 
@@ -108,6 +123,8 @@ class Entry:
     """Of a micro-batch: the id of the streaming query, which its checkpoint keeps."""
     first_record: FirstRecord | None = None
     """None where the range begins with no record, and in entries of older versions."""
+    last_records: tuple[LastRecord, ...] = ()
+    """Of a micro-batch: one for each queue; none in entries of older versions."""
 
     @property
     def range(self) -> ByteRange:
@@ -131,9 +148,10 @@ class Entry:
                 raise ValueError("another format")
             files = tuple(ArchiveFile(**file) for file in known.pop("files"))
             queues = tuple(QueueRows(**queue) for queue in known.pop("queues"))
+            last = tuple(LastRecord(**each) for each in known.pop("last_records", ()))
             first = known.pop("first_record", None)
             record = None if first is None else FirstRecord(**first)
-            return cls(files=files, queues=queues, first_record=record, **known)
+            return cls(files=files, queues=queues, first_record=record, last_records=last, **known)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise PlaceError(f"{name}: met no entry of a manifest: {problem!r}") from problem
 
@@ -185,6 +203,35 @@ class Manifest:
         )
         document, what = f"{self._of(name)}/stream.json", f"an archive of stream {name}"
         self._settle(document, source, what, advice, ignored=_ADDRESSES)
+
+    def clusters(self) -> dict[str, str]:
+        """Return the brokers of archived topics and the cluster of each; none if not recorded.
+
+        Raises:
+            PlaceError: the file has another content.
+        """
+        known = self._document(CLUSTERS)
+        if known is None:
+            return {}
+        brokers = known.get("brokers")
+        if not isinstance(brokers, dict):
+            raise PlaceError(f"{CLUSTERS}: met {brokers!r}, expected brokers and their clusters")
+        return brokers
+
+    def record_clusters(self, brokers: Mapping[str, str]) -> dict[str, str]:
+        """Record brokers and their clusters unless some are; return those that are recorded.
+
+        Raises:
+            RunError: another run has a claim to record them, or had when it was killed.
+        """
+        if self._create(CLUSTERS, _clusters(brokers)):
+            return dict(brokers)
+        return self.clusters() or self.replace_clusters(brokers)
+
+    def replace_clusters(self, brokers: Mapping[str, str]) -> dict[str, str]:
+        """Record brokers and their clusters; return them."""
+        self.folder.write(CLUSTERS, _clusters(brokers))
+        return dict(brokers)
 
     def _settle(
         self,
@@ -388,6 +435,10 @@ class Manifest:
 
     def _of(self, broker: str) -> str:
         return f"{_DIRECTORY}/{encoded(broker)}"
+
+
+def _clusters(brokers: Mapping[str, str]) -> bytes:
+    return json.dumps({"format": FORMAT, "brokers": dict(brokers)}, sort_keys=True).encode()
 
 
 def covered(entries: Iterable[Entry], start: int) -> int:

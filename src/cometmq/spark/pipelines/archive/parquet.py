@@ -21,7 +21,12 @@ import pyarrow.parquet as pq
 
 from cometmq.spark.errors import SourceError
 from cometmq.spark.logs.ranges import ByteRange
-from cometmq.spark.pipelines.archive.manifest import ArchiveFile, QueueRows, file_name
+from cometmq.spark.pipelines.archive.manifest import (
+    ArchiveFile,
+    LastRecord,
+    QueueRows,
+    file_name,
+)
 from cometmq.spark.pipelines.running.folders import Folder
 
 _FEW = (
@@ -35,6 +40,10 @@ _HAS_FILTERS = "bloom_filter_options" in inspect.signature(pq.ParquetWriter).par
 """Older versions of pyarrow cannot write them."""
 _FALSE_POSITIVES = 0.05
 _FILES_AT_ONCE = 2
+_QUEUE = ["topic", "broker_name", "queue_id"]
+_RECORD = ["queue_offset", "born_timestamp", "store_timestamp", "body_crc"]
+IDENTITY = (*_QUEUE, *_RECORD)
+"""Columns that `last_records` needs."""
 _OFFSET_MAX = (1 << 31) - 1
 _MS_PER_DAY = 86_400_000
 _DAY_ZERO = np.datetime64("1970-01-01")
@@ -304,3 +313,40 @@ def _both(one: QueueRows, two: QueueRows) -> QueueRows:
         min_store_ms=min(one.min_store_ms, two.min_store_ms),
         max_store_ms=max(one.max_store_ms, two.max_store_ms),
     )
+
+
+def last_records(table: pa.Table) -> list[LastRecord]:
+    """Return what identifies the newest row of each queue, where the rows name their broker.
+
+    Args:
+        table: rows with the columns `IDENTITY`.
+    """
+    offsets = table.select([*_QUEUE, "queue_offset"]).group_by(_QUEUE, use_threads=False)
+    newest = offsets.aggregate([("queue_offset", "max")])
+    found = table.select(IDENTITY).join(
+        newest,
+        keys=[*_QUEUE, "queue_offset"],
+        right_keys=[*_QUEUE, "queue_offset_max"],
+        join_type="left semi",
+        use_threads=False,
+    )
+    facts = [found[name] for name in IDENTITY]
+    rows = zip(*(_plain(column).to_pylist() for column in facts), strict=True)
+    return newest_records(LastRecord(*row) for row in rows)
+
+
+def newest_records(records: Iterable[LastRecord]) -> list[LastRecord]:
+    """Return the newest of these records of each queue."""
+    found: dict[tuple[str, str, int], LastRecord] = {}
+    for each in records:
+        key = (each.topic, each.broker, each.queue_id)
+        if key not in found or each.offset > found[key].offset:
+            found[key] = each
+    return [found[key] for key in sorted(found)]
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times as milliseconds, everything else as it is."""
+    if pa.types.is_timestamp(column.type):
+        return pc.divide(column.cast(pa.int64()), 1000)
+    return column

@@ -23,8 +23,21 @@ from pyspark.sql.types import StructType
 
 from cometmq.spark.errors import SourceError
 from cometmq.spark.logs import ByteRange
-from cometmq.spark.pipelines.archive.manifest import ArchiveFile, Entry, Manifest, QueueRows
-from cometmq.spark.pipelines.archive.parquet import Form, joined, parts_of, write_parts
+from cometmq.spark.pipelines.archive.manifest import (
+    ArchiveFile,
+    Entry,
+    LastRecord,
+    Manifest,
+    QueueRows,
+)
+from cometmq.spark.pipelines.archive.parquet import (
+    Form,
+    joined,
+    last_records,
+    newest_records,
+    parts_of,
+    write_parts,
+)
 from cometmq.spark.pipelines.archive.reading import COLUMNS
 from cometmq.spark.pipelines.running.folders import open_folder
 from cometmq.spark.schema import arrow_schema
@@ -41,6 +54,7 @@ class Written(WriterCommitMessage):
 
     files: tuple[ArchiveFile, ...]
     queues: tuple[QueueRows, ...]
+    last: tuple[LastRecord, ...]
     query: str
 
 
@@ -78,12 +92,14 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         folder = open_folder(self._to)
         files: list[ArchiveFile] = []
         queues: list[QueueRows] = []
+        last: list[LastRecord] = []
         for number, table in enumerate(_tables(iterator)):
             parts, met = parts_of(table)
             name = ByteRange(f"{self._name}-{query}-{batch:08d}", partition, number)
             files += write_parts(folder, name, parts, self._form)
             queues += met
-        return Written(tuple(files), tuple(queues), query)
+            last += last_records(table)
+        return Written(tuple(files), tuple(queues), tuple(newest_records(last)), query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Make the files of a batch part of the archive; again, it changes nothing.
@@ -96,9 +112,19 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
             return
         files = tuple(file for message in written for file in message.files)
         queues = joined(queue for message in written for queue in message.queues)
+        last = newest_records(record for message in written for record in message.last)
         rows = sum(file.rows for file in files)
         query = written[0].query
-        entry = Entry(self._name, batchId, batchId + 1, rows, files, tuple(queues), query=query)
+        entry = Entry(
+            self._name,
+            batchId,
+            batchId + 1,
+            rows,
+            files,
+            tuple(queues),
+            query=query,
+            last_records=tuple(last),
+        )
         Manifest(open_folder(self._to)).add_batch(entry)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

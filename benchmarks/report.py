@@ -22,7 +22,8 @@ def markdown(figures: Figures, order: Sequence[str]) -> str:
         "generator use both cores; split: one core each.",
         f"- Targets with x are ratios to {REFERENCE}, others are values. Processor time and memory "
         "are those of the broker and the name server on both sides.",
-        "- Flush of each server:",
+        "- k/s: thousand messages per second; CPU, s/M: processor seconds per million messages.",
+        "- Settings of each server:",
     ]
     for name in servers:
         facts = figures.servers[name]

@@ -211,11 +211,17 @@ class Run:
         ]
 
     def _take(
-        self, number: int, subject: Subject, variant: Variant, measure: Callable[[], float]
+        self,
+        number: int,
+        subject: Subject,
+        variant: Variant,
+        measure: Callable[[machine.NoiseWatch], float],
     ) -> None:
+        """Take a figure; ``measure`` enters the watch for as long as the figure is measured."""
+
         def once() -> Figure:
-            with machine.NoiseWatch() as watch:
-                value = measure()
+            watch = machine.NoiseWatch()
+            value = measure(watch)
             print(
                 f"round {number}  {subject.name:<19}{variant!s:<17}"
                 f"{figures.number(value):>8} {subject.unit}  noise {watch.noise.total:.2f}",
@@ -238,7 +244,13 @@ class Run:
     ) -> None:
         for subject in self._missing(subjects, variant, number):
             assert subject.measure is not None
-            self._take(number, subject, variant, lambda each=subject: each.measure(bench))
+
+            def measure(watch: machine.NoiseWatch, each: Subject = subject) -> float:
+                assert each.measure is not None
+                with watch:
+                    return each.measure(bench)
+
+            self._take(number, subject, variant, measure)
 
     def _warm_up(self, bench: Bench, subjects: Sequence[Subject], variant: Variant) -> None:
         for subject in subjects:
@@ -255,15 +267,15 @@ class Run:
         for number in self._rounds():
             for subject in self._missing(KERNEL, variant, number):
                 at = KERNEL.index(subject)
-                if at < len(choices):
-                    self._take(
-                        number,
-                        subject,
-                        variant,
-                        lambda name=choices[at]: spark_kernel.rates(store, rows)[name] / 1e3,
-                    )
-                else:
-                    self._take(number, subject, variant, lambda: _interpreted_rate(store) / 1e3)
+                choice = choices[at] if at < len(choices) else ""
+
+                def measure(watch: machine.NoiseWatch, choice: str = choice) -> float:
+                    with watch:
+                        if choice:
+                            return spark_kernel.rates(store, rows)[choice] / 1e3
+                        return _interpreted_rate(store) / 1e3
+
+                self._take(number, subject, variant, measure)
 
     def _files(self) -> None:
         variant = Variant()
@@ -332,13 +344,14 @@ class Run:
                         number,
                         subject,
                         variant,
-                        lambda size=size: self._peak(large, size, count),
+                        lambda watch, size=size: self._peak(large, size, count, watch),
                     )
         finally:
             shutil.rmtree(large)
 
-    def _peak(self, large: Path, batch_bytes: int, count: int) -> float:
-        with self._session("tcp") as spark:
+    def _peak(self, large: Path, batch_bytes: int, count: int, watch: machine.NoiseWatch) -> float:
+        """Read the log in a new session; what the workers used is lost when the session ends."""
+        with self._session("tcp") as spark, watch:
             return spark_memory.read_all(spark, large, batch_bytes, count)
 
     @contextmanager
@@ -442,7 +455,8 @@ def _table_line(results: Figures, subject: Subject, variant: str, facts: dict[st
         if (each.server, each.row) == (variant, subject.name)
     )
     target = ""
-    if subject.target is not None and facts["server"] != REFERENCE:
+    is_compared = bool(times) or not subject.twin
+    if subject.target is not None and is_compared and facts["server"] != REFERENCE:
         compared = times if subject.twin else list(values.values())
         target = figures.target_cell(
             compared,

@@ -113,7 +113,7 @@ public final class Bench {
     private void consume() throws Exception {
         consumer();
         if (!over.await(60 + (long) (warmSeconds + seconds), TimeUnit.SECONDS)) {
-            throw new IllegalStateException(counted + " messages came");
+            throw new IllegalStateException(counted + " messages came after the warm-up, then none");
         }
     }
 

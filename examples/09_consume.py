@@ -1,4 +1,4 @@
-"""Consume with a handler, as a member of a group. Two running copies share the messages.
+"""Consume with a handler, as a member of a group.
 
 When the handler returns, the message is consumed. When it raises, the message is redelivered later.
 """

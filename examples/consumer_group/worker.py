@@ -1,6 +1,6 @@
 """Packs orders. All running workers share the orders.
 
-Run: ``python worker.py [name server]``. Ctrl-C stops it in good order.
+Run: ``python worker.py [name server] [seconds per hat]``. Ctrl-C stops it in good order.
 """
 
 import asyncio
@@ -10,18 +10,18 @@ import sys
 from cometmq.client import PushConsumer, StartFrom, StoredMessage
 
 
-async def pack(message: StoredMessage) -> None:
-    await asyncio.sleep(0.1)
-    print(f"packed {message.body.decode()} of queue {message.queue_id}", flush=True)
+async def main(name_server: str = "127.0.0.1:9876", seconds: str = "1") -> None:
+    async def pack(message: StoredMessage) -> None:
+        await asyncio.sleep(float(seconds))
+        print(f"packed {message.body.decode()} of queue {message.queue_id}", flush=True)
 
-
-async def main(name_server: str = "127.0.0.1:9876") -> None:
     async with PushConsumer(
         name_server,
-        group="packers",
+        group="hat-packers",
         handler=pack,
         subscriptions={"hats": "*"},
         start_from=StartFrom.FIRST,
+        concurrency=2,
     ) as consumer:
         print("ready", flush=True)
         await consumer.until_failed()

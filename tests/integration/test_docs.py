@@ -86,7 +86,7 @@ class Worker:
 
     def __init__(self, name_servers: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(GROUP / "worker.py"), name_servers],
+            [sys.executable, str(GROUP / "worker.py"), name_servers, "0.05"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

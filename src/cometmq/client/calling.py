@@ -13,10 +13,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from cometmq.remoting.tasks import is_own_failure
-
-__all__ = ["LISTENER_S_MAX", "Caller", "is_async", "is_own_failure"]
-
 LISTENER_S_MAX = 30.0
 """How long whoever calls a listener waits for it, in seconds."""
 

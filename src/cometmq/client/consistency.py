@@ -16,10 +16,9 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.instance import ClientInstance
 from cometmq.client.subscription import Filter
-from cometmq.client.troubles import trace_of
+from cometmq.client.troubles import text_of, trace_of
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol.bodies import ConsumerConnection
@@ -32,7 +31,7 @@ from cometmq.protocol.subscription import (
     is_tag_kind,
     parse_tag_expression,
 )
-from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tasks import Supervisor, is_own_failure
 
 log = logging.getLogger(__name__)
 
@@ -254,7 +253,7 @@ class SubscriptionWatch:
                 log.log(
                     logging.DEBUG if isinstance(error, CometError) else logging.WARNING,
                     "subscriptions not compared group=%s error=%s",
-                    *(self._group, str(error) or type(error).__name__),
+                    *(self._group, text_of(error)),
                     exc_info=trace_of(error),
                 )
             await asyncio.sleep(PAUSE_S)

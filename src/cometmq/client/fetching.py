@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.pulling import PullResult, PullStatus
 from cometmq.client.troubles import trace_of
 from cometmq.model.errors import ResponseError
@@ -26,6 +25,7 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Supervisor
+from cometmq.remoting.tasks import is_own_failure
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.instance import ClientInstance
 from cometmq.client.subscription import Filter
@@ -29,6 +28,7 @@ from cometmq.protocol.bodies import (
 )
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.subscription import TAG_KIND
+from cometmq.remoting.tasks import is_own_failure
 
 log = logging.getLogger(__name__)
 

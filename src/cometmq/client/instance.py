@@ -23,7 +23,6 @@ from cometmq.client import discovery, encryption
 from cometmq.client.addresses import vip_address
 from cometmq.client.broker_calls import BrokerCalls
 from cometmq.client.broker_requests import BrokerRequests
-from cometmq.client.calling import is_own_failure
 from cometmq.client.config import ClientSettings, layered
 from cometmq.client.errors import (
     ClientClosedError,
@@ -38,14 +37,14 @@ from cometmq.client.name_servers import NameServers, parse_addresses
 from cometmq.client.namespaces import Namespace, NamespaceHook, namespace_of_endpoint
 from cometmq.client.routes import Routes
 from cometmq.client.signing import Signer, StreamHook, credentials_of
-from cometmq.client.troubles import Troubles, trace_of
+from cometmq.client.troubles import Troubles, text_of, trace_of
 from cometmq.model.errors import CometError
 from cometmq.protocol.bodies import HeartbeatData
 from cometmq.protocol.codes import LanguageCode
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.remoting import Connection, Processor, RemotingClient, RemotingSettings, RpcHook
 from cometmq.remoting.socks import SocksProxies
-from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tasks import Supervisor, is_own_failure
 
 __all__ = ["ClientInstance", "Member", "Membership"]
 
@@ -306,7 +305,7 @@ class ClientInstance(Lifetime):
             log.log(
                 logging.DEBUG if isinstance(error, CometError) else logging.WARNING,
                 "cannot unregister address=%s group=%s error=%s",
-                *(address, group, str(error) or type(error).__name__),
+                *(address, group, text_of(error)),
                 exc_info=trace_of(error),
             )
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.errors import NameServerError, TopicNotFoundError
 from cometmq.client.name_servers import NameServers
 from cometmq.client.troubles import Troubles
@@ -30,6 +29,7 @@ from cometmq.protocol.bodies import TopicQueueMappingInfo, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.remoting import check
+from cometmq.remoting.tasks import is_own_failure
 
 log = logging.getLogger(__name__)
 

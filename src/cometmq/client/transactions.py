@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cometmq.client.calling import Caller, is_own_failure
+from cometmq.client.calling import Caller
 from cometmq.client.config import ClientSettings, ProducerSettings
 from cometmq.client.handlers import LocalState, TransactionListener
 from cometmq.client.hooks import EndContext, EndTransactionHook, ForbiddenHook, SendHook
@@ -34,7 +34,7 @@ from cometmq.protocol.headers import CheckTransactionStateRequest, EndTransactio
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Request, Response
-from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tasks import Supervisor, is_own_failure
 
 log = logging.getLogger(__name__)
 

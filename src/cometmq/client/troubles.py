@@ -34,7 +34,7 @@ class Troubles:
     def failed(self, thing: str, error: BaseException) -> None:
         """It failed, once or once more."""
         level = logging.DEBUG if thing in self._failing else logging.WARNING
-        fields = (self._fails, self._name, thing, str(error) or type(error).__name__)
+        fields = (self._fails, self._name, thing, text_of(error))
         self._log.log(level, "%s %s=%s error=%s", *fields, exc_info=trace_of(error))
         if len(self._failing) < TROUBLES_MAX:
             self._failing.add(thing)
@@ -53,3 +53,8 @@ class Troubles:
 def trace_of(error: BaseException) -> BaseException | None:
     """Give an error whose traceback belongs into the log: one that no call of this client names."""
     return None if isinstance(error, CometError) else error
+
+
+def text_of(error: BaseException) -> str:
+    """Give what the log says of an error: its text, or its kind if it has none."""
+    return str(error) or type(error).__name__

@@ -9,13 +9,13 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.instance import ClientInstance
 from cometmq.client.offsets.memory import OffsetTable
 from cometmq.client.queue_offsets import QueueOffsets
-from cometmq.client.troubles import trace_of
+from cometmq.client.troubles import text_of, trace_of
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
+from cometmq.remoting.tasks import is_own_failure
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class RemoteOffsetStore:
             log.log(
                 level,
                 "cannot commit an offset queue=%s offset=%d error=%s",
-                *(queue, offset, str(error) or type(error).__name__),
+                *(queue, offset, text_of(error)),
                 exc_info=trace_of(error),
             )
             return False

@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.group_calls import GroupCalls
 from cometmq.client.instance import ClientInstance
@@ -23,7 +22,7 @@ from cometmq.client.pop.service import PopQueue
 from cometmq.client.troubles import Troubles
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import MessageModel
-from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tasks import Supervisor, is_own_failure
 
 log = logging.getLogger(__name__)
 

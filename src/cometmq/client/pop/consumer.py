@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.config import ClientSettings, PopSettings, layered, read_tables, shared_out
 from cometmq.client.consistency import Difference, SubscriptionWatch
 from cometmq.client.errors import ClientClosedError
@@ -45,6 +44,7 @@ from cometmq.protocol.bodies import (
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import GetConsumerRunningInfoRequest
 from cometmq.remoting import Processor, Request, Response
+from cometmq.remoting.tasks import is_own_failure
 
 CONCURRENCY_MAX = 1000
 

@@ -14,7 +14,6 @@ import random
 import time
 from collections.abc import Callable
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.config.pop import PopSettings
 from cometmq.client.errors import QueueNotFoundError
 from cometmq.client.instance import ClientInstance
@@ -31,7 +30,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import PopMessageRequest, PopMessageResponse
 from cometmq.protocol.lazy_record import decode_lazily
-from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tasks import Supervisor, is_own_failure
 
 log = logging.getLogger(__name__)
 

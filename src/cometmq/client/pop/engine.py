@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cometmq.client.calling import Caller, is_own_failure
+from cometmq.client.calling import Caller
 from cometmq.client.config.pop import PopSettings
 from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
@@ -30,7 +30,7 @@ from cometmq.client.push.subscriptions import Subscriptions
 from cometmq.client.push.watching import WatchedTasks
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
-from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tasks import Supervisor, is_own_failure
 
 log = logging.getLogger(__name__)
 

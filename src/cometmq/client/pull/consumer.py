@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.config import ClientSettings, PullSettings
 from cometmq.client.consistency import Difference, SubscriptionWatch
 from cometmq.client.errors import ClientClosedError, ClientError
@@ -33,13 +32,14 @@ from cometmq.client.push.sending_back import SendingBack
 from cometmq.client.rebalance import AllocationStrategy, Averagely
 from cometmq.client.rebalance.rebalancer import Rebalancer
 from cometmq.client.subscription import Filter
-from cometmq.client.troubles import trace_of
+from cometmq.client.troubles import text_of, trace_of
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import check_topic_name
 from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel
 from cometmq.remoting import Supervisor
+from cometmq.remoting.tasks import is_own_failure
 
 log = logging.getLogger(__name__)
 
@@ -541,6 +541,6 @@ class PullConsumer(PlaceCalls):
     def _log_failed_commit(self, failure: BaseException) -> None:
         log.warning(
             "commit failed group=%s error=%s",
-            *(self._group, str(failure) or type(failure).__name__),
+            *(self._group, text_of(failure)),
             exc_info=trace_of(failure),
         )

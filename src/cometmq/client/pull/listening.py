@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from cometmq.client.calling import Caller, is_own_failure
+from cometmq.client.calling import Caller
 from cometmq.client.handlers import QueueListener
 from cometmq.client.instance import ClientInstance
 from cometmq.client.routes import Route
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting import Supervisor
+from cometmq.remoting.tasks import is_own_failure
 
 log = logging.getLogger(__name__)
 

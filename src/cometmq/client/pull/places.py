@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.offsets import OffsetStore, StartFrom, first_offset
 from cometmq.client.offsets.remote import RemoteOffsetStore
 from cometmq.client.queue_offsets import QueueOffsets
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import retry_topic
+from cometmq.remoting.tasks import is_own_failure
 
 Failures = dict[MessageQueue, BaseException]
 

@@ -17,14 +17,13 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.offsets.store import OffsetStore
 from cometmq.client.push.locking import Locks
 from cometmq.client.queues.process_queue import ProcessQueue
 from cometmq.client.queues.pull_loop import PullLoop
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tasks import Supervisor, is_own_failure
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.handlers import ConsumeContext
 from cometmq.client.hooks import ConsumeEnd
 from cometmq.client.offsets.store import OffsetStore
@@ -27,7 +26,7 @@ from cometmq.client.push.statistics import Statistics
 from cometmq.client.push.workers import Workers
 from cometmq.client.queues.process_queue import ProcessQueue
 from cometmq.model.message import StoredMessage
-from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tasks import Supervisor, is_own_failure
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.config import ClientSettings, PushSettings, layered, read_tables, shared_out
 from cometmq.client.consistency import Difference, SubscriptionWatch
 from cometmq.client.errors import ClientClosedError, QueueNotFoundError
@@ -42,6 +41,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import check_group_name
 from cometmq.protocol.bodies import ConsumerData, ConsumerRunningInfo, ConsumeType, MessageModel
+from cometmq.remoting.tasks import is_own_failure
 
 log = logging.getLogger(__name__)
 

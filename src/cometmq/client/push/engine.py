@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cometmq.client.calling import Caller, is_own_failure
+from cometmq.client.calling import Caller
 from cometmq.client.config import PushSettings
 from cometmq.client.group_calls import GroupCalls
 from cometmq.client.handlers import QueueListener
@@ -48,7 +48,7 @@ from cometmq.model import property_names as names
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tasks import Supervisor, is_own_failure
 
 log = logging.getLogger(__name__)
 

@@ -14,12 +14,11 @@ import logging
 import math
 from collections.abc import Callable, Collection
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.group_calls import GroupCalls
 from cometmq.client.queues.process_queue import ProcessQueue
-from cometmq.client.troubles import trace_of
+from cometmq.client.troubles import text_of, trace_of
 from cometmq.model.queue import MessageQueue
-from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tasks import Supervisor, is_own_failure
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +157,7 @@ class Locks:
                 raise
             log.warning(
                 "cannot lock queues group=%s error=%s",
-                *(self._group, str(error) or type(error).__name__),
+                *(self._group, text_of(error)),
                 exc_info=trace_of(error),
             )
             return set()
@@ -174,6 +173,6 @@ class Locks:
                 raise
             log.warning(
                 "cannot unlock queues group=%s error=%s",
-                *(self._group, str(error) or type(error).__name__),
+                *(self._group, text_of(error)),
                 exc_info=trace_of(error),
             )

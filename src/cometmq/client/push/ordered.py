@@ -21,7 +21,6 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.handlers import OrderedContext
 from cometmq.client.offsets.store import OffsetStore
 from cometmq.client.push.handling import Ended, Handling
@@ -32,7 +31,7 @@ from cometmq.client.push.statistics import Statistics
 from cometmq.client.push.workers import CANCEL_S, SLICE_S
 from cometmq.client.queues.process_queue import ProcessQueue
 from cometmq.model.message import StoredMessage
-from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tasks import Supervisor, is_own_failure
 
 log = logging.getLogger(__name__)
 

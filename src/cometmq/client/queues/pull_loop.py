@@ -16,7 +16,6 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.config import PushSettings
 from cometmq.client.errors import ClientError
 from cometmq.client.instance import ClientInstance
@@ -34,7 +33,7 @@ from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Supervisor
-from cometmq.remoting.tasks import failure_of
+from cometmq.remoting.tasks import failure_of, is_own_failure
 
 log = logging.getLogger(__name__)
 

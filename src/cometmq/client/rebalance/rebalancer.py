@@ -13,16 +13,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.errors import TopicNotFoundError
 from cometmq.client.instance import ClientInstance
 from cometmq.client.rebalance.contracts import AllocationError, AllocationStrategy, QueueOwner
 from cometmq.client.routes import Route
-from cometmq.client.troubles import trace_of
+from cometmq.client.troubles import text_of, trace_of
 from cometmq.model.errors import CometError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.remoting import Supervisor
+from cometmq.remoting.tasks import is_own_failure
 
 log = logging.getLogger(__name__)
 
@@ -242,7 +242,7 @@ class Rebalancer:
                         raise
                     log.warning(
                         "cannot assign or revoke a queue queue=%s error=%s",
-                        *(queue, str(error) or type(error).__name__),
+                        *(queue, text_of(error)),
                         exc_info=trace_of(error),
                     )
                     return False

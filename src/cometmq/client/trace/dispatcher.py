@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cometmq.client.calling import is_own_failure
 from cometmq.client.config import ProducerSettings, TraceSettings, layered
 from cometmq.client.config.layers import Tables
 from cometmq.client.instance import ClientInstance
@@ -23,7 +22,7 @@ from cometmq.client.trace.records import Record, encode
 from cometmq.client.troubles import Troubles
 from cometmq.model.message import Message
 from cometmq.model.topic import TRACE_TOPIC
-from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tasks import Supervisor, is_own_failure
 
 log = logging.getLogger(__name__)
 

@@ -199,7 +199,7 @@ async def test_a_copy_tells_the_bounds_when_the_master_does_not_answer(asked: As
     assert await asked.bounds(key(0)) == {key(0): Bounds(0, 9, master=False)}
     copy.quiet_queues = {0}
     assert await asked.bounds(key(0)) == {key(0): Bounds(0, 9, master=False)}
-    with pytest.raises(AwayError, match="the master of a does not answer, and a replica"):
+    with pytest.raises(AwayError, match="the master of a does not respond, and a replica"):
         await asked.bounds(key(0), masters_only=True)
 
 
@@ -210,7 +210,7 @@ async def test_a_topic_that_only_a_replica_does_not_know_is_not_gone(asked: Aske
     await master.stop()
     copy.script_of[STATS] = deque([Response(ResponseCode.TOPIC_NOT_EXIST, "no such topic")])
     placed = await asked.metadata.places.place([key(0)])
-    with pytest.raises(AwayError, match="the master of a does not answer"):
+    with pytest.raises(AwayError, match="the master of a does not respond"):
         await asked.metadata.bounds(placed)
     assert not placed.gone
 

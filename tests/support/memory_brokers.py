@@ -212,7 +212,7 @@ class MemoryBrokers:
         there = self._there(keys, None)
         for key in there:
             if key in self.replicas:
-                raise UnreachableError(f"{key}: the master of {key.broker} does not answer")
+                raise UnreachableError(f"{key}: the master of {key.broker} does not respond")
         return there
 
 

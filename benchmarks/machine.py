@@ -42,18 +42,41 @@ class NoiseWatch:
 
     def __enter__(self) -> NoiseWatch:
         self._began = time.monotonic()
-        self._before = _ticks()
+        self._before = ticks()
         return self
 
     def __exit__(self, *_: object) -> None:
-        after = _ticks()
-        busy, ours, steal = (now - then for now, then in zip(after, self._before, strict=True))
         hz = os.sysconf("SC_CLK_TCK") * max(time.monotonic() - self._began, 0.001)
-        self.noise = Noise(steal / hz, max(0, busy - ours) / hz)
+        self.noise = noise_between(self._before, ticks(), hz)
 
 
-def _ticks() -> tuple[int, int, int]:
-    """Processor time of everything, of the benchmark with the kernel's threads, and stolen."""
+@dataclass(frozen=True)
+class Ticks:
+    """Processor time since the start of the machine, in the kernel's ticks."""
+
+    busy: int
+    """Of everything."""
+    steal: int
+    """Taken by the host."""
+    ours: dict[int, tuple[int, int]]
+    """Of each process of the benchmark and each thread of the kernel: its own, that of children
+    that have ended."""
+
+
+def noise_between(before: Ticks, after: Ticks, hz: float) -> Noise:
+    """What was not ours between two readings that are ``hz`` ticks apart.
+
+    What a child used goes to its parent when it ends, so the sum over all counts it. The sum loses
+    a process that nobody of ours has waited for; then what those that live have used is the larger.
+    """
+    everything = sum(map(sum, after.ours.values())) - sum(map(sum, before.ours.values()))
+    living = sum(own - before.ours.get(pid, (0, 0))[0] for pid, (own, _) in after.ours.items())
+    busy = after.busy - before.busy
+    return Noise((after.steal - before.steal) / hz, max(0, busy - max(everything, living)) / hz)
+
+
+def ticks() -> Ticks:
+    """Read the processor times of now."""
     processes: dict[int, tuple[int, int, int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -65,15 +88,14 @@ def _ticks() -> tuple[int, int, int]:
             processes[int(folder.name)] = int(fields[1]), own, of_ended
     root = os.getpid()
     family = _family({pid: parent for pid, (parent, _, _) in processes.items()}, root)
-    ours = 0
-    for pid, (parent, own, of_ended) in processes.items():
-        if pid in family:
-            ours += own + of_ended  # what a child used goes to its parent when it ends
-        elif KERNEL_THREADS in (pid, parent):
-            ours += own
+    ours = {
+        pid: (own, of_ended if pid in family else 0)
+        for pid, (parent, own, of_ended) in processes.items()
+        if pid in family or KERNEL_THREADS in (pid, parent)
+    }
     fields = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
     user, nice, system, _, _, irq, softirq, steal = fields[:8]
-    return user + nice + system + irq + softirq, ours, steal
+    return Ticks(user + nice + system + irq + softirq, steal, ours)
 
 
 def _family(parents: dict[int, int], root: int) -> set[int]:

@@ -25,6 +25,7 @@ from codes import Request  # noqa: E402
 from processes import Process, accepts  # noqa: E402
 from wire import Connection, ConnectionClosedError, NoAnswerError  # noqa: E402
 
+import cometmq  # noqa: E402
 from cometmq.testing.ports import free_broker_port, free_port  # noqa: E402
 
 START_SECONDS_MAX = 300.0
@@ -203,10 +204,11 @@ class Comet(RocketServer):
     def version(self) -> str:
         """Build and event loop of the running process."""
         maps = Path(f"/proc/{self.pids[0]}/maps").read_text()
-        ours = {line.split()[-1] for line in maps.splitlines() if "/cometmq/" in line}
+        folder = f"{Path(cometmq.__file__).parent}/"
+        ours = {line.split()[-1] for line in maps.splitlines() if folder in line}
         compiled = sum(path.endswith(".so") for path in ours)
         loop = "uvloop" if "/uvloop/" in maps else "asyncio"
-        return f"CometMQ, {compiled} compiled modules, {loop}"
+        return f"CometMQ, {compiled} compiled modules loaded, {loop}"
 
 
 class CometInterpreted(Comet):

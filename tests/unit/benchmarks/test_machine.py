@@ -8,10 +8,24 @@ BURN = "import time\nwhile time.process_time() < 0.3: pass"
 
 
 def test_a_child_that_has_ended_is_not_noise():
-    _, before, _ = machine._ticks()
+    before = machine.ticks()
     subprocess.run([sys.executable, "-c", BURN], check=True)
-    _, after, _ = machine._ticks()
-    assert (after - before) / os.sysconf("SC_CLK_TCK") >= 0.25
+    after = machine.ticks()
+    ours = sum(map(sum, after.ours.values())) - sum(map(sum, before.ours.values()))
+    assert ours / os.sysconf("SC_CLK_TCK") >= 0.25
+
+
+def test_a_process_that_nobody_waited_for_adds_no_noise():
+    """Its 900 ticks go with it; they must not seem to be those of another process."""
+    before = machine.Ticks(busy=5000, steal=0, ours={7: (100, 0), 8: (900, 0)})
+    after = machine.Ticks(busy=5200, steal=10, ours={7: (260, 0), 9: (30, 0)})
+    assert machine.noise_between(before, after, hz=100.0) == machine.Noise(0.1, 0.1)
+
+
+def test_a_child_that_was_waited_for_counts_once():
+    before = machine.Ticks(busy=5000, steal=0, ours={7: (100, 0), 8: (900, 0)})
+    after = machine.Ticks(busy=5200, steal=0, ours={7: (150, 1000)})
+    assert machine.noise_between(before, after, hz=100.0) == machine.Noise(0.0, 0.5)
 
 
 def test_a_family_is_a_process_and_all_below_it():

@@ -97,6 +97,10 @@ class BuildError(Exception):
     """The hot modules cannot be compiled; the text says why."""
 
 
+class SourceError(BuildError):
+    """A hot module is wrong, whatever the machine: no build goes on without it."""
+
+
 def wanted_build() -> str:
     """``compiled``, ``interpreted`` or, if ``COMETMQ_BUILD`` is not set, nothing."""
     wanted = os.environ.get("COMETMQ_BUILD", "")
@@ -134,7 +138,7 @@ def build_command() -> type[Any]:
             try:
                 libraries, self.cached = _libraries(self)
             except (BuildError, CCompilerError) as error:
-                if wanted_build() == "compiled":
+                if wanted_build() == "compiled" or isinstance(error, SourceError):
                     raise
                 print(f"build: {error}: the hot modules stay interpreted", file=sys.stderr)
                 return
@@ -268,7 +272,7 @@ def _translate(names: list[str], folder: Path) -> dict[str, Path]:
             **OPTIONS,
         )
     except CompileError as error:
-        raise BuildError(f"Cython cannot translate a hot module: {error}") from error
+        raise SourceError(f"Cython cannot translate a hot module: {error}") from error
     return sources | {module.name: Path(module.sources[0]) for module in translated}
 
 

@@ -30,7 +30,9 @@ from support import pythons
 from support.server import Standalone, standalone
 
 DEPLOY = ROOT / "deploy"
-WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
+WORKFLOWS = ROOT / ".github" / "workflows"
+RELEASE = WORKFLOWS / "release.yml"
+EVERY_WORKFLOW = [pytest.param(path, id=path.stem) for path in sorted(WORKFLOWS.iterdir())]
 UNIT = DEPLOY / "cometmq.service"
 CONTAINERFILE = DEPLOY / "Containerfile"
 EXPOSURE_MAX = 15
@@ -87,7 +89,7 @@ def test_wheels_are_built_for_the_pythons_that_the_classifiers_name() -> None:
 
 
 def test_a_release_is_published_only_from_a_tag_and_after_every_check() -> None:
-    workflow = yaml.safe_load(WORKFLOW.read_text())
+    workflow = yaml.safe_load(RELEASE.read_text())
     jobs = workflow["jobs"]
 
     assert set(jobs["publish"]["needs"]) == set(jobs) - {"publish"}
@@ -96,20 +98,23 @@ def test_a_release_is_published_only_from_a_tag_and_after_every_check() -> None:
     assert (workflow["permissions"], writers) == ({}, ["publish"])
 
 
-def test_every_action_of_the_workflow_is_pinned_to_a_commit() -> None:
-    used = re.findall(r"uses: (\S+)", WORKFLOW.read_text())
+@pytest.mark.parametrize("workflow", EVERY_WORKFLOW)
+def test_every_action_of_a_workflow_is_pinned_to_a_commit(workflow: Path) -> None:
+    used = re.findall(r"uses: (\S+)", workflow.read_text())
 
     assert used
     assert [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action)] == []
 
 
-def test_a_linter_finds_nothing_in_the_workflow() -> None:
-    passes(tool("zizmor"), "--offline", "--no-progress", WORKFLOW)
+@pytest.mark.parametrize("workflow", EVERY_WORKFLOW)
+def test_a_linter_finds_nothing_in_a_workflow(workflow: Path) -> None:
+    passes(tool("zizmor"), "--offline", "--no-progress", workflow)
 
 
 @pytest.mark.long
-def test_a_second_linter_finds_nothing_in_the_workflow() -> None:
-    passes(tool("go"), "run", ACTIONLINT, WORKFLOW)
+@pytest.mark.parametrize("workflow", EVERY_WORKFLOW)
+def test_a_second_linter_finds_nothing_in_a_workflow(workflow: Path) -> None:
+    passes(tool("go"), "run", ACTIONLINT, workflow)
 
 
 # ---- services

@@ -18,6 +18,7 @@ from cometmq.client import (
     ConfigError,
     Filter,
     Message,
+    PopConsumer,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -385,6 +386,15 @@ async def test_a_running_consumer_keeps_its_filter_when_no_broker_can_apply_the_
             await consumer.subscribe(topic, Filter.sql("a > 5"))
         await producer.send(Message(topic=topic, body=b"x", tags="a"))
         await seen.count(1)
+
+
+@pytest.mark.parametrize("kind", [PushConsumer, PullConsumer, PopConsumer])
+@pytest.mark.parametrize("start", ["first", "FIRST", 0, None])
+def test_a_start_that_is_none_is_refused(group: str, kind: type, start: object) -> None:
+    """It would mean the end of the queue, and skip what is there."""
+    handlers = {} if kind is PullConsumer else {"handler": print}
+    with pytest.raises(ConfigError, match=r"start_from=.+: expected StartFrom\.FIRST"):
+        kind("127.0.0.1:1", group=group, start_from=start, **handlers)
 
 
 @pytest.mark.parametrize("handlers", [{}, {"handler": print, "batch_handler": print}])

@@ -18,7 +18,7 @@ from cometmq.client import (
     StartFrom,
     TopicNotFoundError,
 )
-from cometmq.model.errors import ConfigError
+from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.testing import Cluster, ServerProcess, ServerStartError, ThreadedCluster
 from docs.pages import ROOT
 from support import plugin
@@ -73,6 +73,14 @@ async def test_settings_reach_every_broker() -> None:
     ):
         with pytest.raises(TopicNotFoundError):
             await sending.send(Message("t", b"x"))
+
+
+async def test_a_broker_in_the_place_of_a_name_server_is_told() -> None:
+    async with Cluster() as cluster:
+        (address,) = cluster.broker_addresses
+        async with Producer(address, group="g") as sending:
+            with pytest.raises(ResponseError, match=f"{address} is not a name server"):
+                await sending.send(Message("t", b"x"))
 
 
 async def test_a_wrong_setting_is_told_and_leaves_nothing_running() -> None:

@@ -59,6 +59,11 @@ class NameServers:
         """Every address, in the order they are tried."""
         return tuple(self._addresses)
 
+    @property
+    def current(self) -> str:
+        """The address that responded last, or that is tried first."""
+        return self._addresses[self._current] if self._addresses else ""
+
     def replace(self, addresses: Sequence[str]) -> None:
         """Ask these from now on; nothing changes if they are the same ones in another order."""
         if set(addresses) == set(self._addresses):

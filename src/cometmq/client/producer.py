@@ -198,6 +198,8 @@ class Producer(Lifetime):
                 Await each send before the next one to keep their order.
             selector: picks the target queue from the queues of the topic. The send is not retried.
             timeout: seconds for the whole call, including up to two retries on other brokers.
+                Retries follow at once: while the only broker of a topic is away, the call fails
+                long before the timeout.
                 None uses the setting ``timeout_ms``. With the setting ``auto_batch``, only sends
                 with ``timeout=None`` are batched.
 

@@ -298,6 +298,9 @@ class Routes:
         except ResponseError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 raise TopicNotFoundError(topic, error.remark) from None
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                met = f"{self._name_servers.current} is not a name server, expected its address"
+                raise ResponseError(error.code, f"{met}: {error.remark.strip()}") from None
             raise
         return TopicRouteData.decode(answer.body)
 

@@ -84,6 +84,10 @@ def test_a_file_is_read_when_the_environment_names_it(tmp_path: Path) -> None:
             {"environment": {"COMETMQ_PRODUCER_RETRIES": "x"}},
             "environment COMETMQ_PRODUCER_RETRIES",
         ),
+        (
+            {"environment": {"COMETMQ_PRODUCER_RETRYS": "1"}},
+            r"environment COMETMQ_PRODUCER_\*: there is no setting 'retrys'; did you mean retries",
+        ),
     ],
 )
 def test_a_mistake_is_told_with_its_place(said: dict[str, object], reason: str) -> None:

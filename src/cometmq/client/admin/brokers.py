@@ -80,6 +80,9 @@ class Brokers(AdminCore):
     async def set_broker_config(self, address: str, changes: Mapping[str, str]) -> None:
         """Change settings of a running broker.
 
+        As with RocketMQ's brokers, a key that the broker does not know changes nothing and is no
+        error.
+
         Raises:
             ResponseError: a setting cannot be changed, or not to that value; nothing was changed.
         """

@@ -118,6 +118,9 @@ def _from_table(kind: type[Checked], table: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _from_environment(kind: type[Checked], variables: Mapping[str, str]) -> dict[str, Any]:
+    prefix = f"{PREFIX}{kind.section}_".upper()
+    ours = {name.removeprefix(prefix).lower() for name in variables if name.startswith(prefix)}
+    _refuse_unknown(sorted(ours), kind, f"environment {prefix}*")
     found: dict[str, Any] = {}
     for setting in _described(kind):
         for name in (variable_of(kind, setting), setting.environment):

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum
+from typing import Any
 
 from cometmq.client.offsets.store import OffsetStore
 from cometmq.client.queue_offsets import QueueOffsets
+from cometmq.model.errors import ConfigError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import ConsumeFromWhere
@@ -22,6 +24,23 @@ class StartFrom(Enum):
     """At the end of the queue. ``docs/howto/consume.md`` names an exception."""
     FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
     """At the oldest message."""
+
+
+def check_start(group: str, start: Any, *, times: bool = True) -> None:
+    """Refuse what is no start: anything else would mean the end of the queue.
+
+    Args:
+        group: the consumer's group.
+        start: what the application gave.
+        times: whether a time is allowed.
+
+    Raises:
+        ConfigError: says what was met and what is expected.
+    """
+    if isinstance(start, StartFrom) or (times and isinstance(start, datetime)):
+        return
+    expected = "StartFrom.FIRST, StartFrom.LAST" + (" or a datetime" if times else "")
+    raise ConfigError(f"consumer {group}: start_from={start!r}: expected {expected}")
 
 
 def consume_from_where(start: StartFrom | datetime) -> ConsumeFromWhere:

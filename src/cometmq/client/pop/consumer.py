@@ -21,7 +21,7 @@ from cometmq.client.handlers import BatchHandler, MessageHandler, QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.instance import ClientInstance, Membership
 from cometmq.client.lifetime import Lifetime, Starting
-from cometmq.client.offsets.start import StartFrom, consume_from_where
+from cometmq.client.offsets.start import StartFrom, check_start, consume_from_where
 from cometmq.client.pop.engine import PopEngine, PopWish
 from cometmq.client.push.direct import consume_directly
 from cometmq.client.push.ending import Ending
@@ -111,10 +111,7 @@ class PopConsumer(Lifetime):
         check_group_name(group)
         if (handler is None) == (batch_handler is None):
             raise ConfigError(f"consumer {group}: give either a handler or a batch_handler")
-        if not isinstance(start_from, StartFrom):
-            raise ConfigError(
-                f"consumer {group}: start_from: expected StartFrom.FIRST or StartFrom.LAST"
-            )
+        check_start(group, start_from, times=False)
         tables = read_tables(config) if config else None
         own, conn = shared_out(options, PopSettings, ClientSettings)
         self._settings = layered(PopSettings, keywords=own, given=settings, tables=tables)

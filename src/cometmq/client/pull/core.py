@@ -35,6 +35,7 @@ from cometmq.client.lifetime import Lifetime
 from cometmq.client.offsets import OffsetStore, StartFrom
 from cometmq.client.offsets.local import LocalOffsetStore
 from cometmq.client.offsets.remote import RemoteOffsetStore
+from cometmq.client.offsets.start import check_start
 from cometmq.client.pull.assignment import Chosen
 from cometmq.client.pull.deliveries import Deliveries
 from cometmq.client.pull.places import Places
@@ -75,6 +76,7 @@ class PullCore(Lifetime):
         options: dict[str, Any],
     ) -> None:
         check_group_name(group)
+        check_start(group, start_from)
         own, connection = shared_out(options, PullSettings, ClientSettings)
         tables = read_tables(config) if config else None
         self._settings = layered(PullSettings, keywords=own, given=settings, tables=tables)

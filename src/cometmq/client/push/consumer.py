@@ -24,7 +24,7 @@ from cometmq.client.handlers import (
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.instance import ClientInstance, Membership
 from cometmq.client.lifetime import Lifetime, Starting
-from cometmq.client.offsets.start import StartFrom, consume_from_where
+from cometmq.client.offsets.start import StartFrom, check_start, consume_from_where
 from cometmq.client.offsets.store import OffsetStore
 from cometmq.client.push.ending import Ending
 from cometmq.client.push.engine import Engine, Wish
@@ -116,6 +116,7 @@ class PushConsumer(Lifetime):
         check_group_name(group)
         if (handler is None) == (batch_handler is None):
             raise ConfigError(f"consumer {group}: give either a handler or a batch_handler")
+        check_start(group, start_from)
         tables = read_tables(config) if config else None
         own, conn = shared_out(options, PushSettings, ClientSettings)
         self._settings = layered(PushSettings, keywords=own, given=settings, tables=tables)

@@ -142,7 +142,8 @@ class Broker:
             fast = {code: p for code, p in table.items() if code not in ONLY_ON_THE_MAIN_PORT}
             server = self._server("broker-fast", fast)
             server.fast_path = sends
-            await server.start(settings.bind_address, main.port - 2)
+            choice = "it is two below listenPort; fastPortEnable=false does without it"
+            await server.start(settings.bind_address, main.port - 2, choice=choice)
             self._servers.append(server)
 
     def _server(self, name: str, table: Mapping[int, Processor]) -> RemotingServer:

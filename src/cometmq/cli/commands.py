@@ -121,7 +121,10 @@ def broker(
 @app.command()
 def send(
     topic: Annotated[str, typer.Argument(help="Topic to send to.")],
-    body: Annotated[str, typer.Argument(help="Text to send; - sends each line of standard input.")],
+    body: Annotated[
+        str,
+        typer.Argument(help="Text to send; - sends each line of standard input that is not empty."),
+    ],
     namesrv: options.ClientNameServers = "127.0.0.1:9876",
     tag: Annotated[str | None, typer.Option(help="Tag to filter by.", show_default="none")] = None,
     key: Annotated[

@@ -15,6 +15,7 @@ from cometmq.client import (
     PullConsumer,
     PullSettings,
 )
+from cometmq.model.errors import CometError
 
 GROUP = "cometmq-cli"
 
@@ -54,10 +55,15 @@ def bodies(text: str) -> Iterator[bytes]:
 async def send(name_servers: str, sending: Sending, wanted: Iterator[bytes]) -> None:
     """Send each body and print where it is stored, one line each."""
     async with Producer(name_servers, group=GROUP, client=ClientSettings()) as producer:
-        for body in wanted:
-            receipt = await producer.send(
-                sending.message(body), order_key=sending.order_key, timeout=sending.timeout
-            )
+        for number, body in enumerate(wanted, 1):
+            try:
+                receipt = await producer.send(
+                    sending.message(body), order_key=sending.order_key, timeout=sending.timeout
+                )
+            except CometError:
+                if number > 1:
+                    print(f"stopped at message {number}, sent {number - 1}", file=sys.stderr)
+                raise
             print(
                 f"{receipt.status.value} queue={receipt.queue} offset={receipt.queue_offset}"
                 f" id={receipt.message_id}",

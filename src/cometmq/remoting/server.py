@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import ssl
@@ -83,15 +84,31 @@ class RemotingServer:
         """Open connections."""
         return len(self._connections)
 
-    async def start(self, host: str, port: int) -> None:
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        choice: str = "listenPort or the port option sets another one",
+    ) -> None:
         """Bind and accept.
+
+        Args:
+            host: the address.
+            port: the port; 0 for a free one.
+            choice: what chooses another port, for the error if this one is in use.
 
         Raises:
             ConfigError: the address cannot be bound, or the TLS files cannot be used.
         """
         if self._tls.mode != "disabled" and self._tls.certificate:
             self._context = server_context(self._tls)
-        self._socket = _listen(host, port, self._settings.backlog)
+        try:
+            self._socket = _listen(host, port, self._settings.backlog)
+        except OSError as problem:
+            met = f"{self._name}: cannot listen on {host}:{port}: {problem.strerror}"
+            in_use = problem.errno == errno.EADDRINUSE
+            raise ConfigError(f"{met}; {choice}" if in_use else met) from None
         self._port = self._socket.getsockname()[1]
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
         look_s = max(self._settings.idle_s / 4, 0.25)
@@ -239,9 +256,9 @@ def _listen(host: str, port: int, backlog: int) -> socket.socket:
         listening.setblocking(False)
         listening.bind((host, port))
         listening.listen(backlog)
-    except OSError as problem:
+    except OSError:
         listening.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {problem.strerror}") from None
+        raise
     return listening
 
 

@@ -201,8 +201,12 @@ class StoreSettings:
         """Check what a range cannot say.
 
         Raises:
-            ConfigError: several directories are given for the commit log.
+            ConfigError: several directories are given for the commit log, or what is given for
+                an hour is none.
         """
+        for hour in self.delete_when:
+            if not (hour.isascii() and hour.isdigit() and int(hour) <= 23):
+                raise ConfigError(f"deleteWhen: met {hour!r}, expected hours from 00 to 23")
         if "," in str(self.commit_log_dir or ""):
             raise ConfigError(
                 f"storePathCommitLog={self.commit_log_dir}: one directory is supported, not a list"

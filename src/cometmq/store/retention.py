@@ -53,7 +53,7 @@ def look_at_disk(files: Files, settings: StoreSettings) -> DiskState:
 def is_hour_of_deletion(settings: StoreSettings, now_ms: int) -> bool:
     """Return whether the local hour is one of those in which expired files go."""
     hour = time.localtime(now_ms / 1000).tm_hour
-    return any(text.isdigit() and int(text) == hour for text in settings.delete_when)
+    return any(int(text) == hour for text in settings.delete_when)
 
 
 def drop_log_files(

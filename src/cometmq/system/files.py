@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import logging
 import mmap
 import os
 import shutil
@@ -27,6 +28,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
+
+log = logging.getLogger(__name__)
 
 _MS_SYNC = 4
 _CREATE = os.O_CREAT | os.O_TRUNC
@@ -450,9 +453,14 @@ def load_with_backup(files: Files, path: Path, parse: Callable[[bytes], T]) -> T
         if not data:
             continue
         try:
-            return parse(data)
+            content = parse(data)
         except ValueError as problem:
             broken = broken or ValueError(f"{candidate}: {problem}")
+            continue
+        if candidate != path:
+            why = broken or f"{path} is missing or empty"
+            log.warning("using the previous version of a file path=%s reason=%s", candidate, why)
+        return content
     if broken is not None:
         raise broken
     return None

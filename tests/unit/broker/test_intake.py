@@ -30,6 +30,10 @@ RULES = IntakeRules(
 )
 STAMPS = {"CLUSTER": "c1", "MSG_REGION": "r1", "TRACE_ON": "true"}
 FRESH = {"UNIQ_KEY": "FRESH"}
+FORBIDDEN = (
+    "the broker[10.0.0.1] sending transaction message is forbidden:"
+    " transactions are not served in this release"
+)
 RETRY, DEAD = "%RETRY%G", "%DLQ%G"
 BEFORE_TELLING, TELLING = 120, 121
 """Versions of clients that do not, and do, tell how often to retry."""
@@ -234,7 +238,7 @@ async def test_of_several_reasons_the_first_in_rocketmqs_order_is_told(door: Doo
     assert texts[2].startswith("request queueId[4] is illegal, ")
     assert texts[2].endswith("Producer: 10.0.0.9:51000")
     assert texts[3].startswith("subscription group not exist, G")
-    assert texts[4] == "the broker[10.0.0.1] sending transaction message is forbidden"
+    assert texts[4] == FORBIDDEN
     assert texts[5].startswith("the message is illegal, maybe msg body or properties length not")
 
 
@@ -350,7 +354,7 @@ async def test_a_topic_without_queues_takes_nothing(door: Door) -> None:
 @pytest.mark.parametrize("kind", ["place", "place_batch"])
 async def test_a_half_message_is_refused_however_it_says_so(door: Door, kind: str) -> None:
     place = getattr(door, kind)
-    expected = (16, "the broker[10.0.0.1] sending transaction message is forbidden")
+    expected = (16, FORBIDDEN)
 
     for said in ("true", "TRUE"):
         assert refusal(place, {"TRAN_MSG": said}) == expected
@@ -364,7 +368,11 @@ async def test_a_half_message_is_refused_however_it_says_so(door: Door, kind: st
 async def test_a_timer_message_is_refused_rather_than_delivered_at_once(
     door: Door, name: str
 ) -> None:
-    expected = (1, "accurate timer message is not enabled, timerWheelEnable is false")
+    expected = (
+        1,
+        "accurate timer message is not enabled, timerWheelEnable is false:"
+        " timer messages are not served in this release",
+    )
 
     assert refusal(door.place, {name: "5"}) == expected
     assert refusal(door.place_batch, {name: "5"}) == expected

@@ -310,12 +310,18 @@ def _number(data: bytes) -> int:
     ],
 )
 def test_the_backup_stands_in_for_a_file_that_is_missing_empty_or_broken(
-    files: SystemFiles, tmp_path: Path, content: bytes | None, backup: bytes | None, met: int | None
+    files: SystemFiles,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    content: bytes | None,
+    backup: bytes | None,
+    met: int | None,
 ) -> None:
     for name, data in (("x", content), ("x.bak", backup)):
         if data is not None:
             (tmp_path / name).write_bytes(data)
     assert load_with_backup(files, tmp_path / "x", _number) == met
+    assert (str(tmp_path / "x.bak") in caplog.text) == (met == 2)
 
 
 @pytest.mark.parametrize(("content", "backup"), [(b"x", b"y"), (b"x", None), (None, b"y")])

@@ -346,10 +346,9 @@ class Intake:
             f" {len(body)}B and properties of {len(properties)}B."
         )
 
-    def _forbidden(self, what: str) -> ResponseError:
-        return ResponseError(
-            ResponseCode.NO_PERMISSION, f"the broker[{self.rules.broker_ip}] {what} is forbidden"
-        )
+    def _forbidden(self, what: str, why: str = "") -> ResponseError:
+        remark = f"the broker[{self.rules.broker_ip}] {what} is forbidden{why}"
+        return ResponseError(ResponseCode.NO_PERMISSION, remark)
 
     # --- properties ---------------------------------------------------------------------------
 
@@ -403,11 +402,14 @@ class Intake:
         """Refuse half messages and timer messages rather than deliver them at once, or never."""
         is_half = properties.get(property_names.TRAN_MSG, "").lower() == "true"
         if is_half or header.sys_flag & UNDECIDED:
-            raise self._forbidden("sending transaction message")
+            raise self._forbidden(
+                "sending transaction message", ": transactions are not served in this release"
+            )
         if self._levels.level_of(properties) == 0 and any(name in properties for name in _TIMERS):
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR,
-                "accurate timer message is not enabled, timerWheelEnable is false",
+                "accurate timer message is not enabled, timerWheelEnable is false:"
+                " timer messages are not served in this release",
             )
 
 

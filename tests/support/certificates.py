@@ -1,0 +1,65 @@
+"""Certificates for tests of TLS, and the authorities that sign them."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+HOST = "127.0.0.1"
+
+
+class Authority:
+    """Signs certificates of servers and clients, and keeps them in a folder."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        own = self._unsigned(self._subject, self._key).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        )
+        self.file = folder / f"{name}.pem"
+        self.file.write_bytes(_pem(own.sign(self._key, hashes.SHA256())))
+
+    def issue(self, name: str, *, password: str = "") -> tuple[Path, Path]:
+        """The files of a certificate for the loopback address, and of its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        where = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST))])
+        made = self._unsigned(subject, key).add_extension(where, critical=False)
+        certificate = self._folder / f"{self._name}-{name}.pem"
+        certificate.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
+        sealed: serialization.KeySerializationEncryption = (
+            serialization.BestAvailableEncryption(password.encode())
+            if password
+            else serialization.NoEncryption()
+        )
+        key_file = certificate.with_suffix(".key")
+        key_file.write_bytes(
+            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, sealed)
+        )
+        return certificate, key_file
+
+    def _unsigned(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+    ) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+        )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from cometmq.model.errors import ResponseError
+from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command, decode_command, encode_command
 from cometmq.protocol.frame import BINARY_HEADER, FrameDecoder
@@ -353,6 +353,14 @@ async def test_a_plain_connection_is_refused_when_tls_is_enforced(make_peer: Mak
     assert (await secret.call(peer.address, ECHO, body=b"s", timeout=5)).body == b"s"
     await plain.close()
     await secret.close()
+
+
+async def test_a_tls_file_that_cannot_be_used_stops_the_start() -> None:
+    """Also the file of authorities, with a certificate that the server makes itself."""
+    for wrong in (TlsSettings(certificate="/nowhere.pem"), TlsSettings(trusted="/nowhere.pem")):
+        server = RemotingServer({}, tls=wrong)
+        with pytest.raises(ConfigError, match=r"=/nowhere\.pem: cannot be read"):
+            await server.start("127.0.0.1", 0)
 
 
 async def test_a_handshake_is_refused_when_tls_is_disabled(make_peer: MakePeer) -> None:

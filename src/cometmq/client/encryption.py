@@ -41,7 +41,17 @@ def context_of(settings: ClientSettings) -> ssl.SSLContext | None:
         key=used.tls_key,
         key_password=used.tls_key_password,
         check=used.tls_check_server,
+        names=_names(settings),
     )
+
+
+def _names(settings: ClientSettings) -> dict[str, str]:
+    """Return what each TLS setting is called where its value comes from."""
+    names = {}
+    for key, name in _FILE_KEYS.items():
+        is_given = settings.tls_file is None or name in settings.given
+        names[name.removeprefix("tls_")] = name if is_given else f"{settings.tls_file}: {key}"
+    return names
 
 
 def with_file(settings: ClientSettings) -> ClientSettings:

@@ -101,7 +101,7 @@ class RemotingServer:
         Raises:
             ConfigError: the address cannot be bound, or the TLS files cannot be used.
         """
-        if self._tls.mode != "disabled" and self._tls.certificate:
+        if self._tls.mode != "disabled" and (self._tls.certificate or self._tls.trusted):
             self._context = server_context(self._tls)
         try:
             self._socket = _listen(host, port, self._settings.backlog)

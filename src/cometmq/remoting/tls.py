@@ -8,10 +8,12 @@ from __future__ import annotations
 import datetime
 import ssl
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.config import TlsSettings
+from cometmq.system.settings import describe
 
 HANDSHAKE_BYTE = 0x16
 """The first byte of a TLS connection; a plain frame begins with 0 or 1."""
@@ -23,25 +25,34 @@ _CLIENT_CERTIFICATE = {
 }
 
 
+Names = Mapping[str, str]
+"""What ``certificate``, ``key``, ``key_password`` and ``trusted`` are called where they are set."""
+
+SERVER_KEYS: Names = {known.name: known.key for known in describe(TlsSettings)}
+CLIENT_KEYS: Names = {
+    "certificate": "tls.client.certPath",
+    "key": "tls.client.keyPath",
+    "key_password": "tls.client.keyPassword",
+    "trusted": "tls.client.trustCertPath",
+}
+
+
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """The context of a server.
+    """Return the context of a server.
 
     Raises:
         ConfigError: a file cannot be used, or there is no certificate and none may be made.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        if settings.certificate:
-            key, password = settings.key or None, settings.key_password or None
-            context.load_cert_chain(settings.certificate, key, password)
-        elif settings.self_signed:
-            _load_self_signed(context)
-        else:
-            raise ConfigError("TLS needs tls.server.certPath and tls.server.keyPath")
-        if settings.trusted:
-            context.load_verify_locations(settings.trusted)
-    except (OSError, ssl.SSLError) as problem:
-        raise ConfigError(f"the TLS files cannot be used: {problem}") from None
+    if settings.certificate:
+        key, password = settings.key, settings.key_password
+        _load_certificate(context, settings.certificate, key, password, SERVER_KEYS)
+    elif settings.self_signed:
+        _load_self_signed(context)
+    else:
+        raise ConfigError("TLS needs tls.server.certPath and tls.server.keyPath")
+    if settings.trusted:
+        _load_trusted(context, settings.trusted, SERVER_KEYS["trusted"])
     context.verify_mode = _CLIENT_CERTIFICATE[settings.client_certificate]
     return context
 
@@ -53,27 +64,97 @@ def client_context(
     key: str = "",
     key_password: str = "",
     check: bool = False,
+    names: Names = CLIENT_KEYS,
 ) -> ssl.SSLContext:
-    """The context of a client; it takes any certificate, as RocketMQ does, unless told otherwise.
+    """Return the context of a client; by default it accepts any certificate, as RocketMQ does.
 
     Args:
         trusted: file of the authorities that servers are checked against.
         certificate, key, key_password: what the client shows of itself, if servers ask for it.
         check: check servers against the machine's authorities where ``trusted`` names none.
+        names: what these are called where they are set, for error messages.
 
     Raises:
         ConfigError: a file cannot be used.
     """
-    try:
-        context = ssl.create_default_context(cafile=trusted or None)
-        if certificate:
-            context.load_cert_chain(certificate, key or None, key_password or None)
-    except (OSError, ssl.SSLError) as problem:
-        raise ConfigError(f"the TLS files cannot be used: {problem}") from None
+    if trusted:
+        _check_certificates(trusted, names["trusted"])
+    context = ssl.create_default_context(cafile=trusted or None)
+    if certificate:
+        _load_certificate(context, certificate, key, key_password, names)
     if not trusted and not check:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _load_certificate(
+    context: ssl.SSLContext, certificate: str, key: str, password: str, names: Names
+) -> None:
+    """Load a certificate and its key; without ``key`` the certificate's file has both."""
+    _check_certificates(certificate, names["certificate"])
+    if key:
+        _check_readable(key, names["key"])
+    asked = False
+
+    def give_password() -> str:  # without it OpenSSL asks for a password at the terminal
+        nonlocal asked
+        asked = True
+        return password
+
+    try:
+        context.load_cert_chain(certificate, key or None, give_password)
+    except ssl.SSLError as problem:
+        reason = _why_refused(problem, certificate, key, names, asked=asked, password=password)
+        raise ConfigError(reason) from None
+
+
+def _why_refused(
+    problem: ssl.SSLError, certificate: str, key: str, names: Names, *, asked: bool, password: str
+) -> str:
+    """Say why OpenSSL refuses a certificate that it can read, or its key."""
+    source = f"{names['certificate']}={certificate}"
+    key_source = f"{names['key']}={key}" if key else source
+    if problem.reason == "KEY_VALUES_MISMATCH":
+        return f"{key_source}: not the private key of {source}"
+    if "PEM lib" not in str(problem):  # OpenSSL's words for a file that it cannot parse
+        return f"{source}: cannot be used: {problem}"
+    if asked and password:
+        return (
+            f"{names['key_password']}: not the password of the private key in {key or certificate}"
+        )
+    if asked:
+        return f"{key_source}: the private key has a password; set {names['key_password']}"
+    if key:
+        return f"{key_source}: contains no private key; expected a PEM file"
+    return f"{source}: contains no private key; expected {names['key']} to name its file"
+
+
+def _load_trusted(context: ssl.SSLContext, path: str, name: str) -> None:
+    _check_readable(path, name)
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError:
+        raise ConfigError(f"{name}={path}: contains no certificate; expected a PEM file") from None
+
+
+def _check_certificates(path: str, name: str) -> None:
+    """Check that a file contains certificates; OpenSSL's own error does not name the file."""
+    _load_trusted(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), path, name)
+
+
+def _check_readable(path: str, name: str) -> None:
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as problem:
+        raise ConfigError(f"{name}={path}: cannot be read: {problem.strerror}") from None
+
+
+# --- a certificate made on the spot ---------------------------------------------------------------
 
 
 def _load_self_signed(context: ssl.SSLContext) -> None:

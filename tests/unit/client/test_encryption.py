@@ -62,3 +62,21 @@ def test_a_file_that_is_too_large_or_malformed_is_refused(tmp_path: Path, conten
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read_properties(tmp_path / "nowhere")
+
+
+def test_a_file_that_cannot_be_used_is_named_with_the_argument_that_names_it() -> None:
+    settings = ClientSettings(use_tls=True, tls_trusted="/nowhere/ca.pem")
+
+    with pytest.raises(ConfigError, match=r"^tls_trusted=/nowhere/ca\.pem: cannot be read"):
+        context_of(settings)
+
+
+def test_a_file_that_the_file_of_keys_names_is_named_with_its_key(tmp_path: Path) -> None:
+    path = tmp_path / "tls.properties"
+    path.write_text("tls.client.trustCertPath=/nowhere/ca.pem\n")
+
+    with pytest.raises(ConfigError) as met:
+        context_of(ClientSettings(use_tls=True, tls_file=path))
+
+    start = f"{path}: tls.client.trustCertPath=/nowhere/ca.pem: cannot be read"
+    assert str(met.value).startswith(start)

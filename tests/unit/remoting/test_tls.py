@@ -10,6 +10,7 @@ import pytest
 from cometmq.model.errors import ConfigError
 from cometmq.remoting import TlsSettings
 from cometmq.remoting.tls import _self_signed_pem, client_context, server_context
+from support.certificates import Authority
 
 
 @pytest.fixture
@@ -66,25 +67,115 @@ def test_a_client_without_the_certificate_that_is_required_is_refused(pem: str) 
         shaken(server, client_context())
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        (TlsSettings(self_signed=False), "tls.server.certPath"),
-        (TlsSettings(certificate="/no/such/file.pem"), "cannot be used"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_with_the_reason(settings: TlsSettings, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        server_context(settings)
+def test_without_a_certificate_the_keys_to_set_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"tls\.server\.certPath and tls\.server\.keyPath"):
+        server_context(TlsSettings(self_signed=False))
 
 
-def test_a_file_that_is_no_certificate_is_refused(tmp_path: Path, pem: str) -> None:
+Files = dict[str, str]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """Files that can be used, one that cannot, and one that does not exist."""
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("plain")
+    sealed, sealed_key = authority.issue("sealed", password="open sesame")
     junk = tmp_path / "junk.pem"
     junk.write_text("junk")
-    for settings in (
-        TlsSettings(certificate=str(junk)),
-        TlsSettings(certificate=pem, key=str(junk)),
-        TlsSettings(certificate=pem, trusted=str(junk)),
-    ):
-        with pytest.raises(ConfigError, match="cannot be used"):
-            server_context(settings)
+    return {
+        "certificate": str(certificate),
+        "key": str(key),
+        "sealed": str(sealed),
+        "sealed_key": str(sealed_key),
+        "junk": str(junk),
+        "nowhere": str(tmp_path / "nowhere.pem"),
+        "folder": str(tmp_path),
+    }
+
+
+WRONG_FILES = [
+    ({"certificate": "nowhere"}, "{certificate}={nowhere}: cannot be read: No such file"),
+    ({"certificate": "folder"}, "{certificate}={folder}: cannot be read: Is a directory"),
+    ({"certificate": "junk"}, "{certificate}={junk}: contains no certificate"),
+    ({"certificate": "key"}, "{certificate}={key_file}: contains no certificate"),
+    ({"certificate": "certificate", "key": "nowhere"}, "{key}={nowhere}: cannot be read: No such"),
+    ({"certificate": "certificate", "key": "junk"}, "{key}={junk}: contains no private key"),
+    ({"certificate": "certificate"}, "contains no private key; expected {key} to name its file"),
+    (
+        {"certificate": "certificate", "key": "sealed_key", "key_password": "open sesame"},
+        "{key}={sealed_key}: not the private key of {certificate}={certificate_file}",
+    ),
+    (
+        {"certificate": "sealed", "key": "sealed_key"},
+        "{key}={sealed_key}: the private key has a password; set {key_password}",
+    ),
+    (
+        {"certificate": "sealed", "key": "sealed_key", "key_password": "guessed"},
+        "{key_password}: not the password of the private key in {sealed_key}",
+    ),
+    ({"trusted": "nowhere"}, "{trusted}={nowhere}: cannot be read: No such file"),
+    ({"trusted": "junk"}, "{trusted}={junk}: contains no certificate"),
+]
+"""Which files are set, and what the error says."""
+SERVER_KEYS = {
+    "certificate": "tls.server.certPath",
+    "key": "tls.server.keyPath",
+    "key_password": "tls.server.keyPassword",
+    "trusted": "tls.server.trustCertPath",
+}
+CLIENT_KEYS = {name: key.replace(".server.", ".client.") for name, key in SERVER_KEYS.items()}
+
+
+def filled(text: str, keys: dict[str, str], files: Files) -> str:
+    own = {"certificate_file": files["certificate"], "key_file": files["key"]}
+    return text.format_map({**files, **keys, **own})
+
+
+@pytest.mark.parametrize(("given", "reason"), WRONG_FILES)
+def test_a_file_of_a_server_that_cannot_be_used_is_named_with_its_key(
+    files: Files, given: dict[str, str], reason: str
+) -> None:
+    values = {name: files.get(value, value) for name, value in given.items()}
+    with pytest.raises(ConfigError) as met:
+        server_context(TlsSettings(**values))
+
+    assert filled(reason, SERVER_KEYS, files) in str(met.value)
+    assert "guessed" not in str(met.value)
+
+
+@pytest.mark.parametrize(("given", "reason"), WRONG_FILES)
+def test_a_file_of_a_client_that_cannot_be_used_is_named_with_its_setting(
+    files: Files, given: dict[str, str], reason: str
+) -> None:
+    values = {name: files.get(value, value) for name, value in given.items()}
+    with pytest.raises(ConfigError) as met:
+        client_context(**values, names=CLIENT_KEYS)
+
+    assert filled(reason, CLIENT_KEYS, files) in str(met.value)
+    assert "guessed" not in str(met.value)
+
+
+def test_a_certificate_that_is_too_weak_is_refused_with_the_reason_of_openssl(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        error = ssl.SSLError(1, "[SSL: EE_KEY_TOO_SMALL] ee key too small")
+        error.reason = "EE_KEY_TOO_SMALL"
+        raise error
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", refuse)
+    with pytest.raises(ConfigError) as met:
+        server_context(TlsSettings(certificate=files["certificate"], key=files["key"]))
+
+    start = f"tls.server.certPath={files['certificate']}: cannot be used: "
+    assert str(met.value).startswith(start)
+    assert "ee key too small" in str(met.value)
+
+
+def test_a_password_opens_the_private_key(files: Files) -> None:
+    settings = TlsSettings(
+        certificate=files["sealed"], key=files["sealed_key"], key_password="open sesame"
+    )
+
+    assert shaken(server_context(settings), client_context()).cipher() is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.namesrv.config import NameServerSettings
-from cometmq.remoting.config import RemotingSettings, TlsSettings
+from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.store.config import StoreSettings
 from cometmq.system.settings_sample import sample
 
@@ -17,7 +17,11 @@ RULES = (
     " one. Keys that RocketMQ has and that have no effect here are named in one warning at the"
     " start, unknown keys stop it."
 )
-NETWORK: dict[str, list[type]] = {"network": [RemotingSettings], "TLS": [TlsSettings]}
+NETWORK: dict[str, list[type]] = {
+    "network": [RemotingSettings],
+    "TLS": [TlsSettings],
+    "TLS of outgoing connections": [TlsClientSettings],
+}
 PARTS: dict[str, dict[str, list[type]]] = {
     "broker.conf": {"broker": [BrokerSettings], "store": [StoreSettings], **NETWORK},
     "namesrv.conf": {"name server": [NameServerSettings], **NETWORK},

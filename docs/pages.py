@@ -175,7 +175,7 @@ def configuration_page() -> str:
     """Every key of the servers' files."""
     from cometmq.broker.config import BrokerSettings
     from cometmq.namesrv.config import NameServerSettings
-    from cometmq.remoting.config import RemotingSettings, TlsSettings
+    from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
     from cometmq.store.config import StoreSettings
 
     lines = [
@@ -193,6 +193,7 @@ def configuration_page() -> str:
         "Name server": NameServerSettings,
         "Connections (all servers)": RemotingSettings,
         "TLS (all servers)": TlsSettings,
+        "TLS of outgoing connections (all servers)": TlsClientSettings,
     }
     for title, settings in parts.items():
         lines += ["", f"## {title}", "", "| Key | Default | Expected | Meaning |"]

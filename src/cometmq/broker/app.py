@@ -35,7 +35,9 @@ from cometmq.remoting import (
     RemotingClient,
     RemotingServer,
     RemotingSettings,
+    TlsClientSettings,
     TlsSettings,
+    outgoing_context,
 )
 from cometmq.store import StoreSettings
 from cometmq.system.clock import Clock, SystemClock
@@ -44,7 +46,7 @@ from cometmq.system.files import Files, SystemFiles
 
 log = logging.getLogger(__name__)
 
-SETTINGS = (BrokerSettings, StoreSettings, RemotingSettings, TlsSettings)
+SETTINGS = (BrokerSettings, StoreSettings, RemotingSettings, TlsSettings, TlsClientSettings)
 """The settings classes that a broker's configuration file feeds."""
 
 DRAIN_S = 1.0
@@ -60,6 +62,9 @@ class Broker:
             of the settings.
         config_file: where settings are kept that requests change.
         clock, files: the outside world.
+
+    Raises:
+        ConfigError: a TLS file for connections to name servers cannot be used.
     """
 
     def __init__(
@@ -79,7 +84,11 @@ class Broker:
         self._files = files or SystemFiles()
         self._parts: Parts | None = None
         self._servers: list[RemotingServer] = []
-        self._client = RemotingClient(configuration[RemotingSettings], name="broker-client")
+        self._client = RemotingClient(
+            configuration[RemotingSettings],
+            tls=outgoing_context(configuration[TlsClientSettings], configuration[TlsSettings]),
+            name="broker-client",
+        )
         self._registration: Registration | None = None
         self._housekeeping: Housekeeping | None = None
         self._is_stopped = False

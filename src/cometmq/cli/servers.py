@@ -44,10 +44,15 @@ class Standalone:
         """Serve as a name server, then as a broker."""
         from cometmq.broker.app import Broker
         from cometmq.namesrv.app import NameServer
+        from cometmq.remoting import TlsClientSettings
 
         self.name_server = NameServer(self._names)
         await self.name_server.start()
         self._parts.set({"namesrvAddr": self.name_server.address})
+        if self._parts[TlsClientSettings].enable is None:
+            # The name server of this process accepts plain connections, and has no certificate
+            # that an authority has signed.
+            self._parts.set({"tls.enable": "false"})
         self.broker = Broker(self._parts, config_file=self._config_file)
         await self.broker.start()
 

@@ -31,7 +31,9 @@ from cometmq.remoting import (
     RemotingServer,
     RemotingSettings,
     Supervisor,
+    TlsClientSettings,
     TlsSettings,
+    outgoing_context,
 )
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock, SystemClock
@@ -40,7 +42,7 @@ from cometmq.system.files import Files, SystemFiles
 
 log = logging.getLogger(__name__)
 
-SETTINGS = (NameServerSettings, RemotingSettings, TlsSettings)
+SETTINGS = (NameServerSettings, RemotingSettings, TlsSettings, TlsClientSettings)
 """The settings classes that a name server's configuration file feeds."""
 
 
@@ -55,6 +57,7 @@ class NameServer:
 
     Raises:
         StoreError: the key-value table's file cannot be read.
+        ConfigError: a TLS file for connections to brokers cannot be used.
     """
 
     def __init__(
@@ -72,7 +75,13 @@ class NameServer:
         self._supervisor = Supervisor("namesrv")
         self._started_ms = self._now_ms()
         self._server = self._compose()
-        self._client = RemotingClient(self.configuration[RemotingSettings], name="namesrv-client")
+        self._client = RemotingClient(
+            self.configuration[RemotingSettings],
+            tls=outgoing_context(
+                self.configuration[TlsClientSettings], self.configuration[TlsSettings]
+            ),
+            name="namesrv-client",
+        )
 
     def _compose(self) -> RemotingServer:
         settings = self._settings()
@@ -171,4 +180,4 @@ class NameServer:
 def _configuration(settings: NameServerSettings | Configuration) -> Configuration:
     if isinstance(settings, Configuration):
         return settings
-    return Configuration.of(settings, RemotingSettings(), TlsSettings())
+    return Configuration.of(settings, RemotingSettings(), TlsSettings(), TlsClientSettings())

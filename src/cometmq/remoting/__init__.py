@@ -1,7 +1,7 @@
 """Remoting: asyncio carries commands between peers, in both directions over one connection."""
 
 from cometmq.remoting.client import RemotingClient
-from cometmq.remoting.config import RemotingSettings, TlsSettings
+from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.remoting.connection import Connection
 from cometmq.remoting.errors import (
     CallTimeoutError,
@@ -14,6 +14,7 @@ from cometmq.remoting.exchange import Processor, Request, Response, SuccessForma
 from cometmq.remoting.hooks import OutgoingCall, RpcHook
 from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tls import outgoing_context
 
 __all__ = [
     "RemotingServer",
@@ -28,6 +29,8 @@ __all__ = [
     "Supervisor",
     "RemotingSettings",
     "TlsSettings",
+    "TlsClientSettings",
+    "outgoing_context",
     "check",
     "ConnectError",
     "CallTimeoutError",

@@ -88,6 +88,11 @@ class RemotingClient:
         self._abandoned: list[Connection] = []
         self._idle: asyncio.Task[None] | None = None
 
+    @property
+    def uses_tls(self) -> bool:
+        """Whether its connections use TLS."""
+        return self._tls is not None
+
     async def call(
         self,
         address: str,

@@ -62,3 +62,33 @@ class TlsSettings:
         "none", key="tls.server.need.client.auth", choices=("none", "optional", "require")
     )
     """Whether clients must present a certificate."""
+
+
+@dataclass(frozen=True)
+class TlsClientSettings:
+    """TLS of the connections that a server opens, such as a broker's to its name servers.
+
+    Source: TlsSystemConfig and NettyClientConfig, RocketMQ 5.3.
+    """
+
+    enable: bool | None = setting(None, key="tls.enable")
+    """Whether connections that this server opens to other servers use TLS. Default: true if
+    ``tls.server.mode=enforcing``.
+    """
+
+    check_server: bool = setting(False, key="tls.client.authServer")
+    """Whether other servers' certificates are checked; always if ``tls.client.trustCertPath`` is
+    set.
+    """
+
+    trusted: str = setting("", key="tls.client.trustCertPath")
+    """File of the certificate authorities that verify other servers, PEM."""
+
+    certificate: str = setting("", key="tls.client.certPath")
+    """File of the certificate chain that this server presents to other servers, PEM."""
+
+    key: str = setting("", key="tls.client.keyPath")
+    """File of that certificate's private key, PEM."""
+
+    key_password: str = setting("", key="tls.client.keyPassword", secret=True)
+    """Password of that private key."""

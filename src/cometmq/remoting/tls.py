@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cometmq.model.errors import ConfigError
-from cometmq.remoting.config import TlsSettings
+from cometmq.remoting.config import TlsClientSettings, TlsSettings
 from cometmq.system.settings import describe
 
 HANDSHAKE_BYTE = 0x16
@@ -29,12 +29,7 @@ Names = Mapping[str, str]
 """What ``certificate``, ``key``, ``key_password`` and ``trusted`` are called where they are set."""
 
 SERVER_KEYS: Names = {known.name: known.key for known in describe(TlsSettings)}
-CLIENT_KEYS: Names = {
-    "certificate": "tls.client.certPath",
-    "key": "tls.client.keyPath",
-    "key_password": "tls.client.keyPassword",
-    "trusted": "tls.client.trustCertPath",
-}
+CLIENT_KEYS: Names = {known.name: known.key for known in describe(TlsClientSettings)}
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
@@ -86,6 +81,27 @@ def client_context(
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def outgoing_context(settings: TlsClientSettings, server: TlsSettings) -> ssl.SSLContext | None:
+    """Return the context of the connections that a server opens; None for plain ones.
+
+    Where no setting says whether they use TLS, they do if the server itself accepts nothing else.
+    Source: BrokerStartup, RocketMQ 4.9; NettyClientConfig, RocketMQ 5.3.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    is_enabled = server.mode == "enforcing" if settings.enable is None else settings.enable
+    if not is_enabled:
+        return None
+    return client_context(
+        trusted=settings.trusted,
+        certificate=settings.certificate,
+        key=settings.key,
+        key_password=settings.key_password,
+        check=settings.check_server,
+    )
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.model.errors import ConfigError
-from cometmq.remoting import TlsSettings
+from cometmq.remoting import TlsClientSettings, TlsSettings, outgoing_context
 from cometmq.remoting.tls import _self_signed_pem, client_context, server_context
 from support.certificates import Authority
 
@@ -171,6 +171,32 @@ def test_a_certificate_that_is_too_weak_is_refused_with_the_reason_of_openssl(
     start = f"tls.server.certPath={files['certificate']}: cannot be used: "
     assert str(met.value).startswith(start)
     assert "ee key too small" in str(met.value)
+
+
+@pytest.mark.parametrize(
+    ("enable", "mode", "is_encrypted"),
+    [
+        (None, "permissive", False),
+        (None, "disabled", False),
+        (None, "enforcing", True),
+        (False, "enforcing", False),
+        (True, "permissive", True),
+    ],
+)
+def test_connections_of_a_server_use_tls_if_set_or_if_it_accepts_nothing_else(
+    enable: bool | None, mode: str, is_encrypted: bool
+) -> None:
+    found = outgoing_context(TlsClientSettings(enable=enable), TlsSettings(mode=mode))
+
+    assert (found is not None) == is_encrypted
+
+
+def test_connections_of_a_server_check_other_servers_if_told_to(pem: str) -> None:
+    for settings in (TlsClientSettings(check_server=True), TlsClientSettings(trusted=pem)):
+        context = outgoing_context(settings, TlsSettings(mode="enforcing"))
+        assert context is not None
+        assert context.verify_mode == ssl.CERT_REQUIRED
+        assert context.check_hostname
 
 
 def test_a_password_opens_the_private_key(files: Files) -> None:

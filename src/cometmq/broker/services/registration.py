@@ -37,7 +37,7 @@ from cometmq.protocol.headers import (
     RegisterBrokerRequest,
     UnregisterBrokerRequest,
 )
-from cometmq.remoting import RemotingClient, Supervisor, check
+from cometmq.remoting import ConnectionLostError, RemotingClient, Supervisor, check
 
 log = logging.getLogger(__name__)
 
@@ -188,9 +188,19 @@ class _Link:
 
     def _note_failure(self, problem: Exception) -> None:
         if self.is_known or not self._failures:
-            log.warning("cannot register namesrv=%s: %s", self.address, problem)
+            hint = self._hint(problem)
+            log.warning("cannot register namesrv=%s: %s%s", self.address, problem, hint)
         self.is_known = False
         self._failures += 1
+
+    def _hint(self, problem: Exception) -> str:
+        """Say what to set if the name server may accept only TLS: it just closes the connection."""
+        if self._client.uses_tls or not isinstance(problem, ConnectionLostError):
+            return ""
+        return (
+            "; the connection was plain: if the name server has tls.server.mode=enforcing,"
+            " set tls.enable=true in the broker's configuration"
+        )
 
     def _note_success(self) -> None:
         if not self.is_known:

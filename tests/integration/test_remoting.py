@@ -367,6 +367,10 @@ async def test_a_handshake_is_refused_when_tls_is_disabled(make_peer: MakePeer) 
     peer = await make_peer(tls=TlsSettings(mode="disabled"))
     with pytest.raises((ssl.SSLError, ConnectionError)):
         await asyncio.open_connection("127.0.0.1", peer.server.port, ssl=client_context())
+    secret = RemotingClient(tls=client_context())
+    with pytest.raises(ConnectError, match="closed during the TLS handshake"):
+        await secret.call(peer.address, ECHO, timeout=5)
+    await secret.close()
 
 
 async def test_stopping_lets_answers_leave_and_then_closes(peer: Peer) -> None:

@@ -273,7 +273,7 @@ class RemotingClient:
                     await self._open_through(proxy, connection, host, port)
         except (OSError, UnicodeError) as problem:
             connection.abort()
-            reason = str(problem) or "no response"
+            reason = str(problem) or self._silent_reason(problem)
             raise ConnectError(f"cannot connect to {address}: {reason}") from None
         except asyncio.CancelledError:
             connection.abort()
@@ -286,6 +286,12 @@ class RemotingClient:
         if self.on_connect is not None:
             self.on_connect(address, connection)
         return connection
+
+    def _silent_reason(self, problem: Exception) -> str:
+        """Say why a connection cannot be made if the exception has no text."""
+        if self.uses_tls and isinstance(problem, ConnectionError):
+            return "closed during the TLS handshake; the server may accept only plain connections"
+        return "no response"
 
     async def _open_through(
         self, proxy: SocksProxy, connection: Connection, host: str, port: int

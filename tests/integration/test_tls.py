@@ -159,6 +159,21 @@ async def test_a_broker_without_tls_names_the_key_to_set(site: Site) -> None:
     assert "set tls.enable=true" in refusals[0]
 
 
+async def test_each_server_warns_once_of_plain_clients_that_need_no_certificate(
+    site: Site,
+) -> None:
+    lax = {"tls.server.need.client.auth": "require"}
+    async with site.running(lax, lax) as address, Producer(address, group="g") as producer:
+        await producer.send(Message(topic="t", body=b"plain"))
+
+    for name in ("namesrv", "broker"):
+        lines = site.log(name).splitlines()
+        warnings = [line for line in lines if " WARNING " in line and "tls.server" in line]
+        plain, unverified = warnings
+        assert "set tls.server.mode=enforcing" in plain
+        assert "set tls.server.trustCertPath" in unverified
+
+
 async def test_in_one_process_a_broker_that_accepts_only_tls_registers_plainly(site: Site) -> None:
     """The name server there makes its certificate itself, and no authority has signed it."""
     wanted = site.enforcing | {"tls.client.trustCertPath": str(site.authority.file)}

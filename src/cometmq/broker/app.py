@@ -37,6 +37,7 @@ from cometmq.remoting import (
     RemotingSettings,
     TlsClientSettings,
     TlsSettings,
+    access_warnings,
     outgoing_context,
 )
 from cometmq.store import StoreSettings
@@ -128,6 +129,8 @@ class Broker:
         await registration.start(self._identity(), self._name_servers())
 
     async def _listen(self, parts: Parts, registration: Registration) -> None:
+        for warning in access_warnings(self.configuration[TlsSettings]):
+            log.warning("%s", warning)
         settings = self._settings()
         table: dict[int, Processor] = {}
         main = self._server("broker", table)

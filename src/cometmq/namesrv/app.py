@@ -33,6 +33,7 @@ from cometmq.remoting import (
     Supervisor,
     TlsClientSettings,
     TlsSettings,
+    access_warnings,
     outgoing_context,
 )
 from cometmq.store.config_files import JsonFile
@@ -121,6 +122,8 @@ class NameServer:
         Raises:
             ConfigError: the address cannot be bound.
         """
+        for warning in access_warnings(self.configuration[TlsSettings]):
+            log.warning("%s", warning)
         settings = self._settings()
         await self._server.start(settings.bind_address, settings.listen_port)
         self._started_ms = self._now_ms()

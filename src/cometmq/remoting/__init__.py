@@ -14,7 +14,7 @@ from cometmq.remoting.exchange import Processor, Request, Response, SuccessForma
 from cometmq.remoting.hooks import OutgoingCall, RpcHook
 from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.tasks import Supervisor
-from cometmq.remoting.tls import outgoing_context
+from cometmq.remoting.tls import access_warnings, outgoing_context
 
 __all__ = [
     "RemotingServer",
@@ -31,6 +31,7 @@ __all__ = [
     "TlsSettings",
     "TlsClientSettings",
     "outgoing_context",
+    "access_warnings",
     "check",
     "ConnectError",
     "CallTimeoutError",

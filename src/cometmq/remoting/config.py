@@ -61,7 +61,9 @@ class TlsSettings:
     client_certificate: str = setting(
         "none", key="tls.server.need.client.auth", choices=("none", "optional", "require")
     )
-    """Whether clients must present a certificate."""
+    """Whether clients that use TLS must present a certificate; plain clients are refused only with
+    ``tls.server.mode=enforcing``.
+    """
 
 
 @dataclass(frozen=True)

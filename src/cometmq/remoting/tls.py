@@ -32,6 +32,26 @@ SERVER_KEYS: Names = {known.name: known.key for known in describe(TlsSettings)}
 CLIENT_KEYS: Names = {known.name: known.key for known in describe(TlsClientSettings)}
 
 
+def access_warnings(settings: TlsSettings) -> list[str]:
+    """Return what is wrong with settings that ask clients for a certificate, for the log."""
+    asked = f"tls.server.need.client.auth={settings.client_certificate}"
+    found = []
+    if settings.client_certificate == "require" and settings.mode != "enforcing":
+        found.append(
+            f"{asked} with tls.server.mode={settings.mode}: plain clients are accepted without a"
+            " certificate; set tls.server.mode=enforcing to refuse them"
+        )
+    is_asked = settings.client_certificate != "none" and settings.mode != "disabled"
+    if is_asked and not settings.trusted:
+        every = settings.client_certificate == "require"
+        refused = "every TLS connection is" if every else "TLS connections that present one are"
+        found.append(
+            f"{asked} without tls.server.trustCertPath: no client's certificate can be verified,"
+            f" and {refused} refused; set tls.server.trustCertPath"
+        )
+    return found
+
+
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
     """Return the context of a server.
 

@@ -9,7 +9,12 @@ import pytest
 
 from cometmq.model.errors import ConfigError
 from cometmq.remoting import TlsClientSettings, TlsSettings, outgoing_context
-from cometmq.remoting.tls import _self_signed_pem, client_context, server_context
+from cometmq.remoting.tls import (
+    _self_signed_pem,
+    access_warnings,
+    client_context,
+    server_context,
+)
 from support.certificates import Authority
 
 
@@ -197,6 +202,61 @@ def test_connections_of_a_server_check_other_servers_if_told_to(pem: str) -> Non
         assert context is not None
         assert context.verify_mode == ssl.CERT_REQUIRED
         assert context.check_hostname
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (TlsSettings(), []),
+        (TlsSettings(mode="enforcing", client_certificate="require", trusted="ca.pem"), []),
+        (TlsSettings(client_certificate="optional", trusted="ca.pem"), []),
+        (
+            TlsSettings(client_certificate="require", trusted="ca.pem"),
+            [
+                "tls.server.need.client.auth=require with tls.server.mode=permissive: "
+                "plain clients are accepted without a certificate; "
+                "set tls.server.mode=enforcing to refuse them"
+            ],
+        ),
+        (
+            TlsSettings(mode="disabled", client_certificate="require"),
+            [
+                "tls.server.need.client.auth=require with tls.server.mode=disabled: "
+                "plain clients are accepted without a certificate; "
+                "set tls.server.mode=enforcing to refuse them"
+            ],
+        ),
+        (
+            TlsSettings(mode="enforcing", client_certificate="require"),
+            [
+                "tls.server.need.client.auth=require without tls.server.trustCertPath: "
+                "no client's certificate can be verified, and every TLS connection is refused; "
+                "set tls.server.trustCertPath"
+            ],
+        ),
+        (
+            TlsSettings(client_certificate="optional"),
+            [
+                "tls.server.need.client.auth=optional without tls.server.trustCertPath: "
+                "no client's certificate can be verified, and TLS connections that present one "
+                "are refused; set tls.server.trustCertPath"
+            ],
+        ),
+    ],
+)
+def test_settings_that_do_not_ask_all_clients_for_a_certificate_are_warned_of(
+    settings: TlsSettings, expected: list[str]
+) -> None:
+    assert access_warnings(settings) == expected
+
+
+@pytest.mark.parametrize("asked", ["require", "optional"])
+def test_without_authorities_a_client_that_presents_a_certificate_is_refused(
+    files: Files, asked: str
+) -> None:
+    client = client_context(certificate=files["certificate"], key=files["key"])
+    with pytest.raises(ssl.SSLError):
+        shaken(server_context(TlsSettings(client_certificate=asked)), client)
 
 
 def test_a_password_opens_the_private_key(files: Files) -> None:

@@ -143,6 +143,38 @@ async def test_a_broker_that_accepts_only_tls_registers_over_tls(site: Site) -> 
         await check_delivery(address, ClientSettings(use_tls=True))
 
 
+async def command(*arguments: str, **environment: str) -> tuple[int | None, str]:
+    """Run a command; gives its exit code and what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "cometmq", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=os.environ | environment,
+    )
+    said, _ = await process.communicate()
+    return process.returncode, said.decode()
+
+
+async def test_commands_use_tls_if_the_environment_says_so(site: Site) -> None:
+    tls = {
+        "COMETMQ_CLIENT_USE_TLS": "true",
+        "COMETMQ_CLIENT_TLS_TRUSTED": str(site.authority.file),
+        "COMETMQ_CLIENT_TLS_CERTIFICATE": site.own,
+        "COMETMQ_CLIENT_TLS_KEY": site.own_key,
+        "COMETMQ_CLIENT_TLS_KEY_PASSWORD": "open sesame",
+    }
+    async with site.running(site.demanding, site.demanding | site.outgoing) as address:
+        refused, why = await command("send", "-n", address, "t", "plain")
+        sent, receipt = await command("send", "-n", address, "t", "sealed", **tls)
+        read, found = await command("tail", "-n", address, "t", "--count", "1", **tls)
+
+    assert refused == 1
+    assert "[Errno 104] Connection reset by peer" in why
+    assert sent == 0, receipt
+    assert read == 0, found
+    assert "'sealed'" in found
+
+
 async def test_a_broker_without_tls_names_the_key_to_set(site: Site) -> None:
     plain = site.enforcing | {"tls.enable": "false"}
     async with (

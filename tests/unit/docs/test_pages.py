@@ -16,7 +16,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.cli.commands import app
 from cometmq.client.config import layered
 from cometmq.namesrv.config import NameServerSettings
-from cometmq.remoting.config import RemotingSettings, TlsSettings
+from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.store.config import StoreSettings
 from cometmq.system.settings import describe
 from cometmq.system.settings_sample import field_texts
@@ -27,7 +27,14 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 UNITS = {"ms": "ms", "s": "s", "bytes": "bytes", "mib": "MiB", "minutes": "min"}
 """What a word of a setting's name says of its unit."""
 PAGE_LINES_MAX = 900
-SETTINGS = (BrokerSettings, StoreSettings, NameServerSettings, RemotingSettings, TlsSettings)
+SETTINGS = (
+    BrokerSettings,
+    StoreSettings,
+    NameServerSettings,
+    RemotingSettings,
+    TlsSettings,
+    TlsClientSettings,
+)
 
 
 def name_of(path: Path) -> str:

@@ -12,7 +12,7 @@ import pytest
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ConfigError
 from cometmq.namesrv.config import NameServerSettings
-from cometmq.remoting import RemotingSettings, TlsSettings
+from cometmq.remoting import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.store.config import StoreSettings
 from cometmq.system import java_properties
 from cometmq.system.configuration import (
@@ -28,8 +28,8 @@ from cometmq.system.rocketmq_keys import BROKER_KEYS, NAMESRV_KEYS
 from cometmq.system.settings import describe, setting
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "frames"
-BROKER_PARTS = (BrokerSettings, StoreSettings, RemotingSettings, TlsSettings)
-NAMESRV_PARTS = (NameServerSettings, RemotingSettings, TlsSettings)
+BROKER_PARTS = (BrokerSettings, StoreSettings, RemotingSettings, TlsSettings, TlsClientSettings)
+NAMESRV_PARTS = (NameServerSettings, RemotingSettings, TlsSettings, TlsClientSettings)
 KNOWN = frozenset({"knownButUnused", "alsoUnused"})
 
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from support.tiers import TEST
+from support.tiers import ALL, TEST
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "test-results"
@@ -31,8 +31,10 @@ LIMIT_S = 3 * 3600.0
 """It only ends what hangs: more than twice what the longest stage took on a busy machine."""
 TEST_LIMIT_S = 1200
 """A test that takes this long fails with the stacks of its threads, and the next one runs."""
-TEST_DUMP_S = TEST_LIMIT_S + 30
-"""A test that not even that ends prints the stacks; its stage's limit ends it."""
+LONG_TEST_LIMIT_S = 3600
+"""The same with long random rounds, which take up to ten minutes on a busy machine."""
+DUMP_AFTER_S = 30
+"""A test that not even its limit ends prints the stacks so much later; its stage's limit ends it."""
 SIGNAL_WAIT_S = 1.0
 """A signal just before a wait does not end it, and is handled only after it."""
 TESTS_FAILED = 1
@@ -82,13 +84,18 @@ class Stage:
         """The file of its output."""
         return self.report.with_suffix(".log")
 
+    @property
+    def test_limit_s(self) -> float:
+        """When a test of this stage fails because it hangs."""
+        return LONG_TEST_LIMIT_S if self.tier == ALL else TEST_LIMIT_S
+
     def environment(self) -> dict[str, str]:
         """The variables of its process."""
         environment = {**os.environ, "COMETMQ_EXPECT_BUILD": self.build, "COMETMQ_TIER": self.tier}
         folders = (ROOT / "src", ROOT, ROOT / "tests")
         environment["PYTHONPATH"] = os.pathsep.join(map(str, folders))
         environment["PYTHON"] = os.path.realpath(sys.executable)  # outside of .venv, for make
-        environment["PYTEST_TIMEOUT"] = str(TEST_LIMIT_S)
+        environment["PYTEST_TIMEOUT"] = str(self.test_limit_s)
         environment.pop("COMETMQ_BUILD", None)
         if self.build == "interpreted":
             environment["COMETMQ_BUILD"] = "interpreted"
@@ -104,7 +111,7 @@ class Stage:
         if self.prepares:
             return list(self.prepares)
         options = ("-q", f"--junitxml={self.report}", "-o", "junit_family=xunit1")
-        dump = ("-o", f"faulthandler_timeout={TEST_DUMP_S}")
+        dump = ("-o", f"faulthandler_timeout={self.test_limit_s + DUMP_AFTER_S}")
         return [sys.executable, *self.runner, *self.paths, *options, *dump]
 
 

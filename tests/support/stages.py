@@ -34,7 +34,7 @@ TEST_LIMIT_S = 1200
 LONG_TEST_LIMIT_S = 3600
 """The same with long random rounds, which take up to ten minutes on a busy machine."""
 DUMP_AFTER_S = 30
-"""A test that not even its limit ends prints the stacks so much later; its stage's limit ends it."""
+"""A test that its limit does not end prints the stacks so much later; its stage's limit ends it."""
 SIGNAL_WAIT_S = 1.0
 """A signal just before a wait does not end it, and is handled only after it."""
 TESTS_FAILED = 1

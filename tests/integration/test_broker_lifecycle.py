@@ -140,6 +140,17 @@ async def test_ready_is_one_line_with_addresses_that_answer(
         assert await server.stop() == 0
 
 
+async def test_a_broker_without_a_name_server_says_that_no_client_finds_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    port = str(free_broker_port())
+    server = await ServerProcess.start(
+        "broker", "--port", port, "--store", str(tmp_path / "store"), log=log
+    )
+    assert await server.stop() == 0
+
+    assert "no name server is set" in log.read_text()
+
+
 async def test_acknowledged_means_on_disk_unless_said_otherwise() -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "cometmq", "broker", "--print-config", stdout=asyncio.subprocess.PIPE

@@ -105,6 +105,8 @@ class Registration:
             self._supervisor.spawn(link.run(), link.address)
         if rounds:
             await asyncio.wait(rounds, timeout=timeout)
+        if not self._links:
+            log.warning("no name server is set, no client finds this broker: set namesrvAddr")
         if self.missing:
             log.warning("not registered yet, retrying namesrv=%s", ";".join(self.missing))
 

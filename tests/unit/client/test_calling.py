@@ -101,4 +101,5 @@ async def test_a_listener_that_never_ends_is_waited_for_no_longer_than_said(
             await caller.tell(listener)
     assert cancelled == [True]
     held.set()
+    monkeypatch.undo()
     await caller.tell(lambda: None)

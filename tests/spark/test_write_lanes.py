@@ -119,6 +119,21 @@ async def test_a_refusal_that_cannot_pass_ends_the_write_and_names_the_rows() ->
     assert "may be stored" not in str(error.value)
 
 
+async def test_timer_messages_end_the_write_at_once_where_the_timer_is_disabled() -> None:
+    class WithoutTimer(RecordingBroker):
+        def _send(self, request: Request) -> Response | None:
+            super()._send(request)
+            remark = "accurate timer message is not enabled, timerWheelEnable is false"
+            return Response(ResponseCode.SYSTEM_ERROR, remark)
+
+    broker = WithoutTimer("a")
+    async with ScriptedCluster([broker]) as cluster, lanes_of(cluster) as lanes:
+        await lanes.put([parcel(FIRST, "a")])
+        with pytest.raises(DeliveryError, match="timerWheelEnable is false"):
+            await lanes.finish()
+        assert broker.of(FIRST) == ["a"], "no retry changes a setting of the broker"
+
+
 async def test_silence_ends_the_write_when_the_time_is_up() -> None:
     broker = RecordingBroker("a", *[Act.STAY_SILENT] * 99)
     limits = replace(LIMITS, try_s=0.05, all_tries_s=0.3)

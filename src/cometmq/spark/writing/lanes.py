@@ -47,6 +47,12 @@ RETRIED = frozenset(
 )
 """Refusals that may pass; any other one ends the task."""
 
+PERMANENT = ("timerWheelEnable is false",)
+"""Parts of remarks with one of these codes that report a setting of the broker: no retry helps.
+
+RocketMQ's SendMessageProcessor refuses a timer message with SYSTEM_ERROR and the first of them.
+"""
+
 _ONCE = Effort(0, 0, frozenset(), retry_not_stored=False, retry_too_many=False)
 _ELSEWHERE = Effort(1, 0, RETRIED, retry_not_stored=False, retry_too_many=False)
 
@@ -239,7 +245,8 @@ def may_pass(error: CometError) -> bool:
     A topic that is not found may be one whose brokers are all away.
     """
     if isinstance(error, ResponseError):
-        return error.code in RETRIED
+        is_permanent = any(text in error.remark for text in PERMANENT)
+        return error.code in RETRIED and not is_permanent
     return isinstance(error, RemotingError | TopicNotFoundError | NotSafeError)
 
 

@@ -226,7 +226,7 @@ def test_a_time_younger_than_all_fails_or_means_the_end(
         ({"startingOffsets": '{"t":{"broker-a":{"0":3}}}'}, "offsets from 3 have", range(10, 30)),
         (
             {"startingOffsets": '{"t":{"broker-a":{"0":31}}}'},
-            "offsets from 31 do not exist",
+            "offsets from 31, as in option startingOffsets, do not exist; the queue has 10 to 30;",
             range(10, 30),
         ),
         ({"endingOffsets": '{"t":{"broker-a":{"0":40}}}'}, "10 to 40: the queue", range(10, 30)),
@@ -241,9 +241,45 @@ def test_offsets_that_are_not_there_fail_or_are_left_out(
     assert read(brokers, **given, failOnDataLoss="false") == rows(key, *offsets)
 
 
-def test_a_queue_that_is_not_read_cannot_be_named(brokers: MemoryBrokers, key: QueueKey) -> None:
-    with pytest.raises(OptionError, match="endingOffsets names topic u, queue 0 of broker-a"):
-        read(brokers, endingOffsets='{"u":{"broker-a":{"0":3}}}')
+def test_a_group_that_is_ahead_of_the_queue_is_named(brokers: MemoryBrokers, key: QueueKey) -> None:
+    brokers.groups["g", key] = 31
+    text = "offsets from 31, as in the committed offsets of group g, do not exist; the queue has"
+
+    with pytest.raises(DataLossError, match=text):
+        read(brokers, startingOffsets="group", rocketmq_group="g")
+
+
+@pytest.mark.parametrize(
+    ("named", "text"),
+    [
+        ('{"u":{"broker-a":{"0":3}}}', "topic u, queue 0 of broker-a, .*: it reads the topics t$"),
+        (
+            '{"t":{"vm":{"0":3}}}',
+            "topic t, queue 0 of vm, .*: of this topic it reads queues 0 to 2 of broker-a,"
+            " queue 0 of broker-b$",
+        ),
+        ('{"t":{"broker-b":{"2":3}}}', "topic t, queue 2 of broker-b, .* queue 0 of broker-b$"),
+    ],
+)
+def test_a_queue_that_is_not_read_cannot_be_named(
+    brokers: MemoryBrokers, named: str, text: str
+) -> None:
+    brokers.create("t", queues=3)
+    brokers.create("t", queues=1, broker="broker-b")
+    with pytest.raises(OptionError, match=f"^option endingOffsets names {text}"):
+        read(brokers, endingOffsets=named)
+
+
+def test_an_error_about_a_queue_lists_few_names(brokers: MemoryBrokers) -> None:
+    for number in range(10):
+        brokers.create(f"t-{number}", queues=1)
+    with pytest.raises(OptionError, match=r"reads the topics t-0, .*, t-7 and 2 more$"):
+        read(
+            brokers,
+            subscribe=None,
+            subscribePattern="t-.*",
+            startingOffsets='{"u":{"broker-a":{"0":3}}}',
+        )
 
 
 def test_the_end_stays_where_it_was_when_the_query_was_made(

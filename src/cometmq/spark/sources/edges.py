@@ -33,6 +33,8 @@ from cometmq.spark.options.topics import ERROR, SYMBOLIC, TopicReadOptions
 EARLIEST, LATEST, GROUP = SYMBOLIC
 OFFSETS, TIMES = "offsets", "times"
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
+LISTED_MAX = 8
+"""The most names that an error lists."""
 START = "$start"
 """Alone in a document: a start that is not resolved yet."""
 FROM = "$from"
@@ -69,6 +71,12 @@ class Edge:
             return not latest and self.default == EARLIEST
         return False
 
+    def naming(self, key: QueueKey) -> str:
+        """Return which option or group named the offset of a queue; empty if none did."""
+        if self.kind == GROUP:
+            return f"the committed offsets of group {self.group}"
+        return f"option {self.option}" if self.kind == OFFSETS and key in self.named else ""
+
     def to_json(self) -> dict[str, Any]:
         """Return the document that stands for this start in a checkpoint."""
         if self.kind == TIMES:
@@ -88,7 +96,8 @@ class Edge:
         strange = sorted(set(self.named) - set(bounds))
         if strange:
             raise OptionError(
-                f"option {self.option} names {strange[0]}, which is not among the topics read"
+                f"option {self.option} names {strange[0]}, which this query does not read:"
+                f" {_read_instead(strange[0], bounds)}"
             )
         if self.kind == TIMES:  # masters find times: a replica's bounds may end before them
             bounds = of_masters(session, bounds, self.named or bounds)
@@ -135,6 +144,33 @@ def _offset(wanted: int | None, default: str, limits: Bounds) -> int:
     if wanted == EARLIEST_OFFSET:
         return limits.min
     return limits.max if wanted == LATEST_OFFSET else wanted
+
+
+def _read_instead(key: QueueKey, read: Collection[QueueKey]) -> str:
+    """List what a query reads of the topic of a queue that it does not read."""
+    by_broker: dict[str, list[int]] = {}
+    for each in sorted(read):
+        if each.topic == key.topic:
+            by_broker.setdefault(each.broker, []).append(each.queue_id)
+    if not by_broker:
+        topics = sorted({each.topic for each in read})
+        return f"it reads the topics {_few(topics)}" if topics else "it reads no topic"
+    queues = [
+        f"{'queues' if len(ids) > 1 else 'queue'} {_numbers(ids)} of {broker}"
+        for broker, ids in by_broker.items()
+    ]
+    return f"of this topic it reads {_few(queues)}"
+
+
+def _numbers(ids: list[int]) -> str:
+    if len(ids) > 2 and ids[-1] - ids[0] == len(ids) - 1:
+        return f"{ids[0]} to {ids[-1]}"
+    return _few([str(number) for number in ids])
+
+
+def _few(texts: list[str]) -> str:
+    more = len(texts) - LISTED_MAX
+    return ", ".join(texts[:LISTED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def of_masters(

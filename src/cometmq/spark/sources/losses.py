@@ -2,7 +2,7 @@
 
     what is asked             usually          with failOnDataLoss=false
     start < min, expired      DataLossError    begin at min
-    start > max, made anew    DataLossError    begin at min
+    start > max               DataLossError    begin at min
     end > max, cut off        DataLossError    end at max
 
 Bounds that a replica told while its master did not answer show no loss: the range stays as it is,
@@ -51,18 +51,31 @@ class Losses:
         self.met += 1
         logger.warning("messages are lost losses=%d %s", self.met, text)
 
-    def begin(self, key: QueueKey, start: int, limits: Bounds) -> int:
+    def begin(self, key: QueueKey, start: int, limits: Bounds, named_by: str = "") -> int:
         """Return where a queue can be read from, for one that should be read from ``start``.
+
+        Args:
+            key: the queue.
+            start: the offset.
+            limits: the bounds of the queue.
+            named_by: the option or the group that named ``start``; empty if it was an offset of
+                the queue before.
 
         Raises:
             DataLossError: it cannot be read from there, and that is an error.
         """
         if limits.min <= start <= limits.max or not limits.master:
             return start
-        what = "have expired" if start < limits.min else "do not exist: the topic was created again"
-        self.report(
-            f"{key}: offsets from {start} {what}, the queue has {limits.min} to {limits.max}"
-        )
+        if start < limits.min:
+            what = f"offsets from {start} have expired"
+        elif named_by:
+            what = f"offsets from {start}, as in {named_by}, do not exist"
+        else:
+            what = (
+                f"offsets from {start} do not exist: the topic was created again, or the broker"
+                " lost the end of its log"
+            )
+        self.report(f"{key}: {what}; the queue has {limits.min} to {limits.max}")
         return limits.min
 
     def within(self, each: QueueRange, limits: Bounds) -> QueueRange:

@@ -70,7 +70,7 @@ class TopicBatchReader(DataSourceReader):
         losses = Losses(fail=self._options.fail_on_data_loss)
         ranges = []
         for key, limits in bounds.items():
-            start = losses.begin(key, starts[key], limits)
+            start = losses.begin(key, starts[key], limits, self._start.naming(key))
             end = losses.end(QueueRange(key, start, ends[key]), limits)
             ranges.append(QueueRange(key, start, max(start, end)))
         return self._pushed.narrowed(ranges, session)

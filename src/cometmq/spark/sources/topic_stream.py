@@ -119,7 +119,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             bounds = of_masters(self._session, bounds, set(bounds) - set(_known(start)))
         self._look(bounds)
         known = self._start.resolve(self._session, bounds) if first else _known(start)
-        ranges = self._news(known, bounds)
+        ranges = self._news(known, bounds, first=first)
         starts = {each.key: each.start for each in ranges}
         if first and not self._start.repeatable:
             return first_end(to_json(starts), self._ends_at(starts, bounds))
@@ -211,20 +211,22 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._bounded and self._target is None:
             self._target = self._newest
 
-    def _news(self, known: Positions, bounds: Limits) -> list[QueueRange]:
+    def _news(self, known: Positions, bounds: Limits, *, first: bool) -> list[QueueRange]:
         """Return what there is behind the known offsets; a queue that is new begins at its min.
 
         Raises:
             DataLossError: a queue does not have what is behind its offset.
         """
         return [
-            self._news_of(key, known.get(key), limits)
+            self._news_of(key, known.get(key), limits, self._start.naming(key) if first else "")
             for key, limits in sorted(bounds.items())
             if self._target is None or key in self._target or key in known
         ]
 
-    def _news_of(self, key: QueueKey, known: int | None, limits: Bounds) -> QueueRange:
-        start = limits.min if known is None else self._losses.begin(key, known, limits)
+    def _news_of(
+        self, key: QueueKey, known: int | None, limits: Bounds, named_by: str
+    ) -> QueueRange:
+        start = limits.min if known is None else self._losses.begin(key, known, limits, named_by)
         end = limits.max
         if self._target is not None:
             end = min(end, self._target.get(key, start))

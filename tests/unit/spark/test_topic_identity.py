@@ -216,6 +216,22 @@ def test_a_queue_that_is_gone_is_not_compared(manifest: Manifest) -> None:
     check(manifest, brokers)
 
 
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_cluster_without_any_archived_queue_is_refused(manifest: Manifest, fail: bool) -> None:
+    """It has a broker of the recorded name in a cluster of the recorded name, and other topics."""
+    brokers = filled(ARCHIVED, 3)
+    check(manifest, brokers)
+    archive(manifest, brokers)
+    other = MemoryBrokers()
+    other.create("bills")
+    met = (
+        r"^topic orders, queue 0 of broker-a: stream topics in .* has archived it up to offset 49;"
+        r" it does not exist at name servers n:1, nor does any other .* of orders: .*another folder"
+    )
+    with pytest.raises(ConfigError, match=met):
+        check(manifest, other, replace(OPTIONS, fail_on_data_loss=fail))
+
+
 def test_an_archive_of_an_older_version_goes_on_and_records_the_cluster(
     manifest: Manifest,
 ) -> None:

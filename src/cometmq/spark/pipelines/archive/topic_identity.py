@@ -7,6 +7,7 @@ message of each queue. A run is refused if
 
 - a broker of its topics belongs to another cluster than before, or to one that was not recorded;
 - none of the recorded brokers is registered;
+- none of the archived queues exists;
 - a queue ends before the newest archived message, or holds another message at its offset. This
   recognizes another cluster of the same name, and a topic that was created again.
 
@@ -81,7 +82,9 @@ def check_queues(
 ) -> None:
     """Refuse queues that do not hold the newest messages that a stream has archived.
 
-    Queues that are gone, or whose newest archived message has expired, are not compared.
+    Queues whose newest archived message has expired are not compared, nor are removed queues while
+    others exist. If none exists, the stream would forget them, also with ``failOnDataLoss=false``,
+    and a later run would archive the right cluster's messages a second time.
 
     Args:
         manifest: of the archive.
@@ -90,7 +93,8 @@ def check_queues(
         connect: gives the session with the brokers.
 
     Raises:
-        ConfigError: a queue ends before the message, or holds another one at its offset.
+        ConfigError: none of the queues exists, or one ends before the message or holds another one
+            at its offset.
         UnreachableError: servers did not answer.
     """
     newest = {
@@ -101,6 +105,8 @@ def check_queues(
     if not newest:
         return
     bounds = connect(options).bounds(newest, gone=set())
+    if not bounds:
+        raise _no_queue(manifest, name, options, newest)
     compared = 0
     for key, limits in sorted(bounds.items()):
         wanted = newest[key]
@@ -116,7 +122,7 @@ def check_queues(
         if met != wanted:
             raise _another_queue(manifest, name, key, wanted, f"the queue holds {_shown(met)}")
         compared += 1
-    if bounds and not compared:
+    if not compared:
         log.warning(
             "the topics cannot be compared with the archive stream=%s: no queue holds the newest"
             " archived message any more",
@@ -148,6 +154,20 @@ def _another_cluster(
         f" servers {options.name_servers}: use the name servers of the archived cluster, or archive"
         " this cluster into another folder; if it is the archived cluster, renamed or with other"
         f" brokers, remove {manifest.folder.path(CLUSTERS)}"
+    )
+
+
+def _no_queue(
+    manifest: Manifest, name: str, options: TopicReadOptions, newest: Mapping[QueueKey, LastRecord]
+) -> ConfigError:
+    key = min(newest)
+    topics = ", ".join(sorted({each.topic for each in newest}))
+    return ConfigError(
+        f"{key}: stream {name} in {manifest.folder.place} has archived it up to offset"
+        f" {newest[key].offset}; it does not exist at name servers {options.name_servers}, nor does"
+        f" any other archived queue of {topics}: this is another cluster, or the topics were"
+        " deleted; use the name servers of the archived cluster, or archive this cluster into"
+        " another folder"
     )
 
 

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 import kit
 import pytest
+from pyspark.errors import StreamingQueryException
 from servers import Cluster, connect, wait_for_route
 
 from cometmq.model.errors import ConfigError
 from cometmq.spark.pipelines.archive.manifest import Manifest
 from cometmq.spark.pipelines.archive.reading import read_archive
 from cometmq.spark.pipelines.archive_topics import ArchiveTopicsSettings, archive_topics
+from cometmq.spark.pipelines.running.failures import failure_of
 from cometmq.spark.pipelines.running.folders import open_folder
+from cometmq.spark.pipelines.running.runs import Runs
 from support.spark_topics import fill
 
 pytestmark = pytest.mark.long_elsewhere
@@ -103,6 +106,21 @@ def test_another_cluster_with_equal_names_is_not_archived(
     fill(settings.name_servers, topic, {0: 5})
     assert archive_topics(spark, settings).run.counts["rows"] == 5
     assert places(spark, settings) == [(0, at) for at in range(35)]
+
+
+def test_a_failure_of_the_stream_is_one_sentence(
+    spark: SparkSession, settings: ArchiveTopicsSettings, topic: str
+) -> None:
+    """Spark's own text has a hundred lines: the stack of Python, its sentence, the plan."""
+    fill(settings.name_servers, topic, {0: 7})
+    start = f'startingOffsets={{"{topic}":{{"broker-a":{{"0":99}}}}}}'
+    with pytest.raises(StreamingQueryException) as failed:
+        archive_topics(spark, replace(settings, options=(start,)))
+    reason = str(failure_of(failed.value))
+    assert reason.startswith(f"DataLossError: topic {topic}, queue 0 of broker-a: offsets from 99")
+    assert len(reason.splitlines()) == 1
+    (record,) = Runs(Path(settings.to) / "_runs").all()
+    assert (record.status, record.reason) == ("failed", reason)
 
 
 def test_a_dry_run_counts(spark: SparkSession, settings: ArchiveTopicsSettings, topic: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from cometmq.cli import pipeline as command_line
 from cometmq.model.errors import ConfigError, StoreError
+from cometmq.spark.errors import DataLossError, OptionError
 from cometmq.spark.pipelines import PIPELINES, Pipeline, PipelineSettings, Result, RunRecord
 from cometmq.spark.pipelines.running import command as command_module
 from cometmq.spark.pipelines.running.command import (
@@ -27,6 +28,7 @@ from cometmq.spark.pipelines.running.command import (
 )
 from cometmq.spark.pipelines.running.progress import Bar, Lines
 from cometmq.spark.pipelines.running.registry import MODULES
+from cometmq.spark.sources.losses import Losses
 from cometmq.system.settings import describe
 from unit.docs.test_pages import PAGES, blocks
 
@@ -115,7 +117,11 @@ def test_an_unknown_option_ends_with_code_2(capsys: pytest.CaptureFixture[str]) 
     assert "--rnage-bytes" in capsys.readouterr().err
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[Any]:
+def answering(
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Any,
+    settings_class: type[PipelineSettings] = PipelineSettings,
+) -> list[Any]:
     """A pipeline of its own that answers, or raises; gives what it is called with."""
     calls: list[Any] = []
 
@@ -125,7 +131,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[Any]:
             raise answer
         return answer
 
-    pipeline = Pipeline("archive", "Answers.", PipelineSettings, work)
+    pipeline = Pipeline("archive", "Answers.", settings_class, work)
     monkeypatch.setattr(command_module, "PIPELINES", {"archive": pipeline})
     monkeypatch.setattr(command_module, "session", lambda given: None)
     return calls
@@ -137,6 +143,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[Any]:
         (Result(RECORD), 0),
         (Result(RECORD, good=False), 1),
         (ConfigError("no store"), 2),
+        (OptionError("option x is unknown"), 2),
         (StoreError("broken"), 3),
         (ModuleNotFoundError("No module named 'pyspark'", name="pyspark.sql"), 2),
     ],
@@ -151,6 +158,75 @@ def test_the_exit_code_says_how_it_ended(
     assert bool(complaint) == (code > 1)
     if isinstance(answer, ModuleNotFoundError):
         assert "install CometMQ with the extra 'spark'" in complaint
+
+
+class StreamingQueryException(Exception):
+    """As Spark raises it, but without a JVM."""
+
+    __module__ = "pyspark.errors.exceptions.captured"
+
+
+LOST = "topic t, queue 0 of vm: no longer readable, read up to offset 9"
+STACK = """[STREAM_FAILED] Query [id = 3288, runId = df7d] terminated with exception: \
+[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform \
+latestOffset: Traceback (most recent call last):
+  File "/site/cometmq/spark/sources/losses.py", line 48, in report
+    raise {kind}(text)
+cometmq.spark.errors.{kind}: {text}
+ SQLSTATE: 38000 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: [id = 3288, runId = df7d]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "complaint"),
+    [
+        (STACK.format(kind="DataLossError", text="the text"), 3, "DataLossError: the text"),
+        (STACK.format(kind="OptionError", text="option x is bad"), 2, "option x is bad"),
+        (
+            "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+            '  File "/site/pyarrow/fs.py", line 1, in open\nPermissionError: /archive',
+            3,
+            "PermissionError: /archive",
+        ),
+        ("\n[JOB_CANCELLED] Job 0 cancelled\n\tat org", 3, "[JOB_CANCELLED] Job 0 cancelled"),
+    ],
+)
+def test_a_failure_of_spark_is_one_line(
+    text: str,
+    code: int,
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answering(monkeypatch, StreamingQueryException(text))
+    assert main("archive", ["--quiet"]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    kind = "StreamingQueryException: " if text.startswith("\n") else ""
+    assert line == f"cometmq: {kind}{complaint}"
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("archive-topics", "--no-fail-on-data-loss"),
+        ("usage", "--options failOnDataLoss=false"),
+        ("verify", "failOnDataLoss=false"),
+    ],
+)
+def test_advice_names_the_option_of_the_pipeline(
+    name: str,
+    option: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(DataLossError) as lost:
+        Losses(fail=True).report(LOST)
+    text = STACK.format(kind="DataLossError", text=lost.value)
+    answering(monkeypatch, StreamingQueryException(text), PIPELINES[name].settings)
+    assert main("archive", ["--quiet"]) == 3
+    assert f"; {option} continues with the remaining messages" in capsys.readouterr().err
 
 
 def test_other_missing_modules_are_not_explained_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,9 @@ from cometmq.spark.offsets import Bounds, QueueKey, QueueRange
 
 logger = logging.getLogger(__name__)
 
-_ADVICE = "failOnDataLoss=false continues with the remaining messages"
+CONTINUES = "failOnDataLoss=false"
+"""The option that goes over losses, as the advice in errors names it."""
+_ADVICE = f"{CONTINUES} continues with the remaining messages"
 
 
 class Losses:

@@ -264,7 +264,9 @@ def _report_lost(place: LogPlace, gone: Sequence[ByteRange], settings: ArchiveSe
         f" {place.min_offset} to {place.end_offset}"
     )
     if settings.fail_on_data_loss:
-        raise DataLossError(f"{text}; with fail_on_data_loss=false the rest is archived")
+        raise DataLossError(
+            f"{text}; --no-fail-on-data-loss (the setting fail_on_data_loss) archives the rest"
+        )
     log.warning("archive continues after a gap: %s", text)
 
 

@@ -18,12 +18,20 @@ from dataclasses import asdict
 from typing import Any
 
 from cometmq.model.errors import CometError, ConfigError
+from cometmq.spark.pipelines.running.failures import failure_of, is_from_spark
 from cometmq.spark.pipelines.running.progress import Progress, Silent, shown
 from cometmq.spark.pipelines.running.registry import MODULES, PIPELINES, Pipeline, Result
+from cometmq.spark.sources.losses import CONTINUES
 from cometmq.system.settings import Setting, describe
 from cometmq.system.settings_sample import field_texts
 
 GOOD, BAD, MISUSED, FAILED = 0, 1, 2, 3
+REPORTED = (
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+)
+"""Spark's loggers of errors that a driver raises too, with a stack of a hundred lines."""
 EXTRA_MODULES = ("pyspark", "pyarrow", "py4j", "numpy")
 ROWS_SHOWN = 20
 _LIST = tuple[str, ...]
@@ -39,16 +47,19 @@ def main(name: str | None = None, arguments: Sequence[str] | None = None) -> int
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _run(name, words)
-    except ConfigError as problem:
-        return _complain(problem, MISUSED)
-    except CometError as problem:
-        return _complain(f"{type(problem).__name__}: {problem}", FAILED)
     except ModuleNotFoundError as problem:
         if problem.name is None or problem.name.partition(".")[0] not in EXTRA_MODULES:
             raise
         return _complain(
             f"pipelines need {problem.name}: install CometMQ with the extra 'spark'", MISUSED
         )
+    except Exception as problem:
+        if not isinstance(problem, CometError) and not is_from_spark(problem):
+            raise
+        failure = failure_of(problem)
+        text = failure.text if failure.wrong_usage else str(failure)
+        text = _in_options_of(name or words[0], text)
+        return _complain(text, MISUSED if failure.wrong_usage else FAILED)
 
 
 def _run(name: str | None, words: list[str]) -> int:
@@ -139,7 +150,13 @@ def session(given: argparse.Namespace) -> Any:
         return spark
     from cometmq.spark.sessions import local_session
 
-    return local_session(cores=given.cores, memory=given.memory, master=given.master)
+    spark = local_session(cores=given.cores, memory=given.memory, master=given.master)
+    if not given.master:  # a cluster also logs failures of tasks that it repeats
+        jvm: Any = spark.sparkContext._jvm
+        log4j = jvm.org.apache.logging.log4j
+        for name in REPORTED:
+            log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+    return spark
 
 
 def show(result: Result, *, as_json: bool) -> None:
@@ -210,6 +227,17 @@ def _cell(value: Any) -> str:
         return ""
     text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _in_options_of(name: str, text: str) -> str:
+    """Replace the reader's option in advice about missing messages by the pipeline's option."""
+    if name not in PIPELINES:
+        return text
+    kind: type = PIPELINES[name].settings
+    names = {setting.name for setting in describe(kind)}
+    if "fail_on_data_loss" in names:
+        return text.replace(CONTINUES, "--no-fail-on-data-loss")
+    return text.replace(CONTINUES, f"--options {CONTINUES}") if "options" in names else text
 
 
 def _complain(reason: object, code: int) -> int:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.model.errors import CometError, ConfigError
+from cometmq.spark.pipelines.running.failures import failure_of
 from cometmq.spark.pipelines.running.folders import Folder, open_folder
 from cometmq.system.clock import Clock, SystemClock
 
@@ -247,7 +248,7 @@ def recorded(run: Run) -> Iterator[Run]:
         yield run
     except BaseException as problem:
         try:
-            run.fail(f"{type(problem).__name__}: {problem}"[:2000])
+            run.fail(str(failure_of(problem))[:2000])
         except OSError as second:
             log.warning("run record not written id=%s error=%s", run.record.id, second)
         raise

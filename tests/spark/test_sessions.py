@@ -32,6 +32,19 @@ spark.stop()
 """
 """Says for each format whether Spark finds it without being told."""
 
+REGISTERED = """
+import sys
+from cometmq.spark import register
+from cometmq.spark.sessions import local_session
+
+spark = local_session(1)
+register(spark.newSession())
+manager = spark._jsparkSession.sessionState().clone(spark._jsparkSession).dataSourceManager()
+print(all(manager.dataSourceExists(name) for name in sys.argv[1:]))
+spark.stop()
+"""
+"""Registers formats that Spark finds itself, and clones the session as a stream does at first."""
+
 
 def test_tasks_run_where_the_run_says(spark: SparkSession) -> None:
     place = os.environ.get("COMETMQ_SPARK", "local")
@@ -86,3 +99,19 @@ def test_formats_are_found_without_being_registered(tmp_path: Path) -> None:
     )
 
     assert done.stdout.splitlines() == ["found"] * len(FORMATS), done.stdout + done.stderr
+
+
+@pytest.mark.local_only
+def test_registering_what_spark_has_found_is_no_warning(tmp_path: Path) -> None:
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, "-c", REGISTERED, *FORMATS],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.stdout == "True\n", done.stderr
+    assert "replaced" not in done.stderr

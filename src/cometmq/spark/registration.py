@@ -10,7 +10,6 @@ Source: ours.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cometmq.spark.errors import SourceError
@@ -39,10 +38,23 @@ def register_all(spark: SparkSession, *, push_filters: bool = False) -> None:
         SourceError: this PySpark is older than Python sources with stream limits.
     """
     check_version(spark.version)
-    for source in sources():
-        spark.dataSource.register(source)
+    for name in FORMATS:
+        if not _is_known(spark, name):
+            spark.dataSource.register(source_class(name))
     if push_filters:
         spark.conf.set(PUSH_FILTERS, "true")
+
+
+def _is_known(spark: SparkSession, name: str) -> bool:
+    """Whether the session has the format already, because Spark has found its module.
+
+    If it is registered all the same, Spark logs a warning, again at the start of each stream.
+    """
+    try:
+        manager = spark._jsparkSession.sessionState().dataSourceManager()
+        return bool(manager.dataSourceExists(name))
+    except Exception:  # a session of Spark Connect has no JVM; the method is not part of the API
+        return False
 
 
 def check_version(version: str) -> None:
@@ -55,12 +67,6 @@ def check_version(version: str) -> None:
     if found < PYSPARK_OLDEST:
         oldest = ".".join(map(str, PYSPARK_OLDEST))
         raise SourceError(f"PySpark {version} is too old: cometmq's formats need {oldest} or newer")
-
-
-def sources() -> Iterator[type[DataSource]]:
-    """Give the class of every format."""
-    for name in FORMATS:
-        yield source_class(name)
 
 
 def source_class(name: str) -> type[DataSource]:

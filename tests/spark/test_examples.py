@@ -84,16 +84,23 @@ def test_a_topic_is_read_as_a_table(run: Run, name_servers: str, orders: str) ->
 
 @pytest.mark.local_only
 @pytest.mark.only_on("comet")
-def test_live_totals_follow_a_topic_that_grows(name_servers: str, topic: str) -> None:
-    """The tutorial's programs, started as a reader starts them; Ctrl-C ends the totals."""
+def test_live_totals_follow_a_topic_that_grows(
+    name_servers: str, topic: str, tmp_path: Path
+) -> None:
+    """The tutorial's programs, started as a reader starts them; Ctrl-C ends the totals.
+
+    A terminal sends the signal to Java and to the workers, too.
+    """
     environment = {name: text for name, text in os.environ.items() if name != "PYSPARK_PYTHON"}
-    totals = subprocess.Popen(
-        [sys.executable, str(FOLDER / "02_live_totals.py"), name_servers, topic],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=environment,
-    )
+    with (tmp_path / "log").open("w") as log:
+        totals = subprocess.Popen(
+            [sys.executable, str(FOLDER / "02_live_totals.py"), name_servers, topic],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
     shop = subprocess.Popen(
         [sys.executable, str(FOLDER / "00_orders.py"), name_servers, topic, str(ORDERS)],
         stdout=subprocess.PIPE,
@@ -111,8 +118,13 @@ def test_live_totals_follow_a_topic_that_grows(name_servers: str, topic: str) ->
         assert counts[-1] == ORDERS
         assert counts == sorted(counts)
         assert shop.communicate(timeout=PATIENCE_S)[0] == f"{ORDERS} orders sent\n"
-        totals.send_signal(signal.SIGINT)
-        totals.wait(30)
+        os.killpg(totals.pid, signal.SIGINT)
+        assert totals.stdout.read() == "stopped\n"
+        assert totals.wait(PATIENCE_S) == 0
+        logged = (tmp_path / "log").read_text()
+        assert not re.findall(r"^Traceback|^\s+at |^\S*(?:Error|Exception)\b.*", logged, re.M), (
+            logged
+        )
     finally:
         give_up.cancel()
         for program in (totals, shop):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,20 @@ from cometmq.model.errors import ConfigError
 from cometmq.protocol.compression import compress_body
 from cometmq.spark.errors import PlaceError
 from cometmq.spark.pipelines.archive import ArchiveSettings, archive
-from cometmq.spark.pipelines.archive.manifest import ArchiveFile, Entry, QueueRows
+from cometmq.spark.pipelines.archive.manifest import ArchiveFile, Entry, Manifest, QueueRows
 from cometmq.spark.pipelines.archive.reading import COLUMNS
+from cometmq.spark.pipelines.replay import pipeline as replay_module
 from cometmq.spark.pipelines.replay.pace import Pace
-from cometmq.spark.pipelines.replay.pipeline import ReplaySettings, portions, replay, shares
+from cometmq.spark.pipelines.replay.pipeline import (
+    ReplaySettings,
+    Sending,
+    Share,
+    portions,
+    replay,
+    shares,
+)
 from cometmq.spark.pipelines.replay.rows import Choice, Rewriting
+from cometmq.spark.pipelines.running.folders import DiskFolder
 from cometmq.spark.pipelines.running.instants import instant_ms
 from cometmq.spark.schema import arrow_schema
 from cometmq.system.clock import ManualClock
@@ -209,8 +219,47 @@ def test_a_dry_run_counts_and_asks_no_broker(archived: str) -> None:
         {"topic": "b", "messages": 30},
         {"topic": "orders", "messages": 30},
     ]
-    assert result.run.counts == {"archived": 60, "sent": 60, "repeated": 0}
+    assert result.run.counts == {"archived": 60, "sent": 60, "resent": 0, "retries": 0}
     assert result.notes == ("would send 60 of 60 archived messages",)
+
+
+class KilledError(BaseException):
+    """Ends a run where it stands."""
+
+
+def test_a_resumed_run_says_how_many_messages_may_be_there_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is killed in the second portion, and again in the third."""
+    store = opened(tmp_path / "store")
+    for number in range(200):
+        put(store, b"%d" % number, topic="orders")
+    store.close()
+    to = str(tmp_path / "archive")
+    archive(None, ArchiveSettings(store=str(tmp_path / "store"), to=to, range_bytes=4096))
+    rows = [entry.rows for entry in Manifest(DiskFolder(Path(to))).entries()]
+    assert len(rows) > 3
+    killed_in = [1, 2]
+
+    def send(job: Any, share: Share) -> Sending:
+        if killed_in and share.number == killed_in[0]:
+            del killed_in[0]
+            raise KilledError
+        return Sending(rows[share.number], rows[share.number], 0, ("orders", rows[share.number]))
+
+    monkeypatch.setattr(replay_module, "send_share", send)
+    settings = ReplaySettings(archive=to, name_servers="127.0.0.1:1", portion_rows=1)
+    with pytest.raises(KilledError):
+        replay(None, settings)
+    assert not caplog.records
+    with pytest.raises(KilledError):
+        replay(None, replace(settings, resume="latest"))
+    assert f"portion=1 rows={rows[1]}" in caplog.text
+    result = replay(None, replace(settings, resume="latest"))
+    assert f"portion=2 rows={rows[2]}" in caplog.text
+    resent = rows[1] + rows[2]
+    assert result.run.counts == {"archived": 200, "sent": 200, "resent": resent, "retries": 0}
+    assert result.notes[1].startswith(f"up to {resent} of them are there twice")
 
 
 @pytest.mark.parametrize(
@@ -253,6 +302,9 @@ def test_every_queue_of_a_portion_is_in_one_share(
     entries = [entry(number, count, queues=5) for number, count in enumerate(rows)]
     divided = list(portions(entries, portion_rows))
     assert [each for portion in divided for each in portion] == entries
+    for portion in divided[:-1]:
+        *others, last = (each.rows for each in portion)
+        assert sum(others) < portion_rows <= sum(others) + last
     for number, portion in enumerate(divided):
         found = list(shares(ReplaySettings(topics=("orders", "bills")), number, portion, cores))
         held = [(share.topic, queue) for share in found for queue in share.queues]

@@ -3,11 +3,13 @@
 What came from one queue goes to one queue, in its order. A message has a unique id made of the job
 and its origin, so that a replay that was killed and gone on with, or done twice under one job, is
 recognizable and removable; its old id is in the property ORIGIN_MSG_ID. Executors read the files
-and send; the driver notes what is done after each portion. Source: ours.
+and send; the driver records the begin and the end of each portion. So a run that goes on knows
+which portion was interrupted: up to all of its messages are in the topic twice. Source: ours.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,6 +36,8 @@ from cometmq.spark.pipelines.running.runs import Run, RunRecord, Runs, recorded
 from cometmq.spark.pipelines.running.work import cores_of, run
 from cometmq.spark.writing import Origin, TopicWriter
 from cometmq.system.settings import setting
+
+log = logging.getLogger(__name__)
 
 _BATCH_BYTES_MIN = 1024
 _BATCH_BYTES_MAX = 1 << 20
@@ -70,7 +74,9 @@ class ReplaySettings(PipelineSettings):
     equal keys.
     """
     portion_rows: int = setting(500_000, unit="rows", low=1, high=1 << 40)
-    """Progress is recorded after about this number of archived rows."""
+    """Minimum archived rows of a portion. Progress is recorded after each portion. It consists of
+    whole ranges (``--range-bytes`` of the log) or micro-batches (``--batch-rows``) of the archive.
+    """
     options: tuple[str, ...] = setting(())
     """Options of the format ``rocketmq``, each ``name=value``, for example of an account."""
 
@@ -103,8 +109,11 @@ class Sending(NamedTuple):
 
     archived: int
     rows: int
-    repeated: int
+    retries: int
+    """Requests that the writer sent again, because brokers did not acknowledge them."""
     by_topic: tuple[str, int]
+    resent: int = 0
+    """Rows that an interrupted attempt may have sent before."""
 
 
 def replay(
@@ -163,17 +172,36 @@ def _send_all(
         key = f"portion:{number}"
         if begun is not None and key in begun.steps:
             done = [
-                Sending(archived, rows, repeated, (topic, sent))
-                for archived, rows, repeated, (topic, sent) in begun.steps[key]["sendings"]
+                Sending(archived, rows, retries, (topic, sent), *resent)
+                for archived, rows, retries, (topic, sent), *resent in begun.steps[key]["sendings"]
             ]
         else:
+            interrupted = begun is not None and _begin(begun, number, portion)
             divided = list(shares(settings, number, portion, cores_of(spark)))
             done = run(spark, partial(send_share, job), divided)
+            if interrupted:
+                done = [sending._replace(resent=sending.rows) for sending in done]
             if begun is not None:
                 begun.step(key, sendings=done)
         progress.step(sum(entry.rows for entry in portion))
         yield from done
     progress.end()
+
+
+def _begin(begun: Run, number: int, portion: Sequence[Entry]) -> bool:
+    """Record that a portion begins; return whether an interrupted attempt has begun it before."""
+    key, rows = f"begun:{number}", sum(entry.rows for entry in portion)
+    interrupted = key in begun.steps
+    if interrupted:
+        log.warning(
+            "replay sends an interrupted portion again: messages may be in the topic twice"
+            " run=%s portion=%d rows=%d",
+            begun.record.id,
+            number,
+            rows,
+        )
+    begun.step(key, rows=rows)
+    return interrupted
 
 
 def send_share(job: ReplayJob, share: Share) -> Sending:
@@ -215,7 +243,7 @@ def _batch_bytes(options: TopicWriteOptions, pace: Pace) -> int:
 
 
 def portions(entries: Sequence[Entry], rows_max: int) -> Iterator[list[Entry]]:
-    """Divide entries, in their order, into portions of about so many rows."""
+    """Divide entries, in their order, into portions of at least so many rows, except the last."""
     portion: list[Entry] = []
     for entry in entries:
         portion.append(entry)
@@ -313,7 +341,8 @@ def _counts(sendings: Iterable[Sending]) -> dict[str, int]:
     return {
         "archived": sum(sending.archived for sending in found),
         "sent": sum(sending.rows for sending in found),
-        "repeated": sum(sending.repeated for sending in found),
+        "resent": sum(sending.resent for sending in found),
+        "retries": sum(sending.retries for sending in found),
     }
 
 
@@ -328,8 +357,14 @@ def _result(record: RunRecord, sendings: Sequence[Sending], verb: str) -> Result
             "messages": pa.array([by_topic[name] for name in names], pa.int64()),
         }
     )
-    note = f"{verb} {record.counts['sent']:,} of {record.counts['archived']:,} archived messages"
-    return Result(record, {"topics": table}, (note,))
+    counts = record.counts
+    notes = [f"{verb} {counts['sent']:,} of {counts['archived']:,} archived messages"]
+    if counts["resent"]:
+        notes.append(
+            f"up to {counts['resent']:,} of them are there twice: they are of portions that were"
+            " interrupted and sent again; equal messages have equal unique ids"
+        )
+    return Result(record, {"topics": table}, tuple(notes))
 
 
 PIPELINE = Pipeline(

@@ -39,7 +39,8 @@ def check_start(group: str, start: Any, *, times: bool = True) -> None:
     """
     if isinstance(start, StartFrom) or (times and isinstance(start, datetime)):
         return
-    expected = "StartFrom.FIRST, StartFrom.LAST" + (" or a datetime" if times else "")
+    first, last = "StartFrom.FIRST", "StartFrom.LAST"
+    expected = f"{first}, {last} or a datetime" if times else f"{first} or {last}"
     raise ConfigError(f"consumer {group}: start_from={start!r}: expected {expected}")
 
 

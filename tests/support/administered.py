@@ -205,7 +205,7 @@ class Administered:
         """Send a request over a connection of its own; returns the answer."""
         _, client = link(self.processors)
         texts = {name: _text(value) for name, value in fields.items()}
-        return await client.call(code, fields=texts, timeout=5.0)
+        return await client.call(code, fields=texts, timeout=60.0)
 
     async def ask_json(self, code: int, **fields: object) -> Any:
         """The body of a request's answer, which must be a success."""

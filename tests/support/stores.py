@@ -29,6 +29,7 @@ def small_settings(root: Path, **changes: Any) -> StoreSettings:
         "consume_queue_ext_file_bytes": 256,
         "index_slots": 16,
         "index_entries": 64,
+        "segment_wait_ms": 60_000,
     }
     return StoreSettings(**(values | changes))
 

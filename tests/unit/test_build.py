@@ -50,7 +50,7 @@ def test_the_package_is_imported_from_a_zip_whichever_build_is_asked_for(tmp_pat
         environment["PYTHONPATH"] = str(tmp_path / "cometmq.zip")
         said = subprocess.run(
             [sys.executable, "-c", program],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=30,
+            cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=60,
         )  # fmt: skip
         assert said.stdout.strip() == str(tmp_path / "cometmq.zip" / "cometmq/model/topic.py")
 

@@ -56,6 +56,7 @@ def open_store(root: Path, tables: Tables, **changes: object) -> MessageStore:
         "consume_queue_file_bytes": 20_000,
         "index_slots": 100,
         "index_entries": 1000,
+        "segment_wait_ms": 60_000,
     }
     settings = StoreSettings(root=root, **(small | changes))  # type: ignore[arg-type]
     store = MessageStore(settings, clock=tables.clock)

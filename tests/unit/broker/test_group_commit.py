@@ -212,7 +212,7 @@ async def test_one_that_cannot_be_told_keeps_the_others_from_nothing(
 
 async def test_a_send_whose_time_is_over_is_told_so_once(disk: Disk) -> None:
     """Not synced and no error: code 10 to the client. The end of the sync changes nothing."""
-    commit = disk.commit(timeout_s=5.0)
+    commit = disk.commit(timeout_s=30.0)
     await disk.hang()
     first = disk.stored(commit)
     await disk.until_hanging()
@@ -264,7 +264,7 @@ async def test_the_oldest_wait_is_known(disk: Disk) -> None:
 async def test_stopping_lets_those_who_wait_have_their_sync(disk: Disk) -> None:
     commit = disk.commit()
     sends = [disk.stored(commit) for _ in range(10)]
-    await commit.stop()
+    await commit.stop(timeout_s=WAIT_S)
 
     assert [told.times for told in sends] == [1] * 10
     assert all([await told.synced() for told in sends])

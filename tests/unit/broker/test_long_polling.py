@@ -110,6 +110,7 @@ async def test_a_message_before_the_wanted_offset_wakes_nobody(waiting: Waiting)
     assert waiting.answered == []
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_pull_ends_when_its_time_is_over(waiting: Waiting) -> None:
     ended = asyncio.Event()
     waiting.hold("a", hold_ms=20, rerun=ended.set)
@@ -117,6 +118,7 @@ async def test_a_pull_ends_when_its_time_is_over(waiting: Waiting) -> None:
     assert len(waiting.pulls) == 0
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_pulls_end_each_at_its_own_time(waiting: Waiting) -> None:
     last = asyncio.Event()
     waiting.hold("late", hold_ms=60, rerun=last.set)
@@ -128,6 +130,7 @@ async def test_pulls_end_each_at_its_own_time(waiting: Waiting) -> None:
     assert len(waiting.pulls) == 0
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_pull_that_was_woken_leaves_no_timer_that_ends_a_later_one(
     waiting: Waiting,
 ) -> None:

@@ -125,7 +125,7 @@ class Client:
         if expression is not None:
             fields["subscription"] = expression
         texts = {name: str(value) for name, value in fields.items()}
-        return await self.connection.call(code, fields=texts, timeout=5)
+        return await self.connection.call(code, fields=texts, timeout=60)
 
 
 def bodies(answer: Command) -> list[bytes]:
@@ -325,6 +325,7 @@ async def test_a_held_pull_ends_on_time(broker: Broker) -> None:
     assert (answer.code, answer.remark) == (19, "NO_MESSAGE_IN_QUEUE")
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_short_polling_sits_out_its_own_time(broker: Broker) -> None:
     broker.set(long_polling_enable=False, short_polling_time_ms=50)
     waiting = asyncio.ensure_future(broker.connect().pull(suspend_ms=LONG_MS))

@@ -20,6 +20,8 @@ from cometmq.store import MessageStore
 from support.memory_link import link
 from unit.broker.conftest import Tables
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 US = encode_host("10.0.0.1", 10911)
 TOPIC = "DefaultCluster_REPLY_TOPIC"
 PROPERTIES = {"REPLY_TO_CLIENT": "asker", "CORRELATION_ID": "7"}
@@ -50,7 +52,6 @@ class Broker:
             clock=tables.clock,
             store_host=US,
             store_address="10.0.0.1:10911",
-            push_timeout_s=0.05,
         )
         processors = {
             RequestCode.SEND_REPLY_MESSAGE: reply.reply,

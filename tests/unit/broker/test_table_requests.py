@@ -103,7 +103,7 @@ class Broker:
             name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in fields.items()
         }
         async with asyncio.timeout(60):
-            return await client.call(code, None, body, timeout=5, fields=texts)
+            return await client.call(code, None, body, timeout=60, fields=texts)
 
     async def ok(self, code: RequestCode, body: bytes = b"", **fields: object) -> Any:
         """The body of an answer that must be a success."""

@@ -240,6 +240,7 @@ async def test_small_messages_do_not_keep_a_large_one_from_being_sent() -> None:
     assert pressure.size_bytes == 100
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_as_many_are_woken_as_there_is_room_for() -> None:
     pressure = BackPressure(3)
     for _ in range(3):

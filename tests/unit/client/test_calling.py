@@ -74,8 +74,8 @@ async def test_plain_functions_see_context_variables_and_their_errors_come_back(
 
 async def test_more_threads_let_more_calls_run_while_old_ones_go_on() -> None:
     caller = Caller(1, "few")
-    held, meeting = threading.Event(), threading.Barrier(2, timeout=5)
-    first = asyncio.create_task(caller.call(held.wait, 5))
+    held, meeting = threading.Event(), threading.Barrier(2, timeout=60)
+    first = asyncio.create_task(caller.call(held.wait, 60))
     await asyncio.sleep(0)
     caller.resize(2)
     await asyncio.gather(caller.call(meeting.wait), caller.call(meeting.wait))

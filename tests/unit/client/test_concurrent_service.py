@@ -19,7 +19,7 @@ from cometmq.client.queues.process_queue import ProcessQueue
 from cometmq.model.message import StoredMessage
 from support.consuming import QUEUE, MemoryOffsets, stored
 
-WAIT_S = 5.0
+WAIT_S = 60.0
 
 
 class Rig:

@@ -38,7 +38,7 @@ async def test_whoever_waits_for_a_failure_gets_the_first_one() -> None:
 
     tasks.spawn(fail(), "fails")
     with pytest.raises(ShopError):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
     tasks.end("it was closed")
     with pytest.raises(ShopError):
         await tasks.until_failed()
@@ -51,7 +51,7 @@ async def test_whoever_waits_for_a_failure_hears_of_the_end() -> None:
     tasks.end("it was closed")
 
     with pytest.raises(ClientClosedError, match="it was closed"):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
 
 
 async def test_an_end_happens_once_and_goes_on_when_those_who_wait_are_cancelled() -> None:

@@ -289,6 +289,7 @@ async def test_who_waits_for_a_batch_is_let_go_when_fetching_stops(queues: Queue
     assert await waiting is None
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_answers_without_anything_new_are_not_asked_for_in_a_busy_loop() -> None:
     """A broker that does not hold pulls must not be asked again at once."""
     asked = 0

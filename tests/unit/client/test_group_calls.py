@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cometmq.client import ClientInstance, Filter, TopicNotFoundError
+from cometmq.client import ClientInstance, Filter, TopicNotFoundError, group_calls
 from cometmq.client.group_calls import GroupCalls
 from cometmq.model.errors import RemotingError, ResponseError
 from cometmq.model.queue import MessageQueue
@@ -39,7 +39,8 @@ class Asked:
 
 
 @pytest.fixture
-async def asked() -> AsyncIterator[Asked]:
+async def asked(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Asked]:
+    monkeypatch.setattr(group_calls, "LOCK_S", 60.0)
     a, b = GroupBroker("a"), GroupBroker("b")
     async with ScriptedCluster([a, b]) as cluster, ClientInstance(cluster.address) as instance:
         yield Asked(GroupCalls(instance), a, b)

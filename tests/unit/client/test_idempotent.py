@@ -67,7 +67,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def marks(path: Path) -> Iterator[SqliteMarks]:
-    with SqliteMarks(path, timeout=5) as store:
+    with SqliteMarks(path, timeout=60) as store:
         yield store
 
 
@@ -128,7 +128,7 @@ def test_threads_write_once_when_duplicates_come_at_the_same_time(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
 
     assert sorted(rows(path)) == ["order-0", "order-1", "order-2"]
 
@@ -168,7 +168,7 @@ def test_child_process_opens_the_file_anew(path: Path) -> None:
     # Python 3.12 and later warn of a fork beside threads, which is what this test is about.
     quiet = ("-W", "ignore::DeprecationWarning")
     command = [sys.executable, *quiet, "-c", FORKING, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     assert (done.stdout, done.stderr) == ("True\n[False, True]\nFalse\n", "")
 
@@ -256,7 +256,7 @@ async def test_cancelled_handler_leaves_nothing_and_the_store_usable(
         await asyncio.Event().wait()
 
     task = asyncio.create_task(Idempotent(wait, store=marks, group="g")(message()))
-    await asyncio.wait_for(entered.wait(), 5)
+    await asyncio.wait_for(entered.wait(), 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -287,13 +287,13 @@ async def test_store_stays_usable_and_each_key_is_booked_once_when_cancelled_any
 async def test_turn_is_given_on_when_the_one_who_waits_for_it_is_cancelled() -> None:
     turns = Turns()
     turns.wait(1)
-    waiting = [asyncio.create_task(turns.wait_in_loop(5)) for _ in range(3)]
+    waiting = [asyncio.create_task(turns.wait_in_loop(60)) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     turns.give_back()
-    await asyncio.wait_for(waiting[1], 5)
+    await asyncio.wait_for(waiting[1], 60)
     turns.give_back()
-    await asyncio.wait_for(waiting[2], 5)
+    await asyncio.wait_for(waiting[2], 60)
     turns.give_back()
 
     turns.wait(0.01)
@@ -301,10 +301,12 @@ async def test_turn_is_given_on_when_the_one_who_waits_for_it_is_cancelled() -> 
 
 
 async def test_waiting_for_the_store_is_bounded(path: Path) -> None:
-    with SqliteMarks(path, timeout=0.05) as marks:
+    with SqliteMarks(path, timeout=60) as marks:
         async with marks.transaction():
+            marks._timeout = 0.05
             with pytest.raises(TimeoutError, match="the database was busy"):
                 await Idempotent(book_in_loop, store=marks, group="g")(message())
+            marks._timeout = 60
         await Idempotent(book_in_loop, store=marks, group="g")(message())
 
     assert rows(path) == ["order-1"]

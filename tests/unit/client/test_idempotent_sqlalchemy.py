@@ -22,6 +22,9 @@ from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from unit.client.test_idempotent import message
 
+WAITS = {"timeout": 60}
+"""How many seconds SQLite waits for a lock."""
+
 
 class Base(DeclarativeBase):
     pass
@@ -36,7 +39,7 @@ class Booking(Base):
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[sql.Engine]:
-    made = sql.create_engine(f"sqlite:///{tmp_path}/shop.db")
+    made = sql.create_engine(f"sqlite:///{tmp_path}/shop.db", connect_args=WAITS)
     with made.begin() as connection:
         Base.metadata.create_all(connection)
         SqlAlchemyMarks.create_table(connection)
@@ -47,7 +50,7 @@ def engine(tmp_path: Path) -> Iterator[sql.Engine]:
 
 @pytest.fixture
 async def async_engine(engine: sql.Engine) -> AsyncIterator[AsyncEngine]:
-    made = create_async_engine(engine.url.set(drivername="sqlite+aiosqlite"))
+    made = create_async_engine(engine.url.set(drivername="sqlite+aiosqlite"), connect_args=WAITS)
     yield made
     await made.dispose()
 
@@ -139,7 +142,7 @@ async def test_nothing_is_kept_when_an_async_handler_is_cancelled(
 
     handler = Idempotent(wait, store=SqlAlchemyMarks(async_engine), group="g")
     task = asyncio.create_task(handler(message()))
-    await asyncio.wait_for(entered.wait(), 5)
+    await asyncio.wait_for(entered.wait(), 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

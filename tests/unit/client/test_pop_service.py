@@ -17,7 +17,7 @@ from cometmq.client.push.statistics import Statistics
 from cometmq.model.message import StoredMessage
 from support.consuming import QUEUE, stored
 
-WAIT_S = 5.0
+WAIT_S = 60.0
 
 
 class Broker:

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from cometmq.client.errors import ClientError
 from cometmq.client.hooks import ConsumeEnd, DeliveryContext, SendContext, SendKind
 from cometmq.client.receipt import SendReceipt, SendStatus
-from cometmq.client.telemetry import MetricHooks, TracingHooks
+from cometmq.client.telemetry import MetricHooks, TracingHooks, prometheus
 from cometmq.model.errors import ResponseError
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.offsets import QueueOffset
@@ -242,7 +242,10 @@ class Holding:
         return ConsumerRunningInfo(mq_table={QUEUE: ProcessQueueInfo(cached_msg_count=5)})
 
 
-async def test_what_a_consumer_holds_is_asked_in_its_own_loop(registry: CollectorRegistry) -> None:
+async def test_what_a_consumer_holds_is_asked_in_its_own_loop(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prometheus, "ANSWER_S", 60.0)
     hooks, consumer = MetricHooks(registry), Holding()
     hooks.watch(consumer)
     hooks.before(delivery(stored(MAX_OFFSET="18")))

@@ -508,7 +508,7 @@ async def test_what_was_answered_before_the_peer_hung_up_still_leaves(peers: Pee
 async def test_calls_are_told_apart_by_their_numbers() -> None:
     wired = Wired()
     calls = [
-        asyncio.create_task(wired.connection.call(ECHO, body=b"%d" % n, timeout=5))
+        asyncio.create_task(wired.connection.call(ECHO, body=b"%d" % n, timeout=60))
         for n in range(3)
     ]
     await turn()
@@ -552,7 +552,7 @@ async def test_a_call_that_cannot_be_written_leaves_nothing_waiting() -> None:
         with pytest.raises(UnicodeEncodeError):
             await wired.connection.call(ECHO, fields={"k": "\ud800"}, timeout=1)
 
-    call = asyncio.create_task(wired.connection.call(ECHO, timeout=1))
+    call = asyncio.create_task(wired.connection.call(ECHO, timeout=60))
     await turn()
     (sent,) = wired.transport.commands()
     wired.transport.send(answered(sent.opaque))
@@ -561,7 +561,7 @@ async def test_a_call_that_cannot_be_written_leaves_nothing_waiting() -> None:
 
 async def test_calls_beyond_the_limit_are_refused_and_not_sent() -> None:
     wired = Wired(calls_in_flight_max=2)
-    calls = [asyncio.create_task(wired.connection.call(ECHO, timeout=5)) for _ in range(3)]
+    calls = [asyncio.create_task(wired.connection.call(ECHO, timeout=60)) for _ in range(3)]
     await turn()
 
     assert isinstance(calls[2].exception(), TooManyCallsError)
@@ -574,7 +574,7 @@ async def test_calls_wait_while_the_peer_does_not_read() -> None:
     wired = Wired(write_buffer_bytes_max=1024)
     wired.transport.stuck = True
     calls = [
-        asyncio.create_task(wired.connection.call(ECHO, body=bytes(600), timeout=5))
+        asyncio.create_task(wired.connection.call(ECHO, body=bytes(600), timeout=60))
         for _ in range(50)
     ]
     await turn()
@@ -609,7 +609,7 @@ async def test_cancelling_a_call_before_it_is_sent_sends_nothing() -> None:
     wired.transport.stuck = True
     wired.connection.oneway(ECHO, body=bytes(3000))
     await turn()
-    calls = [asyncio.create_task(wired.connection.call(ECHO, timeout=5)) for _ in range(2)]
+    calls = [asyncio.create_task(wired.connection.call(ECHO, timeout=60)) for _ in range(2)]
     await turn()
     calls[0].cancel()
     await asyncio.gather(calls[0], return_exceptions=True)

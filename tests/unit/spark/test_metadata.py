@@ -56,7 +56,7 @@ async def replicated() -> AsyncIterator[Replicated]:
     for peer in peers:
         await peer.start()
     names.serve({"a": {0: master.address, 1: replica.address}})
-    settings = ClientSettings(name_servers=names.address, http_domain="", call_timeout_ms=1_000)
+    settings = ClientSettings(name_servers=names.address, http_domain="", call_timeout_ms=60_000)
     async with ClientInstance(settings=settings) as instance:
         yield Replicated(Metadata(instance), names, master, replica)
     for peer in peers:

@@ -87,15 +87,15 @@ class Gate(Segments):
     def make(self, base_offset: int, *, reserve: bool) -> Segment:
         self.made_by.append(threading.current_thread().name)
         self.begun.set()
-        assert self.allowed.wait(10)
+        assert self.allowed.wait(60)
         return super().make(base_offset, reserve=reserve)
 
 
 def test_the_next_segment_is_made_by_another_thread_before_it_is_asked_for(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
-    preparation = Preparation(gate, 5000)
+    preparation = Preparation(gate, 60_000)
     preparation.want_segment(100)
-    assert gate.begun.wait(10)
+    assert gate.begun.wait(60)
     gate.allowed.set()
     assert preparation.take(100).base_offset == 100
     assert gate.made_by == ["store-preparation"]
@@ -106,7 +106,7 @@ def test_a_segment_that_takes_too_long_is_not_waited_for(tmp_path: Path) -> None
     gate = Gate(tmp_path)
     preparation = Preparation(gate, 10)
     preparation.want_segment(100)
-    assert gate.begun.wait(10)
+    assert gate.begun.wait(60)
     with pytest.raises(TimeoutError, match=r"not ready after 0\.01 s"):
         preparation.take(100)
     gate.allowed.set()
@@ -115,9 +115,9 @@ def test_a_segment_that_takes_too_long_is_not_waited_for(tmp_path: Path) -> None
 
 def test_a_segment_that_was_never_used_is_deleted_at_the_end(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
-    preparation = Preparation(gate, 5000)
+    preparation = Preparation(gate, 60_000)
     preparation.want_segment(100)
-    assert gate.begun.wait(10)
+    assert gate.begun.wait(60)
     gate.allowed.set()
     preparation.stop()
     assert list((tmp_path / "s").iterdir()) == []
@@ -126,9 +126,9 @@ def test_a_segment_that_was_never_used_is_deleted_at_the_end(tmp_path: Path) -> 
 def test_a_segment_for_another_place_is_thrown_away(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     gate.allowed.set()
-    preparation = Preparation(gate, 5000)
+    preparation = Preparation(gate, 60_000)
     preparation.want_segment(100)
-    assert gate.begun.wait(10)
+    assert gate.begun.wait(60)
     assert preparation.take(300).base_offset == 300
     preparation.stop()
     assert [path.name for path in (tmp_path / "s").iterdir()] == [segment_name(300)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -196,9 +197,13 @@ def test_a_preparation_that_fails_is_a_failure_with_its_output(
 HANGS = """
 import threading
 
+import pytest
+
+@pytest.mark.timeout(func_only=True)
 def test_that_hangs():
     threading.Event().wait()
 
+@pytest.mark.timeout(60)
 def test_after_it():
     pass
 """
@@ -208,7 +213,7 @@ def test_a_test_that_hangs_fails_and_the_next_one_runs(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stages, "ROOT", tmp_path)
-    monkeypatch.setattr(stages, "TEST_LIMIT_S", 0.5)
+    monkeypatch.setattr(stages, "TEST_LIMIT_S", 2.0)
     test = tmp_path / "test_hangs.py"
     test.write_text(HANGS)
 
@@ -216,7 +221,7 @@ def test_a_test_that_hangs_fails_and_the_next_one_runs(
 
     assert (outcome.passed, outcome.failed) == (1, 1)
     assert [str(each) for each in outcome.failures] == [
-        "test_hangs.py::test_that_hangs: Failed: Timeout (>0.5s) from pytest-timeout."
+        "test_hangs.py::test_that_hangs: Failed: Timeout (>2.0s) from pytest-timeout."
     ]
 
 
@@ -224,14 +229,18 @@ def test_a_stage_that_hangs_is_killed_with_its_servers_and_has_failed(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server shares the stage's pipe, which closes only when both have ended."""
-    monkeypatch.setattr(stages, "LIMIT_S", 0.1)
+    monkeypatch.setattr(stages, "LIMIT_S", 2.0)
     pipe = tmp_path / "pipe"
     program = "import subprocess; subprocess.Popen(['sleep', '600']).wait()"
     command = ("sh", "-c", f'exec 9>"{pipe}"; exec "{sys.executable}" -c "{program}"')
-    subprocess.run(["mkfifo", pipe], check=True)
-    with subprocess.Popen(["cat", pipe]) as reader:
-        (outcome,) = run_stages([replace(stage, prepares=command)], cores=1)
-        assert reader.wait(60) == 0
+    os.mkfifo(pipe)
+    hold = os.open(pipe, os.O_RDWR)  # so that no end waits until the other one is open
+    reader = os.open(pipe, os.O_RDONLY)
+    (outcome,) = run_stages([replace(stage, prepares=command)], cores=1)
+    os.close(hold)
+    assert select.select([reader], [], [], 60)[0] == [reader]
+    assert os.read(reader, 1) == b""
+    os.close(reader)
 
     assert (outcome.passed, outcome.failed) == (0, 1)
     assert "killed at its limit" in outcome.failures[0].why

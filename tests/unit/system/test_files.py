@@ -126,7 +126,7 @@ def test_the_pages_of_a_large_deleted_file_are_given_back_by_another_thread(
     assert all(thread == here for _, thread in closed), "it is still mapped"
     done.clear()
     del part
-    assert done.wait(10)
+    assert done.wait(60)
     assert closed[-1][0] == inode
     assert closed[-1][1] != here
 

@@ -232,7 +232,7 @@ def test_a_stage_that_hangs_is_killed_with_its_servers_and_has_failed(
     monkeypatch.setattr(stages, "LIMIT_S", 2.0)
     pipe = tmp_path / "pipe"
     program = "import subprocess; subprocess.Popen(['sleep', '600']).wait()"
-    command = ("sh", "-c", f'exec 9>"{pipe}"; exec "{sys.executable}" -c "{program}"')
+    command = ("sh", "-c", f'exec >"{pipe}"; exec "{sys.executable}" -c "{program}"')
     os.mkfifo(pipe)
     hold = os.open(pipe, os.O_RDWR)  # so that no end waits until the other one is open
     reader = os.open(pipe, os.O_RDONLY)

@@ -44,7 +44,7 @@ class Disk(FaultyFiles):
         self.go_on.set()
 
     def refuse_sync(self) -> None:
-        self.go_on.wait(10)
+        self.go_on.wait(60)
         super().refuse_sync()
 
 
@@ -56,7 +56,7 @@ class Running:
     disk: Disk
     client: RemotingClient
 
-    async def send(self, body: bytes, *, topic: str = "t", timeout: float = 10) -> Command:
+    async def send(self, body: bytes, *, topic: str = "t", timeout: float = 60) -> Command:
         header = SendMessageV2Request(
             producer_group="g",
             topic=topic,
@@ -71,7 +71,7 @@ class Running:
         code = RequestCode.SEND_MESSAGE_V2
         return await self.client.call(self.broker.address, code, header, body, timeout=timeout)
 
-    async def pull(self, *, offset: int = 0, hold_ms: int = 0, timeout: float = 10) -> Command:
+    async def pull(self, *, offset: int = 0, hold_ms: int = 0, timeout: float = 60) -> Command:
         header = PullMessageRequest(
             consumer_group="c",
             topic="t",
@@ -213,7 +213,7 @@ async def test_a_disk_without_blocks_refuses_sends_until_there_are_some(start: S
 
 
 async def test_a_sync_that_hangs_holds_up_nobody_but_those_who_wait_for_it(start: Start) -> None:
-    running = await start(syncFlushTimeout="100")
+    running = await start(syncFlushTimeout="5000")
     assert (await running.send(b"synced")).code == 0
     assert await running.bodies() == [b"synced"]  # the group is written down by now
     running.disk.go_on.clear()
@@ -245,7 +245,7 @@ async def test_an_answer_on_its_way_outlives_the_file_it_comes_from(
     assert connection._transport is not None
     connection._transport.pause_reading()
     slow = Running(running.broker, running.disk, deaf)
-    pulls = [asyncio.create_task(slow.pull(offset=number % 4)) for number in range(12)]
+    pulls = [asyncio.create_task(slow.pull(offset=number % 4, timeout=60)) for number in range(12)]
     serving = running.broker._servers[0]._connections
     async with asyncio.timeout(60):
         while not any(connection._paused for connection in serving):
@@ -332,7 +332,7 @@ async def test_a_message_sent_back_is_on_disk_when_the_consumer_is_told(start: S
 
     async def send_back() -> Command:
         code = RequestCode.CONSUMER_SEND_MSG_BACK
-        return await running.client.call(running.broker.address, code, header, timeout=5)
+        return await running.client.call(running.broker.address, code, header, timeout=60)
 
     assert (await send_back()).code == 0
     store = running.broker.parts.store
@@ -361,7 +361,7 @@ async def test_a_change_of_the_trace_switch_shows_in_the_next_answer(start: Star
     running = await start()
     assert (await running.send(b"x")).fields["TRACE_ON"] == "true"
     changed = await running.client.call(
-        running.broker.address, RequestCode.UPDATE_BROKER_CONFIG, body=b"traceOn=false", timeout=5
+        running.broker.address, RequestCode.UPDATE_BROKER_CONFIG, body=b"traceOn=false", timeout=60
     )
     check(changed)
 

@@ -105,16 +105,16 @@ class Worker:
     def end(self, number: int) -> int:
         """Send a signal, and wait until the process and all it printed are there."""
         self.process.send_signal(number)
-        status = self.process.wait(30)
-        self._reader.join(10)
+        status = self.process.wait(120)
+        self._reader.join(120)
         self._lines.close()
         return status
 
 
 def wait_until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not what():
-        assert time.monotonic() < deadline, "it did not come so far within a minute"
+        assert time.monotonic() < deadline, "it did not come so far within two minutes"
         time.sleep(0.02)
 
 

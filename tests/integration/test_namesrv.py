@@ -33,7 +33,7 @@ from cometmq.system.clock import ManualClock
 from cometmq.system.configuration import Configuration, load
 from cometmq.system.rocketmq_keys import NAMESRV_KEYS
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 120.0
 
 
 class Peer:

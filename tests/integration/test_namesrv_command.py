@@ -15,7 +15,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingClient, check
 
 COMMAND = (sys.executable, "-m", "cometmq", "namesrv")
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120.0
 
 
 @contextmanager
@@ -34,7 +34,7 @@ async def update(address: str, body: bytes) -> None:
     client = RemotingClient()
     try:
         code = RequestCode.UPDATE_NAMESRV_CONFIG
-        check(await client.call(address, code, body=body, timeout=5))
+        check(await client.call(address, code, body=body, timeout=60))
     finally:
         await client.close()
 

@@ -25,7 +25,7 @@ from cometmq.system.clock import SystemClock
 from cometmq.system.files import SystemFiles
 from cometmq.testing.ports import free_port
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 60.0
 WHO = Identity("c", "broker-a", 0, "127.0.0.1:10911", "127.0.0.1:10912")
 KEY = BrokerKey("c", "127.0.0.1:10911")
 
@@ -34,7 +34,7 @@ class Broker:
     """As much of a broker as registers."""
 
     def __init__(self, folder: Path) -> None:
-        self.settings = BrokerSettings(broker_name="broker-a", register_broker_timeout_ms=500)
+        self.settings = BrokerSettings(broker_name="broker-a", register_broker_timeout_ms=30_000)
         file = JsonFile(folder / "topics.json", SystemFiles())
         self.topics = TopicTable(lambda: self.settings, file, clock=SystemClock())
         self.topics.load()

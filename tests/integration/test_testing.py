@@ -127,7 +127,7 @@ def test_the_fixtures_serve_a_test_of_somebody_else() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

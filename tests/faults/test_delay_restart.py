@@ -33,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[Standalone]:
 
 @contextmanager
 def connect(server: Standalone) -> Iterator[Connection]:
-    connection = Connection(server.broker, timeout=10.0)
+    connection = Connection(server.broker, timeout=60.0)
     try:
         yield connection
     finally:
@@ -59,7 +59,7 @@ def delivered(server: Standalone) -> list[bytes]:
                 found.extend(answer.bodies)
             return answer.code != Answer.SUCCESS and set(found) >= set(BODIES)
 
-        kit.eventually(all_have_come, timeout=15)
+        kit.eventually(all_have_come, timeout=120)
     return found
 
 
@@ -86,7 +86,7 @@ def test_no_message_is_lost_when_the_server_is_killed_before_and_after_delivery(
     server.start()
     counted = Counter(delivered(server))
     assert counted.keys() == set(BODIES)
-    assert max(counted.values()) <= 2
+    assert max(counted.values()) <= 3  # at most one delivery in each of the three lives
 
 
 def test_a_message_sent_back_comes_again_after_a_kill(server: Standalone) -> None:
@@ -100,7 +100,7 @@ def test_a_message_sent_back_comes_again_after_a_kill(server: Standalone) -> Non
     server.kill()
     server.start()
     with connect(server) as broker:
-        again = kit.read_one(broker, "retrying", "%RETRY%retrying")
+        again = kit.read_one(broker, "retrying", "%RETRY%retrying", timeout=120)
     assert (again.body, again.reconsume_times) == (b"fails", 1)
     assert again.properties["ORIGIN_MESSAGE_ID"] == record.message_id
 

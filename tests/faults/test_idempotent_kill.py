@@ -22,7 +22,7 @@ ROUNDS = rounds(test=3, long=30)
 TOPIC, GROUP = "orders", "bookkeeping"
 ORDERS_A_ROUND = 60
 KILLED = (("member",), ("broker",), ("member", "broker"))
-SAID_S, SETTLED_S, ROUND_S = 30.0, 60.0, 60.0
+SAID_S, SETTLED_S, ROUND_S = 180.0, 300.0, 180.0
 
 
 class Said:

@@ -32,7 +32,7 @@ QUEUES = 4
 BATCH = 100
 IN_FLIGHT_MAX = 200
 PULL_COUNT = 1000
-SEND_SECONDS_MAX = 30.0
+SEND_SECONDS_MAX = 120.0
 SEND_ATTEMPTS_MAX = 20
 BUSY_PAUSE_SECONDS = 0.1
 
@@ -101,7 +101,7 @@ def store_many(broker: Connection, topic: str, count: int, *, queue: int) -> Non
     for number in range(count):
         header = kit.send_fields(topic, e=queue)
         answer = kit.ok(send(broker, Request.SEND_MESSAGE_V2, header, b"%d" % number))
-    kit.wait_for_queue(broker, topic, answer.number("queueOffset") + 1, queue)
+    kit.wait_for_queue(broker, topic, answer.number("queueOffset") + 1, queue, timeout=120)
 
 
 def fill(

@@ -9,10 +9,14 @@ from typing import NamedTuple
 import toolchain
 from programs import Program
 
-LOST_CONNECTION = re.compile(r"RemotingSendRequestException|Invoke Broker\[.*\] exception")
+LOST_CONNECTION = re.compile(
+    r"RemotingSendRequestException|Invoke Broker\[.*\] exception"
+    r"|sendDefaultImpl call timeout|RemotingTimeoutException|RemotingTooMuchRequestException"
+)
 """The parts of a command name their connections by the millisecond: two that begin in the same one
 share theirs, and the first to end closes it under the other. About one send in a hundred meets
-this, on RocketMQ's own servers as on ours, and it may have been carried out."""
+this, on RocketMQ's own servers as on ours, and it may have been carried out. A request that times
+out, as on a slow machine, may have been carried out as well."""
 SENDS = ("sendMessage", "sendMsgStatus", "checkMsgSendRT")
 """Commands that do more when they are repeated."""
 
@@ -50,12 +54,12 @@ class MqAdmin:
             AnswerLost: nobody knows whether the message was stored.
         """
         args = [command, *arguments, "-n", namesrv]
-        printed = Printed(**self._program.ask("admin", args=args, timeout=60.0))
+        printed = Printed(**self._program.ask("admin", args=args))
         if not LOST_CONNECTION.search(printed.err):
             return printed
         if command in SENDS:
             raise AnswerLost(f"mqadmin {' '.join(args)}: {printed.err}")
-        return Printed(**self._program.ask("admin", args=args, timeout=60.0))
+        return Printed(**self._program.ask("admin", args=args))
 
     def close(self) -> None:
         self._program.close()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 POLL_SECONDS = 0.05
-STOP_SECONDS_MAX = 40.0
+STOP_SECONDS_MAX = 120.0
 LAUNCHER = Path(__file__).resolve().with_name("die_with_parent.py")
 
 _running: set[Process] = set()

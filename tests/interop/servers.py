@@ -24,7 +24,7 @@ from cometmq.testing.ports import free_broker_port, free_port
 
 VERSIONS = ("4.9.7", "5.3.3")
 CLUSTER, BROKER_NAME = "DefaultCluster", "broker-a"
-READY_SECONDS_MAX = 60.0
+READY_SECONDS_MAX = 180.0
 
 Settings = dict[str, str | int | bool]
 
@@ -87,7 +87,7 @@ def split_address(text: str) -> Address:
 
 def connect(address: str) -> Connection:
     """A raw connection to a server."""
-    return Connection(split_address(address), timeout=10.0)
+    return Connection(split_address(address), timeout=60.0)
 
 
 def registered_brokers(namesrv: str) -> dict[str, str]:
@@ -395,7 +395,7 @@ def wait_for_route(namesrv: str, topic: str) -> None:
     """Wait until the name server knows the topic."""
     connection = connect(namesrv)
     try:
-        kit.eventually(lambda: has_route(connection, topic), timeout=15.0)
+        kit.eventually(lambda: has_route(connection, topic), timeout=120.0)
     finally:
         connection.close()
 

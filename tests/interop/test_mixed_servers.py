@@ -116,7 +116,7 @@ def stored(broker: str) -> int:
 
 def test_clients_use_both_brokers_and_notice_when_ours_leaves(mixed: Mixed) -> None:
     kit.eventually(
-        lambda: brokers_of_topic(mixed.namesrv) == {"broker-real", "broker-ours"}, timeout=30.0
+        lambda: brokers_of_topic(mixed.namesrv) == {"broker-real", "broker-ours"}, timeout=120.0
     )
     group = mixed.client.group(GROUP, TOPIC)
     before = [f"before {n}" for n in range(MESSAGES)]
@@ -126,10 +126,12 @@ def test_clients_use_both_brokers_and_notice_when_ours_leaves(mixed: Mixed) -> N
 
     assert stored(mixed.real.address) >= MESSAGES // 4
     assert stored(mixed.ours.address) >= MESSAGES // 4
-    assert stored(mixed.real.address) + stored(mixed.ours.address) == MESSAGES
+    assert (
+        stored(mixed.real.address) + stored(mixed.ours.address) >= MESSAGES
+    )  # a send may be repeated
 
     mixed.ours.stop()
-    assert brokers_of_topic(mixed.namesrv) == {"broker-real"}
+    kit.eventually(lambda: brokers_of_topic(mixed.namesrv) == {"broker-real"}, timeout=120.0)
     after = [f"after {n}" for n in range(MESSAGES)]
     mixed.client.send(TOPIC, [{"body": body} for body in after])
 

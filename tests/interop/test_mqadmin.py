@@ -11,10 +11,12 @@ import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import kit
 import pytest
+from codes import Answer, Request
 from messages import store_many
 from mqadmin import AnswerLost, MqAdmin, Printed
 from programs import JAVA_53, Client
@@ -54,6 +56,18 @@ class Acts:
         self.broker: Connection = connect(cluster.broker)
         self.values = {"broker": cluster.broker, "namesrv": cluster.namesrv}
         self._client: Client | None = None
+
+    def await_queues(self) -> None:
+        """Wait until the messages that were sent are in their queues."""
+        kit.wait_for_queue(self.broker, TOPIC, 2, timeout=120)
+        kit.wait_for_queue(self.broker, TOPIC, 1, 1, timeout=120)
+
+    def await_index(self) -> None:
+        """Wait until the last message that was sent is in the index, and so all are."""
+        fields = {"topic": TOPIC, "key": "key2", "maxNum": 1}
+        fields |= {"beginTimestamp": 0, "endTimestamp": 2**62}
+        request = partial(self.broker.request, Request.QUERY_MESSAGE, fields)
+        kit.eventually(lambda: request().code == Answer.SUCCESS, timeout=120)
 
     def store_and_commit(self) -> None:
         """Ten messages in queue 3, of which the group has consumed four."""
@@ -98,12 +112,15 @@ SEND = [
     Step("send", f"sendMessage -t {TOPIC} -p hello -k key1 -c tagA -b broker-a -i 0"),
     Step("send again", f"sendMessage -t {TOPIC} -p hello2 -k key1 -c tagA -b broker-a -i 0"),
     Step("send to queue 1", f"sendMessage -t {TOPIC} -p hello3 -k key2 -c tagB -b broker-a -i 1"),
-    Step("status", f"topicStatus -t {TOPIC}"),
+    Step("status", f"topicStatus -t {TOPIC}", before=Acts.await_queues),
 ]
 
 QUERY = [
     Step(
-        "by key", f"queryMsgByKey -t {TOPIC} -k key1", find={"unique": r"^([0-9A-F]{32,})\s+0\s+1$"}
+        "by key",
+        f"queryMsgByKey -t {TOPIC} -k key1",
+        find={"unique": r"^([0-9A-F]{32,})\s+0\s+1$"},
+        before=Acts.await_index,
     ),
     Step("by an unknown key", f"queryMsgByKey -t {TOPIC} -k nothing"),
     Step(

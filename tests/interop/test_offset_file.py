@@ -45,11 +45,12 @@ async def test_either_client_goes_on_where_the_other_ended(
     java.send(topic, [{"body": f"m{number}"} for number in range(MESSAGES)])
     group = java.group(GROUP, topic, mode="broadcast", members=1)
     received = group.wait_for(f"m{number}" for number in range(MESSAGES))
+    stored = Counter(event["queue"] for event in received)
+    wait_until(lambda: offsets_by_queue(tmp_path) == stored)  # a listener returns a moment later
     group.stop()
 
-    [path] = (tmp_path / "offsets").glob(f"*/{GROUP}/offsets.json")
+    [path] = files_of_offsets(tmp_path)
     read = parse(path.read_bytes())
-    stored = Counter(event["queue"] for event in received)
     assert {queue.queue_id: offset for queue, offset in read.items()} == stored
     assert {queue.topic for queue in read} == {topic}
     assert parse(render(read)) == read
@@ -69,6 +70,19 @@ async def test_either_client_goes_on_where_the_other_ended(
     assert sorted(event["body"] for event in came) == newest
 
 
+def files_of_offsets(folder: Path) -> list[Path]:
+    return list((folder / "offsets").glob(f"*/{GROUP}/offsets.json"))
+
+
+def offsets_by_queue(folder: Path) -> dict[int, int]:
+    """The offsets in the file now; none before the client writes them for the first time."""
+    try:
+        tables = [parse(path.read_bytes()) for path in files_of_offsets(folder)]
+    except FileNotFoundError:  # the client is just replacing it
+        return {}
+    return {queue.queue_id: offset for table in tables for queue, offset in table.items()}
+
+
 def body_at(received: list[Received], queue: MessageQueue, offset: int) -> str:
     """The body of the message at an offset of a queue."""
     [found] = [
@@ -80,8 +94,8 @@ def body_at(received: list[Received], queue: MessageQueue, offset: int) -> str:
 
 
 def wait_until(reached: Callable[[], bool]) -> None:
-    """Wait until it is so; fail after half a minute."""
-    deadline = time.monotonic() + 30
+    """Wait until it is so; fail after two minutes."""
+    deadline = time.monotonic() + 120
     while not reached():
         assert time.monotonic() < deadline, "it did not come to that"
         time.sleep(0.05)

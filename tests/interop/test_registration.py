@@ -69,7 +69,7 @@ def test_a_real_broker_registers_here_and_leaves(
         create_topic(broker.address, topic)
         wait_for_route(namesrv, topic)
         broker.stop()
-        kit.eventually(lambda: not registered_brokers(namesrv))
+        kit.eventually(lambda: not registered_brokers(namesrv), timeout=120)
         assert topics_at(namesrv) == []
     finally:
         broker.kill()
@@ -85,7 +85,7 @@ def test_a_real_broker_that_is_killed_is_forgotten_at_once(
     try:
         broker.start()
         broker.kill()
-        kit.eventually(lambda: not registered_brokers(namesrv))
+        kit.eventually(lambda: not registered_brokers(namesrv), timeout=120)
     finally:
         broker.kill()
 
@@ -110,7 +110,7 @@ def test_our_broker_registers_at_real_name_servers_and_ours_at_once(
         assert [known(address, topic) for address in addresses] == [True] * 3
         broker.stop()
         for address in addresses:
-            kit.eventually(lambda at=address: not registered_brokers(at))
+            kit.eventually(lambda at=address: not registered_brokers(at), timeout=120)
     finally:
         if broker is not None:
             broker.kill()

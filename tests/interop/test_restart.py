@@ -11,7 +11,7 @@ from programs import KINDS, Client, CommandError, Group, Kind
 from servers import Cluster
 
 MESSAGES = 40
-BACK_SECONDS_MAX = 60.0
+BACK_SECONDS_MAX = 240.0
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from cometmq.testing.ports import free_broker_port, free_port
 
-READY_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 20.0
+READY_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 90.0
 
 Address = tuple[str, int]
 

@@ -40,6 +40,7 @@ type command struct {
 	Mode       string `json:"mode"`
 	Expression string `json:"expression"`
 	Messages   []item `json:"messages"`
+	Count      int    `json:"count"`
 }
 
 type object = map[string]any
@@ -295,10 +296,14 @@ func pull(c command) (any, error) {
 	}
 	defer made.Shutdown()
 	found := []object{}
+	deadline := time.Now().Add(60 * time.Second)
 	for {
 		request, err := made.Poll(context.Background(), 3*time.Second)
 		if consumer.IsNoNewMsgError(err) {
-			return found, nil
+			if len(found) >= c.Count || time.Now().After(deadline) {
+				return found, nil
+			}
+			continue
 		}
 		if err != nil {
 			return nil, err

@@ -17,6 +17,7 @@ const options = {
   // Asked only for a name server list over HTTP, which a given name server makes unnecessary.
   httpclient: { request() { throw new Error('no HTTP request was expected'); } },
   logger,
+  sendMsgTimeout: 60000,
   pollNameServerInteval: 1000,
   heartbeatBrokerInterval: 1000,
   rebalanceInterval: 1000,

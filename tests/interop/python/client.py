@@ -108,7 +108,7 @@ class Program:
 
     async def _producer(self, group: str) -> Producer:
         if group not in self._producers:
-            self._producers[group] = Producer(self._name_servers, group=group)
+            self._producers[group] = Producer(self._name_servers, group=group, timeout_ms=60_000)
             await self._producers[group].start()
         return self._producers[group]
 

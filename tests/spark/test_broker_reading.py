@@ -347,6 +347,7 @@ async def test_what_the_log_loses_while_it_is_read_is_expired(reader: Reader) ->
         await reading_
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_queue_that_never_says_so_is_an_error_in_time(reader: Reader) -> None:
     reader.broker.put(0, 100)
     reader.broker.delete_log(0, 60)
@@ -366,6 +367,7 @@ async def test_a_file_of_the_queue_that_is_missing_is_not_passed_over(reader: Re
     assert await reader.offsets(wanted(0, 100)) == list(range(100))
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_what_a_filtered_pull_says_was_deleted_is_not_passed_over(reader: Reader) -> None:
     """Of other offsets without a message, the filter is the reason."""
     reader.broker.put(0, 2_000)
@@ -377,12 +379,14 @@ async def test_what_a_filtered_pull_says_was_deleted_is_not_passed_over(reader: 
         await reader.read(paid)
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_queue_that_does_not_reach_the_end_is_an_error_in_time(reader: Reader) -> None:
     reader.broker.put(0, 50)
     with pytest.raises(RangeError, match=r"10 to 90.*at 50 .*0 to 50"):
         await reader.read(wanted(10, 90, timeout_s=0.3))
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_queue_that_was_made_anew_is_an_error_in_time(reader: Reader) -> None:
     """Its offsets begin at 0 again."""
     reader.broker.put(0, 5)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COUNT, POISON = 20, 4
-DEATHS_SECONDS_MAX = 60.0
+DEATHS_SECONDS_MAX = 240.0
 
 
 @dataclass(frozen=True)

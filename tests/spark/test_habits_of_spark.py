@@ -13,7 +13,7 @@ import pytest
 from cometmq.client.blocking import AdminClient
 from support.log_files import FilledStore
 from support.spark_logs import log
-from support.spark_topics import Stream, fill, found_in, named, rows
+from support.spark_topics import ENDS_S, Stream, fill, found_in, named, rows
 from support.topic_audit import Audit, stored
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def test_what_is_sent_while_available_now_runs_is_left_to_the_next_run(
         met.clear()
         writer = query.source().writeStream.foreachBatch(sink).trigger(availableNow=True)
         running = writer.option("checkpointLocation", str(query.checkpoint)).start()
-        assert running.awaitTermination(60)
+        assert running.awaitTermination(ENDS_S)
         return sorted(row for batch in met for row in batch)
 
     assert run() == rows(topic, {0: 6, 1: 1})
@@ -229,7 +229,7 @@ def test_a_task_that_died_is_repeated_and_reads_the_same_rows(
         passed = few.mapInArrow(dying_once(tmp_path), few.schema)
         writer = passed.writeStream.format("parquet").trigger(availableNow=True)
         writer = writer.option("checkpointLocation", str(query.checkpoint))
-        assert writer.start(str(query.out)).awaitTermination(60)
+        assert writer.start(str(query.out)).awaitTermination(ENDS_S)
     finally:
         spark.conf.unset(BATCH_ROWS)
 

@@ -48,7 +48,7 @@ def send(name_servers: str, session: BrokerSession, topic: str, counts: dict[int
 
 def _await_visible(session: BrokerSession, topic: str, counts: dict[int, int]) -> None:
     """Brokers put what they have stored into its queue a moment later."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     keys = [key for key in session.queues([topic]) if key.queue_id in counts]
     while any(each.max < counts[key.queue_id] for key, each in session.bounds(keys).items()):
         assert time.monotonic() < deadline, f"{counts} messages are not all in {topic}"

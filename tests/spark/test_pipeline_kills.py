@@ -54,7 +54,7 @@ def started(pipeline: str, settings: Any) -> subprocess.Popen[bytes]:
 
 def wait_for(place: Path, program: subprocess.Popen[bytes], before: int) -> None:
     """Wait until the process notes something, or ends."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while program.poll() is None and size_of(place) == before:
         assert time.monotonic() < deadline, f"nothing in {place}"
         time.sleep(0.005)
@@ -79,10 +79,10 @@ def kill_again_and_again(pipeline: str, settings: Any, runs: Path, *, resume: bo
         except subprocess.TimeoutExpired:
             program.kill()
             kills += 1
-        if program.wait(60) == 0 or (resume and is_done(runs)):
+        if program.wait(300) == 0 or (resume and is_done(runs)):
             return kills
     last = started(pipeline, resumed(settings, runs) if resume else settings)
-    assert last.wait(60) == 0
+    assert last.wait(300) == 0
     return kills
 
 

@@ -20,7 +20,7 @@ from cometmq.client import Message
 from cometmq.client.blocking import AdminClient
 from cometmq.spark.offsets import QueueKey
 from cometmq.spark.sources.lag import Lag, LagListener
-from support.spark_topics import Stream, fill, rows, until
+from support.spark_topics import ENDS_S, Stream, fill, rows, until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,7 +133,7 @@ def test_a_query_of_one_trigger_takes_all_there_is(
 
     running = sink.option("checkpointLocation", str(query.checkpoint)).start(str(query.out))
 
-    assert running.awaitTermination(60)
+    assert running.awaitTermination(ENDS_S)
     assert query.found() == rows(topic, {0: 9})
 
 

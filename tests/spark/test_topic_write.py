@@ -18,12 +18,11 @@ from cometmq.client.blocking import PullConsumer
 from cometmq.client.queue_choice import by_key
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
+from support.spark_topics import ENDS_S
 from support.topic_audit import Audit, order_by_key, stored, unique_key_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-WITHIN_S = 60.0
 
 
 def messages_in(name_servers: str, topic: str, count: int = 0) -> list[StoredMessage]:
@@ -172,7 +171,7 @@ def test_a_reader_can_drop_repetitions_by_their_keys(
     )
     writer = once.select("body").writeStream.format("parquet").trigger(availableNow=True)
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-    assert writer.start(str(tmp_path / "out")).awaitTermination(WITHIN_S)
+    assert writer.start(str(tmp_path / "out")).awaitTermination(ENDS_S)
     found = spark.read.parquet(str(tmp_path / "out")).toArrow().column("body").to_pylist()
     assert sorted(map(int, found)) == list(range(40))
 
@@ -284,7 +283,7 @@ class Stream:
         writer = self.rows().withColumnRenamed("value", "body").writeStream.format("rocketmq")
         writer = writer.options(**self._options, **options).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(self.checkpoint)).start()
-        assert query.awaitTermination(WITHIN_S), "the stream does not end"
+        assert query.awaitTermination(ENDS_S), "the stream does not end"
         return str(query.id)
 
     def forget_commit(self, batch: int) -> None:
@@ -350,7 +349,7 @@ def test_complete_output_is_refused(
     writer = writer.options(nameServer=name_servers, topic=topic).outputMode("complete")
     query = writer.option("checkpointLocation", str(stream.checkpoint)).start()
     with pytest.raises(PySparkException, match="cannot be overwritten"):
-        query.awaitTermination(WITHIN_S)
+        query.awaitTermination(ENDS_S)
 
 
 def test_an_aggregation_writes_the_rows_that_changed_through_foreach_batch(
@@ -369,7 +368,7 @@ def test_an_aggregation_writes_the_rows_that_changed_through_foreach_batch(
     for line in ("", "b"):
         if line:
             stream.add("1", [line])
-        assert writer.foreachBatch(write_batch).start().awaitTermination(WITHIN_S)
+        assert writer.foreachBatch(write_batch).start().awaitTermination(ENDS_S)
     bodies = [message.body for message in messages_in(name_servers, topic, 3)]
     assert sorted(bodies) == [b"a=2", b"b=1", b"b=2"]
 
@@ -381,7 +380,7 @@ def test_update_output_is_refused(stream: Stream, name_servers: str, topic: str)
     writer = writer.options(nameServer=name_servers, topic=topic)
     writer = writer.option("checkpointLocation", str(stream.checkpoint))
     with pytest.raises(PySparkException, match="does not support Update mode"):
-        writer.start().awaitTermination(WITHIN_S)
+        writer.start().awaitTermination(ENDS_S)
 
 
 def test_the_checkpoint_holds_nothing_of_the_sink(stream: Stream) -> None:

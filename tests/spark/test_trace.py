@@ -27,6 +27,7 @@ from cometmq.spark.pipelines.trace.records import records, repeated_removed
 from cometmq.spark.pipelines.trace.tables import stream_deliveries
 from support.message_frames import START, frame, write
 from support.recorded import VERSIONS, frames
+from support.spark_topics import ENDS_S
 from support.traces import PRODUCER, at, handled, published, trace_messages
 
 pytestmark = pytest.mark.long_elsewhere
@@ -294,7 +295,7 @@ def test_deliveries_of_a_stream_are_those_of_the_batch(spark: SparkSession, tmp_
         .start()
     )
     try:
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(ENDS_S)
     finally:
         query.stop()
 

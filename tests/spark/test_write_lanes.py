@@ -23,6 +23,8 @@ from cometmq.spark.writing.lanes import Lanes, Limits
 from cometmq.spark.writing.parcels import Parcel
 from support.scripted import Act, ScriptedBroker, ScriptedCluster, route
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 LIMITS = Limits(requests=4, bytes=1 << 20, try_s=0.3, all_tries_s=5.0, safe=True)
 FIRST, SECOND = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
 ORIGIN = Origin("job", 3, 2)

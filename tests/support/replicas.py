@@ -12,7 +12,7 @@ import kit
 from codes import Request
 from servers import Cluster, RealBroker, Settings, connect, split_address
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 LOOK_S = 0.1
 READABLE: Settings = {"slaveReadEnable": True}
 MASTER = READABLE | {"brokerRole": "ASYNC_MASTER"}

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Row = tuple[str, int, int]
 WITHIN_S = 300.0
+ENDS_S = 600.0
+"""A query that is still running then hangs."""
 SCHEMA = "topic STRING, queue_id INT, queue_offset BIGINT"
 
 
@@ -115,7 +117,7 @@ class Stream:
         """Run the query until all there is now was read; gives the ended query."""
         query = self.begin(now=True, **options)
         try:
-            assert query.awaitTermination(60), "the query does not end"
+            assert query.awaitTermination(ENDS_S), "the query does not end"
         finally:
             query.stop()
         return query

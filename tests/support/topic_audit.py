@@ -15,7 +15,7 @@ from cometmq.spark.offsets import QueueRange
 from cometmq.spark.options.connection import ConnectionOptions
 
 Queue = tuple[str, int]
-DISPATCH_S, LOOK_S = 10.0, 0.05
+DISPATCH_S, LOOK_S = 120.0, 0.05
 
 
 def stored(
@@ -24,7 +24,7 @@ def stored(
     """All messages of a topic, by queue, in order.
 
     RocketMQ puts what it has acknowledged into queues a moment later, and tells of a topic it made
-    a moment later; so this waits, but not for long, until every one of ``rows`` is there and
+    a moment later; so this waits for two minutes at most until every one of ``rows`` is there and
     ``count`` messages in all. What is missing then, the test finds out.
     """
     wanted = {row.encode() for row in rows}

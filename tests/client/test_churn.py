@@ -14,17 +14,20 @@ from pathlib import Path
 import pytest
 from servers import Cluster, connect, new_group, new_topic
 
-from support.churn import Crowd
+from support.churn import MEMBERS, Crowd
 from support.counting import badly_shared, lost, out_of_order, skipped
 from support.tiers import is_long_run, rounds
 
 pytestmark = pytest.mark.long_elsewhere
 
 QUEUES = 16
-OVERLAP_S = 5.0
-"""Members rebalance once a second and when told; eight processes may share one busy core."""
-CALM_S = 60.0
-LOCKS_S = 120.0
+OVERLAP_S = 60.0
+"""Members rebalance once a second and when told, but eight processes may share one slow core.
+
+They are asked one after the other, too: what they say is not from one moment.
+"""
+CALM_S = 120.0
+LOCKS_S = 180.0
 LONG = is_long_run()
 
 
@@ -84,7 +87,7 @@ def test_no_message_is_lost_and_no_queue_shared_while_members_come_go_and_die(
 
     assert running.overlaps.problems == []
     assert skipped(running.seen()) == []
-    assert len(running.done) > 8 + 3
+    assert len(running.done) >= MEMBERS + 4
 
 
 def test_the_order_of_each_queue_holds_while_members_come_and_go(

@@ -22,7 +22,7 @@ from cometmq.client import (
 from cometmq.model.group import SubscriptionGroupConfig
 from support.seen import until_answered
 
-FOUND_S = 15.0
+FOUND_S = 120.0
 until = partial(until_answered, timeout=FOUND_S)
 
 
@@ -41,7 +41,9 @@ async def broker(admin: AdminClient) -> str:
 
 
 @pytest.fixture
-async def read(instance: ClientInstance, queues: list[MessageQueue], group: str) -> MessageQueue:
+async def read(
+    instance: ClientInstance, admin: AdminClient, queues: list[MessageQueue], group: str
+) -> MessageQueue:
     """A queue with ten messages, of which the group has committed four.
 
     It was read without pulls that the broker holds: one that is still held when its consumer is
@@ -51,6 +53,11 @@ async def read(instance: ClientInstance, queues: list[MessageQueue], group: str)
     async with Producer(instance=instance, group="admin-tests") as producer:
         for number in range(10):
             await producer.send(Message(queue.topic, str(number).encode()), queue=queue)
+
+    async def filled() -> bool:
+        return (await admin.queue_bounds(queue.topic))[queue].max_offset == 10
+
+    await until(filled)
     async with PullConsumer(
         instance=instance, group=group, start_from=StartFrom.FIRST, hold_ms=0
     ) as reader:

@@ -24,7 +24,7 @@ from cometmq.client import (
 from cometmq.client.trace.records import ConsumeAfter, Publish
 from support.seen import until_answered
 
-FOUND_S = 20.0
+FOUND_S = 120.0
 until = partial(until_answered, timeout=FOUND_S)
 
 

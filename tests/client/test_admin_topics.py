@@ -23,7 +23,7 @@ from cometmq.client import (
 from cometmq.model.topic import Perm
 from support.seen import until_answered
 
-FOUND_S = 15.0
+FOUND_S = 120.0
 until = partial(until_answered, timeout=FOUND_S)
 
 

@@ -216,6 +216,7 @@ async def test_a_batch_leaves_as_soon_as_it_is_large_enough() -> None:
     assert len(decode_batch(broker.commands[0].body)) == 3
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_messages_are_sent_alone_while_too_many_bytes_wait() -> None:
     broker = SentBroker()
     async with (

@@ -120,7 +120,7 @@ async def test_messages_are_consumed_again_after_offsets_were_set_back(
     ):
         await seen.count(12)
         # Brokers reset only queues of which the group has committed something.
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not await committed_everything(name_servers, topic, group):
                 await asyncio.sleep(0.05)
         await reset(instance, broker, topic, group, 0)
@@ -158,7 +158,7 @@ async def test_a_reset_to_the_end_skips_what_was_fetched(
     ) as consumer:
         await seen.count(4)
         gate.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not await committed_everything(name_servers, topic, group):
                 await asyncio.sleep(0.05)
         gate.clear()
@@ -365,7 +365,7 @@ async def test_members_that_are_told_of_a_reset_move_at_once_and_never_handle_a_
             concurrency=1,
         ) as consumer:
             await seen.count(3)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while (await admin.committed("g", "orders"))[queue] != 3:
                     await asyncio.sleep(0.05)
             await producer.send(Message(topic="orders", body=b"3"))

@@ -35,6 +35,7 @@ from cometmq.client import (
     StoredMessage,
     TransactionProducer,
 )
+from cometmq.client.config import ClientSettings
 from cometmq.client.lifetime import Lifetime
 from cometmq.model.errors import CometError
 from support.cancelling import cancel_at_every_await
@@ -43,6 +44,8 @@ from support.leaks import left_behind, open_sockets, other_tasks
 
 pytestmark = pytest.mark.long_elsewhere
 
+KEEPS_CONNECTION = ClientSettings(call_timeout_ms=60_000, close_after_timeout=False)
+"""A slow answer does not cost the connection, of which there may be one only."""
 LIVES = frozenset({"start", "close", "abort"})
 """What begins and ends a client: cancelled in tests of its own."""
 
@@ -82,7 +85,7 @@ class World:
 
     async def works(self) -> None:
         """Everything still answers, over the connection there was."""
-        receipt = await self.producer.send(self.message(), queue=self.queues[1], timeout=5.0)
+        receipt = await self.producer.send(self.message(), queue=self.queues[1], timeout=120.0)
         assert receipt.queue == self.queues[1]
         await self.puller.bounds(self.queues[1])
         await self.admin.topics()
@@ -93,9 +96,9 @@ class World:
         await self.works()
         await self.pusher.subscribe(self.topic)
         self.handled.clear()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not self.handled.is_set():
-                await self.producer.send(self.message(), timeout=5.0)
+                await self.producer.send(self.message(), timeout=120.0)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.5):
                         await self.handled.wait()
@@ -129,7 +132,7 @@ async def world(links: Proxied, queues: list[MessageQueue], group: str) -> Async
         handled.set()
 
     async with (
-        ClientInstance(links.address) as instance,
+        ClientInstance(links.address, settings=KEEPS_CONNECTION) as instance,
         Producer(instance=instance, group=group) as producer,
         PullConsumer(instance=instance, group=group, start_from=StartFrom.FIRST) as puller,
         PullConsumer(instance=instance, group=f"{group}-s") as subscriber,
@@ -455,14 +458,15 @@ async def test_begun_sends_end_well_when_the_closing_is_cancelled(
     links: Proxied, stocked: str, group: str
 ) -> None:
     """Nobody waits for the closing any more, but it goes on to its end."""
-    links.broker.delay(0.2)
-    producer = Producer(links.address, group=group)
+    producer = Producer(links.address, group=group, timeout_ms=120_000)
     await producer.start()
     await producer.ready(stocked)
+    links.broker.stall()
     sends = [producer.send_soon(Message(topic=stocked, body=b"x")) for _ in range(3)]
     closing = asyncio.create_task(producer.close())
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)  # the closing begins, and waits for the sends
     closing.cancel()
+    links.broker.flow()
 
     receipts = await asyncio.gather(*sends)
     await producer.close()

@@ -19,7 +19,7 @@ from cometmq.client import (
 from cometmq.client.consistency import Difference, SubscriptionWatch, check
 from support.cancelling import cancel_at_every_await
 
-NOTICED_S = 15.0
+NOTICED_S = 120.0
 GROUPS_TABLE = ""
 """Real brokers do not tell who: their answer is the group's table."""
 

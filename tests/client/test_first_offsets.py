@@ -13,7 +13,7 @@ from cometmq.client.queue_offsets import QueueOffsets
 from cometmq.model.offsets import QueueOffset
 from support.consuming import MemoryOffsets
 
-WAIT_S = 15.0
+WAIT_S = 120.0
 GAP_S = 0.3
 STARTS = [StartFrom.LAST, StartFrom.FIRST, datetime(2020, 1, 1, tzinfo=UTC)]
 

@@ -85,7 +85,7 @@ async def told(name_servers: str, topic: str) -> dict[str, Any]:
         env=os.environ,
     )
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             out, _ = await program.communicate()
     finally:
         if program.returncode is None:

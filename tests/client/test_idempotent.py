@@ -32,7 +32,7 @@ from cometmq.client.idempotent import (
 from cometmq.client.idempotent.sqlalchemy import AsyncSqlTransaction, SqlAlchemyMarks
 
 ORDERS = [f"order-{n}" for n in range(20)]
-CAME_S = 30.0
+CAME_S = 120.0
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from cometmq.client import (
 )
 
 BODY, SECRET = "the-body-of-a-message", "the-secret-of-an-account"
-CAME_S = 20.0
+CAME_S = 120.0
 SIGNED = ClientSettings(access_key="account", secret_key=SECRET, security_token=SECRET)
 
 

@@ -53,7 +53,7 @@ async def test_memory_is_flat_over_ten_times_the_backlog(
             batch = [Message(topic=queues[0].topic, body=BODY) for _ in range(BATCH)]
             await producer.send_batch(batch, queue=queues[number % len(queues)])
     async with (
-        asyncio.timeout(rounds(test=40, long=400)),
+        asyncio.timeout(rounds(test=120, long=600)),
         consuming(name_servers, queues[0].topic, group, kind, handler),
     ):
         while count < 11 * BACKLOG:

@@ -149,7 +149,7 @@ async def test_a_client_sends_on_while_its_name_servers_are_gone(
     name_servers: str, topic: str, group: str
 ) -> None:
     """What is known of a topic stays, since refreshing it fails."""
-    settings = ClientSettings(route_refresh_ms=20, call_timeout_ms=200)
+    settings = ClientSettings(route_refresh_ms=20)
     async with (
         ClientInstance(name_servers, settings=settings) as client,
         Producer(instance=client, group=group) as producer,

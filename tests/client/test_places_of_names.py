@@ -22,7 +22,7 @@ from cometmq.model import property_names as names
 from cometmq.remoting import Connection
 from support.scripted import ScriptedBroker, ScriptedCluster
 
-IN_TIME_S = 20.0
+IN_TIME_S = 120.0
 
 
 @pytest.fixture

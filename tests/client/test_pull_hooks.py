@@ -28,7 +28,7 @@ from cometmq.client.hooks import ConsumeEnd
 from cometmq.client.trace.records import ConsumeAfter
 from support.seen import until_answered
 
-FOUND_S = 20.0
+FOUND_S = 120.0
 until = partial(until_answered, timeout=FOUND_S)
 
 

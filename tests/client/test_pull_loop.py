@@ -28,7 +28,7 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.hashing import java_hash
 from cometmq.remoting import ConnectError, Supervisor
 
-WAIT_S = 15.0
+WAIT_S = 120.0
 
 
 class Collecting:

@@ -29,7 +29,7 @@ async def queue(instance: ClientInstance, queues: list[MessageQueue]) -> Message
     async with Producer(instance=instance, group="test-producer") as sending:
         for number in range(10):
             await sending.send(Message(queues[0].topic, str(number).encode()), queue=queues[0])
-    async with AdminClient(instance=instance) as admin, asyncio.timeout(15):
+    async with AdminClient(instance=instance) as admin, asyncio.timeout(120):
         while (await admin.queue_bounds(queues[0].topic))[queues[0]].max_offset < 10:
             await asyncio.sleep(0.05)
     return queues[0]
@@ -105,7 +105,7 @@ async def test_what_is_finished_is_committed_by_itself(
         await reading.assign([queue])
         await take(reading, 8)
 
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(120):
             while await reading.committed(queue) != 7:
                 await asyncio.sleep(0.02)
 

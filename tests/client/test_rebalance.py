@@ -15,7 +15,7 @@ from cometmq.protocol.bodies import ConsumeFromWhere, ConsumerData, ConsumeType,
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Request, Response, Supervisor
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 class SharingMember:

@@ -77,10 +77,10 @@ async def test_a_request_brings_the_reply_of_who_consumes_it(
         Producer(name_servers, group=group) as producer,
     ):
         ask = Message(topic=topic, body=b"ask", tags="A", keys=["k"])
-        reply = await producer.request(ask, timeout=10.0)
+        reply = await producer.request(ask, timeout=60.0)
 
     assert (reply.body, reply.tags, reply.properties["by"]) == (b"askask", "R", "us")
-    assert asked[0].properties[names.TTL] == "10000"
+    assert asked[0].properties[names.TTL] == "60000"
     assert asked[0].keys == ["k"]
     assert names.ARRIVE_TIME in reply.properties
 
@@ -93,7 +93,7 @@ async def test_many_requests_at_once_each_get_their_own_reply(
         Producer(name_servers, group=group) as producer,
     ):
         asks = [Message(topic=topic, body=str(number).encode()) for number in range(20)]
-        got = await asyncio.gather(*(producer.request(ask, timeout=15.0) for ask in asks))
+        got = await asyncio.gather(*(producer.request(ask, timeout=60.0) for ask in asks))
 
     assert [reply.body for reply in got] == [b"re:" + ask.body for ask in asks]
 
@@ -107,7 +107,7 @@ async def test_a_large_reply_arrives_as_it_was(
         answering(name_servers, queues, lambda request: request.body),
         Producer(name_servers, group=group) as producer,
     ):
-        reply = await producer.request(Message(topic=topic, body=body), timeout=10.0)
+        reply = await producer.request(Message(topic=topic, body=body), timeout=60.0)
 
     assert reply.body == body
 
@@ -119,8 +119,9 @@ async def test_a_request_that_nobody_answers_ends_in_time(
         answering(name_servers, queues, lambda request: None) as asked,
         Producer(name_servers, group=group) as producer,
     ):
+        await producer.ready(topic)
         with pytest.raises(ReplyTimeoutError, match=topic):
-            await producer.request(Message(topic=topic, body=b"silence"), timeout=1.0)
+            await producer.request(Message(topic=topic, body=b"silence"), timeout=10.0)
         async with asyncio.timeout(60):
             while not asked:
                 await asyncio.sleep(0.01)
@@ -131,8 +132,9 @@ async def test_a_reply_to_a_client_that_is_gone_says_so(
 ) -> None:
     async with PullConsumer(name_servers, group="late", start_from=StartFrom.FIRST) as consumer:
         async with Producer(name_servers, group=group) as producer:
+            await producer.ready(topic)
             with pytest.raises(ReplyTimeoutError):
-                await producer.request(Message(topic=topic, body=b"ask"), timeout=0.3)
+                await producer.request(Message(topic=topic, body=b"ask"), timeout=10.0)
         await consumer.assign(queues)
         async with asyncio.timeout(60):
             while not (requests := await consumer.poll(1.0)):
@@ -187,7 +189,7 @@ class AskedBroker(SentBroker):
             store_timestamp=2,
         )
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-        answer = await self._connection.call(code, header, b"reply", timeout=5.0)
+        answer = await self._connection.call(code, header, b"reply", timeout=60.0)
         self.pushed.append(answer.code)
 
 
@@ -205,6 +207,7 @@ async def test_the_broker_knows_the_client_before_the_request_is_sent() -> None:
     assert properties[names.TTL] == "3000"
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_late_reply_is_taken_and_dropped() -> None:
     broker = AskedBroker()
     async with (
@@ -222,6 +225,7 @@ async def test_a_late_reply_is_taken_and_dropped() -> None:
         assert (await asking.request(ASK)).body == b"reply"
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_reply_nobody_asked_for_is_taken_and_dropped() -> None:
     broker = AskedBroker()
     async with ScriptedCluster([broker]) as cluster, Producer(cluster.address, group="g") as asking:
@@ -236,9 +240,10 @@ async def test_a_reply_is_enough_even_if_the_request_is_not_confirmed() -> None:
     broker = AskedBroker("a", Act.STAY_SILENT)
     broker.on_request = AskedBroker.push  # type: ignore[assignment]
     async with ScriptedCluster([broker]) as cluster, Producer(cluster.address, group="g") as asking:
-        assert (await asking.request(ASK, timeout=3.0)).body == b"reply"
+        assert (await asking.request(ASK, timeout=60.0)).body == b"reply"
 
 
+@pytest.mark.usefixtures("virtual_time")
 @pytest.mark.parametrize(
     ("act", "error"),
     [
@@ -281,7 +286,7 @@ async def test_a_cancelled_request_leaves_nothing_behind() -> None:
         ClientInstance(cluster.address) as instance,
         Producer(instance=instance, group="g") as asking,
     ):
-        request = asyncio.ensure_future(asking.request(ASK, timeout=5.0))
+        request = asyncio.ensure_future(asking.request(ASK, timeout=60.0))
         await broker.wait_until(lambda: bool(broker.sends))
         assert len(Replies.of(instance)) == 1
         request.cancel()
@@ -295,7 +300,7 @@ async def test_only_so_many_requests_wait_at_a_time(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(replies_module, "REQUESTS_MAX", 1)
     broker = AskedBroker()
     async with ScriptedCluster([broker]) as cluster, Producer(cluster.address, group="g") as asking:
-        first = asyncio.ensure_future(asking.request(ASK, timeout=5.0))
+        first = asyncio.ensure_future(asking.request(ASK, timeout=60.0))
         await broker.wait_until(lambda: bool(broker.sends))
         with pytest.raises(BackPressureError, match="1 requests"):
             await asking.request(ASK)

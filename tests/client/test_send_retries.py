@@ -145,6 +145,7 @@ async def test_no_try_begins_in_the_last_moment_whatever_the_time_of_the_clock()
             assert len(failure.value.attempts) == 1
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_the_time_of_one_try_can_be_limited_so_that_there_are_more() -> None:
     async with both(Act.STAY_SILENT) as cluster, producer(cluster, try_timeout_ms=60) as sending:
         receipt = await sending.send(MESSAGE, timeout=5.0)
@@ -283,6 +284,7 @@ async def test_a_begun_send_has_its_own_number_of_retries(retries: int) -> None:
     assert len(cluster.sends) == 1 + retries
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_begun_send_fails_in_time_and_is_perhaps_stored() -> None:
     async with both(*[Act.STAY_SILENT] * 3) as cluster, producer(cluster) as sending:
         with pytest.raises(SendTimeoutError) as failure:

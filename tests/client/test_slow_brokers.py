@@ -11,6 +11,8 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import Request, Response
 from support.scripted import Act, ScriptedBroker, ScriptedCluster
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 MESSAGE = Message(topic="t", body=b"x")
 
 

@@ -85,7 +85,7 @@ async def test_what_waits_for_a_slow_handler_is_bounded_and_all_of_it_is_consume
     ) as slowly:
         held = await most_held(slowly, len(queues))
         may_go_on.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while len(seen) < each * len(queues):
                 await asyncio.sleep(0.01)
 
@@ -97,7 +97,7 @@ async def test_what_waits_for_a_slow_handler_is_bounded_and_all_of_it_is_consume
 async def most_held(running: PushConsumer, queues: int) -> int:
     """Wait until every queue has stopped pulling, and give what the fullest one holds."""
     before: list[int] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while True:
             await asyncio.sleep(0.3)
             table = running.running_info().mq_table
@@ -125,7 +125,7 @@ async def test_a_handler_that_never_ends_holds_up_nobody_else_and_its_message_is
         seen.add(message.body)
 
     async with consumer(name_servers, queues[0].topic, group, handler=hangs_once):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while len(seen) < 19 * len(queues):
                 await asyncio.sleep(0.01)
         began = time.monotonic()
@@ -136,7 +136,7 @@ async def test_a_handler_that_never_ends_holds_up_nobody_else_and_its_message_is
         again.add(message.body)
 
     async with consumer(name_servers, queues[0].topic, group, handler=takes):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not stuck <= again:
                 await asyncio.sleep(0.01)
 
@@ -160,7 +160,7 @@ async def test_a_plain_handler_that_never_ends_is_abandoned_and_the_log_says_so(
     try:
         with caplog.at_level(logging.WARNING):
             async with consumer(name_servers, queues[0].topic, group, handler=hangs):
-                await asyncio.to_thread(begun.wait, 20)
+                await asyncio.to_thread(begun.wait, 120)
                 began = time.monotonic()
         took = time.monotonic() - began
     finally:
@@ -187,7 +187,7 @@ async def test_a_handler_that_keeps_the_loop_busy_does_not_starve_heartbeats_and
             pass
 
     async with consumer(name_servers, queues[0].topic, group, handler=busy):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while seen < 4000:
                 before = seen
                 await asyncio.sleep(0)

@@ -28,7 +28,7 @@ from support.cancelling import cancel_at_every_await
 from support.members import SilentConsumer
 from support.scripted import ScriptedBroker, ScriptedCluster
 
-IN_TIME_S = 10.0
+IN_TIME_S = 120.0
 
 
 async def connections(instance: ClientInstance, address: str, group: str) -> list[Connection]:

@@ -21,7 +21,7 @@ from cometmq.protocol.headers import UpdateAndCreateTopicRequest
 
 LOGICAL = "__syslo__global__"
 QUEUES = 3
-IN_TIME_S = 20.0
+IN_TIME_S = 120.0
 
 
 async def static_topic(client: ClientInstance) -> str:

@@ -23,7 +23,7 @@ from cometmq.client import (
 )
 from cometmq.client.telemetry import MetricHooks, TracingHooks
 
-CAME_S = 15.0
+CAME_S = 120.0
 
 
 class Recorder:

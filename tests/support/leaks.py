@@ -7,7 +7,7 @@ import contextlib
 import gc
 from pathlib import Path
 
-SETTLE_S = 2.0
+SETTLE_S = 60.0
 POLL_S = 0.02
 
 
@@ -30,7 +30,7 @@ def other_tasks() -> set[asyncio.Task[object]]:
 async def left_behind(tasks: set[asyncio.Task[object]], sockets: set[str]) -> list[str]:
     """Describe the tasks and sockets that are there now and were not before.
 
-    What is about to end has two seconds for it.
+    What is about to end has a minute for it; the answer comes as soon as nothing is left.
     """
     deadline = asyncio.get_running_loop().time() + SETTLE_S
     while True:

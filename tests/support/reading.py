@@ -9,7 +9,7 @@ from cometmq.client import MessageQueue, PullConsumer, StartFrom, StoredMessage
 
 
 async def read_all(
-    name_servers: str, queues: Sequence[MessageQueue], count: int, *, within_s: float = 20.0
+    name_servers: str, queues: Sequence[MessageQueue], count: int, *, within_s: float = 120.0
 ) -> list[StoredMessage]:
     """Read so many messages of these queues, from their beginning; fails when they do not come."""
     return await read_until(name_servers, queues, lambda got: len(got) >= count, within_s=within_s)
@@ -20,7 +20,7 @@ async def read_until(
     queues: Sequence[MessageQueue],
     enough: Callable[[list[StoredMessage]], bool],
     *,
-    within_s: float = 20.0,
+    within_s: float = 120.0,
 ) -> list[StoredMessage]:
     """Read messages of these queues, from their beginning, until there are enough."""
     got: list[StoredMessage] = []

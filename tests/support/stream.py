@@ -193,7 +193,7 @@ class Streams:
             running.stop_sending()
         await self._each("arrives", Stream.arrives_whole)
 
-    async def meets_errors(self, count: int, timeout: float = 20.0) -> None:
+    async def meets_errors(self, count: int, timeout: float = 120.0) -> None:
         """Wait until each sender has met so many errors more."""
         before = {kind: len(running.send_errors) for kind, running in self.of_kind.items()}
         async with asyncio.timeout(timeout):

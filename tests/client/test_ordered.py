@@ -20,6 +20,7 @@ from cometmq.client import (
 from cometmq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
+from support.clusters import COMET
 from support.consuming import from_the_first
 from support.dead_letters import dead_letters
 from support.seen import WAIT_S, FailsAtFirst, Seen, until
@@ -47,9 +48,12 @@ async def lockable(instance: ClientInstance, group: str, queues: list[MessageQue
 
 
 async def test_each_queue_is_consumed_in_order_by_two_members_that_come_and_go(
-    name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
+    target: str, name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
 ) -> None:
-    """Offsets of a queue never step back by more than what was being handled at the handover."""
+    """Offsets of a queue never step back by more than what was being handled at the handover.
+
+    RocketMQ may redeliver more than that.
+    """
     topic, seen = queues[0].topic, Seen()
     running: defaultdict[int, int] = defaultdict(int)
 
@@ -77,8 +81,9 @@ async def test_each_queue_is_consumed_in_order_by_two_members_that_come_and_go(
 
     for number in range(4):
         bodies = [int(message.body) for message in seen.messages if message.queue_id == number]
+        assert list(dict.fromkeys(bodies)) == sorted(set(bodies)), bodies
         steps_back = [b - a for a, b in itertools.pairwise(bodies) if b <= a]
-        assert all(step >= -1 for step in steps_back), bodies
+        assert target != COMET or all(step >= -1 for step in steps_back), bodies
 
 
 async def test_a_failing_message_holds_up_its_queue_and_no_other(

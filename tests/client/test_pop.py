@@ -28,6 +28,7 @@ from cometmq.protocol.command import Command
 from cometmq.remoting import OutgoingCall
 from support.consuming import from_the_first
 from support.dead_letters import dead_letters
+from support.in_flight import InFlight
 from support.seen import WAIT_S, FailsAtFirst, Seen, until
 
 only_5 = pytest.mark.only_on("5.3.3")
@@ -144,7 +145,7 @@ async def test_a_failed_message_is_put_off_and_comes_again(
 
     [put_off] = answers.of(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     assert put_off["invisibleTime"] == "10000"
-    assert 8 < seen.times[1] - seen.times[0] < 25
+    assert seen.times[1] - seen.times[0] > 8
     assert (again.topic, again.body, again.keys) == (topic, b"x", ["k1"])
     assert (first.reconsume_times, again.reconsume_times) == (0, 1)
 
@@ -194,12 +195,12 @@ async def test_a_message_comes_again_when_its_time_is_over_before_the_handler_en
 
     await producer.send(Message(topic=topic, body=b"x"))
     async with PopConsumer(
-        name_servers, handler=handle, invisible_ms=5_000, **from_the_first(group, topic)
+        name_servers, handler=handle, invisible_ms=10_000, **from_the_first(group, topic)
     ):
         await seen.count(2)
         gate.set()
 
-    assert 4 < seen.times[1] - seen.times[0] < 20
+    assert seen.times[1] - seen.times[0] > 4
 
 
 @only_5
@@ -258,14 +259,17 @@ async def test_members_of_a_group_that_pops_share_the_messages_of_every_queue(
 async def test_nothing_is_popped_while_suspended(
     name_servers: str, producer: Producer, topic: str, group: str
 ) -> None:
-    seen = Seen()
-    async with PopConsumer(
-        name_servers, handler=seen, hold_ms=500, **from_the_first(group, topic)
-    ) as consumer:
+    seen, pops = Seen(), InFlight(RequestCode.POP_MESSAGE, topic)
+    async with (
+        ClientInstance(name_servers, hooks=[pops]) as instance,
+        PopConsumer(
+            instance=instance, handler=seen, hold_ms=500, **from_the_first(group, topic)
+        ) as consumer,
+    ):
         await send(producer, topic, 4)
         await seen.count(4)
         consumer.suspend()
-        await asyncio.sleep(1.0)
+        await until(pops.is_empty)
         await send(producer, topic, 8)
         await asyncio.sleep(0.3)
         assert len(seen.messages) == 4

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
-from servers import Cluster
+from servers import Cluster, Settings
 
 from cometmq.client import AdminClient, ClientInstance, MessageQueue, Producer
 from support.clusters import (
@@ -32,6 +32,9 @@ from support.clusters import (
 )
 from support.leaks import left_behind, open_sockets, other_tasks
 from support.tiers import deselect
+
+PATIENT: Settings = {"waitTimeMillsInSendQueue": 60_000}
+"""By default a broker refuses sends that waited for 0.2 s, as they may on a busy machine."""
 
 __all__ = ["make_cluster", "name_servers", "own_cluster", "target"]
 """Fixtures that stand elsewhere."""
@@ -60,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A name server and a broker that all tests of a run share; delay levels are 1 s to 18 s."""
-    running = Cluster(target, tmp_path_factory.mktemp("cluster"))
+    running = Cluster(target, tmp_path_factory.mktemp("cluster"), PATIENT)
     try:
         running.start()
         yield running

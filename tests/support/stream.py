@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from cometmq.client import (
     AdminClient,
     Message,
+    MessageQueue,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -162,7 +163,7 @@ async def consuming(
         settings=QUICK_PULL,
         client=QUICK_CLIENT,
     ) as pulling:
-        await pulling.assign(await pulling.fetch_queues(topic))
+        await pulling.assign(await _queues(pulling, topic))
         reading = asyncio.create_task(_read(pulling, handler), name="reading")
         try:
             yield pulling
@@ -170,6 +171,15 @@ async def consuming(
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reading
+
+
+async def _queues(consumer: PullConsumer, topic: str) -> list[MessageQueue]:
+    """Ask until a name server answers in time: a quick client does not wait for long."""
+    async with asyncio.timeout(CONTINUES_S):
+        while True:
+            with contextlib.suppress(CometError):
+                return await consumer.fetch_queues(topic)
+            await asyncio.sleep(0.05)
 
 
 async def _read(consumer: PullConsumer, handler: Handler) -> None:

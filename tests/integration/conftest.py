@@ -15,10 +15,14 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, LoopFactory]:
-    """Tests of a module that says ``BOTH_LOOPS`` run on both loops that servers may run on."""
+    """Tests of a module that says ``BOTH_LOOPS`` run on both loops that servers may run on.
+
+    Only asyncio's loop has virtual time.
+    """
     factories: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
     module = item.getparent(pytest.Module)
-    if module is not None and getattr(module.obj, "BOTH_LOOPS", False):
+    on_both = module is not None and getattr(module.obj, "BOTH_LOOPS", False)
+    if on_both and "virtual_time" not in getattr(item, "fixturenames", ()):
         uvloop = pytest.importorskip("uvloop")
         factories["uvloop"] = uvloop.new_event_loop
     return factories

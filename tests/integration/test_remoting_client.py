@@ -22,23 +22,12 @@ from cometmq.remoting import (
     Response,
 )
 from support.cancelling import cancel_at_every_await
-from support.virtual_time import virtual
 
 ECHO, HOLD, LEAVE, NEVER = 9001, 9002, 9003, 9004
 SOON_IDLE = RemotingSettings(idle_s=1)
 LONG_ENOUGH_S = 1.1
 
 BOTH_LOOPS = True
-
-
-@pytest.fixture
-async def exact_time() -> AsyncIterator[None]:
-    """Virtual time, for tests whose limits a pause of the machine would break."""
-    loop = asyncio.get_running_loop()
-    if not isinstance(loop, asyncio.SelectorEventLoop):
-        pytest.skip("uvloop has no virtual time")
-    with virtual(loop):
-        yield
 
 
 class Peer:
@@ -122,7 +111,7 @@ async def test_a_connection_is_given_up_when_a_call_over_it_brings_nothing(peer:
         assert (await client.call(peer.address, ECHO, body=b"x", timeout=60)).body == b"x"
 
 
-@pytest.mark.usefixtures("exact_time")
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_held_call_survives_the_time_out_of_another_while_the_peer_answers(
     peer: Peer,
 ) -> None:
@@ -252,7 +241,7 @@ async def test_a_connection_on_which_nothing_moves_is_closed(peer: Peer) -> None
         assert await client.connection(peer.address) is not idle
 
 
-@pytest.mark.usefixtures("exact_time")
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_connection_that_is_used_or_waited_on_is_not_idle(peer: Peer) -> None:
     async with running() as used, running() as idle, client_with(settings=SOON_IDLE) as client:
         waiting = asyncio.create_task(client.call(peer.address, HOLD, timeout=30))
@@ -270,7 +259,7 @@ async def test_a_connection_that_is_used_or_waited_on_is_not_idle(peer: Peer) ->
         assert (await waiting).body == b"at last"
 
 
-@pytest.mark.usefixtures("exact_time")
+@pytest.mark.usefixtures("virtual_time")
 async def test_the_connection_of_a_leaving_peer_is_closed_once_it_is_idle(peer: Peer) -> None:
     async with client_with(settings=SOON_IDLE, retry_leaving=True) as client:
         leaving = await client.connection(peer.address)

@@ -85,33 +85,28 @@ def test_registering_again_does_no_harm_and_may_let_filters_through(spark: Spark
         spark.conf.unset(name)
 
 
-@pytest.mark.local_only
-def test_formats_are_found_without_being_registered(tmp_path: Path) -> None:
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(
-        [sys.executable, "-c", AUTOMATIC, *FORMATS],
-        cwd=tmp_path,
-        env=environment,
+def run_with_formats(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own, with the names of all formats as its arguments."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *FORMATS],
+        cwd=folder,
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
     )
 
+
+@pytest.mark.local_only
+def test_formats_are_found_without_being_registered(tmp_path: Path) -> None:
+    done = run_with_formats(AUTOMATIC, tmp_path)
+
     assert done.stdout.splitlines() == ["found"] * len(FORMATS), done.stdout + done.stderr
 
 
 @pytest.mark.local_only
 def test_registering_what_spark_has_found_is_no_warning(tmp_path: Path) -> None:
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(
-        [sys.executable, "-c", REGISTERED, *FORMATS],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_with_formats(REGISTERED, tmp_path)
     assert done.stdout == "True\n", done.stderr
     assert "replaced" not in done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.services.offsets import ConsumerOffsets, read_numbers
+from cometmq.broker.offsets.offset_store import OffsetStore, read_numbers
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
@@ -32,13 +32,13 @@ def test_consumer_offsets_are_read_and_written_again(config: Path) -> None:
     path = config / "consumerOffset.json"
     expected = {key: numbers(text) for key, text in NUMBERS.findall(path.read_text())}
     assert expected
-    offsets = ConsumerOffsets(JsonFile(path, SystemFiles()), clock=ManualClock())
+    offsets = OffsetStore(JsonFile(path, SystemFiles()), clock=ManualClock())
     offsets.load()
     assert offsets.table() == expected
 
     offsets.commit("g", "T", 3, 4)
     offsets.persist()
-    again = ConsumerOffsets(JsonFile(path, SystemFiles()), clock=ManualClock())
+    again = OffsetStore(JsonFile(path, SystemFiles()), clock=ManualClock())
     again.load()
     assert again.table() == expected | {"T@g": {3: 4}}
     assert again.version == offsets.version

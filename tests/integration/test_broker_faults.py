@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.app import SETTINGS, Broker
-from cometmq.broker.services.long_polling import HeldPull
+from cometmq.broker.pulling.long_polling import HeldPull
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command

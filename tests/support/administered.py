@@ -6,23 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cometmq.broker.clients.connections import ConnectionsHandler
+from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.clients.producers import ProducerRegistry
+from cometmq.broker.clients.relay import ConsumerRelay, RelayHandler
+from cometmq.broker.clients.subscriptions import Subscription
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.processors.connections import Connections
-from cometmq.broker.processors.query import QueryMessages
-from cometmq.broker.processors.relay import RelayedCalls
-from cometmq.broker.processors.slave_tables import DelayOffsetTable, ReplicationStatus
-from cometmq.broker.processors.stats import BrokerFigures, GroupFigures, TopicFigures
-from cometmq.broker.services.consumers import ConsumerRegistry
-from cometmq.broker.services.groups import GroupTable
-from cometmq.broker.services.offsets import ConsumerOffsets
-from cometmq.broker.services.producers import ProducerRegistry
-from cometmq.broker.services.progress import Progress
-from cometmq.broker.services.relay import ConsumerRelay
-from cometmq.broker.services.runtime_info import DelayLevelPlace, RuntimeInfo
-from cometmq.broker.services.stats import BrokerStats
-from cometmq.broker.services.subscriptions import Subscription
-from cometmq.broker.services.throughput import Throughput
-from cometmq.broker.services.topics import TopicTable
+from cometmq.broker.delay.handler import DelayOffsetsHandler
+from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.queries.handler import QueryHandler
+from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.stats.group_lag import GroupLags
+from cometmq.broker.stats.handlers import BrokerStatsHandler, GroupStatsHandler, TopicStatsHandler
+from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
+from cometmq.broker.stats.throughput import Throughput
+from cometmq.broker.storage.handler import StorageHandler
+from cometmq.broker.topics.table import TopicTable
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import DataVersion, SubscriptionData
@@ -66,20 +66,20 @@ class Administered:
             lambda: settings, JsonFile(config / "subscriptionGroup.json", files), clock=self.clock
         )
         self.consumers, self.producers = ConsumerRegistry(self.clock), ProducerRegistry(self.clock)
-        self.offsets = ConsumerOffsets(
+        self.offsets = OffsetStore(
             JsonFile(config / "consumerOffset.json", files), clock=self.clock
         )
         self.stats = BrokerStats(
             "DefaultCluster", clock=self.clock, is_system_topic=self.topics.is_system
         )
         self.throughput = Throughput(self.stats, clock=self.clock)
-        self.delay_levels: dict[int, DelayLevelPlace] = {}
+        self.delay_levels: dict[int, DelayLevelOffsets] = {}
         self._settings = settings
         self.processors = self._routes()
 
     def _routes(self) -> Mapping[int, Processor]:
         settings = self._settings
-        progress = Progress(
+        lags = GroupLags(
             store=self.store,
             offsets=self.offsets,
             consumers=self.consumers,
@@ -99,19 +99,19 @@ class Administered:
             delay_levels=lambda: self.delay_levels,
             clock=self.clock,
         )
-        query = QueryMessages(self.store, self.topics, self.consumers)
-        broker = BrokerFigures(runtime, self.stats)
-        topics = TopicFigures(self.store, topics=self.topics, stats=self.stats, progress=progress)
-        groups = GroupFigures(
+        query = QueryHandler(self.store, self.topics, self.consumers)
+        broker = BrokerStatsHandler(runtime, self.stats)
+        topics = TopicStatsHandler(self.store, topics=self.topics, stats=self.stats, lags=lags)
+        groups = GroupStatsHandler(
             topics=self.topics,
             groups=self.groups,
             consumers=self.consumers,
             offsets=self.offsets,
-            progress=progress,
+            lags=lags,
             address=lambda: ADDRESS,
         )
-        connections = Connections(self.consumers, self.producers)
-        relay = RelayedCalls(
+        connections = ConnectionsHandler(self.consumers, self.producers)
+        relay = RelayHandler(
             ConsumerRelay(self.consumers),
             consumers=self.consumers,
             store=self.store,
@@ -125,8 +125,8 @@ class Administered:
             RequestCode.QUERY_CONSUME_QUEUE: query.queue_entries,
             RequestCode.GET_BROKER_RUNTIME_INFO: broker.runtime_info,
             RequestCode.VIEW_BROKER_STATS_DATA: broker.counter,
-            RequestCode.GET_BROKER_HA_STATUS: ReplicationStatus(self.store).show,
-            RequestCode.GET_ALL_DELAY_OFFSET: DelayOffsetTable(self.delay_offsets).all,
+            RequestCode.GET_BROKER_HA_STATUS: StorageHandler(self.store).replication_status,
+            RequestCode.GET_ALL_DELAY_OFFSET: DelayOffsetsHandler(self.delay_offsets).all,
             RequestCode.GET_TOPIC_STATS_INFO: topics.stats_of_topic,
             RequestCode.GET_CONSUME_STATS: groups.consume_stats,
             RequestCode.GET_BROKER_CONSUME_STATS: groups.all_consume_stats,

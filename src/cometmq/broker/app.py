@@ -1,9 +1,11 @@
-"""A broker: composed, started and stopped here.
+"""A broker: started and stopped here.
 
-Start: open the store, listen, deliver delayed messages, register at the name servers. Stop, in
-reverse: take no new connections, leave the name servers, answer what waits, write everything down.
+Start: open the store, listen, deliver scheduled messages, register with the name servers. Stop, in
+reverse order: accept no new connections, unregister, respond to waiting requests, write everything
+to disk.
 
-Source: BrokerController, RocketMQ 5.3; registered before it says that it is ready is ours.
+Source: BrokerController, RocketMQ 5.3; unlike there, a broker registers before it reports
+that it is ready.
 """
 
 from __future__ import annotations
@@ -14,21 +16,24 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cometmq.broker.assembly import Parts, assemble, intake_rules
+from cometmq.broker.admin import feature as admin
+from cometmq.broker.assembly import Endpoint, Parts, Routes, assemble
+from cometmq.broker.clients import feature as clients
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.jobs import jobs
-from cometmq.broker.processors.plain_frames import PlainFrames
-from cometmq.broker.processors.plain_pull import PlainPulls
-from cometmq.broker.processors.plain_send import PlainSends
-from cometmq.broker.routes import (
-    ONLY_ON_THE_MAIN_PORT,
-    pull_processor,
-    routes,
-    send_processor,
-)
-from cometmq.broker.services.housekeeping import Housekeeping
-from cometmq.broker.services.registration import Identity, Registration
+from cometmq.broker.delay import feature as delay
+from cometmq.broker.fast_paths import FastPaths
+from cometmq.broker.groups import feature as groups
+from cometmq.broker.jobs import JobRunner
+from cometmq.broker.offsets import feature as offsets
+from cometmq.broker.pulling import feature as pulling
+from cometmq.broker.queries import feature as queries
+from cometmq.broker.registration import Identity
+from cometmq.broker.sending import feature as sending
+from cometmq.broker.stats import feature as stats
+from cometmq.broker.storage import feature as storage
+from cometmq.broker.topics import feature as topics
 from cometmq.protocol.octets import is_compiled
+from cometmq.protocol.record import encode_host
 from cometmq.remoting import (
     Connection,
     Processor,
@@ -50,8 +55,24 @@ log = logging.getLogger(__name__)
 SETTINGS = (BrokerSettings, StoreSettings, RemotingSettings, TlsSettings, TlsClientSettings)
 """The settings classes that a broker's configuration file feeds."""
 
+FEATURES = (
+    sending,
+    pulling,
+    clients,
+    offsets,
+    topics,
+    groups,
+    delay,
+    queries,
+    stats,
+    storage,
+    admin,
+)
+"""What a broker consists of: each has its routes, and those with something to repeat their jobs."""
+WITH_JOBS = (sending, clients, offsets, delay, stats, storage)
+
 DRAIN_S = 1.0
-HOUSEKEEPING_S = 0.5
+JOBS_S = 0.5
 
 
 class Broker:
@@ -90,8 +111,7 @@ class Broker:
             tls=outgoing_context(configuration[TlsClientSettings], configuration[TlsSettings]),
             name="broker-client",
         )
-        self._registration: Registration | None = None
-        self._housekeeping: Housekeeping | None = None
+        self._jobs: JobRunner | None = None
         self._is_stopped = False
 
     @property
@@ -117,41 +137,35 @@ class Broker:
             ConfigError: a port cannot be bound.
             StoreError: the store cannot be opened; nothing of it was changed for the worse.
         """
-        self._parts = parts = assemble(self.configuration, clock=self._clock, files=self._files)
-        registration = Registration(self._client, parts.topics, self._settings)
-        self._registration = registration
-        parts.topics.on_change = registration.wake
-        await self._listen(parts, registration)
+        self._parts = parts = assemble(
+            self.configuration,
+            client=self._client,
+            config_file=self._config_file,
+            clock=self._clock,
+            files=self._files,
+        )
+        await self._listen(parts)
         parts.commit.start()
         parts.delay.start()
-        self._housekeeping = Housekeeping(jobs(parts))
-        self._housekeeping.start()
-        await registration.start(self._identity(), self._name_servers())
+        self._jobs = JobRunner([job for feature in WITH_JOBS for job in feature.jobs(parts)])
+        self._jobs.start()
+        await parts.registration.start(self._identity(), self._name_servers())
 
-    async def _listen(self, parts: Parts, registration: Registration) -> None:
+    async def _listen(self, parts: Parts) -> None:
         for warning in access_warnings(self.configuration[TlsSettings]):
             log.warning("%s", warning)
         settings = self._settings()
-        table: dict[int, Processor] = {}
+        table: Routes = {}
         main = self._server("broker", table)
         await main.start(settings.bind_address, settings.listen_port)
         self._servers = [main]
-        send, pull = send_processor(parts, main.port), pull_processor(parts)
-        table.update(
-            routes(
-                parts,
-                send,
-                pull,
-                port=main.port,
-                announce=registration.announce,
-                config_file=self._config_file,
-                config_changed=self._config_changed,
-            )
-        )
-        sends = PlainSends(send, self.configuration[RemotingSettings].frame_bytes_max)
-        main.fast_path = PlainFrames(sends, PlainPulls(pull)) if is_compiled() else sends
+        endpoint = Endpoint(self.address, encode_host(parts.address.ip, main.port))
+        for feature in FEATURES:
+            table.update(feature.routes(parts, endpoint))
+        sends = sending.fast_path(parts, endpoint)
+        main.fast_path = FastPaths(sends, pulling.fast_path(parts)) if is_compiled() else sends
         if settings.fast_port_enable and main.port > 2:
-            fast = {code: p for code, p in table.items() if code not in ONLY_ON_THE_MAIN_PORT}
+            fast = {code: p for code, p in table.items() if code not in pulling.CODES}
             server = self._server("broker-fast", fast)
             server.fast_path = sends
             choice = "it is two below listenPort; fastPortEnable=false does without it"
@@ -183,15 +197,6 @@ class Broker:
         parts.consumers.connection_closed(connection)
         parts.producers.connection_closed(connection)
 
-    def _config_changed(self, changes: Mapping[str, str]) -> None:
-        """Make changed settings hold where they were copied, and tell the name servers."""
-        parts = self.parts
-        stored = self.configuration[StoreSettings]
-        parts.intake.change(intake_rules(self._settings(), stored, parts.address.host))
-        parts.store.reconfigure(stored)
-        if "brokerPermission" in changes:
-            parts.topics.touch()
-
     async def stop(self) -> None:
         """Leave the name servers, answer what waits, write everything down; within seconds.
 
@@ -216,14 +221,11 @@ class Broker:
         parts.flow.stop()
         parts.delay.stop()
         parts.held.close()
-        leaving = [parts.commit.stop()]
-        if self._registration is not None:
-            leaving.append(self._registration.stop())
-        await _all_of(leaving)
+        await _all_of([parts.commit.stop(), parts.registration.stop()])
         await _all_of([server.stop(DRAIN_S) for server in self._servers])
         ending = [self._client.close()]
-        if self._housekeeping is not None:
-            ending.append(self._housekeeping.stop(HOUSEKEEPING_S))
+        if self._jobs is not None:
+            ending.append(self._jobs.stop(JOBS_S))
         await _all_of(ending)
 
     def _put_away(self, parts: Parts) -> None:

@@ -1,40 +1,41 @@
-"""Puts the parts of a broker together; nothing runs yet.
+"""Assembles the parts of a broker; nothing runs yet.
 
-The store is opened here, since every other part is made around what it holds.
-
-Source: ours.
+The store is opened here, because every other part depends on its content. What a feature serves and
+runs is listed in its own folder, in ``feature.py``.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cometmq.broker.address import OwnAddress, own_address
+from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.clients.notices import ConsumerNotices
+from cometmq.broker.clients.producers import ProducerRegistry
+from cometmq.broker.clients.queue_locks import QueueLocks
+from cometmq.broker.clients.relay import ConsumerRelay
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.services.consumers import ConsumerRegistry
-from cometmq.broker.services.delay import DelayedDelivery
-from cometmq.broker.services.delay_levels import DelayLevels
-from cometmq.broker.services.flow_control import FlowControl, FlowLimits
-from cometmq.broker.services.group_commit import GroupCommit
-from cometmq.broker.services.groups import GroupTable
-from cometmq.broker.services.housekeeping import Flusher, FlushPace
-from cometmq.broker.services.intake import Intake, IntakeRules
-from cometmq.broker.services.locks import QueueLocks
-from cometmq.broker.services.long_polling import HeldPulls
-from cometmq.broker.services.notices import ConsumerNotices
-from cometmq.broker.services.offsets import ConsumerOffsets
-from cometmq.broker.services.producers import ProducerRegistry
-from cometmq.broker.services.progress import Progress
-from cometmq.broker.services.relay import ConsumerRelay
-from cometmq.broker.services.runtime_info import DelayLevelPlace, RuntimeInfo
-from cometmq.broker.services.stats import BrokerStats
-from cometmq.broker.services.throughput import Throughput
-from cometmq.broker.services.topics import TopicTable
-from cometmq.model.topic import DELAY_TOPIC, Perm
+from cometmq.broker.delay.delivery import ScheduledDelivery
+from cometmq.broker.delay.levels import DelayLevels
+from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.pulling.long_polling import HeldPulls
+from cometmq.broker.registration import Registration
+from cometmq.broker.sending.flow_control import FlowControl, flow_limits
+from cometmq.broker.sending.group_commit import GroupCommit
+from cometmq.broker.sending.validation import SendValidation, send_rules
+from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.stats.group_lag import GroupLags
+from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
+from cometmq.broker.stats.throughput import Throughput
+from cometmq.broker.storage.flushing import Flusher, flush_pace
+from cometmq.broker.topics.table import TopicTable
+from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.message_id import UniqueIds
+from cometmq.remoting import Processor, RemotingClient
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
@@ -44,44 +45,82 @@ from cometmq.system.files import Files
 log = logging.getLogger(__name__)
 
 
+Routes = dict[int, Processor]
+"""The handler of each request code."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where the broker listens."""
+
+    address: str
+    """``host:port`` as registered."""
+    store_host: bytes
+    """The same as records contain it: 8 or 20 bytes."""
+
+
 @dataclass(frozen=True)
 class Parts:
-    """All parts of one broker that processors are made of."""
+    """All parts of one broker that its features share."""
 
     configuration: Configuration
+    config_file: Path | None
+    """Where changed settings are written."""
     clock: Clock
     files: Files
     settings: Callable[[], BrokerSettings]
     store: MessageStore
     topics: TopicTable
     groups: GroupTable
-    offsets: ConsumerOffsets
+    offsets: OffsetStore
     consumers: ConsumerRegistry
     producers: ProducerRegistry
     locks: QueueLocks
     held: HeldPulls
     levels: DelayLevels
-    delay: DelayedDelivery
-    intake: Intake
+    delay: ScheduledDelivery
+    validation: SendValidation
     flow: FlowControl
     commit: GroupCommit
     stats: BrokerStats
     throughput: Throughput
-    progress: Progress
+    lags: GroupLags
     relay: ConsumerRelay
     runtime: RuntimeInfo
     flusher: Flusher
+    registration: Registration
     address: OwnAddress
-    """Where others find this broker, but for the port."""
+    """Where clients and name servers reach this broker, without the port."""
 
     @property
     def sync_flush(self) -> bool:
         """Whether a send is acknowledged only when its bytes are on disk."""
         return self.configuration[StoreSettings].sync_flush
 
+    def settings_changed(self, changes: Mapping[str, str]) -> None:
+        """Apply changed settings to the parts that hold copies, and to the name servers."""
+        stored = self.configuration[StoreSettings]
+        self.validation.change(send_rules(self.settings(), stored, self.address.host))
+        self.store.reconfigure(stored)
+        if "brokerPermission" in changes:
+            self.topics.touch()
 
-def assemble(configuration: Configuration, *, clock: Clock, files: Files) -> Parts:
-    """Open the store and make the parts around it.
+
+def assemble(
+    configuration: Configuration,
+    *,
+    client: RemotingClient,
+    config_file: Path | None,
+    clock: Clock,
+    files: Files,
+) -> Parts:
+    """Open the store and build the parts around it.
+
+    Args:
+        configuration: all settings.
+        client: sends requests to name servers.
+        config_file: where changed settings are written, if anywhere.
+        clock, files: time and disk.
 
     Raises:
         StoreError: the store or one of the tables beside it cannot be opened.
@@ -92,14 +131,16 @@ def assemble(configuration: Configuration, *, clock: Clock, files: Files) -> Par
     topics = TopicTable(settings, JsonFile(folder / "topics.json", files), clock=clock)
     groups = GroupTable(settings, JsonFile(folder / "subscriptionGroup.json", files), clock=clock)
     store = MessageStore(stored, clock=clock, files=files)
-    store.open()  # first: whoever has the store open is the only one to touch the tables
+    store.open()  # first: its lock protects the tables beside it, too
     try:
         topics.load()
         groups.load()
-        return _around(store, configuration, topics, groups, folder, clock, files, settings())
+        parts = _around(store, configuration, topics, groups, config_file, client, clock, files)
     except BaseException:
         store.close()
         raise
+    topics.on_change = parts.registration.wake
+    return parts
 
 
 def _around(
@@ -107,17 +148,19 @@ def _around(
     configuration: Configuration,
     topics: TopicTable,
     groups: GroupTable,
-    folder: Path,
+    config_file: Path | None,
+    client: RemotingClient,
     clock: Clock,
     files: Files,
-    now: BrokerSettings,
 ) -> Parts:
     settings = configuration.view(BrokerSettings)
+    now = settings()
     stored = configuration.view(StoreSettings)
-    offsets = ConsumerOffsets(JsonFile(folder / "consumerOffset.json", files), clock=clock)
+    folder = stored().root / "config"
+    offsets = OffsetStore(JsonFile(folder / "consumerOffset.json", files), clock=clock)
     offsets.load()
     levels = DelayLevels.parse(stored().delay_levels)
-    delay = DelayedDelivery(
+    delay = ScheduledDelivery(
         store, levels, JsonFile(folder / "delayOffset.json", files), clock=clock
     )
     delay.load()
@@ -136,6 +179,7 @@ def _around(
     address = own_address(now)
     return Parts(
         configuration=configuration,
+        config_file=config_file,
         clock=clock,
         files=files,
         settings=settings,
@@ -149,8 +193,8 @@ def _around(
         held=held,
         levels=levels,
         delay=delay,
-        intake=Intake(
-            intake_rules(now, stored(), address.host),
+        validation=SendValidation(
+            send_rules(now, stored(), address.host),
             topics,
             groups,
             levels,
@@ -158,11 +202,11 @@ def _around(
             new_unique_key=UniqueIds().next,
             now_ms=clock.now_ms,
         ),
-        flow=FlowControl(lambda: _flow_limits(settings()), clock=clock),
+        flow=FlowControl(lambda: flow_limits(settings()), clock=clock),
         commit=commit,
         stats=stats,
         throughput=throughput,
-        progress=Progress(
+        lags=GroupLags(
             store=store,
             offsets=offsets,
             consumers=consumers,
@@ -181,19 +225,20 @@ def _around(
             oldest_wait_s=commit.oldest_age_s,
             pulls_held=lambda: len(held),
             delay_levels=lambda: {
-                level: DelayLevelPlace(*place) for level, place in delay.progress().items()
+                level: DelayLevelOffsets(*ends) for level, ends in delay.progress().items()
             },
             clock=clock,
         ),
-        flusher=Flusher(store, lambda: _flush_pace(stored()), clock=clock),
+        flusher=Flusher(store, lambda: flush_pace(stored()), clock=clock),
+        registration=Registration(client, topics, settings),
         address=address,
     )
 
 
 def _arrivals(
-    held: HeldPulls, delay: DelayedDelivery
+    held: HeldPulls, delay: ScheduledDelivery
 ) -> Callable[[str, int, int, int, int, bytes], None]:
-    """What happens when a message has arrived in a queue: pulls wake, a delayed one is timed."""
+    """Return the function that is called for each stored message: it notifies held pulls."""
 
     def arrived(
         topic: str,
@@ -203,7 +248,7 @@ def _arrivals(
         store_time_ms: int,
         properties: bytes,
     ) -> None:
-        # An edge: the message is stored, whatever goes wrong with those who wait for it.
+        # The message is stored, whatever fails here.
         try:
             held.arrived(topic, queue_id, queue_offset, tags_code, store_time_ms, properties)
             if topic == DELAY_TOPIC:
@@ -212,36 +257,3 @@ def _arrivals(
             log.exception("cannot notify held pulls topic=%s queue=%d", topic, queue_id)
 
     return arrived
-
-
-def intake_rules(settings: BrokerSettings, stored: StoreSettings, ip: str) -> IntakeRules:
-    """What the settings say about sends."""
-    return IntakeRules(
-        broker_ip=ip,
-        cluster=settings.broker_cluster_name,
-        region=settings.region_id,
-        trace_on=settings.trace_on,
-        broker_writable=bool(settings.broker_permission & Perm.WRITE),
-        accept_from_ms=settings.start_accept_send_request_ms,
-        body_bytes_max=stored.message_bytes_max,
-    )
-
-
-def _flow_limits(settings: BrokerSettings) -> FlowLimits:
-    return FlowLimits(
-        waiting_max=settings.send_queue_capacity,
-        append_ms_max=1000,
-        lag_ms_max=settings.wait_time_in_send_queue_ms,
-        enabled=settings.broker_fast_failure_enable,
-    )
-
-
-def _flush_pace(stored: StoreSettings) -> FlushPace:
-    return FlushPace(
-        log_interval_ms=stored.flush_interval_ms,
-        log_least_pages=stored.flush_least_pages,
-        log_thorough_ms=stored.flush_thorough_interval_ms,
-        queue_interval_ms=stored.flush_queue_interval_ms,
-        queue_least_pages=stored.flush_queue_least_pages,
-        queue_thorough_ms=stored.flush_queue_thorough_interval_ms,
-    )

@@ -1,96 +1,108 @@
-"""The list of what a broker does by the clock.
+"""Jobs: what a broker does at intervals.
 
-Source: BrokerController.initialize and DefaultMessageStore.addScheduleTask, RocketMQ 5.3.
+Every job is a supervised task with a name. Its interval runs from the end of one run to the start
+of the next, so two runs of one job never overlap. A failure is logged; the next run follows. Jobs
+that wait for the disk share one thread; a run there that exceeds its limit is logged.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
-from dataclasses import replace
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
 
-from cometmq.broker.assembly import Parts
-from cometmq.broker.services.flow_control import LOOK_INTERVAL_S
-from cometmq.broker.services.housekeeping import Job, every
-from cometmq.store import StoreSettings, StoreUnavailableError
+from cometmq.remoting import Supervisor
 
-DELAY_OFFSETS_S = 10.0
-CLIENT_SWEEP_S = 10.0
-COUNTERS_S = 10.0
-RATES_S = 1.0
-IDLE_COUNTERS_S = 600.0
+log = logging.getLogger(__name__)
 
-
-def jobs(parts: Parts) -> list[Job]:
-    """The jobs of a broker made of these parts."""
-    return [*_writing(parts), *_sweeping(parts), *_counting(parts)]
+TURN_S_MAX: Final = 30.0
+"""A turn in the thread that takes longer is reported."""
 
 
-def _writing(parts: Parts) -> list[Job]:
-    stored = parts.configuration.view(StoreSettings)
-    flushing = parts.flusher.jobs()
-    if parts.sync_flush:
-        flushing = [job for job in flushing if job.name != "flush-commit-log"]
-        flushing.append(_sync_of_the_rest(parts))
-    return [
-        *[replace(job, turn=_told_by_the_store(job.turn)) for job in flushing],
-        Job(
-            "persist-consumer-offsets",
-            lambda: parts.settings().flush_consumer_offset_interval_ms / 1000,
-            parts.offsets.persist,
-            first_s=10.0,
-            blocking=True,
-        ),
-        Job(
-            "persist-delay-offsets",
-            lambda: DELAY_OFFSETS_S,
-            parts.delay.persist,
-            blocking=True,
-        ),
-        Job(
-            "clean-store",
-            lambda: stored().clean_interval_ms / 1000,
-            parts.store.clean,
-        ),
-    ]
+@dataclass(frozen=True)
+class Job:
+    """One thing to do again and again.
+
+    Args:
+        name: of the task.
+        interval_s: seconds between two turns; asked anew each time.
+        turn: does the work, as a plain or a coroutine function; it is quick unless ``blocking``.
+        first_s: seconds until the first turn, by default one interval.
+        blocking: whether a turn waits for the disk and belongs into the thread.
+        limit_s: seconds after which a blocking turn is reported.
+    """
+
+    name: str
+    interval_s: Callable[[], float]
+    turn: Callable[[], object]
+    first_s: float | None = None
+    blocking: bool = False
+    limit_s: float = TURN_S_MAX
 
 
-def _told_by_the_store(turn: Callable[[], object]) -> Callable[[], None]:
-    """The same without its failure: the store says once that a sync failed, and stays so."""
+class JobRunner:
+    """Runs the jobs from :meth:`start` to :meth:`stop`.
 
-    def quiet() -> None:
-        with contextlib.suppress(StoreUnavailableError):
-            turn()
+    Args:
+        jobs: what to do; their names differ.
+    """
 
-    return quiet
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._jobs = {job.name: job for job in jobs}
+        self._supervisor = Supervisor("housekeeping")
+        self._thread: ThreadPoolExecutor | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the jobs."""
+        return list(self._jobs)
+
+    def start(self) -> None:
+        """Begin; the event loop must be running."""
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="housekeeping")
+        for job in self._jobs.values():
+            self._supervisor.spawn(self._repeat(job), job.name)
+
+    async def stop(self, timeout_s: float = 5.0) -> None:
+        """Start no further turn and wait a while for the one in the thread."""
+        await self._supervisor.cancel(timeout_s)
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            thread.shutdown(wait=False, cancel_futures=True)
+            idle = asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
+            _, late = await asyncio.wait([idle], timeout=timeout_s)
+            if late:
+                log.error("the housekeeping thread did not end timeout_s=%s", timeout_s)
+
+    async def _repeat(self, job: Job) -> None:
+        delay_s = job.interval_s() if job.first_s is None else job.first_s
+        while True:
+            await asyncio.sleep(delay_s)
+            try:
+                await self._turn(job)
+            except Exception:
+                log.exception("job failed, retrying at its next run job=%s", job.name)
+            delay_s = job.interval_s()
+
+    async def _turn(self, job: Job) -> None:
+        if not job.blocking:
+            result = job.turn()
+            if isinstance(result, Awaitable):
+                await result
+            return
+        assert self._thread is not None
+        turn = asyncio.get_running_loop().run_in_executor(self._thread, job.turn)
+        _, late = await asyncio.wait([turn], timeout=job.limit_s)
+        if late:
+            log.error("job exceeds its time limit job=%s limit_s=%s", job.name, job.limit_s)
+        await turn
 
 
-def _sync_of_the_rest(parts: Parts) -> Job:
-    """With synchronous flush sends have their own syncs; this is for what nobody waits for."""
-    stored = parts.configuration.view(StoreSettings)
-    return Job(
-        "flush-commit-log",
-        lambda: stored().flush_interval_ms / 1000,
-        parts.store.flush,
-        blocking=True,
-    )
-
-
-def _sweeping(parts: Parts) -> list[Job]:
-    def sweep_clients() -> None:
-        for member in (*parts.consumers.sweep(), *parts.producers.sweep()):
-            member.connection.close()
-
-    return [
-        every(CLIENT_SWEEP_S, sweep_clients, "sweep-clients"),
-        every(CLIENT_SWEEP_S, parts.locks.sweep, "sweep-locks"),
-        every(LOOK_INTERVAL_S, parts.flow.look, "watch-flow"),
-    ]
-
-
-def _counting(parts: Parts) -> list[Job]:
-    return [
-        every(COUNTERS_S, parts.stats.sample, "sample-counters"),
-        every(RATES_S, parts.throughput.sample, "sample-rates"),
-        every(IDLE_COUNTERS_S, parts.stats.drop_idle, "drop-idle-counters"),
-    ]
+def every(
+    interval_s: float, turn: Callable[[], object], name: str, *, first_s: float | None = None
+) -> Job:
+    """A quick job with a fixed interval."""
+    return Job(name, lambda: interval_s, turn, first_s=first_s)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.services.groups import GroupTable
-from cometmq.broker.services.offsets import ConsumerOffsets
-from cometmq.broker.services.topics import TopicTable
+from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.topics.table import TopicTable
 from cometmq.model.topic import TopicConfig
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
@@ -29,7 +29,7 @@ class Tables:
         self.groups = GroupTable(
             lambda: self.settings, self.file("subscriptionGroup"), clock=self.clock
         )
-        self.offsets = ConsumerOffsets(self.file("consumerOffset"), clock=self.clock)
+        self.offsets = OffsetStore(self.file("consumerOffset"), clock=self.clock)
         self.topics.load()
         self.groups.load()
 

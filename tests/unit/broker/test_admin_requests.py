@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.processors import query
-from cometmq.broker.services.progress import time_text
-from cometmq.broker.services.runtime_info import DelayLevelPlace, bytes_text, running_text
+from cometmq.broker.queries import handler
+from cometmq.broker.stats.group_lag import time_text
+from cometmq.broker.stats.runtime_info import DelayLevelOffsets, bytes_text, running_text
 from cometmq.protocol import fastjson
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.hashing import java_hash
@@ -87,7 +87,7 @@ async def test_unique_keys_ignore_the_count(broker: Administered) -> None:
 async def test_answer_stays_within_a_frame(
     broker: Administered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query, "ANSWER_BYTES_MAX", 2500)
+    monkeypatch.setattr(handler, "ANSWER_BYTES_MAX", 2500)
     for _ in range(5):
         broker.put("T", b"x" * 1000, KEYS="k")
     answer = await broker.ask(RequestCode.QUERY_MESSAGE, **by_key("k"))
@@ -98,7 +98,7 @@ async def test_answer_stays_within_a_frame(
 async def test_one_message_is_told_even_if_it_is_large(
     broker: Administered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query, "ANSWER_BYTES_MAX", 10)
+    monkeypatch.setattr(handler, "ANSWER_BYTES_MAX", 10)
     broker.put("T", b"x" * 1000, KEYS="k")
     answer = await broker.ask(RequestCode.QUERY_MESSAGE, **by_key("k"))
 
@@ -375,7 +375,7 @@ async def test_an_unknown_counter_is_code_1(broker: Administered) -> None:
 
 async def test_runtime_info_is_all_text(broker: Administered) -> None:
     broker.put("T", b"x")
-    broker.delay_levels[3] = DelayLevelPlace(1, 4)
+    broker.delay_levels[3] = DelayLevelOffsets(1, 4)
     body = await broker.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO)
 
     table = body["table"]
@@ -387,7 +387,7 @@ async def test_runtime_info_is_all_text(broker: Administered) -> None:
 
 
 async def test_delay_offsets_are_told_by_level(broker: Administered) -> None:
-    broker.delay_levels[2] = DelayLevelPlace(5, 9)
+    broker.delay_levels[2] = DelayLevelOffsets(5, 9)
     answer = await broker.ask(RequestCode.GET_ALL_DELAY_OFFSET)
 
     assert answer.body == (
@@ -576,7 +576,7 @@ async def recorded_situation(broker: Administered) -> None:
     broker.offsets.commit("G", "T", 0, 1)
     broker.stats.got("G", "T", 0, 1, 100)
     for level in (1, 2, 3, 4):
-        broker.delay_levels[level] = DelayLevelPlace(1, 1)
+        broker.delay_levels[level] = DelayLevelOffsets(1, 1)
 
 
 RECORDED: list[tuple[str, dict[str, object]]] = [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.services.attributes import with_changes
+from cometmq.broker.topics.attributes import with_changes
 from cometmq.model.errors import ConfigError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.processors.clean import CleanStore
+from cometmq.broker.storage.handler import StorageHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import check
 from cometmq.store import MessageStore
@@ -40,8 +40,8 @@ async def test_the_log_is_cleaned_of_what_has_expired_whatever_the_hour(
     clock = ManualClock()
     store = filled(tmp_path, clock)
     clock.set_wall(written_ms(tmp_path) + hours * 3_600_000)
-    clean = CleanStore(store)
-    _, client = link({RequestCode.DELETE_EXPIRED_COMMITLOG: clean.log})
+    clean = StorageHandler(store)
+    _, client = link({RequestCode.DELETE_EXPIRED_COMMITLOG: clean.clean_log})
     check(await client.call(RequestCode.DELETE_EXPIRED_COMMITLOG, timeout=60))
 
     assert (store.min_log_offset > 0) == (hours == 2)
@@ -53,8 +53,8 @@ async def test_cleaning_the_queues_keeps_what_the_log_has(tmp_path: Path) -> Non
     clock = ManualClock()
     store = filled(tmp_path, clock)
     clock.set_wall(2**41)
-    clean = CleanStore(store)
-    _, client = link({RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: clean.queues})
+    clean = StorageHandler(store)
+    _, client = link({RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: clean.clean_queues})
     check(await client.call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, timeout=60))
 
     assert store.min_log_offset == 0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker.admin.config_handler import BODY_BYTES_MAX, ConfigHandler
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.processors.config import BODY_BYTES_MAX, BrokerConfig
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
@@ -32,7 +32,7 @@ class Running:
         self.clock = ManualClock()
         self.configuration = Configuration((BrokerSettings, StoreSettings), NAME)
         self.told: list[Mapping[str, str]] = []
-        self.processor = BrokerConfig(
+        self.processor = ConfigHandler(
             self.configuration,
             file=file,
             files=SystemFiles(),

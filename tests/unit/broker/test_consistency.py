@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.services.consistency import LOGGED_TOPICS_MAX, Views
-from cometmq.broker.services.consumers import ConsumerRegistry
-from cometmq.broker.services.subscriptions import Subscription
+from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.clients.subscription_views import LOGGED_TOPICS_MAX, Views
+from cometmq.broker.clients.subscriptions import Subscription
 from cometmq.protocol.bodies import ConsumerConnection, SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Connection

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cometmq.broker.services.delay import TURN_MESSAGES_MAX, DelayedDelivery
-from cometmq.broker.services.delay_levels import DelayLevels
+from cometmq.broker.delay.delivery import TURN_MESSAGES_MAX, ScheduledDelivery
+from cometmq.broker.delay.levels import DelayLevels
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_record, encode_host, iter_records
@@ -32,9 +32,9 @@ class Delayed:
         self.store = open_store(tables.config.parent / "store", tables, delay_levels=LEVELS)
         self.delivery = self._deliver()
 
-    def _deliver(self) -> DelayedDelivery:
+    def _deliver(self) -> ScheduledDelivery:
         # The clock is moved by hand, so the delivery has to look at it more often.
-        delivery = DelayedDelivery(
+        delivery = ScheduledDelivery(
             self.store,
             self.levels,
             self.tables.file("delayOffset"),

@@ -1,6 +1,6 @@
 import pytest
 
-from cometmq.broker.services.delay_levels import DelayLevels
+from cometmq.broker.delay.levels import DelayLevels
 from cometmq.model.errors import ConfigError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.broker.services.flow_control import LOOK_INTERVAL_S, FlowControl, FlowLimits
+from cometmq.broker.sending.flow_control import LOOK_INTERVAL_S, FlowControl, FlowLimits
 from cometmq.model.errors import ResponseError
 from cometmq.system.clock import ManualClock
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.services.groups import PREDEFINED_GROUPS, GroupTable
+from cometmq.broker.groups.table import PREDEFINED_GROUPS, GroupTable
 from cometmq.model.errors import InvalidNameError, StoreError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.store.config_files import JsonFile

@@ -1,4 +1,4 @@
-"""Heartbeats and their relatives, from the bytes of a client to what the broker knows."""
+"""HeartbeatHandler and their relatives, from the bytes of a client to what the broker knows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.processors.heartbeat import Heartbeats
-from cometmq.broker.services.consumers import ConsumerRegistry
-from cometmq.broker.services.notices import ConsumerNotices
-from cometmq.broker.services.producers import ProducerRegistry
+from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.clients.heartbeats import HeartbeatHandler
+from cometmq.broker.clients.notices import ConsumerNotices
+from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import Connection, Request
@@ -27,7 +27,7 @@ class Broker:
         notices = ConsumerNotices(lambda: tables.settings)
         self.consumers = ConsumerRegistry(tables.clock, on_change=notices.group_changed)
         self.producers = ProducerRegistry(tables.clock)
-        beats = Heartbeats(
+        beats = HeartbeatHandler(
             consumers=self.consumers,
             producers=self.producers,
             topics=tables.topics,

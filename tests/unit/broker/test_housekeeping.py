@@ -8,13 +8,8 @@ import threading
 
 import pytest
 
-from cometmq.broker.services.housekeeping import (
-    Flusher,
-    FlushPace,
-    Housekeeping,
-    Job,
-    every,
-)
+from cometmq.broker.jobs import Job, JobRunner, every
+from cometmq.broker.storage.flushing import Flusher, FlushPace
 from cometmq.system.clock import ManualClock
 
 
@@ -43,7 +38,7 @@ class Turns:
 
 
 async def run(job: Job, turns: Turns) -> None:
-    housekeeping = Housekeeping([job])
+    housekeeping = JobRunner([job])
     housekeeping.start()
     await turns.three()
     await housekeeping.stop()
@@ -108,9 +103,9 @@ async def test_a_slow_turn_is_reported_and_not_started_twice() -> None:
 
     job = Job("slow", lambda: 0.001, slow, blocking=True, limit_s=0.01)
     reports = Reports()
-    housekeeping_log = logging.getLogger("cometmq.broker.services.housekeeping")
+    housekeeping_log = logging.getLogger("cometmq.broker.jobs")
     housekeeping_log.addHandler(reports)
-    housekeeping = Housekeeping([job])
+    housekeeping = JobRunner([job])
     housekeeping.start()
     async with asyncio.timeout(60):
         await started.wait()
@@ -133,7 +128,7 @@ async def test_stop_waits_for_the_turn_in_the_thread() -> None:
         release.wait(10)
         ended.append(True)
 
-    housekeeping = Housekeeping([Job("slow", lambda: 0.0, turn, blocking=True)])
+    housekeeping = JobRunner([Job("slow", lambda: 0.0, turn, blocking=True)])
     housekeeping.start()
     async with asyncio.timeout(60):
         await started.wait()

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker.services.delay_levels import DelayLevels
-from cometmq.broker.services.intake import Intake, IntakeRules, Placement
-from cometmq.broker.services.locks import QueueLocks
+from cometmq.broker.clients.queue_locks import QueueLocks
+from cometmq.broker.delay.levels import DelayLevels
+from cometmq.broker.sending.validation import SendRules, SendValidation, Target
 from cometmq.model.errors import ResponseError
 from cometmq.model.flags import SysFlag
 from cometmq.model.queue import MessageQueue
@@ -25,7 +25,7 @@ from support.fake_transport import Wired
 
 from .conftest import Tables
 
-RULES = IntakeRules(
+RULES = SendRules(
     broker_ip="10.0.0.1", cluster="c1", region="r1", trace_on=True, body_bytes_max=1000
 )
 STAMPS = {"CLUSTER": "c1", "MSG_REGION": "r1", "TRACE_ON": "true"}
@@ -66,7 +66,7 @@ class Door:
         self.chances: list[int] = []
         self.connection = Wired().connection
         self.connection.version = 479
-        self.intake = Intake(
+        self.intake = SendValidation(
             RULES,
             tables.topics,
             tables.groups,
@@ -94,22 +94,22 @@ class Door:
 
     def place(
         self, properties: dict[str, str] | str | None = None, *, body: bytes = b"b", **more: Any
-    ) -> Placement:
+    ) -> Target:
         return self.intake.place(header(properties, **more), body, self.connection)
 
     def place_batch(
         self, properties: dict[str, str] | str | None = None, *, body: bytes = b"b", **more: Any
-    ) -> Placement:
+    ) -> Target:
         return self.intake.place_batch(header(properties, **more), body, self.connection)
 
 
-def refusal(place: Callable[..., Placement], *args: Any, **more: Any) -> tuple[int, str]:
+def refusal(place: Callable[..., Target], *args: Any, **more: Any) -> tuple[int, str]:
     with pytest.raises(ResponseError) as refused:
         place(*args, **more)
     return refused.value.code, refused.value.remark
 
 
-def stored(placement: Placement) -> dict[str, str]:
+def stored(placement: Target) -> dict[str, str]:
     return decode_properties(placement.properties)
 
 

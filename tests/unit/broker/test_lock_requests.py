@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.processors.lock import LockQueues
-from cometmq.broker.services.locks import QueueLocks
+from cometmq.broker.clients.queue_locks import LockHandler, QueueLocks
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from support.memory_link import link
@@ -20,7 +19,7 @@ class Client:
 
     def __init__(self, tables: Tables) -> None:
         tables.topic("T", queues=2)
-        locks = LockQueues(QueueLocks(tables.clock), topics=tables.topics, groups=tables.groups)
+        locks = LockHandler(QueueLocks(tables.clock), topics=tables.topics, groups=tables.groups)
         self.connection = link(
             {RequestCode.LOCK_BATCH_MQ: locks.lock, RequestCode.UNLOCK_BATCH_MQ: locks.unlock}
         )[1]

@@ -1,4 +1,4 @@
-from cometmq.broker.services.locks import LOCK_LIFE_MS, QueueLocks
+from cometmq.broker.clients.queue_locks import LOCK_LIFE_MS, QueueLocks
 from cometmq.model.queue import MessageQueue
 from cometmq.system.clock import ManualClock
 

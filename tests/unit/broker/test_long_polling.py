@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.services.long_polling import HeldPull, HeldPulls
+from cometmq.broker.pulling.long_polling import HeldPull, HeldPulls
 
 LONG_MS = 60_000
 

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from cometmq.broker.services.consumers import ConsumerGroup, ConsumerRegistry
-from cometmq.broker.services.members import SILENT_MS_MAX
-from cometmq.broker.services.producers import ProducerRegistry
-from cometmq.broker.services.subscriptions import Subscription
+from cometmq.broker.clients.consumers import ConsumerGroup, ConsumerRegistry
+from cometmq.broker.clients.members import SILENT_MS_MAX
+from cometmq.broker.clients.producers import ProducerRegistry
+from cometmq.broker.clients.subscriptions import Subscription
 from cometmq.protocol.bodies import SubscriptionData
 from cometmq.remoting import Connection
 from cometmq.system.clock import ManualClock

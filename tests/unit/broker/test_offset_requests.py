@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.processors.offset import AHEAD_OF_ALL, GroupOffsets
-from cometmq.broker.processors.queue_bounds import QueueBounds
-from cometmq.broker.processors.reset import ResetOffsets
-from cometmq.broker.services.consumers import ConsumerRegistry
+from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.offsets.handler import AHEAD_OF_ALL, OffsetHandler
+from cometmq.broker.offsets.queue_bounds import QueueBoundsHandler
+from cometmq.broker.offsets.reset import ResetHandler
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import QueryCorrectionOffsetBody, ResetOffsetBody
@@ -34,11 +34,11 @@ class Broker:
         self.consumers = ConsumerRegistry(tables.clock)
         tables.topic("T", queues=2)
         tables.groups.get_or_create("g")
-        offsets = GroupOffsets(
+        offsets = OffsetHandler(
             tables.offsets, store=store, topics=tables.topics, groups=tables.groups
         )
-        bounds = QueueBounds(store, topics=tables.topics)
-        reset = ResetOffsets(
+        bounds = QueueBoundsHandler(store, topics=tables.topics)
+        reset = ResetHandler(
             tables.offsets,
             consumers=self.consumers,
             store=store,

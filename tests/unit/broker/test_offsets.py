@@ -2,23 +2,23 @@ import json
 
 import pytest
 
-from cometmq.broker.services.offsets import COMMITS_PER_VERSION, ConsumerOffsets
+from cometmq.broker.offsets.offset_store import COMMITS_PER_VERSION, OffsetStore
 from cometmq.model.errors import StoreError
 from unit.broker.conftest import Tables
 
 
 @pytest.fixture
-def offsets(tables: Tables) -> ConsumerOffsets:
+def offsets(tables: Tables) -> OffsetStore:
     return tables.offsets
 
 
-def reopened(tables: Tables) -> ConsumerOffsets:
-    again = ConsumerOffsets(tables.file("consumerOffset"), clock=tables.clock)
+def reopened(tables: Tables) -> OffsetStore:
+    again = OffsetStore(tables.file("consumerOffset"), clock=tables.clock)
     again.load()
     return again
 
 
-def test_what_was_committed_comes_back_by_group_topic_and_queue(offsets: ConsumerOffsets) -> None:
+def test_what_was_committed_comes_back_by_group_topic_and_queue(offsets: OffsetStore) -> None:
     offsets.commit("g", "T", 0, 5)
     offsets.commit("g", "T", 1, 6)
     offsets.commit("h", "T", 0, 7)
@@ -29,13 +29,13 @@ def test_what_was_committed_comes_back_by_group_topic_and_queue(offsets: Consume
     assert offsets.committed("g", "U", 0) is None
 
 
-def test_a_smaller_offset_replaces_a_greater_one(offsets: ConsumerOffsets) -> None:
+def test_a_smaller_offset_replaces_a_greater_one(offsets: OffsetStore) -> None:
     offsets.commit("g", "T", 0, 5)
     offsets.commit("g", "T", 0, 2)
     assert offsets.committed("g", "T", 0) == 2
 
 
-def test_a_pending_reset_is_taken_once(offsets: ConsumerOffsets) -> None:
+def test_a_pending_reset_is_taken_once(offsets: OffsetStore) -> None:
     offsets.commit("g", "T", 0, 5)
     offsets.reset("g", "T", 0, 1)
     assert offsets.is_reset_pending("g", "T", 0)
@@ -48,14 +48,14 @@ def test_a_pending_reset_is_taken_once(offsets: ConsumerOffsets) -> None:
     assert offsets.committed("g", "T", 0) == 1
 
 
-def test_cloning_copies_and_does_not_share(offsets: ConsumerOffsets) -> None:
+def test_cloning_copies_and_does_not_share(offsets: OffsetStore) -> None:
     offsets.commit("g", "T", 0, 5)
     offsets.clone("g", "h", "T")
     offsets.commit("g", "T", 0, 9)
     assert offsets.committed("h", "T", 0) == 5
 
 
-def test_groups_and_topics_find_each_other(offsets: ConsumerOffsets) -> None:
+def test_groups_and_topics_find_each_other(offsets: OffsetStore) -> None:
     offsets.commit("g", "T", 0, 5)
     offsets.commit("g", "%RETRY%g", 0, 1)
     offsets.commit("h", "T", 0, 5)
@@ -63,7 +63,7 @@ def test_groups_and_topics_find_each_other(offsets: ConsumerOffsets) -> None:
     assert offsets.groups_of("T") == ["g", "h"]
 
 
-def test_a_forgotten_group_or_topic_leaves_nothing(offsets: ConsumerOffsets) -> None:
+def test_a_forgotten_group_or_topic_leaves_nothing(offsets: OffsetStore) -> None:
     for group in ("g", "h"):
         for topic in ("T", "U"):
             offsets.reset(group, topic, 0, 5)
@@ -76,7 +76,7 @@ def test_a_forgotten_group_or_topic_leaves_nothing(offsets: ConsumerOffsets) -> 
     assert offsets.take_reset("h", "U", 0) == 5
 
 
-def test_offsets_outlive_a_restart(tables: Tables, offsets: ConsumerOffsets) -> None:
+def test_offsets_outlive_a_restart(tables: Tables, offsets: OffsetStore) -> None:
     offsets.commit("g", "T", 0, 5)
     offsets.commit("g", "T", 12, 2**62)
     offsets.persist()
@@ -85,9 +85,7 @@ def test_offsets_outlive_a_restart(tables: Tables, offsets: ConsumerOffsets) -> 
     assert again.version == offsets.version
 
 
-def test_nothing_is_written_when_nothing_has_changed(
-    tables: Tables, offsets: ConsumerOffsets
-) -> None:
+def test_nothing_is_written_when_nothing_has_changed(tables: Tables, offsets: OffsetStore) -> None:
     path = tables.file("consumerOffset").path
     offsets.persist()
     assert not path.exists()
@@ -98,7 +96,7 @@ def test_nothing_is_written_when_nothing_has_changed(
     assert not path.exists()
 
 
-def test_a_failed_write_is_tried_again(tables: Tables, offsets: ConsumerOffsets) -> None:
+def test_a_failed_write_is_tried_again(tables: Tables, offsets: OffsetStore) -> None:
     offsets.commit("g", "T", 0, 5)
     target = tables.config / "consumerOffset.json.tmp"
     target.mkdir()
@@ -109,7 +107,7 @@ def test_a_failed_write_is_tried_again(tables: Tables, offsets: ConsumerOffsets)
     assert reopened(tables).committed("g", "T", 0) == 5
 
 
-def test_the_file_has_the_members_of_the_original(tables: Tables, offsets: ConsumerOffsets) -> None:
+def test_the_file_has_the_members_of_the_original(tables: Tables, offsets: OffsetStore) -> None:
     offsets.commit("g", "T", 0, 5)
     offsets.persist()
     content = json.loads(tables.file("consumerOffset").path.read_bytes())
@@ -131,7 +129,7 @@ def test_a_table_that_makes_no_sense_is_refused(tables: Tables, table: str) -> N
         reopened(tables)
 
 
-def test_the_version_counts_every_few_hundred_commits(offsets: ConsumerOffsets) -> None:
+def test_the_version_counts_every_few_hundred_commits(offsets: OffsetStore) -> None:
     before = offsets.version.counter
     for n in range(COMMITS_PER_VERSION):
         offsets.commit("g", "T", 0, n)

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker.processors.plain_frames import PlainFrames
-from cometmq.broker.processors.plain_pull import PlainPulls
-from cometmq.broker.processors.pull import PullMessages
-from cometmq.broker.services.consumers import ConsumerRegistry
-from cometmq.broker.services.long_polling import HeldPulls
-from cometmq.broker.services.stats import BrokerStats
-from cometmq.broker.services.subscriptions import Subscription
+from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.clients.subscriptions import Subscription
+from cometmq.broker.fast_paths import FastPaths
+from cometmq.broker.pulling.fast_path import PullFastPath
+from cometmq.broker.pulling.handler import PullHandler
+from cometmq.broker.pulling.long_polling import HeldPulls
+from cometmq.broker.stats.counters import BrokerStats
 from cometmq.protocol.bodies import SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
@@ -57,7 +57,7 @@ class Side:
         self.consumers = ConsumerRegistry(tables.clock)
         self.held = HeldPulls(held_max=2)
         self.stats = BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False)
-        self.pulls = PullMessages(
+        self.pulls = PullHandler(
             store=store,
             topics=tables.topics,
             groups=tables.groups,
@@ -68,7 +68,7 @@ class Side:
             stats=self.stats,
         )
         self.handled = 0
-        way = PlainFrames(Nothing(), PlainPulls(self.pulls)) if short else None
+        way = FastPaths(Nothing(), PullFastPath(self.pulls)) if short else None
         codes = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
         self.wired = Wired(dict.fromkeys(codes, self._handle), fast_path=way)
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker.processors.plain_send import PlainSends
-from cometmq.broker.processors.send import SendMessage
-from cometmq.broker.services.delay_levels import DelayLevels
-from cometmq.broker.services.flow_control import FlowControl, FlowLimits
-from cometmq.broker.services.group_commit import GroupCommit
-from cometmq.broker.services.intake import Intake, IntakeRules
-from cometmq.broker.services.stats import BrokerStats
-from cometmq.broker.services.throughput import Throughput
+from cometmq.broker.delay.levels import DelayLevels
+from cometmq.broker.sending.fast_path import SendFastPath
+from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
+from cometmq.broker.sending.group_commit import GroupCommit
+from cometmq.broker.sending.handler import SendHandler
+from cometmq.broker.sending.validation import SendRules, SendValidation
+from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.stats.throughput import Throughput
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
@@ -36,9 +36,7 @@ from support.stores import all_messages, opened, put
 from .conftest import Tables
 
 HOST = encode_host("10.0.0.1", 10911)
-RULES = IntakeRules(
-    broker_ip="10.0.0.1", cluster="c", region="r", trace_on=True, body_bytes_max=2000
-)
+RULES = SendRules(broker_ip="10.0.0.1", cluster="c", region="r", trace_on=True, body_bytes_max=2000)
 FIELDS = {
     "a": "group", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1600000000000",
     "h": "0", "i": "KEYS\x01k\x02UNIQ_KEY\x01u\x02WAIT\x01true\x02", "j": "0", "k": "false",
@@ -61,7 +59,7 @@ class Side:
             index_entries=50_000,
         )
         clock = ManualClock()
-        self.intake = Intake(
+        self.intake = SendValidation(
             RULES,
             tables.topics,
             tables.groups,
@@ -75,7 +73,7 @@ class Side:
         self.flow = FlowControl(lambda: limits, clock=clock)
         self.stats = BrokerStats("c", clock=clock, is_system_topic=tables.topics.is_system)
         self.commit = GroupCommit(self.store) if sync else None
-        self.send = SendMessage(
+        self.send = SendHandler(
             self.store,
             self.intake,
             self.flow,
@@ -85,7 +83,7 @@ class Side:
             store_host=HOST,
         )
         self.handled = 0
-        self.fast_path: FastPath | None = PlainSends(self.send) if short else None
+        self.fast_path: FastPath | None = SendFastPath(self.send) if short else None
         if self.commit is not None:
             put(self.store, b"makes the files", topic="T", queue_id=1)
             self.commit.start()
@@ -353,7 +351,7 @@ async def test_changed_rules_show_in_the_next_answer(both: Both) -> None:
     both.same(frame(java(FIELDS)))
     for side in (both.short, both.long):
         side.intake.change(
-            IntakeRules(broker_ip="10.0.0.1", cluster="c2", region="100%", trace_on=False)
+            SendRules(broker_ip="10.0.0.1", cluster="c2", region="100%", trace_on=False)
         )
     both.same(frame(java(FIELDS)) * 2)
 
@@ -419,6 +417,6 @@ async def test_plain_sends_are_bounded_while_they_wait(synced: Side) -> None:
 async def test_a_frame_over_the_limit_is_left_for_the_connection_to_refuse(both: Both) -> None:
     data = bytearray(frame(java(FIELDS), b"x" * 1500))
     connection = both.short.connect().connection
-    small = PlainSends(both.short.send, frame_bytes_max=1024)
+    small = SendFastPath(both.short.send, frame_bytes_max=1024)
     assert small.take(data, 0, len(data), connection) == 0
-    assert PlainSends(both.short.send).take(data, 0, len(data), connection) == len(data)
+    assert SendFastPath(both.short.send).take(data, 0, len(data), connection) == len(data)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.processors.pull import PullMessages
-from cometmq.broker.services.consumers import ConsumerRegistry
-from cometmq.broker.services.long_polling import HeldPulls
-from cometmq.broker.services.stats import BrokerStats
-from cometmq.broker.services.subscriptions import Subscription
+from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.clients.subscriptions import Subscription
+from cometmq.broker.pulling.handler import PullHandler
+from cometmq.broker.pulling.long_polling import HeldPulls
+from cometmq.broker.stats.counters import BrokerStats
 from cometmq.model.flags import pull_sys_flag
 from cometmq.protocol.bodies import SubscriptionData
 from cometmq.protocol.codes import RequestCode
@@ -39,7 +39,7 @@ class Broker:
         self.held = HeldPulls(held_max=2)
         store.tell_arrivals(self.held.arrived, self.held.awaited)
         self.stats = BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False)
-        pull = PullMessages(
+        pull = PullHandler(
             store=store,
             topics=tables.topics,
             groups=tables.groups,

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Mapping
 
 import pytest
 
-from cometmq.broker.services import relay as relay_module
-from cometmq.broker.services.consumers import ConsumerRegistry
-from cometmq.broker.services.relay import ConsumerRelay
+from cometmq.broker.clients import relay as relay_module
+from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.clients.relay import ConsumerRelay
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command

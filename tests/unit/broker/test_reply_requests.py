@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.processors.reply import SendReply
-from cometmq.broker.services.delay_levels import DelayLevels
-from cometmq.broker.services.intake import Intake, IntakeRules
-from cometmq.broker.services.producers import ProducerRegistry
+from cometmq.broker.clients.producers import ProducerRegistry
+from cometmq.broker.delay.levels import DelayLevels
+from cometmq.broker.sending.reply import ReplyHandler
+from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.properties import decode_properties, encode_properties
@@ -36,10 +36,10 @@ class Broker:
         self.producers = ProducerRegistry(tables.clock)
         self.answer: Response | None = Response()
         self.pushed: list[Command] = []
-        reply = SendReply(
+        reply = ReplyHandler(
             store,
-            Intake(
-                IntakeRules("10.0.0.1", "DefaultCluster", "R", trace_on=True),
+            SendValidation(
+                SendRules("10.0.0.1", "DefaultCluster", "R", trace_on=True),
                 tables.topics,
                 tables.groups,
                 DelayLevels.parse(),

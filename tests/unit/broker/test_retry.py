@@ -1,6 +1,6 @@
 import pytest
 
-from cometmq.broker.services.retry import Retry, plan_retry
+from cometmq.broker.sending.send_back import Retry, plan_retry
 
 
 def plan(properties: dict[str, str], *, times: int = 0, most: int = 16, level: int = 0) -> Retry:

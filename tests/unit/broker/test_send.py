@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.processors.send import SendMessage
-from cometmq.broker.services.delay_levels import DelayLevels
-from cometmq.broker.services.flow_control import FlowControl, FlowLimits
-from cometmq.broker.services.group_commit import GroupCommit
-from cometmq.broker.services.intake import Intake, IntakeRules
-from cometmq.broker.services.stats import BrokerStats
-from cometmq.broker.services.throughput import Throughput
+from cometmq.broker.delay.levels import DelayLevels
+from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
+from cometmq.broker.sending.group_commit import GroupCommit
+from cometmq.broker.sending.handler import SendHandler
+from cometmq.broker.sending.validation import SendRules, SendValidation
+from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.stats.throughput import Throughput
 from cometmq.protocol.batch import encode_batch
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
@@ -62,11 +62,11 @@ class World:
         )
         for queue_id in range(4):
             put(self.store, b"before", topic="T", queue_id=queue_id)  # makes the files
-        self.rules = IntakeRules(
+        self.rules = SendRules(
             broker_ip="10.0.0.1", cluster="c", region=REGION, trace_on=True, body_bytes_max=5000
         )
         tables.topic("T", queues=4)
-        self.intake = Intake(
+        self.intake = SendValidation(
             self.rules,
             tables.topics,
             tables.groups,
@@ -83,7 +83,7 @@ class World:
         self.stats = BrokerStats("c", clock=self.clock, is_system_topic=tables.topics.is_system)
         self.synced = Announced(self.store)
         self.commit = GroupCommit(self.synced, timeout_s=WAIT_S) if sync else None
-        self.send = SendMessage(
+        self.send = SendHandler(
             self.store,
             self.intake,
             self.flow,
@@ -298,9 +298,7 @@ async def test_host_bits_of_the_request_are_not_believed(make: Make) -> None:
 async def test_changed_rules_show_in_the_next_answer(make: Make) -> None:
     world = make()
     world.ask(opaque=1)
-    world.intake.change(
-        IntakeRules(broker_ip="10.0.0.1", cluster="c", region="near", trace_on=False)
-    )
+    world.intake.change(SendRules(broker_ip="10.0.0.1", cluster="c", region="near", trace_on=False))
     world.ask(opaque=2)
     world.ask(b"", opaque=3)
     answers = await world.answers(3)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.processors.send_back import SendBack
-from cometmq.broker.services.delay_levels import DelayLevels
-from cometmq.broker.services.stats import BrokerStats
+from cometmq.broker.delay.levels import DelayLevels
+from cometmq.broker.sending.send_back import SendBackHandler
+from cometmq.broker.stats.counters import BrokerStats
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.message import StoredMessage
 from cometmq.protocol.codes import RequestCode
@@ -32,7 +32,7 @@ class Broker:
         self.store = store
         tables.topic("T")
         self.stats = BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False)
-        back = SendBack(
+        back = SendBackHandler(
             store,
             topics=tables.topics,
             groups=tables.groups,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.broker.services.stats import BrokerStats
+from cometmq.broker.stats.counters import BrokerStats
 from cometmq.system.clock import ManualClock
 
 

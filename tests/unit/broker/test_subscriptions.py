@@ -1,6 +1,6 @@
 import pytest
 
-from cometmq.broker.services.subscriptions import Subscription, matcher_of
+from cometmq.broker.clients.subscriptions import Subscription, matcher_of
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import SubscriptionData
 from cometmq.protocol.hashing import java_hash

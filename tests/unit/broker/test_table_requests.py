@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.processors.groups import GroupRequests
-from cometmq.broker.processors.topics import TopicRequests
-from cometmq.broker.services.groups import GroupTable
-from cometmq.broker.services.offsets import ConsumerOffsets
-from cometmq.broker.services.topics import TopicTable
+from cometmq.broker.groups.handler import GroupHandler
+from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.topics.handler import TopicHandler
+from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import StoreError
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -59,7 +59,7 @@ class Broker:
             JsonFile(config / "subscriptionGroup.json", self.files),
             clock=self.clock,
         )
-        self.offsets = ConsumerOffsets(
+        self.offsets = OffsetStore(
             JsonFile(config / "consumerOffset.json", self.files), clock=self.clock
         )
         self.topics.load()
@@ -68,14 +68,14 @@ class Broker:
         self.processors = self._routes()
 
     def _routes(self) -> dict[int, Any]:
-        topics = TopicRequests(
+        topics = TopicHandler(
             self.topics,
             self.store,
             lambda: self.settings,
             announce=self._announce,
             forget_offsets=self.offsets.forget_topic,
         )
-        groups = GroupRequests(
+        groups = GroupHandler(
             self.groups, lambda: self.settings, forget_offsets=self.offsets.forget_group
         )
         return {

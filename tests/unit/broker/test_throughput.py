@@ -6,8 +6,8 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from cometmq.broker.services.stats import BrokerStats
-from cometmq.broker.services.throughput import Throughput
+from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.stats.throughput import Throughput
 from cometmq.system.clock import ManualClock
 
 BUCKETS = 13

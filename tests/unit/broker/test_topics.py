@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.services.topics import TopicTable
+from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import InvalidNameError, StoreError
 from cometmq.model.topic import Perm, TopicConfig
 from cometmq.store.config_files import JsonFile

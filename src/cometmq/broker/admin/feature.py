@@ -1,0 +1,26 @@
+"""What the broker serves for changes of its settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cometmq.broker.admin.config_handler import ConfigHandler
+from cometmq.protocol.codes import RequestCode
+
+if TYPE_CHECKING:
+    from cometmq.broker.assembly import Endpoint, Parts, Routes
+
+
+def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
+    """The handlers that show and change the settings."""
+    config = ConfigHandler(
+        parts.configuration,
+        file=parts.config_file,
+        files=parts.files,
+        clock=parts.clock,
+        on_change=parts.settings_changed,
+    )
+    return {
+        RequestCode.GET_BROKER_CONFIG: config.show,
+        RequestCode.UPDATE_BROKER_CONFIG: config.update,
+    }

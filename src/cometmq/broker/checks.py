@@ -1,0 +1,90 @@
+"""Checks of names and numbers from the wire, before anything is looked up or created with them.
+
+Refusals have the codes and remarks of RocketMQ. Source: the checks of PullMessageProcessor,
+AbstractSendMessageProcessor, AdminBrokerProcessor and TopicValidator, RocketMQ 4.9 and 5.3.
+RocketMQ does not check client ids.
+"""
+
+from __future__ import annotations
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.model.errors import InvalidNameError, ResponseError
+from cometmq.model.topic import (
+    RETRY_PREFIX,
+    TopicConfig,
+    check_group_name,
+    check_topic_name,
+)
+from cometmq.protocol.codes import ResponseCode
+
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+CLIENT_ID_CHARS_MAX = 1024
+
+
+def check_group(name: str) -> None:
+    """Refuse a group's name that breaks the rules.
+
+    Raises:
+        ResponseError: 29.
+    """
+    try:
+        check_group_name(name)
+    except InvalidNameError as problem:
+        raise ResponseError(ResponseCode.INVALID_PARAMETER, str(problem)) from problem
+
+
+def check_subscribed_topic(name: str) -> None:
+    """Refuse a subscribed topic's name that breaks the rules; a retry topic's follows its group's.
+
+    Raises:
+        ResponseError: 29.
+    """
+    try:
+        if name.startswith(RETRY_PREFIX):
+            check_group_name(name[len(RETRY_PREFIX) :])
+        else:
+            check_topic_name(name)
+    except InvalidNameError as problem:
+        raise ResponseError(ResponseCode.INVALID_PARAMETER, str(problem)) from problem
+
+
+def check_client_id(client_id: str) -> None:
+    """Refuse a client id that is empty, endless or not printable.
+
+    Raises:
+        ResponseError: 29.
+    """
+    if not 0 < len(client_id) <= CLIENT_ID_CHARS_MAX or not client_id.isprintable():
+        raise ResponseError(
+            ResponseCode.INVALID_PARAMETER,
+            f"client id {client_id[:40]!r} of {len(client_id)} characters is illegal, expected "
+            f"1 to {CLIENT_ID_CHARS_MAX} printable ones",
+        )
+
+
+def check_queue(topic: TopicConfig, queue_id: int) -> None:
+    """Refuse a queue that the topic neither reads nor writes.
+
+    Raises:
+        ResponseError: 29.
+    """
+    queues = max(topic.read_queue_nums, topic.write_queue_nums)
+    if not 0 <= queue_id < queues:
+        raise ResponseError(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] has {queues} queues",
+        )
+
+
+def check_is_master(settings: BrokerSettings) -> None:
+    """Refuse a change of topics or groups on a slave, which copies them from its master.
+
+    Raises:
+        ResponseError: 1, this broker is a slave.
+    """
+    if settings.broker_id != 0:
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR,
+            "Can't modify topic or subscription group from slave broker, "
+            "please execute it from master broker.",
+        )

@@ -1,0 +1,1 @@
+"""Clients that are online: heartbeats, groups and members, queue locks, relayed requests."""

@@ -1,0 +1,121 @@
+"""Tells who is online: the members of a consumer group, of a producer group, and all producers.
+
+Source: AdminBrokerProcessor, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeVar
+
+from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.clients.members import Member
+from cometmq.broker.clients.producers import ProducerRegistry
+from cometmq.model.errors import ResponseError
+from cometmq.protocol.bodies import (
+    Connection,
+    ConsumeFromWhere,
+    ConsumerConnection,
+    ConsumeType,
+    MemberSubscription,
+    MessageModel,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
+)
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import (
+    GetConsumerConnectionListRequest,
+    GetProducerConnectionListRequest,
+)
+from cometmq.remoting import Request, Response
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class ConnectionsHandler:
+    """Answers GET_CONSUMER_CONNECTION_LIST (203), its sister for producers (204) and 328.
+
+    Args:
+        consumers: the consumer groups that are online.
+        producers: the producer groups that are online.
+    """
+
+    def __init__(self, consumers: ConsumerRegistry, producers: ProducerRegistry) -> None:
+        self._consumers = consumers
+        self._producers = producers
+
+    def of_consumers(self, request: Request) -> Response:
+        """Answer the members of a consumer group, what it subscribes, and what each of them does.
+
+        The last is ours: RocketMQ's clients pass over it.
+        """
+        name = request.header(GetConsumerConnectionListRequest).consumer_group
+        group = self._consumers.group(name)
+        if group is None:
+            raise ResponseError(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
+            )
+        body = ConsumerConnection(
+            connection_set=[_connection(member) for member in group.members.values()],
+            subscription_table={
+                topic: subscription.data for topic, subscription in group.subscriptions.items()
+            },
+            consume_type=_member(ConsumeType, group.kind),
+            message_model=_member(MessageModel, group.model),
+            consume_from_where=_member(ConsumeFromWhere, group.consume_from),
+            subscriptions_by_client={
+                client_id: {
+                    wanted.topic: MemberSubscription(
+                        sub_string=wanted.expression, expression_type=wanted.kind
+                    )
+                    for wanted in view
+                }
+                for client_id, view in group.views.by_client().items()
+            },
+        )
+        return Response(body=body.encode())
+
+    def of_producers(self, request: Request) -> Response:
+        """Answer the members of a producer group."""
+        name = request.header(GetProducerConnectionListRequest).producer_group
+        members = self._producers.members(name)
+        if not members:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+        body = ProducerConnection(connection_set=[_connection(member) for member in members])
+        return Response(body=body.encode())
+
+    def of_all_producers(self, request: Request) -> Response:
+        """Answer every producer group with its members."""
+        body = ProducerTableInfo(
+            data={
+                group: [_producer(member) for member in members]
+                for group, members in self._producers.groups().items()
+            }
+        )
+        return Response(body=body.encode())
+
+
+def _member(kind: type[E], name: str | None) -> E | None:
+    """A name out of a heartbeat as the enumeration has it; None for what it has not."""
+    return kind[name] if name is not None and name in kind.__members__ else None
+
+
+def _connection(member: Member) -> Connection:
+    return Connection(
+        client_id=member.client_id,
+        client_addr=member.connection.peer_text,
+        language=member.language or "OTHER",
+        version=member.version,
+    )
+
+
+def _producer(member: Member) -> ProducerInfo:
+    return ProducerInfo(
+        client_id=member.client_id,
+        # With the slash that Java puts before an address without a host name.
+        remote_ip=f"/{member.connection.peer_text}",
+        language=member.language or "OTHER",
+        version=member.version,
+        last_update_timestamp=member.seen_ms,
+    )

@@ -1,0 +1,227 @@
+"""Who consumes: the groups that are online, their members and their subscriptions.
+
+group -> kind, model, start position, subscriptions by topic, members by connection
+
+The latest heartbeat decides kind, model, start position and topics of the whole group, as in
+RocketMQ; of two expressions for one topic the one with the greater version stays. Kept in memory
+only and owned by the event loop's thread. Source: ConsumerManager, ConsumerGroupInfo, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from cometmq.broker.clients.members import SILENT_MS_MAX, Member
+from cometmq.broker.clients.subscription_views import Views
+from cometmq.broker.clients.subscriptions import Subscription
+from cometmq.remoting import Connection
+from cometmq.system.clock import Clock
+
+log = logging.getLogger(__name__)
+
+BROADCASTING = "BROADCASTING"
+
+
+class ConsumerGroup:
+    """A group that is online."""
+
+    __slots__ = (
+        "consume_from",
+        "fingerprint",
+        "kind",
+        "members",
+        "model",
+        "name",
+        "subscriptions",
+        "views",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.kind = ""
+        self.model = ""
+        self.consume_from = ""
+        self.fingerprint: int | None = None
+        """Of the last heartbeat in its second form."""
+        self.subscriptions: dict[str, Subscription] = {}
+        self.members: dict[Connection, Member] = {}
+        self.views = Views(name)
+        """What each member subscribes by itself."""
+
+    @property
+    def client_ids(self) -> list[str]:
+        """The members' client ids, each once."""
+        return list(dict.fromkeys(member.client_id for member in self.members.values()))
+
+    def find(self, client_id: str) -> Member | None:
+        """The member with this client id."""
+        return next((m for m in self.members.values() if m.client_id == client_id), None)
+
+    def join(self, connection: Connection, client_id: str, now_ms: int) -> bool:
+        """Add or refresh a member; returns whether it is new."""
+        member = self.members.get(connection)
+        if member is not None and member.client_id == client_id:
+            member.see(now_ms)
+            return False
+        if member is not None:
+            log.error(
+                "connection changed its client id group=%s old=%s new=%s peer=%s",
+                self.name,
+                member.client_id,
+                client_id,
+                connection.peer_text,
+            )
+            self.leave(connection)
+        self.members[connection] = Member(connection, client_id, now_ms)
+        return member is None
+
+    def leave(self, connection: Connection) -> None:
+        """Remove a member; one that is here over another connection too keeps its view."""
+        member = self.members.pop(connection, None)
+        if member is not None and self.find(member.client_id) is None:
+            self.views.forget(member.client_id)
+
+    def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
+        """Take over the subscriptions of a heartbeat; returns whether the set of topics changed."""
+        wanted = {subscription.topic: subscription for subscription in subscriptions}
+        changed = wanted.keys() != self.subscriptions.keys()
+        for topic, new in wanted.items():
+            old = self.subscriptions.get(topic)
+            wanted[topic] = new if old is None or old.version < new.version else old
+        self.subscriptions = wanted
+        return changed
+
+
+class ConsumerRegistry:
+    """The consumer groups that are online.
+
+    Args:
+        clock: tells the time in ms.
+        on_change: called with a group whose members or topics changed, when its members shall know.
+        on_gone: called with the name of a group that lost its last member.
+        silent_ms_max: how long a member may be silent before the sweep removes it.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        on_change: Callable[[ConsumerGroup], None] | None = None,
+        on_gone: Callable[[str], None] | None = None,
+        silent_ms_max: int = SILENT_MS_MAX,
+    ) -> None:
+        self._clock = clock
+        self._on_change = on_change
+        self._on_gone = on_gone
+        self._silent_ms_max = silent_ms_max
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._by_connection: dict[Connection, set[str]] = {}
+
+    def group(self, name: str) -> ConsumerGroup | None:
+        """The group, when it is online."""
+        return self._groups.get(name)
+
+    def groups(self) -> list[ConsumerGroup]:
+        """All groups that are online."""
+        return list(self._groups.values())
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The names of the groups that subscribe the topic now."""
+        return [group.name for group in self._groups.values() if topic in group.subscriptions]
+
+    def client_ids(self, group: str) -> list[str]:
+        """The client ids of a group; empty when it is not online."""
+        found = self._groups.get(group)
+        return [] if found is None else found.client_ids
+
+    def find(self, group: str, client_id: str) -> Member | None:
+        """One member of a group."""
+        found = self._groups.get(group)
+        return None if found is None else found.find(client_id)
+
+    def register(
+        self,
+        connection: Connection,
+        client_id: str,
+        name: str,
+        *,
+        kind: str,
+        model: str,
+        consume_from: str,
+        subscriptions: Iterable[Subscription] | None,
+        notify: bool = True,
+    ) -> bool:
+        """Note a heartbeat of a group's member.
+
+        Args:
+            connection: of the client.
+            client_id: the client's name.
+            name: of the group.
+            kind, model, consume_from: as the heartbeat names them.
+            subscriptions: all of the client's; None leaves the group's as they are.
+            notify: whether the group's members shall hear of changes.
+
+        Returns:
+            Whether members or topics of the group changed.
+        """
+        group = self._groups.setdefault(name, ConsumerGroup(name))
+        changed = group.join(connection, client_id, self._clock.now_ms())
+        self._by_connection.setdefault(connection, set()).add(name)
+        group.kind, group.model, group.consume_from = kind, model, consume_from
+        if subscriptions is not None:
+            wanted = list(subscriptions)
+            group.views.note(client_id, wanted)
+            changed = group.subscribe(wanted) or changed
+        if changed and notify:
+            self._tell(group)
+        return changed
+
+    def unregister(
+        self, connection: Connection, client_id: str, name: str, *, notify: bool = True
+    ) -> None:
+        """Take a client out of a group; a client that never came is no error."""
+        group = self._groups.get(name)
+        if group is None:
+            return
+        for member in list(group.members.values()):
+            if member.connection is connection and member.client_id == client_id:
+                self._remove(group, member.connection, notify=notify)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Take a connection out of all its groups and tell those who stay."""
+        for name in self._by_connection.pop(connection, ()):
+            self._remove(self._groups[name], connection, notify=True)
+
+    def sweep(self) -> list[Member]:
+        """Remove the members that were silent for too long, and close their connections."""
+        limit_ms = self._clock.now_ms() - self._silent_ms_max
+        silent = [
+            member
+            for group in self._groups.values()
+            for member in group.members.values()
+            if member.seen_ms < limit_ms
+        ]
+        for member in silent:
+            log.warning("consumer heartbeat timed out client=%s", member.client_id)
+            self.connection_closed(member.connection)
+            member.connection.close()
+        return silent
+
+    def _remove(self, group: ConsumerGroup, connection: Connection, *, notify: bool) -> None:
+        group.leave(connection)
+        names = self._by_connection.get(connection)
+        if names is not None:
+            names.discard(group.name)
+            if not names:
+                del self._by_connection[connection]
+        if not group.members:
+            del self._groups[group.name]
+            if self._on_gone is not None:
+                self._on_gone(group.name)
+        elif notify:
+            self._tell(group)
+
+    def _tell(self, group: ConsumerGroup) -> None:
+        if self._on_change is not None:
+            self._on_change(group)

@@ -1,0 +1,66 @@
+"""What the broker serves and runs for its clients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cometmq.broker.clients.connections import ConnectionsHandler
+from cometmq.broker.clients.heartbeats import HeartbeatHandler
+from cometmq.broker.clients.queue_locks import LockHandler
+from cometmq.broker.clients.relay import RelayHandler
+from cometmq.broker.jobs import Job, every
+from cometmq.protocol.codes import RequestCode
+
+if TYPE_CHECKING:
+    from cometmq.broker.assembly import Endpoint, Parts, Routes
+
+
+SWEEP_S = 10.0
+
+
+def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
+    """The handlers of heartbeats, members, queue locks and relayed requests."""
+    beats = HeartbeatHandler(
+        consumers=parts.consumers,
+        producers=parts.producers,
+        topics=parts.topics,
+        groups=parts.groups,
+        settings=parts.settings,
+    )
+    locks = LockHandler(parts.locks, topics=parts.topics, groups=parts.groups)
+    connections = ConnectionsHandler(parts.consumers, parts.producers)
+    relay = RelayHandler(
+        parts.relay,
+        consumers=parts.consumers,
+        store=parts.store,
+        topics=parts.topics,
+        groups=parts.groups,
+        broker_name=parts.settings().broker_name,
+    )
+    return {
+        RequestCode.HEART_BEAT: beats.heartbeat,
+        RequestCode.UNREGISTER_CLIENT: beats.unregister,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: beats.consumer_list,
+        RequestCode.CHECK_CLIENT_CONFIG: beats.check_client,
+        RequestCode.LOCK_BATCH_MQ: locks.lock,
+        RequestCode.UNLOCK_BATCH_MQ: locks.unlock,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: connections.of_consumers,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST: connections.of_producers,
+        RequestCode.GET_ALL_PRODUCER_INFO: connections.of_all_producers,
+        RequestCode.GET_CONSUMER_RUNNING_INFO: relay.running_info,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY: relay.consume_directly,
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: relay.consumer_status,
+    }
+
+
+def jobs(parts: Parts) -> list[Job]:
+    """Removal of silent clients and of expired queue locks."""
+
+    def sweep_clients() -> None:
+        parts.consumers.sweep()
+        parts.producers.sweep()
+
+    return [
+        every(SWEEP_S, sweep_clients, "sweep-clients"),
+        every(SWEEP_S, parts.locks.sweep, "sweep-locks"),
+    ]

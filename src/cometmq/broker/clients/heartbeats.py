@@ -1,0 +1,177 @@
+"""Who is there: heartbeats, farewells, the members of a group, and checks of a subscription.
+
+HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG (46).
+A heartbeat is checked as a whole before anything of it is noted. Source: ClientManageProcessor and
+ConsumerManageProcessor, RocketMQ 5.3; the check of every name is ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from cometmq.broker.checks import check_client_id, check_group, check_subscribed_topic
+from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.clients.producers import ProducerRegistry
+from cometmq.broker.clients.subscriptions import Subscription, check_client_subscription
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.topics.table import TopicTable
+from cometmq.model.errors import InvalidNameError, ResponseError
+from cometmq.model.flags import TopicSysFlag
+from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.topic import retry_topic
+from cometmq.protocol.bodies import (
+    CheckClientRequestBody,
+    ConsumerData,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+)
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import (
+    GetConsumerListByGroupRequest,
+    HeartbeatResponse,
+    UnregisterClientRequest,
+)
+from cometmq.remoting import Connection, Request, Response
+
+log = logging.getLogger(__name__)
+
+ACTIVELY = "CONSUME_ACTIVELY"
+CLUSTERING = "CLUSTERING"
+
+
+class HeartbeatHandler:
+    """Notes who is there.
+
+    Args:
+        consumers, producers: where clients are noted.
+        topics, groups: what exists; groups and their retry topics are made here.
+        settings: gives the broker's settings as they are now.
+    """
+
+    def __init__(
+        self,
+        *,
+        consumers: ConsumerRegistry,
+        producers: ProducerRegistry,
+        topics: TopicTable,
+        groups: GroupTable,
+        settings: Callable[[], BrokerSettings],
+    ) -> None:
+        self._consumers = consumers
+        self._producers = producers
+        self._topics = topics
+        self._groups = groups
+        self._settings = settings
+
+    def heartbeat(self, request: Request) -> Response:
+        """Note the client's groups; a changed group tells its members."""
+        data = HeartbeatData.decode(request.body)
+        _check_names(data)
+        wants_all = False
+        for consumer in data.consumer_data_set:
+            if self._register(request.connection, data, consumer):
+                wants_all = True
+        for producer in data.producer_data_set:
+            self._producers.register(request.connection, data.client_id, producer.group_name)
+        is_second_form = data.heartbeat_fingerprint != 0
+        return Response(
+            header=HeartbeatResponse(
+                is_support_heart_beat_v2=True, is_sub_change=wants_all or not is_second_form
+            )
+        )
+
+    def unregister(self, request: Request) -> Response:
+        """Take the client out of the groups it names."""
+        header = request.header(UnregisterClientRequest)
+        if header.producer_group:
+            self._producers.unregister(request.connection, header.client_id, header.producer_group)
+        if header.consumer_group:
+            group = self._groups.get(header.consumer_group)
+            self._consumers.unregister(
+                request.connection,
+                header.client_id,
+                header.consumer_group,
+                notify=group is None or group.notify_consumer_ids_changed_enable,
+            )
+        return Response()
+
+    def consumer_list(self, request: Request) -> Response:
+        """The client ids of a group."""
+        header = request.header(GetConsumerListByGroupRequest)
+        client_ids = self._consumers.client_ids(header.consumer_group)
+        if not client_ids:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}"
+            )
+        body = GetConsumerListByGroupResponseBody(consumer_id_list=client_ids)
+        return Response(body=body.encode())
+
+    def check_client(self, request: Request) -> Response:
+        """Whether a subscription can be served."""
+        body = CheckClientRequestBody.decode(request.body)
+        check_client_subscription(body.subscription_data, self._settings().enable_property_filter)
+        return Response()
+
+    def _register(
+        self, connection: Connection, data: HeartbeatData, consumer: ConsumerData
+    ) -> bool:
+        """Note one group; returns whether the client shall send its subscriptions in full."""
+        name = consumer.group_name
+        config = self._groups.get_or_create(name)
+        if config is None or self._is_refused(consumer):
+            return False
+        self._make_retry_topic(config, consumer)
+        wants_all = self._changed_its_mind(data, name)
+        subscriptions = None
+        if not data.without_sub:
+            subscriptions = [Subscription(entry) for entry in consumer.subscription_data_set]
+        self._consumers.register(
+            connection,
+            data.client_id,
+            name,
+            kind=consumer.consume_type or "",
+            model=consumer.message_model or "",
+            consume_from=consumer.consume_from_where or "",
+            subscriptions=subscriptions,
+            notify=config.notify_consumer_ids_changed_enable,
+        )
+        group = self._consumers.group(name)
+        if group is not None and data.heartbeat_fingerprint != 0:
+            group.fingerprint = data.heartbeat_fingerprint
+        return wants_all
+
+    def _changed_its_mind(self, data: HeartbeatData, name: str) -> bool:
+        group = self._consumers.group(name)
+        if group is None or not group.subscriptions:
+            return data.without_sub
+        known = group.fingerprint
+        return known is not None and known != data.heartbeat_fingerprint
+
+    def _is_refused(self, consumer: ConsumerData) -> bool:
+        return (
+            self._settings().reject_pull_consumer_enable
+            and consumer.consume_type == ACTIVELY
+            and consumer.message_model == CLUSTERING
+        )
+
+    def _make_retry_topic(self, config: SubscriptionGroupConfig, consumer: ConsumerData) -> None:
+        name = retry_topic(consumer.group_name)
+        if config.retry_queue_nums <= 0 or self._topics.get(name) is not None:
+            return
+        sys_flag = TopicSysFlag.UNIT_SUB if consumer.unit_mode else 0
+        try:
+            self._topics.create_internal(name, config.retry_queue_nums, sys_flag=sys_flag)
+        except InvalidNameError as problem:
+            log.warning("cannot create the retry topic group=%s: %s", consumer.group_name, problem)
+
+
+def _check_names(data: HeartbeatData) -> None:
+    check_client_id(data.client_id)
+    for producer in data.producer_data_set:
+        check_group(producer.group_name)
+    for consumer in data.consumer_data_set:
+        check_group(consumer.group_name)
+        for subscription in consumer.subscription_data_set:
+            check_subscribed_topic(subscription.topic)

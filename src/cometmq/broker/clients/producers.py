@@ -1,0 +1,98 @@
+"""Who produces: the groups that are online, their members, and clients by their id.
+
+group -> connection -> member ;  client id -> connection (for replies)
+
+Kept in memory only and owned by the event loop's thread. Source: ProducerManager, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from cometmq.broker.clients.members import SILENT_MS_MAX, Member
+from cometmq.remoting import Connection
+from cometmq.system.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+class ProducerRegistry:
+    """The producer groups that are online.
+
+    Args:
+        clock: tells the time in ms.
+        silent_ms_max: how long a member may be silent before the sweep removes it.
+    """
+
+    def __init__(self, clock: Clock, *, silent_ms_max: int = SILENT_MS_MAX) -> None:
+        self._clock = clock
+        self._silent_ms_max = silent_ms_max
+        self._groups: dict[str, dict[Connection, Member]] = {}
+        self._by_connection: dict[Connection, set[str]] = {}
+        self._by_client: dict[str, Connection] = {}
+        self._clients: dict[Connection, set[str]] = {}
+
+    def register(self, connection: Connection, client_id: str, group: str) -> None:
+        """Note a heartbeat of a group's member."""
+        members = self._groups.setdefault(group, {})
+        member = members.get(connection)
+        if member is None or member.client_id != client_id:
+            members[connection] = Member(connection, client_id, self._clock.now_ms())
+        else:
+            member.see(self._clock.now_ms())
+        self._by_connection.setdefault(connection, set()).add(group)
+        self._by_client[client_id] = connection
+        self._clients.setdefault(connection, set()).add(client_id)
+
+    def unregister(self, connection: Connection, client_id: str, group: str) -> None:
+        """Take a client out of a group; a client that never came is no error."""
+        member = self._groups.get(group, {}).get(connection)
+        if member is not None and member.client_id == client_id:
+            self._remove(group, connection)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Take a connection out of all its groups."""
+        for group in list(self._by_connection.get(connection, ())):
+            self._remove(group, connection)
+
+    def members(self, group: str) -> list[Member]:
+        """The members of a group; empty when it is not online."""
+        return list(self._groups.get(group, {}).values())
+
+    def groups(self) -> dict[str, list[Member]]:
+        """All groups that are online, with their members."""
+        return {group: list(members.values()) for group, members in self._groups.items()}
+
+    def connection_of(self, client_id: str) -> Connection | None:
+        """The connection of a client, when it is online as a producer."""
+        return self._by_client.get(client_id)
+
+    def sweep(self) -> list[Member]:
+        """Remove the members that were silent for too long, and close their connections."""
+        limit_ms = self._clock.now_ms() - self._silent_ms_max
+        silent = [
+            member
+            for members in self._groups.values()
+            for member in members.values()
+            if member.seen_ms < limit_ms
+        ]
+        for member in silent:
+            log.warning("producer heartbeat timed out client=%s", member.client_id)
+            self.connection_closed(member.connection)
+            member.connection.close()
+        return silent
+
+    def _remove(self, group: str, connection: Connection) -> None:
+        del self._groups[group][connection]
+        if not self._groups[group]:
+            del self._groups[group]
+        groups = self._by_connection[connection]
+        groups.discard(group)
+        if not groups:
+            del self._by_connection[connection]
+            self._forget_clients(connection)
+
+    def _forget_clients(self, connection: Connection) -> None:
+        for client_id in self._clients.pop(connection, ()):
+            if self._by_client.get(client_id) is connection:
+                del self._by_client[client_id]

@@ -1,0 +1,153 @@
+"""Queue locks: which client of a group may consume a queue in order.
+
+group -> queue (topic, broker, id) -> owner (client id, time of its last renewal)
+
+A lock that was not renewed for 60 s is free again. Locks are kept in memory only: after a restart
+clients lock anew. LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42) change them; queues of topics that
+this broker does not have are never granted.
+
+Source: RebalanceLockManager, AdminBrokerProcessor.lockBatchMQ and unlockBatchMQ, RocketMQ 5.3; only
+queues of existing topics are granted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cometmq.broker.checks import check_client_id
+from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.topics.table import TopicTable
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
+from cometmq.remoting import Request, Response
+from cometmq.system.clock import Clock
+
+LOCK_LIFE_MS = 60_000
+
+
+class _Lock:
+    __slots__ = ("client_id", "renewed_ms")
+
+    def __init__(self, client_id: str, renewed_ms: int) -> None:
+        self.client_id = client_id
+        self.renewed_ms = renewed_ms
+
+
+class QueueLocks:
+    """The queue locks of all groups.
+
+    Args:
+        clock: tells the time in ms.
+        life_ms: how long a lock lives without being renewed.
+    """
+
+    def __init__(self, clock: Clock, *, life_ms: int = LOCK_LIFE_MS) -> None:
+        self._clock = clock
+        self._life_ms = life_ms
+        self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue]
+    ) -> list[MessageQueue]:
+        """Lock or renew what is free, expired or the client's own; returns the queues granted."""
+        now_ms = self._clock.now_ms()
+        held = self._groups.setdefault(group, {})
+        granted = [queue for queue in queues if self._take(held, queue, client_id, now_ms)]
+        if not held:
+            del self._groups[group]
+        return granted
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Free the queues which this client holds; the locks of others stay."""
+        held = self._groups.get(group)
+        if held is None:
+            return
+        for queue in queues:
+            lock = held.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                del held[queue]
+        if not held:
+            del self._groups[group]
+
+    def owner(self, group: str, queue: MessageQueue) -> str | None:
+        """The client that holds the queue now, or None."""
+        lock = self._groups.get(group, {}).get(queue)
+        if lock is None or self._has_expired(lock, self._clock.now_ms()):
+            return None
+        return lock.client_id
+
+    def holds_any(self, group: str) -> bool:
+        """Whether the group holds any lock: it consumes in order."""
+        held = self._groups.get(group)
+        if held is None:
+            return False
+        now_ms = self._clock.now_ms()
+        return any(not self._has_expired(lock, now_ms) for lock in held.values())
+
+    def sweep(self) -> int:
+        """Forget expired locks; returns how many there were."""
+        now_ms = self._clock.now_ms()
+        swept = 0
+        for group, held in list(self._groups.items()):
+            expired = [queue for queue, lock in held.items() if self._has_expired(lock, now_ms)]
+            for queue in expired:
+                del held[queue]
+            if not held:
+                del self._groups[group]
+            swept += len(expired)
+        return swept
+
+    def _take(
+        self, held: dict[MessageQueue, _Lock], queue: MessageQueue, client_id: str, now_ms: int
+    ) -> bool:
+        lock = held.get(queue)
+        if lock is None:
+            held[queue] = _Lock(client_id, now_ms)
+            return True
+        if lock.client_id != client_id and not self._has_expired(lock, now_ms):
+            return False
+        lock.client_id = client_id
+        lock.renewed_ms = now_ms
+        return True
+
+    def _has_expired(self, lock: _Lock, now_ms: int) -> bool:
+        return now_ms - lock.renewed_ms > self._life_ms
+
+
+class LockHandler:
+    """Locks and unlocks queues for clients.
+
+    Args:
+        locks: the table.
+        topics, groups: what exists.
+    """
+
+    def __init__(self, locks: QueueLocks, *, topics: TopicTable, groups: GroupTable) -> None:
+        self._locks = locks
+        self._topics = topics
+        self._groups = groups
+
+    def lock(self, request: Request) -> Response:
+        """Grant what is free, expired or the client's own."""
+        body = self._read(request)
+        queues = dict.fromkeys(self._real(body.mq_set))
+        granted = self._locks.lock(body.consumer_group, body.client_id, queues)
+        return Response(body=LockBatchResponseBody(lock_ok_mq_set=granted).encode())
+
+    def unlock(self, request: Request) -> Response:
+        """Free the client's own locks."""
+        body = self._read(request)
+        self._locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+        return Response()
+
+    def _read(self, request: Request) -> LockBatchRequestBody:
+        body = LockBatchRequestBody.decode(request.body)
+        check_client_id(body.client_id)
+        self._groups.require(body.consumer_group)
+        return body
+
+    def _real(self, queues: Iterable[MessageQueue]) -> Iterable[MessageQueue]:
+        for queue in queues:
+            topic = self._topics.get(queue.topic)
+            if topic is not None and queue.queue_id >= 0:
+                yield queue

@@ -1,0 +1,125 @@
+"""Who in a group subscribes to what, and whether its members agree.
+
+client id -> view := (topic, expression, kind) for each of its topics, without the retry topic
+
+RocketMQ keeps one table per group, in which the last heartbeat wins: members that disagree lose
+messages to each other without a word. Here each member's own view is kept too; one that differs
+from what most others have is logged once, when it changes. Members without topics have no say, and
+the order of tags in an expression does not count. Source: ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from cometmq.broker.clients.subscriptions import Subscription
+from cometmq.model.topic import RETRY_PREFIX
+from cometmq.protocol.subscription import ExpressionError, is_tag_kind, parse_tag_expression
+
+log = logging.getLogger(__name__)
+
+LOGGED_CHARS_MAX = 200
+LOGGED_TOPICS_MAX = 10
+
+
+class Wanted(NamedTuple):
+    """What a member wants of one topic."""
+
+    topic: str
+    expression: str
+    kind: str
+
+    def meaning(self) -> object:
+        """What is compared: of tags the set of them, else the text."""
+        if not is_tag_kind(self.kind):
+            return self.topic, self.kind, self.expression
+        try:
+            return self.topic, parse_tag_expression(self.expression).tags
+        except ExpressionError:
+            return self.topic, self.expression
+
+
+View = tuple[Wanted, ...]
+
+
+class Views:
+    """What each member of one group subscribes.
+
+    Args:
+        group: the group's name.
+    """
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._by_client: dict[str, View] = {}
+        self._shared: Counter[View] = Counter()
+        """Each view, held once, and how many members have it."""
+
+    def note(self, client_id: str, subscriptions: Iterable[Subscription]) -> None:
+        """Take over what a member's heartbeat says, and log what is new and differs from others."""
+        view = _view(subscriptions)
+        if self._by_client.get(client_id) == view:
+            return
+        self.forget(client_id)
+        self._tell(client_id, view)
+        self._shared[view] += 1
+        self._by_client[client_id] = view
+
+    def forget(self, client_id: str) -> None:
+        """A member has left."""
+        view = self._by_client.pop(client_id, None)
+        if view is None:
+            return
+        self._shared[view] -= 1
+        if not self._shared[view]:
+            del self._shared[view]
+
+    def by_client(self) -> dict[str, View]:
+        """Each member's view by client id."""
+        return dict(self._by_client)
+
+    def _tell(self, client_id: str, view: View) -> None:
+        others = next((other for other, _ in self._shared.most_common() if other), ())
+        if not view or not others:
+            return
+        for topic, has, others_have in _differing(view, others):
+            log.warning(
+                "subscription of a member differs from its group "
+                "group=%s member=%s topic=%s has=%s others_have=%s",
+                self._group,
+                client_id,
+                topic,
+                _shown(has),
+                _shown(others_have),
+            )
+
+
+def _view(subscriptions: Iterable[Subscription]) -> View:
+    return tuple(
+        sorted(
+            Wanted(s.topic, s.data.sub_string or "*", s.data.expression_type or "TAG")
+            for s in subscriptions
+            if not s.topic.startswith(RETRY_PREFIX)
+        )
+    )
+
+
+def _differing(one: View, other: View) -> Iterator[tuple[str, Wanted | None, Wanted | None]]:
+    ours, theirs = ({wanted.topic: wanted for wanted in view} for view in (one, other))
+    differing = [
+        (topic, ours.get(topic), theirs.get(topic))
+        for topic in sorted(ours.keys() | theirs.keys())
+        if _meaning(ours.get(topic)) != _meaning(theirs.get(topic))
+    ]
+    yield from differing[:LOGGED_TOPICS_MAX]
+
+
+def _meaning(wanted: Wanted | None) -> object:
+    return None if wanted is None else wanted.meaning()
+
+
+def _shown(wanted: Wanted | None) -> str:
+    return "nothing" if wanted is None else repr(wanted.expression[:LOGGED_CHARS_MAX])

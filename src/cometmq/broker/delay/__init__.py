@@ -1,0 +1,1 @@
+"""Messages with a delay level: where they are scheduled and when they are delivered."""

@@ -1,0 +1,259 @@
+"""Delivers delayed messages: each goes from where it is parked to where it was sent, when due.
+
+Every level has its queue in ``SCHEDULE_TOPIC_XXXX``, ordered by due time, whose entries hold that
+time in place of the tag code; the level's offset says how many were delivered. An offset moves on
+only after the store has taken the message, and is kept in config/delayOffset.json over restarts.
+
+One timer per level waits for the level's next message; it looks again at least once a second, for
+the wall clock may jump. Owned by the event loop's thread. The delivered record keeps the parked
+one's properties, DELAY, REAL_TOPIC and REAL_QID included, and its store host.
+
+Source: ScheduleMessageService, RocketMQ 5.3; timers in place of polling are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from cometmq.broker.checks import check_subscribed_topic
+from cometmq.broker.delay.levels import DelayLevels
+from cometmq.broker.offsets.offset_store import Numbers, read_numbers, read_version
+from cometmq.model import property_names
+from cometmq.model.errors import CometError, InvalidMessageError, StoreError
+from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC
+from cometmq.protocol.bodies import DataVersion
+from cometmq.protocol.properties import decode_properties
+from cometmq.protocol.record import RecordParts, split_record
+from cometmq.store import MessageStore
+from cometmq.store.config_files import JsonFile
+from cometmq.system.clock import Clock
+
+log = logging.getLogger(__name__)
+
+_QUEUE_ID = re.compile(r"[0-9]{1,9}")
+
+TURN_MESSAGES_MAX = 128
+"""Messages delivered in one turn of the event loop, per level."""
+LOOK_AGAIN_S = 1.0
+STORE_BUSY_S = 0.1
+FAILURE_S = 10.0
+
+
+class ScheduledDelivery:
+    """The delivery of delayed messages.
+
+    Args:
+        store: where they are parked, and where they go.
+        levels: the delay levels.
+        file: delayOffset.json.
+        clock: tells when a message is due.
+        look_again_s: how long to trust the clock for at most.
+        store_busy_s: how long to wait while the store takes nothing.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        levels: DelayLevels,
+        file: JsonFile,
+        *,
+        clock: Clock,
+        look_again_s: float = LOOK_AGAIN_S,
+        store_busy_s: float = STORE_BUSY_S,
+    ) -> None:
+        self._store = store
+        self._levels = levels
+        self._file = file
+        self._clock = clock
+        self._look_again_s = look_again_s
+        self._store_busy_s = store_busy_s
+        self._offsets: Numbers = {}
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._store_waits: set[int] = set()
+        """Levels that the store takes nothing from now; each was logged once."""
+        self._changed = False
+        self._running = False
+        self._saving = threading.Lock()
+        self.version: DataVersion = DataVersion(timestamp=clock.now_ms())
+        """Version of the table of offsets."""
+        self.on_delivery: Callable[[str, int, int], None] | None = None
+        """Told topic, queue and size of every message that was delivered."""
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the offsets, and move those that left their queue to its nearer end.
+
+        Raises:
+            StoreError: file and backup cannot be read.
+        """
+        content = self._file.load()
+        if content is not None:
+            self._offsets = read_numbers(content.get("offsetTable") or {}, self._file)
+            self.version = read_version(content, self._file) or self.version
+        for level, offset in self._offsets.items():
+            low, high = self._store.bounds(DELAY_TOPIC, level - 1)
+            self._offsets[level] = min(max(offset, low), high)
+
+    def start(self) -> None:
+        """Deliver what is due and from now on; the event loop must be running."""
+        self._running = True
+        for level in range(1, self._levels.highest + 1):
+            self._look_again(level, 0.0)
+
+    def stop(self) -> None:
+        """Deliver nothing from now on; the offsets still have to be persisted."""
+        self._running = False
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def persist(self) -> None:
+        """Write the offsets, unless nothing has changed since; returns when they are on the disk.
+
+        The delivered messages go to the disk first, so that no power cut loses one which counts
+        as delivered. It waits for the disk and may be called from any thread, before the store is
+        closed.
+
+        Raises:
+            StoreError: the disk refused; the next call tries again.
+        """
+        with self._saving:
+            if not self._changed:
+                return
+            self._changed = False
+            self.version = self.version.next(self._clock.now_ms())
+            content = self._content()
+            try:
+                self._store.flush()
+                self._file.save(content)
+            except StoreError:
+                self._changed = True
+                raise
+
+    # --- what is known ------------------------------------------------------------------------
+
+    def offsets(self) -> Numbers:
+        """How many messages each level has delivered, as offsets into its queue."""
+        return dict(self._offsets)
+
+    def progress(self) -> dict[int, tuple[int, int]]:
+        """For each level that was used: its offset and the end of its queue."""
+        return {
+            level: (offset, self._store.bounds(DELAY_TOPIC, level - 1)[1])
+            for level, offset in sorted(self._offsets.items())
+        }
+
+    def arrived(self, queue_id: int) -> None:
+        """Note that a message was parked in a queue of the delay topic."""
+        level = queue_id + 1
+        if self._running and level not in self._timers and level <= self._levels.highest:
+            self._look_again(level, 0.0)
+
+    # --- delivering ---------------------------------------------------------------------------
+
+    def _look_again(self, level: int, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timers[level] = loop.call_later(seconds, self._turn, level)
+
+    def _turn(self, level: int) -> None:
+        # An edge: whatever goes wrong with one level, it and the others must go on.
+        del self._timers[level]
+        try:
+            wait_s = self._deliver_due(level)
+            self._store_waits.discard(level)
+        except StoreError as problem:
+            wait_s = self._store_busy_s
+            if level not in self._store_waits:
+                self._store_waits.add(level)
+                log.warning(
+                    "scheduled delivery waits for the store level=%d error=%s", level, problem
+                )
+        except Exception:
+            log.exception("scheduled delivery failed, retrying level=%d", level)
+            wait_s = FAILURE_S
+        if wait_s is not None and self._running:
+            self._look_again(level, wait_s)
+
+    def _deliver_due(self, level: int) -> float | None:
+        """Deliver what is due; returns the seconds until the next look, None for an empty queue."""
+        offset = self._offset(level)
+        units = self._store.consume_queue_units(DELAY_TOPIC, level - 1, offset, TURN_MESSAGES_MAX)
+        if not units:
+            return None
+        latest_ms = self._clock.now_ms() + self._levels.delay_ms(level)
+        for log_offset, size_bytes, due_ms in units:
+            now_ms = self._clock.now_ms()
+            # Due later than the level allows: the level was changed or the clock set back.
+            if now_ms < due_ms <= latest_ms:
+                return min((due_ms - now_ms) / 1000, self._look_again_s)
+            self._deliver(log_offset, size_bytes)
+            offset += 1
+            self._offsets[level] = offset
+            self._changed = True
+        return 0.0
+
+    def _offset(self, level: int) -> int:
+        low, high = self._store.bounds(DELAY_TOPIC, level - 1)
+        known = self._offsets.get(level, 0)
+        offset = min(max(known, low), high)
+        if offset != known:
+            log.warning(
+                "corrected the schedule offset level=%d from=%d to=%d", level, known, offset
+            )
+            self._offsets[level] = offset
+        return offset
+
+    def _deliver(self, log_offset: int, size_bytes: int) -> None:
+        """Store one message where it was sent; one that cannot be read or stored ever is left out.
+
+        Raises:
+            StoreError: the store does not take it now.
+        """
+        data = self._store.record_at(log_offset, size_bytes)
+        if data is None:
+            log.warning(
+                "skipped a scheduled message: its record is missing physical_offset=%d", log_offset
+            )
+            return
+        try:
+            self._store_again(split_record(data))
+        except StoreError:
+            raise
+        except CometError as problem:
+            log.error(
+                "skipped a scheduled message physical_offset=%d error=%s", log_offset, problem
+            )
+
+    def _store_again(self, record: RecordParts) -> None:
+        properties = decode_properties(record.properties)
+        topic = properties.get(property_names.REAL_TOPIC, "")
+        queue_text = properties.get(property_names.REAL_QID, "")
+        check_subscribed_topic(topic)
+        if _QUEUE_ID.fullmatch(queue_text) is None or topic in (HALF_TOPIC, DELAY_TOPIC):
+            raise InvalidMessageError(
+                f"expected a target topic and queue, met topic {topic!r}, queue {queue_text[:80]!r}"
+            )
+        stored = self._store.append(
+            topic,
+            int(queue_text),
+            record.body,
+            record.properties,
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            born_time_ms=record.born_time_ms,
+            born_host=record.born_host,
+            store_host=record.store_host,
+            reconsume_times=record.reconsume_times,
+            prepared_offset=record.prepared_offset,
+        )
+        if self.on_delivery is not None:
+            self.on_delivery(topic, int(queue_text), stored.size_bytes)
+
+    def _content(self) -> dict[str, Any]:
+        return {"dataVersion": self.version, "offsetTable": dict(self._offsets)}

@@ -1,0 +1,29 @@
+"""What the broker serves for consumer groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cometmq.broker.groups.handler import GroupHandler
+from cometmq.protocol.codes import RequestCode
+
+if TYPE_CHECKING:
+    from cometmq.broker.assembly import Endpoint, Parts, Routes
+
+
+def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
+    """The handlers that create, change, show and delete groups."""
+    groups = GroupHandler(
+        parts.groups,
+        parts.settings,
+        forget_offsets=parts.offsets.forget_group,
+        forget_statistics=parts.stats.forget_group,
+    )
+    return {
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: groups.put,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: groups.put_list,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP: groups.delete,
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: groups.show,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.show_all,
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: groups.forbid,
+    }

@@ -1,0 +1,58 @@
+"""What the broker serves and runs for committed offsets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cometmq.broker.jobs import Job
+from cometmq.broker.offsets.handler import OffsetHandler
+from cometmq.broker.offsets.queue_bounds import QueueBoundsHandler
+from cometmq.broker.offsets.reset import ResetHandler
+from cometmq.protocol.codes import RequestCode
+
+if TYPE_CHECKING:
+    from cometmq.broker.assembly import Endpoint, Parts, Routes
+
+
+FIRST_PERSIST_S = 10.0
+
+
+def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
+    """The handlers of committed offsets, resets and the bounds of queues."""
+    offsets = OffsetHandler(
+        parts.offsets, store=parts.store, topics=parts.topics, groups=parts.groups
+    )
+    bounds = QueueBoundsHandler(parts.store, topics=parts.topics)
+    reset = ResetHandler(
+        parts.offsets,
+        consumers=parts.consumers,
+        store=parts.store,
+        topics=parts.topics,
+        groups=parts.groups,
+        settings=parts.settings,
+    )
+    return {
+        RequestCode.QUERY_CONSUMER_OFFSET: offsets.query,
+        RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update,
+        RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.all,
+        RequestCode.CLONE_GROUP_OFFSET: offsets.clone,
+        RequestCode.QUERY_CORRECTION_OFFSET: offsets.correction,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: bounds.search,
+        RequestCode.GET_MAX_OFFSET: bounds.max_offset,
+        RequestCode.GET_MIN_OFFSET: bounds.min_offset,
+        RequestCode.GET_EARLIEST_MSG_STORETIME: bounds.earliest_time,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset.reset,
+    }
+
+
+def jobs(parts: Parts) -> list[Job]:
+    """The write of committed offsets to their file."""
+    return [
+        Job(
+            "persist-consumer-offsets",
+            lambda: parts.settings().flush_consumer_offset_interval_ms / 1000,
+            parts.offsets.persist,
+            first_s=FIRST_PERSIST_S,
+            blocking=True,
+        )
+    ]

@@ -1,0 +1,150 @@
+"""How far groups have consumed: asking, committing, cloning, comparing.
+
+QUERY_CONSUMER_OFFSET (14), UPDATE_CONSUMER_OFFSET (15), GET_ALL_CONSUMER_OFFSET (43),
+QUERY_CORRECTION_OFFSET (308), CLONE_GROUP_OFFSET (314). Source: ConsumerManageProcessor and
+AdminBrokerProcessor, RocketMQ 5.3; that a queue must exist to be committed is ours, and bounds the
+table.
+"""
+
+from __future__ import annotations
+
+from cometmq.broker.checks import check_group, check_queue
+from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.topics.table import TopicTable
+from cometmq.model.errors import ResponseError
+from cometmq.protocol.bodies import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import (
+    CloneGroupOffsetRequest,
+    QueryConsumerOffsetRequest,
+    QueryConsumerOffsetResponse,
+    QueryCorrectionOffsetRequest,
+    UpdateConsumerOffsetRequest,
+)
+from cometmq.remoting import Request, Response
+from cometmq.store import GetStatus, MessageStore
+
+AHEAD_OF_ALL = 2**63 - 1
+
+
+class OffsetHandler:
+    """Asks for and notes how far groups have consumed.
+
+    Args:
+        offsets: the table.
+        store: tells whether a queue is young.
+        topics, groups: what exists.
+    """
+
+    def __init__(
+        self,
+        offsets: OffsetStore,
+        *,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+    ) -> None:
+        self._offsets = offsets
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+
+    def query(self, request: Request) -> Response:
+        """Where a group stands in a queue."""
+        header = request.header(QueryConsumerOffsetRequest)
+        offset = self._offsets.committed(header.consumer_group, header.topic, header.queue_id)
+        if offset is None:
+            offset = self._first_offset(header)
+        return Response(header=QueryConsumerOffsetResponse(offset=offset))
+
+    def update(self, request: Request) -> Response:
+        """Note where a group stands; while a reset waits for its pull, nothing is noted."""
+        header = request.header(UpdateConsumerOffsetRequest)
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        if self._groups.get(group) is None:
+            raise ResponseError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!"
+            )
+        config = self._topics.get(topic)
+        if config is None:
+            raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        check_queue(config, queue_id)
+        if header.commit_offset < 0:
+            raise ResponseError(
+                ResponseCode.INVALID_PARAMETER,
+                f"Offset is {header.commit_offset}, expected 0 or more, topic is {topic}",
+            )
+        if self._offsets.is_reset_pending(group, topic, queue_id):
+            return Response(remark="Offset has been previously reset")
+        self._offsets.commit(group, topic, queue_id, header.commit_offset)
+        return Response()
+
+    def all(self, request: Request) -> Response:
+        """The whole table."""
+        table = ConsumerOffsetSerializeWrapper(
+            offset_table=self._offsets.table(),
+            data_version=self._offsets.version,
+            group_topic_map=self._offsets.groups_and_topics(),
+        )
+        return Response(body=table.encode())
+
+    def clone(self, request: Request) -> Response:
+        """Let one group stand in a topic where another one stands."""
+        header = request.header(CloneGroupOffsetRequest)
+        check_group(header.dest_group)
+        topics = [header.topic] if header.topic else self._offsets.topics_of(header.src_group)
+        for topic in topics:
+            self._offsets.clone(header.src_group, header.dest_group, topic)
+        return Response()
+
+    def correction(self, request: Request) -> Response:
+        """Up to where other groups have consumed a topic, queue by queue.
+
+        Where the compared group is ahead of that, the answer is the greatest offset there can be.
+        """
+        header = request.header(QueryCorrectionOffsetRequest)
+        left_out = set((header.filter_groups or "").split(","))
+        slowest = self._slowest(header.topic, left_out)
+        compared = self._offsets.of(header.compare_group, header.topic)
+        offsets = {
+            queue_id: AHEAD_OF_ALL if compared.get(queue_id, -1) > offset else offset
+            for queue_id, offset in slowest.items()
+        }
+        return Response(body=QueryCorrectionOffsetBody(correction_offsets=offsets).encode())
+
+    def _first_offset(self, header: QueryConsumerOffsetRequest) -> int:
+        """0 for a new group on a young queue; else its client decides where to begin."""
+        if header.set_zero_if_not_found is False:
+            raise ResponseError(
+                ResponseCode.QUERY_NOT_FOUND,
+                "Not found, do not set to zero, maybe this group boot first",
+            )
+        if not self._is_young(header.topic, header.queue_id):
+            raise ResponseError(
+                ResponseCode.QUERY_NOT_FOUND,
+                "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+            )
+        return 0
+
+    def _is_young(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue is empty, or still begins with message 0 and that is in memory."""
+        config = self._topics.get(topic)
+        if config is None or not 0 <= queue_id < config.read_queue_nums:
+            return False
+        low, high = self._store.bounds(topic, queue_id)
+        if low > 0 or high <= 0:
+            return low <= 0
+        first = self._store.get(topic, queue_id, 0, 1)
+        return first.status is GetStatus.FOUND and not first.suggest_slave
+
+    def _slowest(self, topic: str, left_out: set[str]) -> dict[int, int]:
+        slowest: dict[int, int] = {}
+        for group in self._offsets.groups_of(topic):
+            if group in left_out:
+                continue
+            for queue_id, offset in self._offsets.of(group, topic).items():
+                low, _ = self._store.bounds(topic, queue_id)
+                if offset >= low:
+                    slowest[queue_id] = min(offset, slowest.get(queue_id, offset))
+        return slowest

@@ -1,0 +1,240 @@
+"""Consumer offsets: how far each group has consumed each queue, kept over restarts.
+
+offsets := topic@group -> queue id -> QueueOffset        (config/consumerOffset.json)
+resets  := the same shape, what an administrator has set and a pull must still tell (memory only)
+pulled  := the same shape, up to where a group was handed messages (memory only)
+
+Owned by the event loop's thread; only writing the file may happen in another one.
+Source: ConsumerOffsetManager, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from cometmq.model.errors import StoreError
+from cometmq.protocol.bodies import DataVersion
+from cometmq.store.config_files import JsonFile
+from cometmq.system.clock import Clock
+
+COMMITS_PER_VERSION = 500
+
+Numbers = dict[int, int]
+
+
+class OffsetStore:
+    """The offsets of all groups.
+
+    Args:
+        file: consumerOffset.json.
+        clock: stamps the table's version.
+    """
+
+    def __init__(self, file: JsonFile, *, clock: Clock) -> None:
+        self._file = file
+        self._clock = clock
+        self._table: dict[str, Numbers] = {}
+        self._resets: dict[str, Numbers] = {}
+        self._pulled: dict[str, Numbers] = {}
+        self._commits = 0
+        self._changed = False
+        self._saving = threading.Lock()
+        self.version: DataVersion = DataVersion(timestamp=clock.now_ms())
+        """Version of the table."""
+        self.has_resets = False
+        """Whether any reset waits for its pull."""
+
+    # --- one queue ----------------------------------------------------------------------------
+
+    def committed(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The offset a group has committed, or a reset that is pending; None for neither."""
+        key = f"{topic}@{group}"
+        if self.has_resets:
+            pending = self._resets.get(key, {}).get(queue_id)
+            if pending is not None:
+                return pending
+        numbers = self._table.get(key)
+        return None if numbers is None else numbers.get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note how far a group has consumed; a smaller offset than before is fine."""
+        key = f"{topic}@{group}"
+        numbers = self._table.get(key)
+        if numbers is None:
+            numbers = self._table[key] = {}
+        numbers[queue_id] = offset
+        self._changed = True
+        self._commits += 1
+        if self._commits % COMMITS_PER_VERSION == 0:
+            self.version = self.version.next(self._clock.now_ms())
+
+    def note_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note up to where a group was handed messages."""
+        key = f"{topic}@{group}"
+        numbers = self._pulled.get(key)
+        if numbers is None:
+            numbers = self._pulled[key] = {}
+        numbers[queue_id] = offset
+
+    def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Up to where a group was handed messages since the start."""
+        return self._pulled.get(f"{topic}@{group}", {}).get(queue_id)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set a group's offset so that its next pull is told and commits until then are void."""
+        self._resets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+        self.has_resets = True
+        self.commit(group, topic, queue_id, offset)
+
+    def is_reset_pending(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a reset waits for the group's next pull."""
+        return self.has_resets and queue_id in self._resets.get(f"{topic}@{group}", ())
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Take the pending reset, which is none from now on."""
+        key = f"{topic}@{group}"
+        numbers = self._resets.get(key)
+        if numbers is None:
+            return None
+        offset = numbers.pop(queue_id, None)
+        if not numbers:
+            del self._resets[key]
+            self.has_resets = bool(self._resets)
+        return offset
+
+    # --- groups and topics --------------------------------------------------------------------
+
+    def table(self) -> dict[str, Numbers]:
+        """A copy of all offsets, under ``topic@group``; may be taken from any thread."""
+        return {key: dict(numbers) for key, numbers in list(self._table.items())}
+
+    def of(self, group: str, topic: str) -> Numbers:
+        """A copy of a group's offsets in a topic, by queue; empty for none."""
+        return dict(self._table.get(f"{topic}@{group}", ()))
+
+    def topics_of(self, group: str) -> list[str]:
+        """The topics in which a group has offsets."""
+        ending = f"@{group}"
+        return [key[: -len(ending)] for key in self._table if key.endswith(ending)]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have offsets in a topic."""
+        start = f"{topic}@"
+        return [key[len(start) :] for key in self._table if key.startswith(start)]
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """Let one group stand in a topic where another one stands."""
+        numbers = self._table.get(f"{topic}@{source}")
+        if numbers is not None:
+            self._table[f"{topic}@{target}"] = dict(numbers)
+            self._note_change()
+
+    def forget_group(self, group: str) -> None:
+        """Drop all that is known of a group."""
+        self._forget([key for key in self._keys() if key.endswith(f"@{group}")])
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop all that is known of a topic."""
+        self._forget([key for key in self._keys() if key.startswith(f"{topic}@")])
+
+    # --- the file -----------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the file; what it holds replaces what is known.
+
+        Raises:
+            StoreError: file and backup cannot be read.
+        """
+        content = self._file.load()
+        if content is not None:
+            self._table = _table_of(content, self._file)
+            self.version = read_version(content, self._file) or self.version
+
+    def persist(self) -> None:
+        """Write the file, unless nothing has changed since; returns when it is on the disk.
+
+        It waits for the disk and may be called from any thread.
+
+        Raises:
+            StoreError: the disk refused; the next call tries again.
+        """
+        with self._saving:
+            if not self._changed:
+                return
+            self._changed = False
+            try:
+                self._file.save(self._content())
+            except StoreError:
+                self._changed = True
+                raise
+
+    def groups_and_topics(self) -> dict[str, list[str]]:
+        """The topics in which each group has offsets."""
+        topics: dict[str, list[str]] = {}
+        for key in list(self._table):
+            topic, _, group = key.partition("@")
+            topics.setdefault(group, []).append(topic)
+        return topics
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "dataVersion": self.version,
+            "groupTopicMap": self.groups_and_topics(),
+            "offsetTable": self.table(),
+        }
+
+    def _note_change(self) -> None:
+        self._changed = True
+        self.version = self.version.next(self._clock.now_ms())
+
+    def _keys(self) -> set[str]:
+        return self._table.keys() | self._resets.keys() | self._pulled.keys()
+
+    def _forget(self, keys: list[str]) -> None:
+        for key in keys:
+            for table in (self._table, self._resets, self._pulled):
+                table.pop(key, None)
+        self.has_resets = bool(self._resets)
+        if keys:
+            self._note_change()
+
+
+def _table_of(content: Mapping[str, Any], file: JsonFile) -> dict[str, Numbers]:
+    table = {}
+    for key, numbers in (content.get("offsetTable") or {}).items():
+        if "@" not in key:
+            raise StoreError(f"{file.path} has the key {key[:80]!r}, expected topic@group")
+        table[key] = read_numbers(numbers, file)
+    return table
+
+
+def read_version(content: Mapping[str, Any], file: JsonFile) -> DataVersion | None:
+    """Read the version of a table; files of RocketMQ 4 have none.
+
+    Raises:
+        StoreError: there is one that is none.
+    """
+    found = content.get("dataVersion")
+    try:
+        return None if found is None else msgspec.convert(found, DataVersion)
+    except msgspec.ValidationError as problem:
+        raise StoreError(f"{file.path} has a bad dataVersion: {problem}") from problem
+
+
+def read_numbers(content: Any, file: JsonFile) -> Numbers:
+    """Read a table of offsets by number.
+
+    Raises:
+        StoreError: it is none, or an offset is negative.
+    """
+    try:
+        numbers = {int(key): int(offset) for key, offset in content.items()}
+    except (AttributeError, TypeError, ValueError) as problem:
+        raise StoreError(f"{file.path} has a bad table of offsets: {problem}") from problem
+    if any(key < 0 or offset < 0 for key, offset in numbers.items()):
+        raise StoreError(f"{file.path} has a negative offset in {str(numbers)[:80]}")
+    return numbers

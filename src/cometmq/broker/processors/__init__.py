@@ -1,1 +1,0 @@
-"""Answers to requests, one family of request codes in each module."""

@@ -1,0 +1,1 @@
+"""Pulls: reading a queue for a group, and long polling."""

@@ -1,0 +1,77 @@
+cimport cython
+
+from cometmq.broker.pulling.long_polling cimport HeldPull, HeldPulls
+from cometmq.broker.stats.counters cimport BrokerStats
+from cometmq.remoting.exchange cimport Request, Response, SuccessFormat
+from cometmq.remoting.wire cimport Wire
+from cometmq.store.reading cimport GetResult, QueueReader
+
+
+cdef int _FOUND, _NOT_FOUND, _RETRY, _MOVED
+cdef int _COMMIT_OFFSET, _SUSPEND, _SUBSCRIPTION
+cdef int _READ, _PULL, _LITE_PULL
+
+
+cdef class Pull(HeldPull):
+    cdef readonly PullHandler processor
+    cdef readonly Wire wire
+    cdef readonly long long opaque
+    cdef readonly Request came_as
+    cdef public str group
+    cdef public long long count_max
+    cdef public long long bytes_max
+    cdef public long long flags
+    cdef public long long commit_offset
+    cdef public long long suspend_ms
+    cdef public str expression
+    cdef public str kind
+    cdef public long long version
+    cdef public bint is_lite
+
+    cpdef rerun(self)
+    cpdef Request request(self)
+    @cython.locals(request=Request)
+    cpdef bint succeed(self, SuccessFormat success, tuple numbers, GetResult found) except -1
+
+
+cdef class PullHandler:
+    cdef object _store
+    cdef QueueReader _reader
+    cdef object _topics
+    cdef object _groups
+    cdef object _consumers
+    cdef object _offsets
+    cdef HeldPulls _held
+    cdef object _settings
+    cdef object _followed
+    cdef BrokerStats _stats
+    cdef SuccessFormat _found
+    cdef bint _may_be_read
+    cdef bint _serves_lite
+    cdef bint _filters
+    cdef bint _tells_resets
+    cdef bint _polls_long
+    cdef long long _short_poll_ms
+    cdef bint _suggests
+    cdef object _ip
+
+    cpdef object pull(self, Request request)
+    @cython.locals(pull=Pull)
+    cdef Pull _pull_of(self, Request request)
+    cpdef object answer(self, Pull pull)
+    cpdef object rerun(self, Pull pull)
+
+    @cython.locals(result=GetResult, code=cython.int, hold_ms=cython.longlong)
+    cdef Response _run(self, Pull pull, bint may_hold)
+    cdef object _follow(self, object settings)
+    cdef object _check_group(self, Pull pull)
+    cdef object _check_topic(self, Pull pull)
+    cdef object _matcher(self, Pull pull, object group)
+    cdef Response _pending_reset(self, Pull pull)
+    @cython.locals(low=cython.longlong, high=cython.longlong)
+    cdef Response _answer(self, Pull pull, object group, GetResult result, int code)
+    cdef object _hold(self, Pull pull, long long hold_ms)
+
+
+cdef int _code_of(GetResult result, long long requested_offset) except -1
+cdef dict _fields(object suggested_broker, object next_offset, object low, object high)

@@ -1,0 +1,384 @@
+# cython: annotation_typing=False
+"""Answers PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): hand out what a group wants of a queue.
+
+A pull passes its checks in RocketMQ's order, reads the queue, and is answered with the raw records
+of the commit log. At the end of a queue it may be held (``services/long_polling.py``) and runs once
+more, for good, when a message comes or its time is over.
+
+Hot: one answer per call, plain control flow, compiled by Cython in pure Python mode.
+Source: PullMessageProcessor, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cometmq.broker.clients.consumers import BROADCASTING, ConsumerRegistry
+from cometmq.broker.clients.subscriptions import matcher_of
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.pulling.long_polling import HeldPull, HeldPulls
+from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.topics.table import TopicTable
+from cometmq.model.errors import ResponseError
+from cometmq.model.flags import PullSysFlag
+from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.topic import Perm, TopicConfig
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.frame import JSON_HEADER
+from cometmq.protocol.headers import PullMessageRequest
+from cometmq.protocol.subscription import ALL_TAGS, TAG_KIND
+from cometmq.remoting.exchange import Request, Response, SuccessFormat
+from cometmq.remoting.wire import Wire
+from cometmq.store import GetStatus, Matcher, MessageStore
+from cometmq.store.reading import RESPONSE_BYTES_MAX, GetResult
+
+# Which switch refused a pull, told in header field forbiddenType.
+FORBIDDEN_BY_BROKER = 1
+FORBIDDEN_BY_GROUP = 2
+FORBIDDEN_BY_TOPIC = 3
+FORBIDDEN_TO_BROADCAST = 4
+FORBIDDEN_TO_SUBSCRIPTION = 5
+
+_FOUND = int(ResponseCode.SUCCESS)
+_NOT_FOUND = int(ResponseCode.PULL_NOT_FOUND)
+_RETRY = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
+_MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
+
+_CODE_OF_STATUS = {
+    GetStatus.MESSAGE_WAS_REMOVING: _RETRY,
+    GetStatus.NO_MATCHED_MESSAGE: _RETRY,
+    GetStatus.OFFSET_FOUND_NULL: _NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: _NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: _MOVED,
+    GetStatus.OFFSET_TOO_SMALL: _MOVED,
+}
+_EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+_STATUS_FOUND = GetStatus.FOUND
+_FOUND_REMARK = "FOUND"
+
+_COMMIT_OFFSET = int(PullSysFlag.COMMIT_OFFSET)
+_SUSPEND = int(PullSysFlag.SUSPEND)
+_SUBSCRIPTION = int(PullSysFlag.SUBSCRIPTION)
+_READ = int(Perm.READ)
+_PULL = int(RequestCode.PULL_MESSAGE)
+_LITE_PULL = int(RequestCode.LITE_PULL_MESSAGE)
+
+
+class Pull(HeldPull):
+    """One pull: what it wants of a queue, and who is to be answered.
+
+    Args:
+        processor: answers it when it was held.
+        wire: where it came from.
+        opaque: its number there.
+        request: what it came as; made when needed where it was read from the wire as it lay there.
+    """
+
+    def __init__(
+        self, processor: PullHandler, wire: Wire, opaque: int, request: Request | None = None
+    ) -> None:
+        self.processor = processor
+        self.owner = wire
+        self.wire = wire
+        self.opaque = opaque
+        self.came_as = request
+        self.topic = ""
+        self.queue_id = 0
+        self.offset = 0
+        self.matcher = None
+        self.sits_out = False
+        self.group = ""
+        self.count_max = 0
+        self.bytes_max = RESPONSE_BYTES_MAX
+        self.flags = 0
+        self.commit_offset = 0
+        self.suspend_ms = 0
+        self.expression: str | None = None
+        self.kind: str | None = None
+        self.version = 0
+        self.is_lite = False
+
+    def rerun(self) -> None:
+        """Answer for good."""
+        self.processor.rerun(self)
+
+    def request(self) -> Request:
+        """The request, to be answered the long way."""
+        if self.came_as is None:
+            self.came_as = Request(Command(_PULL, opaque=self.opaque), self.wire)
+        return self.came_as
+
+    def succeed(self, success: SuccessFormat, numbers: tuple[int, ...], found: GetResult) -> bool:
+        """Answer with what was found; False when the answer must take the long way."""
+        request = self.came_as
+        if request is None:
+            self.wire.write(success.head(numbers, found.size_bytes), found.slices)
+            return True
+        if request.command.serialization != JSON_HEADER:
+            return False
+        request.reply_head(success.head(numbers, found.size_bytes), found.slices)
+        return True
+
+
+class PullForbiddenError(ResponseError):
+    """A switch is set against this pull: code 16, and which switch it was."""
+
+    def __init__(self, remark: str, forbidden_type: int) -> None:
+        super().__init__(ResponseCode.NO_PERMISSION, remark)
+        self.forbidden_type = forbidden_type
+
+
+class PullHandler:
+    """Hands out messages.
+
+    Args:
+        store: where they are.
+        topics, groups: what exists, and what it may do.
+        consumers: the subscriptions of groups that are online.
+        offsets: takes the offsets that travel with pulls, and knows pending resets.
+        held: keeps the pulls that wait.
+        settings: gives the broker's settings as they are now.
+        stats: counts what was handed out.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        consumers: ConsumerRegistry,
+        offsets: OffsetStore,
+        held: HeldPulls,
+        settings: Callable[[], BrokerSettings],
+        stats: BrokerStats,
+    ) -> None:
+        self._store = store
+        self._reader = store.reader
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._held = held
+        self._settings = settings
+        self._followed: BrokerSettings | None = None
+        self._stats = stats
+        self._found = SuccessFormat(
+            '{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"}',
+            remark=_FOUND_REMARK,
+        )
+
+    def pull(self, request: Request) -> Response | None:
+        """Answer now, or hold the pull and return None."""
+        return self.answer(self._pull_of(request))
+
+    def _pull_of(self, request: Request) -> Pull:
+        header = request.header(PullMessageRequest)
+        pull = Pull(self, request.connection, request.command.opaque, request)
+        pull.topic = header.topic
+        pull.queue_id = header.queue_id
+        pull.offset = header.queue_offset
+        pull.group = header.consumer_group
+        pull.count_max = header.max_msg_nums
+        if header.max_msg_bytes is not None:
+            pull.bytes_max = header.max_msg_bytes
+        pull.flags = header.sys_flag
+        pull.commit_offset = header.commit_offset
+        pull.suspend_ms = header.suspend_timeout_millis
+        pull.expression = header.subscription
+        pull.kind = header.expression_type
+        pull.version = header.sub_version
+        pull.is_lite = request.code == _LITE_PULL
+        return pull
+
+    def answer(self, pull: Pull) -> Response | None:
+        """The answer; None when the pull is held, or was answered with messages already.
+
+        Raises:
+            ResponseError: the pull is refused.
+        """
+        try:
+            return self._run(pull, True)
+        except PullForbiddenError as refusal:
+            return _forbidden(refusal)
+
+    def rerun(self, pull: Pull) -> None:
+        """Answer a pull that was held, for good."""
+        if pull.wire.closed:
+            return
+        try:
+            response = self._run(pull, False)
+        except PullForbiddenError as refusal:
+            response = _forbidden(refusal)
+        except ResponseError as refusal:
+            response = Response(refusal.code, refusal.remark)
+        if response is not None:
+            pull.request().reply(response)
+
+    def _run(self, pull: Pull, may_hold: bool) -> Response | None:
+        settings = self._settings()
+        if settings is not self._followed:
+            self._follow(settings)
+        group = self._check_group(pull)
+        self._check_topic(pull)
+        matcher = self._matcher(pull, group)
+        if self._tells_resets and self._offsets.has_resets:
+            response = self._pending_reset(pull)
+            if response is not None:
+                return response
+        result = self._reader.get(
+            pull.topic, pull.queue_id, pull.offset, max(pull.count_max, 1), matcher, pull.bytes_max
+        )
+        self._offsets.note_pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
+        if may_hold and pull.flags & _COMMIT_OFFSET and pull.commit_offset >= 0:
+            self._offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
+        code = _code_of(result, pull.offset)
+        if code == _NOT_FOUND and may_hold and pull.flags & _SUSPEND:
+            hold_ms = pull.suspend_ms if self._polls_long else self._short_poll_ms
+            if hold_ms > 0:
+                pull.matcher = matcher
+                pull.sits_out = not self._polls_long
+                self._hold(pull, hold_ms)
+                return None
+        return self._answer(pull, group, result, code)
+
+    def _follow(self, settings: BrokerSettings) -> None:
+        """Take over the settings as they are now."""
+        self._may_be_read = settings.broker_permission & _READ != 0
+        self._serves_lite = settings.lite_pull_message_enable
+        self._filters = settings.enable_property_filter
+        self._tells_resets = settings.use_server_side_reset_offset
+        self._polls_long = settings.long_polling_enable
+        self._short_poll_ms = settings.short_polling_time_ms
+        self._suggests = settings.slave_read_enable
+        self._ip = settings.broker_ip1 or settings.bind_address
+        self._followed = settings
+
+    # --- checks, in RocketMQ's order ----------------------------------------------------------
+
+    def _check_group(self, pull: Pull) -> SubscriptionGroupConfig:
+        if not self._may_be_read:
+            raise PullForbiddenError(
+                f"the broker[{self._ip}] pulling message is forbidden", FORBIDDEN_BY_BROKER
+            )
+        if pull.is_lite and not self._serves_lite:
+            raise PullForbiddenError(
+                f"the broker[{self._ip}] for lite pull consumer is forbidden", FORBIDDEN_BY_BROKER
+            )
+        group = self._groups.get(pull.group)
+        if group is None:
+            group = self._groups.require(pull.group, "subscription group [{}] does not exist, ")
+        if not group.consume_enable:
+            raise PullForbiddenError(
+                f"subscription group no permission, {pull.group}", FORBIDDEN_BY_GROUP
+            )
+        return group
+
+    def _check_topic(self, pull: Pull) -> TopicConfig:
+        topic = self._topics.require(pull.topic)
+        if not topic.perm & _READ:
+            raise PullForbiddenError(
+                f"the topic[{pull.topic}] pulling message is forbidden", FORBIDDEN_BY_TOPIC
+            )
+        if not 0 <= pull.queue_id < topic.read_queue_nums:
+            raise ResponseError(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
+                f"consumer:[{pull.wire.peer_text}]",
+            )
+        return topic
+
+    def _matcher(self, pull: Pull, group: SubscriptionGroupConfig) -> Matcher | None:
+        if pull.flags & _SUBSCRIPTION:
+            if pull.expression == ALL_TAGS and pull.kind == TAG_KIND:
+                return None
+            return matcher_of(pull.expression, pull.kind, self._filters)
+        online = self._consumers.group(pull.group)
+        if online is None:
+            raise ResponseError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
+            )
+        if not group.consume_broadcast_enable and online.model == BROADCASTING:
+            raise PullForbiddenError(
+                f"the consumer group[{pull.group}] can not consume by broadcast way",
+                FORBIDDEN_TO_BROADCAST,
+            )
+        if self._groups.is_forbidden(pull.group, pull.topic):
+            raise PullForbiddenError(
+                f"the consumer group[{pull.group}] is forbidden for topic[{pull.topic}]",
+                FORBIDDEN_TO_SUBSCRIPTION,
+            )
+        subscription = online.subscriptions.get(pull.topic)
+        if subscription is None:
+            raise ResponseError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
+            )
+        if subscription.version < pull.version:
+            raise ResponseError(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        return subscription.matcher(self._filters)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def _pending_reset(self, pull: Pull) -> Response | None:
+        """The answer that tells a group of an offset an administrator has set meanwhile."""
+        offset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        if offset is None:
+            return None
+        low, high = self._store.bounds(pull.topic, pull.queue_id)
+        return Response(_MOVED, "OFFSET_RESET", fields=_fields(0, offset, low, high))
+
+    def _answer(
+        self, pull: Pull, group: SubscriptionGroupConfig, result: GetResult, code: int
+    ) -> Response | None:
+        suggested = 0
+        if self._suggests:
+            slow = result.suggest_slave
+            suggested = group.which_broker_when_consume_slowly if slow else group.broker_id
+        low, high = result.min_offset, result.max_offset
+        if code != _FOUND:
+            self._stats.missed()
+            fields = _fields(suggested, result.next_begin_offset, low, high)
+            return Response(code, result.status.name, fields=fields)
+        self._stats.got(pull.group, pull.topic, pull.queue_id, result.count, result.size_bytes)
+        numbers = (suggested, result.next_begin_offset, low, high, pull.opaque)
+        if pull.succeed(self._found, numbers, result):
+            return None
+        fields = _fields(suggested, result.next_begin_offset, low, high)
+        return Response(code, _FOUND_REMARK, fields=fields, body=result.slices)
+
+    def _hold(self, pull: Pull, hold_ms: int) -> None:
+        if not self._held.hold(pull, hold_ms):
+            raise ResponseError(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]the broker holds {len(self._held)} pulls and can hold no more",
+            )
+
+
+def _code_of(result: GetResult, requested_offset: int) -> int:
+    status = result.status
+    if status is _STATUS_FOUND:
+        return _FOUND
+    if status in _EMPTY:
+        return _NOT_FOUND if requested_offset == 0 else _MOVED
+    return _CODE_OF_STATUS[status]
+
+
+def _fields(suggested_broker: int, next_offset: int, low: int, high: int) -> dict[str, str]:
+    # The fields of PullMessageResponse, written out because every pull is answered with them.
+    return {
+        "suggestWhichBrokerId": str(suggested_broker),
+        "nextBeginOffset": str(next_offset),
+        "minOffset": str(low),
+        "maxOffset": str(high),
+    }
+
+
+def _forbidden(refusal: PullForbiddenError) -> Response:
+    fields = {"forbiddenType": str(refusal.forbidden_type)}
+    return Response(refusal.code, refusal.remark, fields=fields)

@@ -1,0 +1,21 @@
+"""What the broker serves for queries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cometmq.broker.queries.handler import QueryHandler
+from cometmq.protocol.codes import RequestCode
+
+if TYPE_CHECKING:
+    from cometmq.broker.assembly import Endpoint, Parts, Routes
+
+
+def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
+    """The handlers of queries for stored messages."""
+    query = QueryHandler(parts.store, parts.topics, parts.consumers)
+    return {
+        RequestCode.QUERY_MESSAGE: query.by_key,
+        RequestCode.VIEW_MESSAGE_BY_ID: query.by_place,
+        RequestCode.QUERY_CONSUME_QUEUE: query.queue_entries,
+    }

@@ -1,0 +1,138 @@
+"""Finds stored messages: by place, by key, and as entries of a queue.
+
+Source: QueryMessageProcessor and AdminBrokerProcessor.queryConsumeQueue, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.topics.table import TopicTable
+from cometmq.model.errors import ResponseError
+from cometmq.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import (
+    QueryConsumeQueueRequest,
+    QueryMessageRequest,
+    QueryMessageResponse,
+    ViewMessageByIdRequest,
+)
+from cometmq.remoting import Request, Response
+from cometmq.store import Matcher, MessageStore
+
+UNIQUE_KEY_COUNT_MAX: Final = 32
+"""Messages told of a unique id, whatever the request asks for."""
+ANSWER_BYTES_MAX: Final = 15 * 1024 * 1024
+"""Clients refuse frames over 16 MiB; further messages are left out."""
+UNITS_MAX: Final = 10_000
+"""Queue entries told at once."""
+
+
+class QueryHandler:
+    """Answers QUERY_MESSAGE (12), VIEW_MESSAGE_BY_ID (33) and QUERY_CONSUME_QUEUE (321).
+
+    Args:
+        store: where the messages are.
+        topics: which topics and queues exist.
+        consumers: the subscriptions of groups that are online.
+    """
+
+    def __init__(
+        self, store: MessageStore, topics: TopicTable, consumers: ConsumerRegistry
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._consumers = consumers
+
+    def by_key(self, request: Request) -> Response:
+        """Answer the messages with a key; they come as they are stored, for the client to check."""
+        header = request.header(QueryMessageRequest)
+        count = UNIQUE_KEY_COUNT_MAX if header.unique_key_query else header.max_num
+        found = self._store.query(
+            header.topic, header.key, count, header.begin_timestamp, header.end_timestamp
+        )
+        index = QueryMessageResponse(
+            index_last_update_timestamp=found.index_last_update_timestamp,
+            index_last_update_phyoffset=found.index_last_update_phyoffset,
+        )
+        if not found.records:
+            return Response(
+                ResponseCode.QUERY_NOT_FOUND,
+                "can not find message, maybe time range not correct",
+                header=index,
+            )
+        return Response(header=index, body=_fitting(found.records))
+
+    def by_place(self, request: Request) -> Response:
+        """Answer the one record at an offset of the commit log."""
+        offset = request.header(ViewMessageByIdRequest).offset
+        record = self._store.record_at(offset) if offset >= 0 else None
+        if record is None:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
+            )
+        return Response(body=bytes(record))
+
+    def queue_entries(self, request: Request) -> Response:
+        """Answer entries of a consume queue, and what a group's subscription is."""
+        header = request.header(QueryConsumeQueueRequest)
+        topic, queue_id = header.topic or "", header.queue_id
+        if not self._exists(topic, queue_id):
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+        low, high = self._store.bounds(topic, queue_id)
+        if not low <= header.index < high:
+            return Response(remark=f"Index {header.index} of {queue_id}@{topic} is not exist!")
+        body = QueryConsumeQueueResponseBody(min_queue_index=low, max_queue_index=high)
+        matcher = self._describe_group(body, header.consumer_group, topic)
+        count = max(0, min(header.count, UNITS_MAX))
+        units = self._store.consume_queue_units(topic, queue_id, header.index, count)
+        body.queue_data = [
+            ConsumeQueueData(
+                physic_offset=log_offset,
+                physic_size=size_bytes,
+                tags_code=tags_code,
+                eval=matcher is not None and matcher.matches_tags(tags_code),
+            )
+            for log_offset, size_bytes, tags_code in units
+        ]
+        return Response(body=body.encode())
+
+    def _exists(self, topic: str, queue_id: int) -> bool:
+        config = self._topics.get(topic)
+        if config is None:
+            return False
+        return 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums)
+
+    def _describe_group(
+        self, body: QueryConsumeQueueResponseBody, group: str | None, topic: str
+    ) -> Matcher | None:
+        """Say what a group wants of the topic; returns how to tell whether an entry is wanted."""
+        if group is None:
+            return None
+        online = self._consumers.group(group)
+        subscription = None if online is None else online.subscriptions.get(topic)
+        if subscription is None:
+            body.filter_data = f"{group}@{topic} is not online!"
+            return None
+        body.subscription_data = subscription.data
+        try:
+            matcher = subscription.matcher(property_filter_enabled=True)
+        except ResponseError as problem:
+            body.filter_data = problem.remark
+            return None
+        body.filter_data = "null"
+        return matcher
+
+
+def _fitting(records: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """As many of the records as fit into one answer, but at least one."""
+    fitting: list[bytes | memoryview] = []
+    size_bytes = 0
+    for record in records:
+        size_bytes += len(record)
+        if fitting and size_bytes > ANSWER_BYTES_MAX:
+            break
+        fitting.append(record)
+    return fitting

@@ -1,0 +1,333 @@
+"""Registration: every name server knows this broker and its topics.
+
+Each name server has a link of its own, so that one that is down delays nobody else. A link
+registers at the start, whenever the topics change, once a period, and as soon as its connection
+breaks; after a failure it tries again, with growing pauses. When the broker stops it takes itself
+out of every name server that knows it.
+
+Source: BrokerController.registerBrokerAll and BrokerOuterAPI, RocketMQ 5.3; links of their own,
+early retries and the look at the connection are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.topics.table import TopicTable
+from cometmq.model.errors import CometError, StoreError
+from cometmq.model.topic import Perm, TopicConfig
+from cometmq.protocol.bodies import (
+    DataVersion,
+    KVTable,
+    RegisterBrokerBody,
+    TopicConfigSerializeWrapper,
+)
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers import (
+    QueryDataVersionRequest,
+    QueryDataVersionResponse,
+    RegisterBrokerRequest,
+    UnregisterBrokerRequest,
+)
+from cometmq.remoting import ConnectionLostError, RemotingClient, Supervisor, check
+
+log = logging.getLogger(__name__)
+
+PERIOD_S_MIN, PERIOD_S_MAX = 10.0, 60.0
+START_S_MAX = 5.0
+ANNOUNCE_S_MAX = 1.0
+UNREGISTER_S_MAX = 1.0
+RETRY_S_FIRST, RETRY_S_MAX = 0.5, 10.0
+_READ_WRITE = Perm.READ | Perm.WRITE
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What name servers know a broker by."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    """``host:port`` that clients are given."""
+    ha_address: str
+    """``host:port`` that slaves are given."""
+
+
+class Registration:
+    """Keeps the broker registered.
+
+    Args:
+        client: carries the requests.
+        topics: what is registered; tell it to call `wake` on every change.
+        settings: gives the broker's settings as they are now.
+    """
+
+    def __init__(
+        self, client: RemotingClient, topics: TopicTable, settings: Callable[[], BrokerSettings]
+    ) -> None:
+        self._client = client
+        self._topics = topics
+        self._settings = settings
+        self._supervisor = Supervisor("registration")
+        self._links: list[_Link] = []
+
+    @property
+    def missing(self) -> list[str]:
+        """The name servers that do not know the broker now."""
+        return [link.address for link in self._links if not link.is_known]
+
+    async def start(
+        self, identity: Identity, name_servers: Iterable[str], *, timeout: float = START_S_MAX
+    ) -> None:
+        """Register everywhere; from then on stay registered.
+
+        Args:
+            identity: what to be known by.
+            name_servers: their addresses, ``host:port``.
+            timeout: seconds to wait for them; those that have not answered by then are tried
+                on in the background and stand in `missing`.
+        """
+        self._links = [
+            _Link(address, self._client, identity, self._topics, self._settings)
+            for address in dict.fromkeys(name_servers)
+        ]
+        rounds = [link.ask() for link in self._links]
+        for link in self._links:
+            self._supervisor.spawn(link.run(), link.address)
+        if rounds:
+            await asyncio.wait(rounds, timeout=timeout)
+        if not self._links:
+            log.warning("no name server is set, no client finds this broker: set namesrvAddr")
+        if self.missing:
+            log.warning("not registered yet, retrying namesrv=%s", ";".join(self.missing))
+
+    def wake(self) -> None:
+        """Register again at once, in the background: something about the topics changed."""
+        for link in self._links:
+            link.wake()
+
+    async def announce(self, *, timeout: float = ANNOUNCE_S_MAX) -> None:
+        """Register again at once, and return when the name servers know of the change.
+
+        Those that did not know the broker before are not waited for, nor is any for longer than
+        ``timeout`` seconds: they hear of the change later.
+        """
+        rounds = [link.ask() for link in self._links if link.is_known]
+        if rounds:
+            await asyncio.wait(rounds, timeout=timeout)
+
+    async def stop(self, *, timeout: float = UNREGISTER_S_MAX) -> None:
+        """Take the broker out of all name servers, waiting at most ``timeout`` seconds."""
+        await self._supervisor.cancel()
+        known = [link for link in self._links if link.is_known]
+        await asyncio.gather(*(link.unregister(timeout) for link in known))
+        self._links = []
+
+
+class _Link:
+    """The broker's standing at one name server."""
+
+    def __init__(
+        self,
+        address: str,
+        client: RemotingClient,
+        identity: Identity,
+        topics: TopicTable,
+        settings: Callable[[], BrokerSettings],
+    ) -> None:
+        self.address = address
+        self.is_known = False
+        self._client = client
+        self._identity = identity
+        self._topics = topics
+        self._settings = settings
+        self._wake = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
+        self._failures = 0
+
+    def wake(self) -> None:
+        """Register soon, whatever the name server's version of the topics is."""
+        self._wake.set()
+
+    def ask(self) -> asyncio.Future[None]:
+        """Register soon; the future is done once that was tried."""
+        tried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(tried)
+        self.wake()
+        return tried
+
+    async def run(self) -> None:
+        """Stay registered for good."""
+        while True:
+            is_urgent, waiting = self._wake.is_set(), self._waiting
+            self._wake.clear()
+            self._waiting = []
+            try:
+                await self._turn(is_urgent)
+            finally:
+                for tried in waiting:
+                    if not tried.done():
+                        tried.set_result(None)
+            await self._pause()
+
+    async def _turn(self, is_urgent: bool) -> None:
+        try:
+            if is_urgent or self._settings().force_register or await self._is_outdated():
+                await self._register()
+        except (CometError, OSError) as problem:
+            self._note_failure(problem)
+        else:
+            self._note_success()
+
+    def _note_failure(self, problem: Exception) -> None:
+        if self.is_known or not self._failures:
+            hint = self._hint(problem)
+            log.warning("cannot register namesrv=%s: %s%s", self.address, problem, hint)
+        self.is_known = False
+        self._failures += 1
+
+    def _hint(self, problem: Exception) -> str:
+        """Say what to set if the name server may accept only TLS: it just closes the connection."""
+        if self._client.uses_tls or not isinstance(problem, ConnectionLostError):
+            return ""
+        return (
+            "; the connection was plain: if the name server has tls.server.mode=enforcing,"
+            " set tls.enable=true in the broker's configuration"
+        )
+
+    def _note_success(self) -> None:
+        if not self.is_known:
+            log.info("registered namesrv=%s", self.address)
+        self.is_known = True
+        self._failures = 0
+
+    async def _pause(self) -> None:
+        """Return when it is time for the next turn."""
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._wake.wait())]
+        if self.is_known:
+            waits.append(asyncio.ensure_future(self._connection_lost()))
+        try:
+            await asyncio.wait(waits, timeout=self._pause_s(), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _connection_lost(self) -> None:
+        """Return when the name server has lost sight of us: it forgets us then."""
+        try:
+            connection = await self._client.connection(self.address)
+            await connection.wait_closed()
+        except (CometError, OSError):
+            pass
+        log.info("connection lost namesrv=%s", self.address)
+        await asyncio.sleep(RETRY_S_FIRST)  # one that closes every connection is not hammered
+        self.wake()
+
+    def _pause_s(self) -> float:
+        period_s = self._settings().register_name_server_period_ms / 1000
+        period_s = min(max(period_s, PERIOD_S_MIN), PERIOD_S_MAX)
+        if self.is_known:
+            return period_s
+        return min(RETRY_S_FIRST * 2.0 ** min(self._failures - 1, 10), RETRY_S_MAX)
+
+    # --- requests -------------------------------------------------------------------------------
+
+    async def _is_outdated(self) -> bool:
+        """Whether the name server has another version of the topics, or will not say."""
+        who = self._identity
+        header = QueryDataVersionRequest(
+            broker_name=who.broker_name,
+            broker_addr=who.address,
+            cluster_name=who.cluster,
+            broker_id=who.broker_id,
+        )
+        try:
+            answer = await self._client.call(
+                self.address,
+                RequestCode.QUERY_DATA_VERSION,
+                header,
+                self._topics.version.encode(),
+                timeout=self._timeout_s(),
+            )
+            return check(answer).header(QueryDataVersionResponse).changed
+        except CometError as problem:
+            log.debug("cannot get the data version namesrv=%s: %s", self.address, problem)
+            return True
+
+    async def _register(self) -> None:
+        who = self._identity
+        body = registration_body(
+            self._topics.all(), self._topics.version, self._settings().broker_permission
+        )
+        header = RegisterBrokerRequest(
+            broker_name=who.broker_name,
+            broker_addr=who.address,
+            cluster_name=who.cluster,
+            ha_server_addr=who.ha_address,
+            broker_id=who.broker_id,
+            body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
+            enable_acting_master=False,
+        )
+        answer = await self._client.call(
+            self.address, RequestCode.REGISTER_BROKER, header, body, timeout=self._timeout_s()
+        )
+        check(answer)
+        if answer.body:
+            self._take_order(KVTable.decode(answer.body).table)
+
+    def _take_order(self, order_configs: Iterable[str]) -> None:
+        try:
+            self._topics.order(order_configs)
+        except StoreError as problem:
+            log.error("cannot register ordered topics: %s", problem)
+
+    async def unregister(self, timeout: float) -> None:
+        """Take the broker out, waiting at most ``timeout`` seconds; a failure is only logged."""
+        who = self._identity
+        header = UnregisterBrokerRequest(
+            broker_name=who.broker_name,
+            broker_addr=who.address,
+            cluster_name=who.cluster,
+            broker_id=who.broker_id,
+        )
+        try:
+            check(
+                await self._client.call(
+                    self.address, RequestCode.UNREGISTER_BROKER, header, timeout=timeout
+                )
+            )
+        except (CometError, OSError) as problem:
+            log.warning("cannot unregister namesrv=%s: %s", self.address, problem)
+        self.is_known = False
+
+    def _timeout_s(self) -> float:
+        return self._settings().register_broker_timeout_ms / 1000
+
+
+def registration_body(
+    topics: Mapping[str, TopicConfig], version: DataVersion, broker_permission: int
+) -> bytes:
+    """Return the body of a registration.
+
+    Args:
+        topics: all topics of the broker.
+        version: of that table.
+        broker_permission: what the broker allows at all; topics are shown with no more.
+    """
+    table = dict(topics)
+    if broker_permission & _READ_WRITE != _READ_WRITE:
+        table = {
+            name: msgspec.structs.replace(config, perm=config.perm & broker_permission)
+            for name, config in topics.items()
+        }
+    wrapper = TopicConfigSerializeWrapper(topic_config_table=table, data_version=version)
+    return RegisterBrokerBody(topic_config_serialize_wrapper=wrapper).encode()

@@ -1,0 +1,1 @@
+"""Sends: validation, storing, flow control, group commit, send-backs and replies."""

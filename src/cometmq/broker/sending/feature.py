@@ -1,0 +1,72 @@
+"""What the broker serves and runs for sends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cometmq.broker.jobs import Job, every
+from cometmq.broker.sending.fast_path import SendFastPath
+from cometmq.broker.sending.flow_control import LOOK_INTERVAL_S
+from cometmq.broker.sending.handler import SendHandler
+from cometmq.broker.sending.reply import ReplyHandler
+from cometmq.broker.sending.send_back import SendBackHandler
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import RemotingSettings
+
+if TYPE_CHECKING:
+    from cometmq.broker.assembly import Endpoint, Parts, Routes
+
+
+def routes(parts: Parts, endpoint: Endpoint) -> Routes:
+    """The handlers of sends, send-backs and replies."""
+    send = _send_handler(parts, endpoint)
+    back = SendBackHandler(
+        parts.store,
+        topics=parts.topics,
+        groups=parts.groups,
+        levels=parts.levels,
+        stats=parts.stats,
+        settings=parts.settings,
+        store_host=endpoint.store_host,
+        commit=parts.commit if parts.sync_flush else None,
+    )
+    reply = ReplyHandler(
+        parts.store,
+        parts.validation,
+        producers=parts.producers,
+        settings=parts.settings,
+        clock=parts.clock,
+        store_host=endpoint.store_host,
+        store_address=endpoint.address,
+    )
+    return {
+        RequestCode.SEND_MESSAGE: send.handle,
+        RequestCode.SEND_MESSAGE_V2: send.handle,
+        RequestCode.SEND_BATCH_MESSAGE: send.handle,
+        RequestCode.CONSUMER_SEND_MSG_BACK: back.send_back,
+        RequestCode.SEND_REPLY_MESSAGE: reply.reply,
+        RequestCode.SEND_REPLY_MESSAGE_V2: reply.reply,
+    }
+
+
+def fast_path(parts: Parts, endpoint: Endpoint) -> SendFastPath:
+    """The fast path of sends."""
+    frame_bytes_max = parts.configuration[RemotingSettings].frame_bytes_max
+    return SendFastPath(_send_handler(parts, endpoint), frame_bytes_max)
+
+
+def jobs(parts: Parts) -> list[Job]:
+    """The measurement of flow control."""
+    return [every(LOOK_INTERVAL_S, parts.flow.look, "watch-flow")]
+
+
+def _send_handler(parts: Parts, endpoint: Endpoint) -> SendHandler:
+    return SendHandler(
+        parts.store,
+        parts.validation,
+        parts.flow,
+        parts.stats,
+        parts.throughput,
+        commit=parts.commit if parts.sync_flush else None,
+        store_host=endpoint.store_host,
+    )

@@ -1,0 +1,165 @@
+"""Answers SEND_REPLY_MESSAGE (324) and its V2 form (325): hand a reply to the client that asked.
+
+The reply names its client in a property; the client's own connection gets the reply with
+PUSH_REPLY_MESSAGE_TO_CLIENT (326) and must confirm it. Stored or not, the answer says whether the
+client has it. Source: ReplyMessageProcessor, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from cometmq.broker.clients.producers import ProducerRegistry
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.sending.validation import SendHeader, SendValidation, Target
+from cometmq.model import property_names as names
+from cometmq.model.errors import InvalidMessageError, RemotingError, ResponseError, StoreError
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import (
+    PushReplyMessageToClientRequest,
+    SendMessageRequest,
+    SendMessageResponse,
+    SendMessageV2Request,
+)
+from cometmq.protocol.message_id import encode_offset_id
+from cometmq.protocol.properties import decode_properties, encode_properties
+from cometmq.remoting import Request, Response
+from cometmq.store import MessageStore
+from cometmq.system.clock import Clock
+
+log = logging.getLogger(__name__)
+
+PUSH_TIMEOUT_S = 10.0
+
+
+class ReplyHandler:
+    """Hands replies to those who asked.
+
+    Args:
+        store: keeps replies, where the broker is set to.
+        validation: checks and places them like any send.
+        producers: finds the client's connection.
+        settings: gives the broker's settings as they are now.
+        clock: stamps them.
+        store_host: our address as records carry it, 8 or 20 bytes.
+        store_address: the same as ``host:port``.
+        push_timeout_s: how long a client may take to confirm a reply.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        validation: SendValidation,
+        *,
+        producers: ProducerRegistry,
+        settings: Callable[[], BrokerSettings],
+        clock: Clock,
+        store_host: bytes,
+        store_address: str,
+        push_timeout_s: float = PUSH_TIMEOUT_S,
+    ) -> None:
+        self._store = store
+        self._validation = validation
+        self._producers = producers
+        self._settings = settings
+        self._clock = clock
+        self._store_host = store_host
+        self._store_address = store_address
+        self._push_timeout_s = push_timeout_s
+
+    async def reply(self, request: Request) -> Response:
+        """Push the reply, store it, and tell whether the client has it."""
+        header = _header(request)
+        try:
+            placement = self._validation.place(header, request.body, request.connection)
+        except ResponseError as refusal:
+            return Response(refusal.code, refusal.remark, fields=self._trace_fields())
+        problem = await self._push(request, header, placement)
+        answer = SendMessageResponse(msg_id="0", queue_id=placement.asked_queue_id, queue_offset=0)
+        if self._settings().store_reply_message_enable:
+            self._keep(request, header, placement, answer)
+        return Response(
+            ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR,
+            problem,
+            header=answer,
+            fields=self._trace_fields(),
+        )
+
+    async def _push(self, request: Request, header: SendHeader, placement: Target) -> str | None:
+        """Hand the reply over; returns what went wrong."""
+        properties = decode_properties(header.properties or "")
+        client_id = properties.get(names.REPLY_TO_CLIENT)
+        if client_id is None:
+            return f"reply message properties[{names.REPLY_TO_CLIENT}] is null"
+        connection = self._producers.connection_of(client_id)
+        if connection is None or connection.closed:
+            return f"push reply message fail, channel of <{client_id}> not found."
+        now_ms = self._clock.now_ms()
+        properties[names.PUSH_REPLY_TIME] = str(now_ms)
+        pushed = PushReplyMessageToClientRequest(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_nums=header.default_topic_queue_nums,
+            queue_id=placement.asked_queue_id,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            flag=header.flag,
+            properties=encode_properties(properties).decode(),
+            reconsume_times=header.reconsume_times or 0,
+            unit_mode=header.unit_mode,
+            born_host=request.connection.peer_text,
+            store_host=self._store_address,
+            store_timestamp=now_ms,
+        )
+        try:
+            confirmed = await connection.call(
+                RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+                pushed,
+                request.body,
+                timeout=self._push_timeout_s,
+            )
+        except RemotingError:
+            return f"push reply message to {client_id}fail."
+        if confirmed.code != ResponseCode.SUCCESS:
+            return f"push reply message to {client_id}fail."
+        return None
+
+    def _keep(
+        self,
+        request: Request,
+        header: SendHeader,
+        placement: Target,
+        answer: SendMessageResponse,
+    ) -> None:
+        """Store the reply; when it is stored the answer says where."""
+        try:
+            stored = self._store.append(
+                placement.topic,
+                placement.queue_id,
+                request.body,
+                placement.properties,
+                flag=header.flag,
+                sys_flag=header.sys_flag,
+                born_time_ms=header.born_timestamp,
+                born_host=request.connection.peer_bytes,
+                store_host=self._store_host,
+                reconsume_times=header.reconsume_times or 0,
+            )
+        except (StoreError, InvalidMessageError) as problem:
+            log.warning("cannot store a reply topic=%s: %s", placement.topic, problem)
+            return
+        answer.msg_id = encode_offset_id(self._store_host, stored.log_offset)
+        answer.queue_offset = stored.queue_offset
+
+    def _trace_fields(self) -> dict[str, str]:
+        settings = self._settings()
+        trace = "true" if settings.trace_on else "false"
+        return {"MSG_REGION": settings.region_id, "TRACE_ON": trace}
+
+
+def _header(request: Request) -> SendHeader:
+    if request.code == RequestCode.SEND_REPLY_MESSAGE:
+        return request.header(SendMessageRequest)
+    return request.header(SendMessageV2Request)

@@ -1,0 +1,213 @@
+"""Answers CONSUMER_SEND_MSG_BACK (36): what a consumer could not handle comes again later.
+
+The broker copies the message from its log: into the group's retry topic, behind a delay, or, when
+its retries are used up, into the group's dead letters. With synchronous flush the answer waits for
+the disk: the consumer forgets the message with it. Source: AbstractSendMessageProcessor and
+SendMessageProcessor.consumerSendMsgBack, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.delay.levels import DelayLevels
+from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.sending.group_commit import GroupCommit
+from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.topics.table import TopicTable
+from cometmq.model import property_names as names
+from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
+from cometmq.model.flags import TopicSysFlag
+from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.topic import Perm, TopicConfig, dlq_topic, retry_topic
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import ConsumerSendMsgBackRequest
+from cometmq.protocol.message_id import encode_offset_id
+from cometmq.protocol.properties import decode_properties, encode_properties
+from cometmq.protocol.record import RecordParts, split_record
+from cometmq.remoting import Request, Response
+from cometmq.store import Appended, MessageStore
+
+VERSION_WITH_MAX_RECONSUME = 121
+"""From 3.4.9 on clients say how often a message of theirs may be retried."""
+
+
+FIRST_RETRY_LEVEL = 3
+"""The delay level of a first retry for which the consumer asks no other; each further adds one."""
+
+
+class Retry(NamedTuple):
+    """What to store in place of the message."""
+
+    is_dead: bool
+    """Whether it goes to the dead letters instead of the retry topic."""
+    properties: dict[str, str]
+    """The message's own, with its history and the delay."""
+
+
+class SendBackHandler:
+    """Takes messages back.
+
+    Args:
+        store: where messages are, and where they go.
+        topics, groups: what exists; retry and dead-letter topics are made here.
+        levels: the delay levels.
+        stats: counts what came back.
+        settings: gives the broker's settings as they are now.
+        store_host: our address as records carry it, 8 or 20 bytes.
+        commit: tells when messages are on disk; None where nobody waits for that.
+        queue_chance: picks one of so many queues.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        *,
+        topics: TopicTable,
+        groups: GroupTable,
+        levels: DelayLevels,
+        stats: BrokerStats,
+        settings: Callable[[], BrokerSettings],
+        store_host: bytes,
+        commit: GroupCommit | None = None,
+        queue_chance: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self._store = store
+        self._commit = commit
+        self._topics = topics
+        self._groups = groups
+        self._levels = levels
+        self._stats = stats
+        self._settings = settings
+        self._store_host = store_host
+        self._queue_chance = queue_chance
+
+    def send_back(self, request: Request) -> Response | None:
+        """Store the message for another try, or as a dead letter."""
+        header = request.header(ConsumerSendMsgBackRequest)
+        group = self._groups.require(header.group)
+        settings = self._settings()
+        if not settings.broker_permission & Perm.WRITE:
+            ip = settings.broker_ip1 or settings.bind_address
+            raise ResponseError(
+                ResponseCode.NO_PERMISSION, f"the broker[{ip}] sending message is forbidden"
+            )
+        if group.retry_queue_nums <= 0:
+            return Response()
+        sys_flag = TopicSysFlag.UNIT_SUB if header.unit_mode else 0
+        target = self._topics.create_internal(
+            retry_topic(header.group), group.retry_queue_nums, sys_flag=sys_flag
+        )
+        _check_writable(target)
+        record = self._original(header.offset)
+        retry = self._plan(request, header, group, record)
+        if retry.is_dead:
+            target = self._topics.create_internal(dlq_topic(header.group), 1)
+        stored = self._put(record, retry, target)
+        self._stats.sent_back(header.group, header.origin_topic or record.topic)
+        if self._commit is None:
+            return Response()
+        self._answer_when_synced(request, stored, self._commit)
+        return None
+
+    def _answer_when_synced(self, request: Request, stored: Appended, commit: GroupCommit) -> None:
+        def told(synced: bool, error: StoreError | None) -> None:
+            if synced:
+                request.reply(Response())
+            else:
+                remark = "FLUSH_DISK_TIMEOUT" if error is None else f"not on disk: {error}"
+                request.reply(Response(ResponseCode.SYSTEM_ERROR, remark))
+
+        commit.wait(stored.log_offset + stored.size_bytes, told)
+
+    def _original(self, log_offset: int) -> RecordParts:
+        data = self._store.record_at(log_offset) if log_offset >= 0 else None
+        if data is None:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {log_offset}"
+            )
+        return split_record(data)
+
+    def _plan(
+        self,
+        request: Request,
+        header: ConsumerSendMsgBackRequest,
+        group: SubscriptionGroupConfig,
+        record: RecordParts,
+    ) -> Retry:
+        most = group.retry_max_times
+        knows_its_most = request.connection.version >= VERSION_WITH_MAX_RECONSUME
+        if header.max_reconsume_times is not None and knows_its_most:
+            most = header.max_reconsume_times
+        return plan_retry(
+            decode_properties(record.properties),
+            topic=record.topic,
+            message_id=encode_offset_id(record.store_host, record.log_offset),
+            reconsume_times=record.reconsume_times,
+            reconsume_times_max=most,
+            delay_level=header.delay_level,
+        )
+
+    def _put(self, record: RecordParts, retry: Retry, target: TopicConfig) -> Appended:
+        topic, properties = target.topic_name, retry.properties
+        queue_id = self._queue_chance(max(target.write_queue_nums, 1))
+        parked = self._levels.park(topic, queue_id, properties)
+        if parked is not None:
+            topic, queue_id, properties = parked
+        try:
+            return self._store.append(
+                topic,
+                queue_id,
+                record.body,
+                encode_properties(properties),
+                flag=record.flag,
+                sys_flag=record.sys_flag,
+                born_time_ms=record.born_time_ms,
+                born_host=record.born_host,
+                store_host=self._store_host,
+                reconsume_times=record.reconsume_times + 1,
+            )
+        except (StoreError, InvalidMessageError) as problem:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR, f"the message could not be stored again: {problem}"
+            ) from problem
+
+
+def _check_writable(topic: TopicConfig) -> None:
+    if not topic.writable:
+        raise ResponseError(
+            ResponseCode.NO_PERMISSION,
+            f"the topic[{topic.topic_name}] sending message is forbidden",
+        )
+
+
+def plan_retry(
+    properties: Mapping[str, str],
+    *,
+    topic: str,
+    message_id: str,
+    reconsume_times: int,
+    reconsume_times_max: int,
+    delay_level: int,
+) -> Retry:
+    """Decide what becomes of a message.
+
+    Args:
+        properties: its properties; they stay as they are.
+        topic: where it was read.
+        message_id: its offset message id.
+        reconsume_times: how often it was tried again so far.
+        reconsume_times_max: how often it may be.
+        delay_level: as the consumer asks; 0 leaves it to the broker, below 0 gives up.
+    """
+    kept = dict(properties)
+    kept.setdefault(names.RETRY_TOPIC, topic)
+    kept.setdefault(names.ORIGIN_MESSAGE_ID, message_id)
+    kept[names.WAIT] = "false"
+    is_dead = delay_level < 0 or reconsume_times >= reconsume_times_max
+    level = delay_level or FIRST_RETRY_LEVEL + reconsume_times
+    kept[names.DELAY] = "0" if is_dead else str(level)
+    return Retry(is_dead, kept)

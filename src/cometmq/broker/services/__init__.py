@@ -1,1 +1,0 @@
-"""What outlives a request: topics, groups, offsets, members, held pulls, delays, statistics."""

@@ -1,0 +1,1 @@
+"""Counters, rates, latencies and lags, and the requests that show them."""

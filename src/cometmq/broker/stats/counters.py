@@ -1,0 +1,264 @@
+# cython: annotation_typing=False
+"""Counts what the broker stores and hands out, by topic, queue and group.
+
+The counters are kept per queue (and group) only; those of a topic, a group or the whole broker
+are sums, made when somebody asks. So counting a message costs two look-ups and a few additions::
+
+    stored     topic -> queue -> cell            TOPIC_PUT_*, QUEUE_PUT_*, BROKER_PUT_*
+    fetched    (group, topic) -> queue -> cell   GROUP_GET_*, QUEUE_GET_*, BROKER_GET_*
+    the rest   name -> key -> cell               SNDBCK_PUT_NUMS, GROUP_GET_LATENCY, ...
+
+``*_NUMS`` counts messages and ``*_SIZE`` bytes. Keys are ``T`` (topic), ``T@G`` (and group),
+``T@q`` (and queue), ``T@q@G``, or the cluster's name for ``BROKER_*``.
+
+Source: BrokerStatsManager, RocketMQ 5.3 (names and keys).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cometmq.broker.stats.windows import DAY, HOUR, MINUTE, Cell, SampledCells, WindowSum
+from cometmq.system.clock import Clock
+
+IDLE_HOURS_MAX: Final = 25
+"""After so many idle hours no window has anything to tell, and the cell goes."""
+NAMED_CELLS_MAX: Final = 100_000
+"""A limit to the counters of the third kind; further ones are not kept."""
+
+_SEPARATOR: Final = "@"
+_WITHOUT_SYSTEM: Final = "_WITHOUT_SYSTEM_TOPIC"
+_OF_BROKER: Final = ("BROKER_PUT_NUMS", "BROKER_GET_NUMS")
+
+
+@dataclass(frozen=True)
+class WindowView:
+    """One window of one counter, as an administrator sees it."""
+
+    sum: int
+    tps: float
+    avgpt: float
+
+
+@dataclass(frozen=True)
+class CounterView:
+    """One counter: its last minute, hour and day."""
+
+    minute: WindowView
+    hour: WindowView
+    day: WindowView
+
+
+class BrokerStats:
+    """The broker's counters.
+
+    Args:
+        cluster: the cluster's name, key of the counters of the whole broker.
+        clock: tells the time of the samples.
+        is_system_topic: tells topics of the broker's own from those of its users.
+    """
+
+    def __init__(
+        self, cluster: str, *, clock: Clock, is_system_topic: Callable[[str], bool]
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._is_system_topic = is_system_topic
+        self._cells = SampledCells(clock.now_ms())
+        self._puts: dict[str, dict[int, Cell]] = {}
+        self._gets: dict[tuple[str, str], dict[int, Cell]] = {}
+        self._named: dict[str, dict[str, Cell]] = {}
+        self._named_count = 0
+        self._dropped_puts = 0
+        self._dropped_gets = 0
+        self.put_messages = 0
+        """Messages stored since the start, those of system topics included."""
+        self.put_bytes = 0
+        self.put_failures = 0
+        self.get_messages = 0
+        """Messages handed out since the start."""
+        self.get_found = 0
+        """Reads that found something, since the start."""
+        self.get_missed = 0
+
+    # --- counting -------------------------------------------------------------------------
+
+    def put(self, topic: str, queue_id: int, messages: int, size_bytes: int) -> None:
+        """Count messages stored in a queue by one request."""
+        queues = self._puts.get(topic)
+        cell = queues.get(queue_id) if queues is not None else None
+        if cell is None:
+            cell = self._puts.setdefault(topic, {})[queue_id] = self._cells.new()
+        cell.calls += 1
+        cell.messages += messages
+        cell.size_bytes += size_bytes
+        self.put_messages += messages
+        self.put_bytes += size_bytes
+
+    def put_failed(self) -> None:
+        """Count a message that the store did not take."""
+        self.put_failures += 1
+
+    def got(self, group: str, topic: str, queue_id: int, messages: int, size_bytes: int) -> None:
+        """Count messages handed to a group by one request."""
+        key = (group, topic)
+        queues = self._gets.get(key)
+        cell = queues.get(queue_id) if queues is not None else None
+        if cell is None:
+            cell = self._gets.setdefault(key, {})[queue_id] = self._cells.new()
+        cell.calls += 1
+        cell.messages += messages
+        cell.size_bytes += size_bytes
+        self.get_found += 1
+        self.get_messages += messages
+
+    def missed(self) -> None:
+        """Count a read that found nothing."""
+        self.get_missed += 1
+
+    def add(self, name: str, key: str, amount: int = 1, *, calls: int = 1) -> None:
+        """Count under a name of the third kind, say ``SNDBCK_PUT_NUMS`` of ``T@G``."""
+        cell = self._named.setdefault(name, {}).get(key)
+        if cell is None:
+            if self._named_count >= NAMED_CELLS_MAX:
+                return
+            cell = self._named[name][key] = self._cells.new()
+            self._named_count += 1
+        cell.add(amount, calls=calls)
+
+    def sent_back(self, group: str, topic: str) -> None:
+        """Count a message that a consumer sent back to be retried."""
+        self.add("SNDBCK_PUT_NUMS", f"{topic}{_SEPARATOR}{group}")
+
+    # --- asking ---------------------------------------------------------------------------
+
+    def view(self, name: str, key: str) -> CounterView | None:
+        """Return the counter of this name and key, or None when nothing was counted under it."""
+        cells = self._find(name, key)
+        if not cells and not self._is_of_broker(name, key):
+            return None
+        of_bytes = name.endswith("_SIZE")
+        return CounterView(*(self._window(span, cells, of_bytes) for span in (MINUTE, HOUR, DAY)))
+
+    def put_tps(self, topic: str) -> float:
+        """Messages a second stored in a topic, over the last minute."""
+        sums = self._cells.sum(MINUTE, self._puts.get(topic, {}).values())
+        return sums.per_second(sums.messages)
+
+    def get_tps(self, group: str, topic: str) -> float:
+        """Messages a second fetched from a topic by a group, over the last minute."""
+        sums = self._cells.sum(MINUTE, self._gets.get((group, topic), {}).values())
+        return sums.per_second(sums.messages)
+
+    @property
+    def users_put_messages(self) -> int:
+        """Messages stored since the start in topics that are not the broker's own."""
+        return self._dropped_puts + sum(cell.messages for cell in self._all_puts(users=True))
+
+    @property
+    def users_get_messages(self) -> int:
+        """Messages handed out since the start from topics that are not the broker's own."""
+        return self._dropped_gets + sum(cell.messages for cell in self._all_gets(users=True))
+
+    # --- upkeep ---------------------------------------------------------------------------
+
+    def sample(self) -> None:
+        """Take the samples that are due; call this every ten seconds."""
+        self._cells.sample(self._clock.now_ms())
+
+    def drop_idle(self) -> None:
+        """Forget queues and names that nobody has used for a day."""
+        for topic, queues in list(self._puts.items()):
+            self._dropped_puts += self._drop(queues, users=not self._is_system_topic(topic))
+            if not queues:
+                del self._puts[topic]
+        for key, queues in list(self._gets.items()):
+            self._dropped_gets += self._drop(queues, users=not self._is_system_topic(key[1]))
+            if not queues:
+                del self._gets[key]
+        for cells in self._named.values():
+            before = len(cells)
+            self._drop(cells, users=False)
+            self._named_count -= before - len(cells)
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop the counters of a topic that was deleted."""
+        users = not self._is_system_topic(topic)
+        if queues := self._puts.pop(topic, None):
+            self._dropped_puts += self._drop(queues, users=users, idle_hours=0)
+        for key in [key for key in self._gets if key[1] == topic]:
+            self._dropped_gets += self._drop(self._gets.pop(key), users=users, idle_hours=0)
+
+    def forget_group(self, group: str) -> None:
+        """Drop the counters of a group that was deleted."""
+        for key in [key for key in self._gets if key[0] == group]:
+            users = not self._is_system_topic(key[1])
+            self._dropped_gets += self._drop(self._gets.pop(key), users=users, idle_hours=0)
+
+    # --- inside ---------------------------------------------------------------------------
+
+    def _window(self, window: int, cells: list[Cell], of_bytes: bool) -> WindowView:
+        sums: WindowSum = self._cells.sum(window, cells)
+        amount = sums.size_bytes if of_bytes else sums.messages
+        return WindowView(amount, sums.per_second(amount), sums.per_call(amount))
+
+    def _find(self, name: str, key: str) -> list[Cell]:
+        if name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"):
+            return list(self._puts.get(key, {}).values())
+        if name in ("QUEUE_PUT_NUMS", "QUEUE_PUT_SIZE"):
+            topic, _, queue = key.rpartition(_SEPARATOR)
+            return _one(self._puts.get(topic), queue)
+        if name in ("GROUP_GET_NUMS", "GROUP_GET_SIZE"):
+            topic, _, group = key.partition(_SEPARATOR)
+            return list(self._gets.get((group, topic), {}).values())
+        if name in ("QUEUE_GET_NUMS", "QUEUE_GET_SIZE"):
+            topic, _, rest = key.partition(_SEPARATOR)
+            queue, _, group = rest.partition(_SEPARATOR)
+            return _one(self._gets.get((group, topic)), queue)
+        if self._is_of_broker(name, key):
+            return self._of_broker(name)
+        return _named(self._named.get(name), key)
+
+    def _is_of_broker(self, name: str, key: str) -> bool:
+        return key == self._cluster and name.removesuffix(_WITHOUT_SYSTEM) in _OF_BROKER
+
+    def _of_broker(self, name: str) -> list[Cell]:
+        users = name.endswith(_WITHOUT_SYSTEM)
+        every = self._all_puts if name.startswith("BROKER_PUT") else self._all_gets
+        return list(every(users=users))
+
+    def _all_puts(self, *, users: bool) -> Iterable[Cell]:
+        for topic, queues in self._puts.items():
+            if not (users and self._is_system_topic(topic)):
+                yield from queues.values()
+
+    def _all_gets(self, *, users: bool) -> Iterable[Cell]:
+        for (_, topic), queues in self._gets.items():
+            if not (users and self._is_system_topic(topic)):
+                yield from queues.values()
+
+    def _drop(
+        self, cells: dict[Any, Cell], *, users: bool, idle_hours: int = IDLE_HOURS_MAX
+    ) -> int:
+        """Drop what is idle; return the messages counted there, 0 for system topics."""
+        messages = 0
+        for key, cell in list(cells.items()):
+            if cell.idle_hours >= idle_hours:
+                messages += cell.messages if users else 0
+                self._cells.drop(cell)
+                del cells[key]
+        return messages
+
+
+def _one(queues: dict[int, Cell] | None, queue: str) -> list[Cell]:
+    if queues is None or not queue.isdecimal():
+        return []
+    cell = queues.get(int(queue))
+    return [] if cell is None else [cell]
+
+
+def _named(cells: dict[str, Cell] | None, key: str) -> list[Cell]:
+    cell = cells.get(key) if cells is not None else None
+    return [] if cell is None else [cell]

@@ -1,0 +1,127 @@
+"""How far groups have come: offsets, lags and times of each queue.
+
+Source: AdminBrokerProcessor.getConsumeStats, fetchAllConsumeStatsInBroker and
+queryConsumeTimeSpan, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.stats.counters import BrokerStats
+from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import TopicConfig
+from cometmq.protocol.bodies import ConsumeStats, OffsetWrapper, QueueTimeSpan
+from cometmq.store import MessageStore
+from cometmq.system.clock import Clock
+
+
+class Lag(NamedTuple):
+    """Messages that a group has not consumed, and those of them it has already fetched."""
+
+    behind: int
+    in_flight: int
+
+
+class GroupLags:
+    """Looks at the queues of topics from the side of a group.
+
+    Args:
+        store: the queues.
+        offsets: how far groups have consumed.
+        consumers: what groups that are online subscribe.
+        stats: how fast groups consume.
+        broker_name: stands in the queues' names.
+        clock: tells how late a group is.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        offsets: OffsetStore,
+        consumers: ConsumerRegistry,
+        stats: BrokerStats,
+        broker_name: str,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._consumers = consumers
+        self._stats = stats
+        self._broker_name = broker_name
+        self._clock = clock
+
+    def is_consumed(self, group: str, topic: str) -> bool:
+        """Whether a topic with offsets of a group is still one of those it consumes."""
+        online = self._consumers.group(group)
+        return online is None or not online.subscriptions or topic in online.subscriptions
+
+    def of_topic(self, group: str, config: TopicConfig, queues: int) -> ConsumeStats:
+        """Where a group stands in the first ``queues`` queues of a topic."""
+        topic = config.topic_name
+        table = {
+            self.queue(topic, queue_id): self._of_queue(group, topic, queue_id)
+            for queue_id in range(queues)
+        }
+        return ConsumeStats(offset_table=table, consume_tps=self._stats.get_tps(group, topic))
+
+    def time_span(self, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
+        """From when to when a queue has messages, and the time of the last one consumed."""
+        low, high = self._store.bounds(topic, queue_id)
+        consumed = self._offsets.committed(group, topic, queue_id) or 0
+        first_ms = self._store_time(topic, queue_id, low)
+        last_ms = self._store_time(topic, queue_id, high - 1)
+        consumed_ms = self._store_time(topic, queue_id, consumed - 1) if consumed > 0 else first_ms
+        delay_ms = 0
+        if consumed < high:
+            next_ms = self._store_time(topic, queue_id, max(consumed, low))
+            delay_ms = max(0, self._clock.now_ms() - next_ms) if next_ms > 0 else 0
+        return QueueTimeSpan(
+            message_queue=self.queue(topic, queue_id),
+            min_time_stamp=first_ms,
+            max_time_stamp=last_ms,
+            consume_time_stamp=consumed_ms,
+            delay_time=delay_ms,
+            min_time_stamp_str=time_text(first_ms),
+            max_time_stamp_str=time_text(last_ms),
+            consume_time_stamp_str=time_text(consumed_ms),
+        )
+
+    def queue(self, topic: str, queue_id: int) -> MessageQueue:
+        """The name of a queue of this broker."""
+        return MessageQueue(topic=topic, broker_name=self._broker_name, queue_id=queue_id)
+
+    def _of_queue(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+        high = self._store.bounds(topic, queue_id)[1]
+        consumed = max(self._offsets.committed(group, topic, queue_id) or 0, 0)
+        pulled = self._offsets.pulled(group, topic, queue_id) or 0
+        last_ms = self._store_time(topic, queue_id, consumed - 1) if consumed > 0 else 0
+        return OffsetWrapper(
+            broker_offset=high,
+            consumer_offset=consumed,
+            pull_offset=max(consumed, pulled),
+            last_timestamp=max(last_ms, 0),
+        )
+
+    def _store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """When the message at an offset was stored; -1 for none."""
+        return self._store.store_time_at(topic, queue_id, offset) if offset >= 0 else -1
+
+
+def lag_of(stats: ConsumeStats) -> Lag:
+    """Add up how far a group is behind in all queues of one topic."""
+    queues = stats.offset_table.values()
+    return Lag(
+        behind=sum(queue.broker_offset - queue.consumer_offset for queue in queues),
+        in_flight=sum(queue.pull_offset - queue.consumer_offset for queue in queues),
+    )
+
+
+def time_text(time_ms: int) -> str:
+    """A time as administrators read it, in local time: ``2023-11-14#22:13:20:000``."""
+    moment = datetime.fromtimestamp(time_ms / 1000).astimezone()
+    return f"{moment:%Y-%m-%d#%H:%M:%S}:{time_ms % 1000:03d}"

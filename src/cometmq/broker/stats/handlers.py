@@ -1,0 +1,248 @@
+"""Figures for administrators: of topics, of groups, of the counters and of the whole broker.
+
+Source: AdminBrokerProcessor, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.stats.counters import BrokerStats, WindowView
+from cometmq.broker.stats.group_lag import GroupLags, lag_of
+from cometmq.broker.stats.runtime_info import RuntimeInfo
+from cometmq.broker.topics.table import TopicTable
+from cometmq.model.errors import ResponseError
+from cometmq.model.topic import TopicConfig
+from cometmq.protocol.bodies import (
+    BrokerStatsData,
+    BrokerStatsItem,
+    ConsumeStats,
+    ConsumeStatsList,
+    GroupList,
+    KVTable,
+    QueryConsumeTimeSpanBody,
+    QuerySubscriptionResponseBody,
+    TopicList,
+    TopicOffset,
+    TopicStatsTable,
+)
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import (
+    GetBrokerConsumeStatsRequest,
+    GetConsumeStatsRequest,
+    GetTopicStatsInfoRequest,
+    QueryConsumeTimeSpanRequest,
+    QuerySubscriptionByConsumerRequest,
+    QueryTopicConsumeByWhoRequest,
+    QueryTopicsByConsumerRequest,
+    ViewBrokerStatsDataRequest,
+)
+from cometmq.remoting import Request, Response
+from cometmq.store import MessageStore
+
+QUEUES_PER_TURN: Final = 500
+"""Queues looked at before other requests have their turn."""
+
+
+class BrokerStatsHandler:
+    """Answers GET_BROKER_RUNTIME_INFO (28) and VIEW_BROKER_STATS_DATA (315).
+
+    Args:
+        runtime: the figures of the whole broker.
+        stats: the counters.
+    """
+
+    def __init__(self, runtime: RuntimeInfo, stats: BrokerStats) -> None:
+        self._runtime = runtime
+        self._stats = stats
+
+    def runtime_info(self, request: Request) -> Response:
+        """Answer what the broker knows of itself, as a table of texts."""
+        return Response(body=KVTable(table=self._runtime.table()).encode())
+
+    def counter(self, request: Request) -> Response:
+        """Answer one counter: its last minute, hour and day."""
+        header = request.header(ViewBrokerStatsDataRequest)
+        view = self._stats.view(header.stats_name, header.stats_key)
+        if view is None:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The stats <{header.stats_name}> <{header.stats_key}> not exist",
+            )
+        body = BrokerStatsData(
+            stats_minute=_item(view.minute), stats_hour=_item(view.hour), stats_day=_item(view.day)
+        )
+        return Response(body=body.encode())
+
+
+class TopicStatsHandler:
+    """Answers GET_TOPIC_STATS_INFO (202).
+
+    Args:
+        store: the queues.
+        topics: which there are.
+        stats: how fast topics grow.
+        lags: names queues.
+    """
+
+    def __init__(
+        self, store: MessageStore, *, topics: TopicTable, stats: BrokerStats, lags: GroupLags
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._stats = stats
+        self._lags = lags
+
+    def stats_of_topic(self, request: Request) -> Response:
+        """Answer the bounds of every queue of a topic, and when it was last written."""
+        topic = request.header(GetTopicStatsInfoRequest).topic
+        config = _existing(self._topics, topic)
+        queues = max(config.read_queue_nums, config.write_queue_nums)
+        body = TopicStatsTable(
+            offset_table={
+                self._lags.queue(topic, queue_id): self._queue(topic, queue_id)
+                for queue_id in range(queues)
+            },
+            topic_put_tps=self._stats.put_tps(topic),
+        )
+        return Response(body=body.encode())
+
+    def _queue(self, topic: str, queue_id: int) -> TopicOffset:
+        low, high = self._store.bounds(topic, queue_id)
+        written_ms = self._store.store_time_at(topic, queue_id, high - 1) if high > 0 else 0
+        return TopicOffset(
+            min_offset=low, max_offset=high, last_update_timestamp=max(written_ms, 0)
+        )
+
+
+class GroupStatsHandler:
+    """Answers who consumes what, and how far they have come (208, 300, 303, 317, 343, 345).
+
+    Args:
+        topics, groups: what exists.
+        consumers: the groups that are online.
+        offsets: how far groups have consumed.
+        lags: the lags of groups.
+        address: gives this broker's address, ``host:port``.
+    """
+
+    def __init__(
+        self,
+        *,
+        topics: TopicTable,
+        groups: GroupTable,
+        consumers: ConsumerRegistry,
+        offsets: OffsetStore,
+        lags: GroupLags,
+        address: Callable[[], str],
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._lags = lags
+        self._address = address
+
+    def consume_stats(self, request: Request) -> Response:
+        """Answer where a group stands in one topic, in some, or in all it has offsets for."""
+        header = request.header(GetConsumeStatsRequest)
+        group = header.consumer_group
+        body = ConsumeStats()
+        for config in self._topics_to_tell(header):
+            stats = self._lags.of_topic(group, config, config.read_queue_nums)
+            body.offset_table.update(stats.offset_table)
+            body.consume_tps += stats.consume_tps
+        return Response(body=body.encode())
+
+    async def all_consume_stats(self, request: Request) -> Response:
+        """Answer where every group stands in every topic it consumes."""
+        only_ordered = request.header(GetBrokerConsumeStatsRequest).is_order
+        body = ConsumeStatsList(broker_addr=self._address())
+        looked_at = 0
+        topics = self._topics_by_group()
+        for group in list(self._groups.all()):
+            told: list[ConsumeStats] = []
+            for config in self._existing_consumed(group, topics.get(group, [])):
+                if only_ordered and not config.order:
+                    continue
+                told.append(self._lags.of_topic(group, config, config.write_queue_nums))
+                looked_at += config.write_queue_nums
+                if looked_at >= QUEUES_PER_TURN:
+                    looked_at = 0
+                    await asyncio.sleep(0)
+            body.consume_stats_list.append({group: told})
+            body.total_diff += sum(lag_of(stats).behind for stats in told)
+            body.total_inflight_diff += sum(lag_of(stats).in_flight for stats in told)
+        return Response(body=body.encode())
+
+    def time_spans(self, request: Request) -> Response:
+        """Answer from when to when the queues of a topic reach, and where a group stands."""
+        header = request.header(QueryConsumeTimeSpanRequest)
+        config = _existing(self._topics, header.topic)
+        spans = [
+            self._lags.time_span(header.group, header.topic, queue_id)
+            for queue_id in range(config.write_queue_nums)
+        ]
+        return Response(body=QueryConsumeTimeSpanBody(consume_time_span_set=spans).encode())
+
+    def groups_of_topic(self, request: Request) -> Response:
+        """Answer the groups that subscribe a topic now, or have offsets in it."""
+        topic = request.header(QueryTopicConsumeByWhoRequest).topic
+        groups = dict.fromkeys(self._consumers.groups_of(topic) + self._offsets.groups_of(topic))
+        return Response(body=GroupList(group_list=list(groups)).encode())
+
+    def topics_of_group(self, request: Request) -> Response:
+        """Answer the topics in which a group has offsets."""
+        group = request.header(QueryTopicsByConsumerRequest).group
+        body = TopicList(topic_list=self._offsets.topics_of(group), broker_addr=self._address())
+        return Response(body=body.encode())
+
+    def subscription(self, request: Request) -> Response:
+        """Answer what a group that is online wants of a topic."""
+        header = request.header(QuerySubscriptionByConsumerRequest)
+        online = self._consumers.group(header.group)
+        found = None if online is None else online.subscriptions.get(header.topic or "")
+        body = QuerySubscriptionResponseBody(
+            group=header.group,
+            topic=header.topic,
+            subscription_data=None if found is None else found.data,
+        )
+        return Response(body=body.encode())
+
+    def _topics_to_tell(self, header: GetConsumeStatsRequest) -> Iterator[TopicConfig]:
+        names = [name for name in (header.topic_list or "").split(";") if name.strip()]
+        if not names and header.topic:
+            names = [header.topic]
+        if not names:
+            names = self._offsets.topics_of(header.consumer_group)
+        return self._existing_consumed(header.consumer_group, names)
+
+    def _topics_by_group(self) -> dict[str, list[str]]:
+        """The topics in which each group has offsets, found in one pass for all groups."""
+        topics: dict[str, list[str]] = {}
+        for key in self._offsets.table():
+            topic, _, group = key.partition("@")
+            topics.setdefault(group, []).append(topic)
+        return topics
+
+    def _existing_consumed(self, group: str, names: list[str]) -> Iterator[TopicConfig]:
+        for name in names:
+            config = self._topics.get(name)
+            if config is not None and self._lags.is_consumed(group, name):
+                yield config
+
+
+def _existing(topics: TopicTable, name: str) -> TopicConfig:
+    config = topics.get(name)
+    if config is None:
+        raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+    return config
+
+
+def _item(view: WindowView) -> BrokerStatsItem:
+    return BrokerStatsItem(sum=view.sum, tps=view.tps, avgpt=view.avgpt)

@@ -1,0 +1,202 @@
+"""What a broker tells of itself at run time: a table of texts, by RocketMQ's names.
+
+Both spellings of the key that RocketMQ 5 renamed are there (``getTransferedTps`` of 4.9 and
+``getTransferredTps``), and the figures of functions we do not have are zeros, because tools read
+them without asking.
+
+Source: AdminBrokerProcessor.prepareRuntimeInfo and StoreStatsService, RocketMQ 4.9 and 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.stats.throughput import Throughput
+from cometmq.protocol.command import OUR_VERSION
+from cometmq.protocol.version import version_name
+from cometmq.store import MessageStore
+from cometmq.system.clock import Clock
+from cometmq.system.files import Files
+
+ABSENT: Final = {
+    "dispatchMaxBuffer": "0",
+    "pageCacheLockTimeMills": "0",
+    "remainTransientStoreBufferNumbs": str(2**31 - 1),
+    "EndTransactionQueueSize": "0",
+    "EndTransactionThreadPoolQueueCapacity": "100000",
+    "queryThreadPoolQueueSize": "0",
+    "queryThreadPoolQueueCapacity": "20000",
+    "queryThreadPoolQueueHeadWaitTimeMills": "0",
+    "litePullThreadPoolQueueSize": "0",
+    "litePullThreadPoolQueueCapacity": "100000",
+    "litePullThreadPoolQueueHeadWaitTimeMills": "0",
+    "ackThreadPoolQueueSize": "0",
+    "ackThreadPoolQueueCapacity": "100000",
+    "ackThreadPoolQueueHeadWaitTimeMills": "0",
+    "pullThreadPoolQueueHeadWaitTimeMills": "0",
+    "timerReadBehind": "0",
+    "timerOffsetBehind": "0",
+    "timerCongestNum": "0",
+    "timerEnqueueTps": "0.0",
+    "timerDequeueTps": "0.0",
+}
+"""Keys of what this broker does not have or never lets wait."""
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class DelayLevelOffsets(NamedTuple):
+    """How far one delay level was delivered."""
+
+    delivered: int
+    parked: int
+
+
+class RuntimeInfo:
+    """Makes the table.
+
+    Args:
+        store: its figures.
+        files: tells how full the store's disk is.
+        stats: the counters.
+        throughput: rates and latencies.
+        settings: gives the broker's settings as they are now.
+        sends_waiting: counts the sends that wait for the disk.
+        oldest_wait_s: for how long the oldest of them has waited.
+        pulls_held: counts the pulls that are held.
+        delay_levels: gives the place of each delay level that was used.
+        clock: tells how long the broker runs.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        *,
+        files: Files,
+        stats: BrokerStats,
+        throughput: Throughput,
+        settings: Callable[[], BrokerSettings],
+        sends_waiting: Callable[[], int],
+        oldest_wait_s: Callable[[], float],
+        pulls_held: Callable[[], int],
+        delay_levels: Callable[[], Mapping[int, DelayLevelOffsets]],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._files = files
+        self._stats = stats
+        self._throughput = throughput
+        self._settings = settings
+        self._sends_waiting = sends_waiting
+        self._oldest_wait_s = oldest_wait_s
+        self._pulls_held = pulls_held
+        self._delay_levels = delay_levels
+        self._clock = clock
+        self._booted_ms = clock.now_ms()
+        self._booted_s = clock.monotonic()
+
+    def table(self) -> dict[str, str]:
+        """Return the texts by their names."""
+        table = dict(ABSENT)
+        table |= self._store.runtime_figures()
+        table |= self._disk()
+        table |= self._identity()
+        table |= self._puts()
+        table |= self._rates()
+        table |= self._days()
+        table |= self._queues()
+        for level, place in sorted(self._delay_levels().items()):
+            table[f"scheduleMessageOffset_{level}"] = f"{place.delivered},{place.parked}"
+        return table
+
+    def _identity(self) -> dict[str, str]:
+        settings = self._settings()
+        return {
+            "brokerVersionDesc": version_name(OUR_VERSION),
+            "brokerVersion": str(OUR_VERSION),
+            "brokerActive": "true",
+            "bootTimestamp": str(self._booted_ms),
+            "runtime": running_text(int(self._clock.monotonic() - self._booted_s)),
+            "startAcceptSendRequestTimeStamp": str(settings.start_accept_send_request_ms),
+        }
+
+    def _disk(self) -> dict[str, str]:
+        store, path = self._store, self._store.paths.commit_log
+        usage = self._files.usage(path)
+        total, ratio = usage.used_bytes + usage.available_bytes, f"{usage.ratio:.2f}"
+        return {
+            "commitLogDirCapacity": f"Total : {bytes_text(total)}, Free :"
+            f" {bytes_text(usage.available_bytes)}.",
+            "commitLogDiskRatio": ratio,
+            f"commitLogDiskRatio_{path}": ratio,
+            "consumeQueueDiskRatio": ratio,
+            "remainHowManyDataToFlush": bytes_text(store.written_to - store.flushed_to),
+        }
+
+    def _puts(self) -> dict[str, str]:
+        stats, throughput = self._stats, self._throughput
+        # RocketMQ never tells 0 here, so that whoever divides by it can.
+        messages = max(stats.put_messages, 1)
+        return {
+            "putMessageTimesTotal": str(messages),
+            "putMessageFailedTimes": str(stats.put_failures),
+            "putMessageSizeTotal": str(stats.put_bytes),
+            "putMessageAverageSize": str(stats.put_bytes / messages),
+            "putMessageEntireTimeMax": str(throughput.put_ms_max),
+            "getMessageEntireTimeMax": str(throughput.get_ms_max),
+            "putMessageDistributeTime": throughput.put_distribution(),
+            "putLatency99": f"{throughput.put_percentile(0.99):.2f}",
+            "putLatency999": f"{throughput.put_percentile(0.999):.2f}",
+        }
+
+    def _rates(self) -> dict[str, str]:
+        throughput = self._throughput
+        transferred = throughput.transferred_tps()
+        return {
+            "putTps": throughput.put_tps(),
+            "getFoundTps": throughput.found_tps(),
+            "getMissTps": throughput.missed_tps(),
+            "getTotalTps": throughput.read_tps(),
+            "getTransferedTps": transferred,
+            "getTransferredTps": transferred,
+        }
+
+    def _days(self) -> dict[str, str]:
+        puts, gets = self._throughput.puts_of_days(), self._throughput.gets_of_days()
+        return {
+            "msgPutTotalYesterdayMorning": str(puts.yesterday_morning),
+            "msgPutTotalTodayMorning": str(puts.today_morning),
+            "msgPutTotalTodayNow": str(puts.today_now),
+            "msgGetTotalYesterdayMorning": str(gets.yesterday_morning),
+            "msgGetTotalTodayMorning": str(gets.today_morning),
+            "msgGetTotalTodayNow": str(gets.today_now),
+        }
+
+    def _queues(self) -> dict[str, str]:
+        settings = self._settings()
+        return {
+            "sendThreadPoolQueueSize": str(self._sends_waiting()),
+            "sendThreadPoolQueueCapacity": str(settings.send_queue_capacity),
+            "sendThreadPoolQueueHeadWaitTimeMills": str(int(self._oldest_wait_s() * 1000)),
+            "pullThreadPoolQueueSize": str(self._pulls_held()),
+            "pullThreadPoolQueueCapacity": str(settings.pull_queue_capacity),
+        }
+
+
+def running_text(seconds: int) -> str:
+    """How long the broker runs, as RocketMQ writes it."""
+    days, rest = divmod(max(seconds, 0), 86_400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {rest} seconds ]"
+
+
+def bytes_text(size_bytes: float) -> str:
+    """A number of bytes as RocketMQ writes it: ``12 B``, ``2.2 KiB``, ``79.1 GiB``."""
+    if abs(size_bytes) < 1024:
+        return f"{int(size_bytes)} B"
+    power = min((abs(int(size_bytes)).bit_length() - 1) // 10, len(_UNITS) - 1)
+    return f"{size_bytes / 1024**power:.1f} {_UNITS[power]}"

@@ -1,0 +1,57 @@
+"""What the broker serves and runs for its store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cometmq.broker.jobs import Job
+from cometmq.broker.storage.handler import StorageHandler
+from cometmq.protocol.codes import RequestCode
+from cometmq.store import StoreSettings, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from cometmq.broker.assembly import Endpoint, Parts, Routes
+
+
+def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
+    """The handlers of requests about the store as a whole."""
+    storage = StorageHandler(parts.store)
+    return {
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: storage.clean_queues,
+        RequestCode.DELETE_EXPIRED_COMMITLOG: storage.clean_log,
+        RequestCode.GET_BROKER_HA_STATUS: storage.replication_status,
+    }
+
+
+def jobs(parts: Parts) -> list[Job]:
+    """The flush of log and queues, and the deletion of expired files."""
+    stored = parts.configuration.view(StoreSettings)
+    flushing = parts.flusher.jobs()
+    if parts.sync_flush:
+        # Sends have their own syncs; this one is for appends that no sender waits for.
+        flushing = [job for job in flushing if job.name != "flush-commit-log"]
+        flushing.append(
+            Job(
+                "flush-commit-log",
+                lambda: stored().flush_interval_ms / 1000,
+                parts.store.flush,
+                blocking=True,
+            )
+        )
+    return [
+        *[replace(job, turn=_without_store_failure(job.turn)) for job in flushing],
+        Job("clean-store", lambda: stored().clean_interval_ms / 1000, parts.store.clean),
+    ]
+
+
+def _without_store_failure(turn: Callable[[], object]) -> Callable[[], None]:
+    """The same without its failure: the store itself logs that a sync failed, once."""
+
+    def quiet() -> None:
+        with contextlib.suppress(StoreUnavailableError):
+            turn()
+
+    return quiet

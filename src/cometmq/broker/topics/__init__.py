@@ -1,0 +1,1 @@
+"""Topics: their table, its file, and the requests that create, change, show and delete them."""

@@ -1,0 +1,221 @@
+"""What tools ask of a broker about topics: to make, change, show and delete them.
+
+A topic is made or changed before the answer leaves, and the name servers that can be reached know
+of it. Deleting either finishes or changes nothing: the queues go first, in one step of the store,
+then the settings and what groups have consumed.
+
+Source: AdminBrokerProcessor, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Collection
+from typing import Protocol
+
+import msgspec
+
+from cometmq.broker.checks import check_is_master
+from cometmq.broker.config import BrokerSettings
+from cometmq.broker.topics import attributes
+from cometmq.broker.topics.table import QUEUES_MAX, TopicTable
+from cometmq.model.errors import ConfigError, InvalidNameError, ResponseError
+from cometmq.model.topic import TopicConfig, check_topic_name
+from cometmq.protocol.bodies import (
+    TopicConfigAndQueueMapping,
+    TopicConfigList,
+    TopicConfigSerializeWrapper,
+    TopicList,
+)
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import (
+    DeleteTopicInBrokerRequest,
+    GetTopicConfigRequest,
+    UpdateAndCreateTopicRequest,
+)
+from cometmq.remoting import Request, Response
+
+log = logging.getLogger(__name__)
+
+TOPICS_AT_ONCE_MAX = 10_000
+_FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+_PERM_MAX = 15
+_HARMLESS = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
+
+
+class Queues(Protocol):
+    """What these requests need of the store."""
+
+    def delete_topic(self, topic: str) -> object:
+        """Delete all queues of a topic; nothing of any other."""
+
+    def delete_topics_except(self, topics: Collection[str]) -> object:
+        """Delete the queues of all topics but these."""
+
+
+class TopicHandler:
+    """Answers tools about topics.
+
+    Args:
+        topics: the table.
+        queues: the store's queues.
+        settings: gives the broker's settings as they are now.
+        announce: returns once the name servers know of a change.
+        forget_offsets: drops what groups have consumed of a topic.
+    """
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        queues: Queues,
+        settings: Callable[[], BrokerSettings],
+        *,
+        announce: Callable[[], Awaitable[None]],
+        forget_offsets: Callable[[str], None],
+    ) -> None:
+        self._topics = topics
+        self._queues = queues
+        self._settings = settings
+        self._announce = announce
+        self._forget_offsets = forget_offsets
+
+    # --- making and changing --------------------------------------------------------------------
+
+    async def put(self, request: Request) -> Response:
+        """UPDATE_AND_CREATE_TOPIC (17)."""
+        header = request.header(UpdateAndCreateTopicRequest)
+        config = TopicConfig(
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=header.order,
+        )
+        return await self._put([self._checked(config, header.attributes or "")], request)
+
+    async def put_list(self, request: Request) -> Response:
+        """UPDATE_AND_CREATE_TOPIC_LIST (18): all of them, or none."""
+        configs = TopicConfigList.decode(request.body).topic_config_list
+        if len(configs) > TOPICS_AT_ONCE_MAX:
+            raise _illegal(f"{len(configs)} topics, expected at most {TOPICS_AT_ONCE_MAX}")
+        checked = [self._checked(config, _as_changes(config)) for config in configs]
+        return await self._put(checked, request)
+
+    async def _put(self, configs: list[TopicConfig], request: Request) -> Response:
+        check_is_master(self._settings())
+        if self._topics.put(configs):
+            for config in configs:
+                log.info(
+                    "topic created or updated topic=%s read_queues=%d write_queues=%d perm=%d"
+                    " peer=%s",
+                    config.topic_name,
+                    config.read_queue_nums,
+                    config.write_queue_nums,
+                    config.perm,
+                    request.connection.peer_text,
+                )
+            await self._announce()
+        return Response()
+
+    def _checked(self, config: TopicConfig, changes: str) -> TopicConfig:
+        """The settings with their attributes, if they are allowed."""
+        name = config.topic_name
+        try:
+            check_topic_name(name)
+        except InvalidNameError as problem:
+            raise _illegal(str(problem)) from None
+        self._check_not_system(name)
+        _check_numbers(config)
+        known = self._topics.get(name)
+        try:
+            found = attributes.with_changes(
+                known.attributes if known else {}, changes, is_new=known is None
+            )
+        except ConfigError as problem:
+            raise _illegal(str(problem)) from None
+        if (
+            found.get(attributes.MESSAGE_TYPE) == attributes.MIXED
+            and not self._settings().enable_mixed_message_type
+        ):
+            raise _illegal("MIXED message type is not supported.")
+        return msgspec.structs.replace(config, attributes=found)
+
+    def _check_not_system(self, name: str) -> None:
+        if self._settings().validate_system_topic_when_update and self._topics.is_system(name):
+            raise _illegal(f"The topic[{name}] is conflict with system topic.")
+
+    # --- deleting -------------------------------------------------------------------------------
+
+    def delete(self, request: Request) -> Response:
+        """DELETE_TOPIC_IN_BROKER (215)."""
+        name = request.header(DeleteTopicInBrokerRequest).topic
+        check_is_master(self._settings())
+        if not name.strip():
+            raise _illegal("The specified topic is blank.")
+        self._check_not_system(name)
+        if _HARMLESS.fullmatch(name):
+            self._queues.delete_topic(name)
+            self._forget_offsets(name)
+        if self._topics.delete(name):
+            log.info("topic deleted topic=%s peer=%s", name, request.connection.peer_text)
+        return Response()
+
+    def clean_unused(self, request: Request) -> Response:
+        """CLEAN_UNUSED_TOPIC (316): delete the queues of topics that have no settings."""
+        self._queues.delete_topics_except({*self._topics.all(), *self._topics.system_names()})
+        return Response()
+
+    # --- showing --------------------------------------------------------------------------------
+
+    def show(self, request: Request) -> Response:
+        """GET_TOPIC_CONFIG (351)."""
+        name = request.header(GetTopicConfigRequest).topic
+        config = self._topics.get(name)
+        if config is None:
+            raise ResponseError(
+                ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name[:300]}"
+            )
+        return Response(body=TopicConfigAndQueueMapping(**msgspec.structs.asdict(config)).encode())
+
+    def show_all(self, request: Request) -> Response:
+        """GET_ALL_TOPIC_CONFIG (21)."""
+        wrapper = TopicConfigSerializeWrapper(
+            topic_config_table=dict(self._topics.all()), data_version=self._topics.version
+        )
+        return Response(body=wrapper.encode())
+
+    def show_system(self, request: Request) -> Response:
+        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""
+        return Response(body=TopicList(topic_list=self._topics.system_names()).encode())
+
+
+def _check_numbers(config: TopicConfig) -> None:
+    for name, count in (
+        ("readQueueNums", config.read_queue_nums),
+        ("writeQueueNums", config.write_queue_nums),
+    ):
+        if not 0 <= count <= QUEUES_MAX:
+            raise _illegal(f"{name} is {count}, expected 0 to {QUEUES_MAX}")
+    if not 0 <= config.perm <= _PERM_MAX:
+        raise _illegal(f"perm is {config.perm}, expected 0 to {_PERM_MAX}")
+    if config.topic_filter_type not in _FILTER_TYPES:
+        raise _illegal(
+            f"topicFilterType is {config.topic_filter_type[:80]!r},"
+            f" expected {' or '.join(_FILTER_TYPES)}"
+        )
+
+
+def _as_changes(config: TopicConfig) -> str:
+    """The attributes of a topic in a list: their names may carry the signs of changes."""
+    parts = []
+    for key, value in config.attributes.items():
+        sign = "" if key[:1] in ("+", "-") else "+"
+        parts.append(key if key.startswith("-") else f"{sign}{key}={value}")
+    return ",".join(parts)
+
+
+def _illegal(remark: str) -> ResponseError:
+    return ResponseError(ResponseCode.INVALID_PARAMETER, remark)

@@ -155,6 +155,11 @@ class Broker:
         for warning in access_warnings(self.configuration[TlsSettings]):
             log.warning("%s", warning)
         settings = self._settings()
+        if settings.broker_role != "ASYNC_MASTER":
+            log.warning(
+                "brokerRole=%s has no effect: this release has no replication",
+                settings.broker_role,
+            )
         table: Routes = {}
         main = self._server("broker", table)
         await main.start(settings.bind_address, settings.listen_port)
@@ -230,7 +235,7 @@ class Broker:
 
     def _put_away(self, parts: Parts) -> None:
         """Write everything down and let go of the store."""
-        for persist in (parts.offsets.persist, parts.delay.persist):
+        for persist in (lambda: parts.offsets.persist(parts.store.flush), parts.delay.persist):
             try:
                 persist()
             except Exception:

@@ -158,7 +158,7 @@ def _around(
     stored = configuration.view(StoreSettings)
     folder = stored().root / "config"
     offsets = OffsetStore(JsonFile(folder / "consumerOffset.json", files), clock=clock)
-    offsets.load()
+    offsets.load(store.bounds)
     levels = DelayLevels.parse(stored().delay_levels)
     delay = ScheduledDelivery(
         store, levels, JsonFile(folder / "delayOffset.json", files), clock=clock

@@ -39,6 +39,13 @@ class BrokerSettings:
     broker_id: int = setting(0, key="brokerId", low=0, high=2**31 - 1)
     """0 is the master; slaves have ids above 0. This release has no replication."""
 
+    broker_role: str = setting(
+        "ASYNC_MASTER", key="brokerRole", choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
+    )
+    """The role in replication, which tools read. This release has no replication: every role
+    behaves like ``ASYNC_MASTER``.
+    """
+
     broker_ip1: str = setting("", key="brokerIP1")
     """The address that name servers give to clients. Default: the listen address, or the address of
     the machine if that is ``0.0.0.0``.

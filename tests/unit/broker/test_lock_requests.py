@@ -19,7 +19,7 @@ class Client:
 
     def __init__(self, tables: Tables) -> None:
         tables.topic("T", queues=2)
-        locks = LockHandler(QueueLocks(tables.clock), topics=tables.topics, groups=tables.groups)
+        locks = LockHandler(QueueLocks(tables.clock), groups=tables.groups)
         self.connection = link(
             {RequestCode.LOCK_BATCH_MQ: locks.lock, RequestCode.UNLOCK_BATCH_MQ: locks.unlock}
         )[1]
@@ -52,9 +52,9 @@ async def test_an_unlocked_queue_is_free(client: Client) -> None:
     assert await client.lock(0, client="b") == [0]
 
 
-async def test_queues_of_unknown_topics_are_not_granted(client: Client) -> None:
-    assert await client.lock(0, topic="U") == []
-    assert await client.lock(-1) == []
+async def test_queues_of_unknown_topics_are_granted_as_rocketmq_does(client: Client) -> None:
+    assert await client.lock(0, topic="U") == [0]
+    assert await client.lock(0, topic="U", client="b") == []
 
 
 @pytest.mark.parametrize("changes", [{"clientId": ""}, {"consumerGroup": "a/b"}])

@@ -53,3 +53,17 @@ def test_sweeping_forgets_what_has_expired() -> None:
     clock.advance(1)
     assert locks.sweep() == 1
     assert locks.owner("h", TWO) == "a"
+
+
+def test_the_number_of_locks_is_limited_until_others_are_free() -> None:
+    clock = ManualClock()
+    locks = QueueLocks(clock, locks_max=2)
+    three = MessageQueue("T", "b", 2)
+    assert locks.lock("g", "a", [ONE, TWO, three]) == [ONE, TWO]
+    assert locks.lock("h", "a", [three]) == []
+    assert locks.lock("g", "a", [ONE]) == [ONE], "a renewal needs no room"
+    locks.unlock("g", "a", [ONE])
+    assert locks.lock("h", "a", [three]) == [three]
+    clock.advance(LOCK_LIFE_MS + 1)
+    assert locks.sweep() == 2
+    assert locks.lock("h", "a", [ONE, TWO, three]) == [ONE, TWO]

@@ -37,7 +37,7 @@ class Broker:
         offsets = OffsetHandler(
             tables.offsets, store=store, topics=tables.topics, groups=tables.groups
         )
-        bounds = QueueBoundsHandler(store, topics=tables.topics)
+        bounds = QueueBoundsHandler(store)
         reset = ResetHandler(
             tables.offsets,
             consumers=self.consumers,
@@ -233,17 +233,20 @@ async def test_an_empty_queue_has_no_earliest_time(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "code"), [({"topic": "U", "queueId": 0}, 17), ({"topic": "T", "queueId": 2}, 29)]
+    ("topic", "queue_id"), [("U", 0), ("T", 2), ("T", -1), ("T", 2**31 - 1), ("../T", 0)]
 )
-async def test_bounds_of_nothing_are_refused(
-    broker: Broker, place: dict[str, Any], code: int
+async def test_a_queue_that_does_not_exist_is_answered_like_an_empty_one(
+    broker: Broker, topic: str, queue_id: int
 ) -> None:
-    for request in (
-        RequestCode.GET_MAX_OFFSET,
-        RequestCode.GET_MIN_OFFSET,
-        RequestCode.GET_EARLIEST_MSG_STORETIME,
-    ):
-        assert (await broker.ask(request, **place)).code == code
+    place = {"topic": topic, "queueId": queue_id}
+    for code in (RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET):
+        answer = await broker.ask(code, **place)
+        assert (answer.code, answer.fields["offset"]) == (0, "0")
+    answer = await broker.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, **place, timestamp=1)
+    assert (answer.code, answer.fields["offset"]) == (0, "0")
+    answer = await broker.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, **place)
+    assert (answer.code, answer.fields["timestamp"]) == (0, "-1")
+    assert not broker.store.queue_keys(), "a question must not create a queue"
 
 
 # --- resets -----------------------------------------------------------------------------------

@@ -1,9 +1,13 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from cometmq.broker.offsets.offset_store import COMMITS_PER_VERSION, OffsetStore
 from cometmq.model.errors import StoreError
+from cometmq.store import MessageStore
+from support.faulty_files import FaultyFiles
+from support.stores import TOPIC, opened, put
 from unit.broker.conftest import Tables
 
 
@@ -12,9 +16,18 @@ def offsets(tables: Tables) -> OffsetStore:
     return tables.offsets
 
 
+def flush_nothing() -> None:
+    """The log of tests without messages is on disk."""
+
+
+def endless(topic: str, queue_id: int) -> tuple[int, int]:
+    """Bounds of queues that contain every offset."""
+    return 0, 2**63 - 1
+
+
 def reopened(tables: Tables) -> OffsetStore:
     again = OffsetStore(tables.file("consumerOffset"), clock=tables.clock)
-    again.load()
+    again.load(endless)
     return again
 
 
@@ -79,7 +92,7 @@ def test_a_forgotten_group_or_topic_leaves_nothing(offsets: OffsetStore) -> None
 def test_offsets_outlive_a_restart(tables: Tables, offsets: OffsetStore) -> None:
     offsets.commit("g", "T", 0, 5)
     offsets.commit("g", "T", 12, 2**62)
-    offsets.persist()
+    offsets.persist(flush_nothing)
     again = reopened(tables)
     assert again.table() == {"T@g": {0: 5, 12: 2**62}}
     assert again.version == offsets.version
@@ -87,12 +100,12 @@ def test_offsets_outlive_a_restart(tables: Tables, offsets: OffsetStore) -> None
 
 def test_nothing_is_written_when_nothing_has_changed(tables: Tables, offsets: OffsetStore) -> None:
     path = tables.file("consumerOffset").path
-    offsets.persist()
+    offsets.persist(flush_nothing)
     assert not path.exists()
     offsets.commit("g", "T", 0, 5)
-    offsets.persist()
+    offsets.persist(flush_nothing)
     path.unlink()
-    offsets.persist()
+    offsets.persist(flush_nothing)
     assert not path.exists()
 
 
@@ -101,15 +114,15 @@ def test_a_failed_write_is_tried_again(tables: Tables, offsets: OffsetStore) -> 
     target = tables.config / "consumerOffset.json.tmp"
     target.mkdir()
     with pytest.raises(StoreError):
-        offsets.persist()
+        offsets.persist(flush_nothing)
     target.rmdir()
-    offsets.persist()
+    offsets.persist(flush_nothing)
     assert reopened(tables).committed("g", "T", 0) == 5
 
 
 def test_the_file_has_the_members_of_the_original(tables: Tables, offsets: OffsetStore) -> None:
     offsets.commit("g", "T", 0, 5)
-    offsets.persist()
+    offsets.persist(flush_nothing)
     content = json.loads(tables.file("consumerOffset").path.read_bytes())
     assert content["offsetTable"] == {"T@g": {"0": 5}}
     assert content["groupTopicMap"] == {"g": ["T"]}
@@ -134,3 +147,53 @@ def test_the_version_counts_every_few_hundred_commits(offsets: OffsetStore) -> N
     for n in range(COMMITS_PER_VERSION):
         offsets.commit("g", "T", 0, n)
     assert offsets.version.counter == before + 1
+
+
+# --- power cuts ---------------------------------------------------------------------------------
+
+
+def lose_the_unsynced(store: MessageStore, files: FaultyFiles) -> None:
+    store.abandon()
+    files.crash(lambda path, number: False)
+
+
+def test_messages_that_count_as_consumed_survive_a_power_cut(
+    tmp_path: Path, tables: Tables, offsets: OffsetStore
+) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path / "store", files=files)
+    for _ in range(5):
+        put(store, b"consumed and never flushed")
+    offsets.commit("g", TOPIC, 0, 5)
+    offsets.persist(store.flush)
+    lose_the_unsynced(store, files)
+
+    store = opened(tmp_path / "store", files=files)
+    assert store.bounds(TOPIC, 0) == (0, 5)
+    again = OffsetStore(tables.file("consumerOffset"), clock=tables.clock)
+    again.load(store.bounds)
+    assert again.committed("g", TOPIC, 0) == 5
+    store.close()
+
+
+def test_an_offset_beyond_the_recovered_queue_goes_back_to_its_end(
+    tmp_path: Path, tables: Tables, offsets: OffsetStore
+) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path / "store", files=files)
+    put(store, b"kept")
+    store.flush()
+    put(store, b"lost")
+    offsets.commit("g", TOPIC, 0, 2)
+    offsets.commit("g", "T", 7, 3)
+    offsets.commit("h", TOPIC, 0, 1)
+    offsets.persist(flush_nothing)  # as RocketMQ does
+    lose_the_unsynced(store, files)
+
+    store = opened(tmp_path / "store", files=files)
+    again = OffsetStore(tables.file("consumerOffset"), clock=tables.clock)
+    again.load(store.bounds)
+    assert again.table() == {f"{TOPIC}@g": {0: 1}, "T@g": {7: 0}, f"{TOPIC}@h": {0: 1}}
+    again.persist(store.flush)
+    assert reopened(tables).table() == again.table(), "the correction must be on disk, too"
+    store.close()

@@ -276,6 +276,18 @@ async def test_topic_can_be_made_again_after_its_deletion(broker: Broker) -> Non
     assert broker.store.bounds("T", 0)[1] >= 2
 
 
+async def test_a_deletion_that_the_disk_refuses_changes_nothing(broker: Broker) -> None:
+    broker.fill("T")
+    broker.offsets.commit("g", "T", 0, 2)
+    broker.files.broken = True
+    answer = await broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+    broker.files.broken = False
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "T" in broker.topics
+    assert broker.store.bounds("T", 0) == (0, 3)
+    assert broker.offsets.committed("g", "T", 0) == 2
+
+
 async def test_missing_topic_is_deleted_with_success(broker: Broker) -> None:
     await broker.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="missing")
 

@@ -27,7 +27,7 @@ def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
         groups=parts.groups,
         settings=parts.settings,
     )
-    locks = LockHandler(parts.locks, topics=parts.topics, groups=parts.groups)
+    locks = LockHandler(parts.locks, groups=parts.groups)
     connections = ConnectionsHandler(parts.consumers, parts.producers)
     relay = RelayHandler(
         parts.relay,

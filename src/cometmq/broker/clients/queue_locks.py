@@ -3,26 +3,30 @@
 group -> queue (topic, broker, id) -> owner (client id, time of its last renewal)
 
 A lock that was not renewed for 60 s is free again. Locks are kept in memory only: after a restart
-clients lock anew. LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42) change them; queues of topics that
-this broker does not have are never granted.
+clients lock anew. LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42) change them. Whether the topic exists
+is not checked, as in RocketMQ; the number of locks is limited instead.
 
-Source: RebalanceLockManager, AdminBrokerProcessor.lockBatchMQ and unlockBatchMQ, RocketMQ 5.3; only
-queues of existing topics are granted here.
+Source: RebalanceLockManager, AdminBrokerProcessor.lockBatchMQ and unlockBatchMQ, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
+from typing import Final
 
 from cometmq.broker.checks import check_client_id
 from cometmq.broker.groups.table import GroupTable
-from cometmq.broker.topics.table import TopicTable
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from cometmq.remoting import Request, Response
 from cometmq.system.clock import Clock
 
-LOCK_LIFE_MS = 60_000
+log = logging.getLogger(__name__)
+
+LOCK_LIFE_MS: Final = 60_000
+LOCKS_MAX: Final = 100_000
+"""Locks of all groups; further ones are not granted until others expire."""
 
 
 class _Lock:
@@ -37,13 +41,19 @@ class QueueLocks:
     """The queue locks of all groups.
 
     Args:
-        clock: tells the time in ms.
-        life_ms: how long a lock lives without being renewed.
+        clock: the wall clock.
+        life_ms: a lock that was not renewed for longer than this is free.
+        locks_max: limit for all groups together.
     """
 
-    def __init__(self, clock: Clock, *, life_ms: int = LOCK_LIFE_MS) -> None:
+    def __init__(
+        self, clock: Clock, *, life_ms: int = LOCK_LIFE_MS, locks_max: int = LOCKS_MAX
+    ) -> None:
         self._clock = clock
         self._life_ms = life_ms
+        self._locks_max = locks_max
+        self._count = 0
+        self._is_full = False
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
 
     def lock(
@@ -66,6 +76,7 @@ class QueueLocks:
             lock = held.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del held[queue]
+                self._count -= 1
         if not held:
             del self._groups[group]
 
@@ -95,6 +106,7 @@ class QueueLocks:
             if not held:
                 del self._groups[group]
             swept += len(expired)
+        self._count -= swept
         return swept
 
     def _take(
@@ -102,13 +114,23 @@ class QueueLocks:
     ) -> bool:
         lock = held.get(queue)
         if lock is None:
+            if self._count >= self._locks_max:
+                self._note_full()
+                return False
             held[queue] = _Lock(client_id, now_ms)
+            self._count += 1
+            self._is_full = False
             return True
         if lock.client_id != client_id and not self._has_expired(lock, now_ms):
             return False
         lock.client_id = client_id
         lock.renewed_ms = now_ms
         return True
+
+    def _note_full(self) -> None:
+        if not self._is_full:
+            log.error("queue locks refused: limit reached locks_max=%d", self._locks_max)
+        self._is_full = True
 
     def _has_expired(self, lock: _Lock, now_ms: int) -> bool:
         return now_ms - lock.renewed_ms > self._life_ms
@@ -118,19 +140,18 @@ class LockHandler:
     """Locks and unlocks queues for clients.
 
     Args:
-        locks: the table.
-        topics, groups: what exists.
+        locks: the locks of all groups.
+        groups: the table of groups.
     """
 
-    def __init__(self, locks: QueueLocks, *, topics: TopicTable, groups: GroupTable) -> None:
+    def __init__(self, locks: QueueLocks, *, groups: GroupTable) -> None:
         self._locks = locks
-        self._topics = topics
         self._groups = groups
 
     def lock(self, request: Request) -> Response:
         """Grant what is free, expired or the client's own."""
         body = self._read(request)
-        queues = dict.fromkeys(self._real(body.mq_set))
+        queues = dict.fromkeys(body.mq_set)
         granted = self._locks.lock(body.consumer_group, body.client_id, queues)
         return Response(body=LockBatchResponseBody(lock_ok_mq_set=granted).encode())
 
@@ -145,9 +166,3 @@ class LockHandler:
         check_client_id(body.client_id)
         self._groups.require(body.consumer_group)
         return body
-
-    def _real(self, queues: Iterable[MessageQueue]) -> Iterable[MessageQueue]:
-        for queue in queues:
-            topic = self._topics.get(queue.topic)
-            if topic is not None and queue.queue_id >= 0:
-                yield queue

@@ -96,9 +96,5 @@ def _matcher_of_other_kind(kind: str | None, property_filter_enabled: bool) -> M
 def _tag_matcher_of(data: SubscriptionData) -> Matcher | None:
     if data.class_filter_mode or not data.sub_string or data.sub_string == ALL_TAGS:
         return None
-    if data.code_set:
-        return TagMatcher(frozenset(data.code_set))
-    try:
-        return TagMatcher(parse_tag_expression(data.sub_string).codes)
-    except ExpressionError:
-        return TagMatcher(frozenset())
+    # The codes of the heartbeat decide, not the text: without codes nothing matches, as in RocketMQ.
+    return TagMatcher(frozenset(data.code_set))

@@ -22,7 +22,7 @@ def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
     offsets = OffsetHandler(
         parts.offsets, store=parts.store, topics=parts.topics, groups=parts.groups
     )
-    bounds = QueueBoundsHandler(parts.store, topics=parts.topics)
+    bounds = QueueBoundsHandler(parts.store)
     reset = ResetHandler(
         parts.offsets,
         consumers=parts.consumers,
@@ -51,7 +51,7 @@ def jobs(parts: Parts) -> list[Job]:
         Job(
             "persist-consumer-offsets",
             lambda: parts.settings().flush_consumer_offset_interval_ms / 1000,
-            parts.offsets.persist,
+            lambda: parts.offsets.persist(parts.store.flush),
             first_s=FIRST_PERSIST_S,
             blocking=True,
         )

@@ -10,8 +10,9 @@ Source: ConsumerOffsetManager, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -20,6 +21,8 @@ from cometmq.model.errors import StoreError
 from cometmq.protocol.bodies import DataVersion
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
+
+log = logging.getLogger(__name__)
 
 COMMITS_PER_VERSION = 500
 
@@ -143,21 +146,44 @@ class OffsetStore:
 
     # --- the file -----------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Read the file; what it holds replaces what is known.
+    def load(self, bounds: Callable[[str, int], tuple[int, int]]) -> None:
+        """Read the file. An offset beyond the end of its queue is moved back to that end.
+
+        The messages between were lost, for instance in a power cut. Without the correction the
+        group would skip the next messages, which get the same offsets.
+
+        Args:
+            bounds: returns the first and the next offset of a queue, after recovery.
 
         Raises:
             StoreError: file and backup cannot be read.
         """
         content = self._file.load()
-        if content is not None:
-            self._table = _table_of(content, self._file)
-            self.version = read_version(content, self._file) or self.version
+        if content is None:
+            return
+        self._table = _table_of(content, self._file)
+        self.version = read_version(content, self._file) or self.version
+        for key, numbers in self._table.items():
+            topic, _, group = key.partition("@")
+            for queue_id, offset in numbers.items():
+                high = bounds(topic, queue_id)[1]
+                if offset > high:
+                    log.warning(
+                        "committed offset is beyond the end of its queue, corrected"
+                        " group=%s topic=%s queue=%d offset=%d end=%d",
+                        *(group, topic, queue_id, offset, high),
+                    )
+                    numbers[queue_id] = high
+                    self._changed = True
 
-    def persist(self) -> None:
-        """Write the file, unless nothing has changed since; returns when it is on the disk.
+    def persist(self, flush_log: Callable[[], object]) -> None:
+        """Write the file if anything has changed; returns when it is on disk.
 
-        It waits for the disk and may be called from any thread.
+        The log is flushed first, so that no power cut loses messages that count as consumed. Waits
+        for the disk; may be called from any thread.
+
+        Args:
+            flush_log: returns when all messages that were readable before are on disk.
 
         Raises:
             StoreError: the disk refused; the next call tries again.
@@ -166,8 +192,10 @@ class OffsetStore:
             if not self._changed:
                 return
             self._changed = False
+            content = self._content()
             try:
-                self._file.save(self._content())
+                flush_log()
+                self._file.save(content)
             except StoreError:
                 self._changed = True
                 raise

@@ -1,8 +1,8 @@
 """What tools ask of a broker about topics: to make, change, show and delete them.
 
-A topic is made or changed before the answer leaves, and the name servers that can be reached know
-of it. Deleting either finishes or changes nothing: the queues go first, in one step of the store,
-then the settings and what groups have consumed.
+A topic is created or changed before the response is sent, and the name servers that can be reached
+know of it. A deletion writes the table first: if the disk refuses, nothing has changed. Then the
+queues and the committed offsets are deleted.
 
 Source: AdminBrokerProcessor, RocketMQ 5.3.
 """
@@ -156,11 +156,12 @@ class TopicHandler:
         if not name.strip():
             raise _illegal("The specified topic is blank.")
         self._check_not_system(name)
+        # The table first: if it cannot be written, nothing has changed.
+        if self._topics.delete(name):
+            log.info("topic deleted topic=%s peer=%s", name, request.connection.peer_text)
         if _HARMLESS.fullmatch(name):
             self._queues.delete_topic(name)
             self._forget_offsets(name)
-        if self._topics.delete(name):
-            log.info("topic deleted topic=%s peer=%s", name, request.connection.peer_text)
         return Response()
 
     def clean_unused(self, request: Request) -> Response:

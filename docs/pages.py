@@ -81,14 +81,14 @@ CLIENT_PAGES = (
         "pull-consumer.md",
         "PullConsumer",
         "Pulls messages in the application's own loop. How-to page: [pull](../../howto/pull.md).",
-        ("PullConsumer", "PullResult", "PullStatus", "QueueBoundsHandler"),
+        ("PullConsumer", "PullResult", "PullStatus", "QueueBounds"),
     ),
     ClientPage(
         "admin-client.md",
         "AdminClient",
         "Manages topics, groups and offsets, and finds messages. How-to page:\n"
         "[inspect a group](../../howto/inspect-a-group.md).",
-        ("AdminClient", "GroupLags", "Track", "TrackKind"),
+        ("AdminClient", "Progress", "Track", "TrackKind"),
     ),
     ClientPage(
         "messages.md",
@@ -191,7 +191,7 @@ def configuration_page() -> str:
         "Broker": BrokerSettings,
         "Store": StoreSettings,
         "Name server": NameServerSettings,
-        "ConnectionsHandler (all servers)": RemotingSettings,
+        "Connections (all servers)": RemotingSettings,
         "TLS (all servers)": TlsSettings,
         "TLS of outgoing connections (all servers)": TlsClientSettings,
     }

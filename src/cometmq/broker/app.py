@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +236,8 @@ class Broker:
 
     def _put_away(self, parts: Parts) -> None:
         """Write everything down and let go of the store."""
-        for persist in (lambda: parts.offsets.persist(parts.store.flush), parts.delay.persist):
+        persist_offsets = partial(parts.offsets.persist, parts.store.flush)
+        for persist in (persist_offsets, parts.delay.persist):
             try:
                 persist()
             except Exception:

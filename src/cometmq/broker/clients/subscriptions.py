@@ -96,5 +96,5 @@ def _matcher_of_other_kind(kind: str | None, property_filter_enabled: bool) -> M
 def _tag_matcher_of(data: SubscriptionData) -> Matcher | None:
     if data.class_filter_mode or not data.sub_string or data.sub_string == ALL_TAGS:
         return None
-    # The codes of the heartbeat decide, not the text: without codes nothing matches, as in RocketMQ.
+    # As in RocketMQ the codes of the heartbeat decide, not the text: without any, nothing matches.
     return TagMatcher(frozenset(data.code_set))

@@ -23,6 +23,7 @@ from cometmq.broker.stats.counters import BrokerStats
 from cometmq.protocol.bodies import SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
+from cometmq.protocol.subscription import parse_tag_expression
 from cometmq.remoting.wire import FastPath, Wire
 from cometmq.store import MessageStore
 from support import plain_ways
@@ -77,7 +78,8 @@ class Side:
         return self.pulls.pull(request)
 
     def online(self, expression: str) -> None:
-        data = SubscriptionData(topic="T", sub_string=expression, sub_version=5)
+        codes = sorted(parse_tag_expression(expression).codes)
+        data = SubscriptionData(topic="T", sub_string=expression, code_set=codes, sub_version=5)
         self.consumers.register(
             self.wired.connection,
             "c",

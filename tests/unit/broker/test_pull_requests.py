@@ -19,6 +19,7 @@ from cometmq.protocol.bodies import SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.record import decode_messages
+from cometmq.protocol.subscription import parse_tag_expression
 from cometmq.remoting import Connection
 from cometmq.store import MessageStore
 from support.memory_link import link
@@ -75,7 +76,8 @@ class Broker:
             )
 
     def online(self, server: Connection, *, expression: str = "*", model: str = "C") -> None:
-        data = SubscriptionData(topic="T", sub_string=expression, sub_version=5)
+        codes = sorted(parse_tag_expression(expression).codes)
+        data = SubscriptionData(topic="T", sub_string=expression, code_set=codes, sub_version=5)
         self.consumers.register(
             server,
             "c",

@@ -42,6 +42,7 @@ class MqAdmin:
         classes = toolchain.java_classes("admin", toolchain.rocketmq_jars("servers", version))
         options = [
             "-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+            toolchain.PATIENT_CONNECT,
             f"-Djava.io.tmpdir={folder}", f"-Drmq.logback.configurationFile={silent}",
         ]  # fmt: skip
         java = [toolchain.command("java"), *options, "-cp", classes, "Admin"]

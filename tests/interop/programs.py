@@ -135,6 +135,7 @@ def _java(version: str) -> Callable[[], tuple[list[str], Path | None]]:
         classes = toolchain.java_classes("client", toolchain.rocketmq_jars("client", version))
         options = [
             "-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+            toolchain.PATIENT_CONNECT,
             "-Drocketmq.client.rebalance.waitInterval=1000", "-Drocketmq.client.logLevel=WARN",
         ]  # fmt: skip
         java = [toolchain.command("java"), *options, "-cp", classes, "Client"]

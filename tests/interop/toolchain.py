@@ -47,6 +47,9 @@ PACKAGES = {
 }
 """The Debian package each command comes from."""
 
+PATIENT_CONNECT = "-Dcom.rocketmq.remoting.client.connect.timeout=60000"
+"""Java's clients give up a connection after 3 s, which a busy machine may need for their JVM."""
+
 
 class ToolchainError(Exception):
     """A tool could not be installed; the text carries the end of its own output."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from pathlib import Path
 
 import pytest
 
 from cometmq.broker.jobs import Job, JobRunner, every
-from cometmq.broker.storage.flushing import Flusher, FlushPace
+from cometmq.broker.storage.flushing import Flusher, FlushPace, flush_pace
+from cometmq.store import StoreSettings
 from cometmq.system.clock import ManualClock
 
 
@@ -227,3 +229,13 @@ def test_intervals_follow_the_settings(disk: RecordingDisk, clock: ManualClock) 
     assert (log.interval_s(), queues.interval_s()) == (0.6, 1.0)
     assert log.blocking
     assert queues.blocking
+
+
+@pytest.mark.parametrize(("flush_disk_type", "pages"), [("SYNC_FLUSH", 0), ("ASYNC_FLUSH", 4)])
+def test_only_asynchronous_flush_lets_pages_of_the_log_wait(
+    flush_disk_type: str, pages: int, disk: RecordingDisk, clock: ManualClock
+) -> None:
+    settings = StoreSettings(root=Path(), flush_disk_type=flush_disk_type)
+    Flusher(disk, lambda: flush_pace(settings), clock=clock).flush_log()
+
+    assert disk.done == [("log", pages)]

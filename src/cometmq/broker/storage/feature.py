@@ -29,20 +29,8 @@ def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
 def jobs(parts: Parts) -> list[Job]:
     """The flush of log and queues, and the deletion of expired files."""
     stored = parts.configuration.view(StoreSettings)
-    flushing = parts.flusher.jobs()
-    if parts.sync_flush:
-        # Sends have their own syncs; this one is for appends that no sender waits for.
-        flushing = [job for job in flushing if job.name != "flush-commit-log"]
-        flushing.append(
-            Job(
-                "flush-commit-log",
-                lambda: stored().flush_interval_ms / 1000,
-                parts.store.flush,
-                blocking=True,
-            )
-        )
     return [
-        *[replace(job, turn=_without_store_failure(job.turn)) for job in flushing],
+        *[replace(job, turn=_without_store_failure(job.turn)) for job in parts.flusher.jobs()],
         Job("clean-store", lambda: stored().clean_interval_ms / 1000, parts.store.clean),
     ]
 

@@ -1,4 +1,7 @@
-"""Flushes the store at intervals, if sends do not wait for it (asynchronous flush).
+"""Flushes the store at intervals.
+
+With synchronous flush sends have their own syncs; the interval is for appends that no sender waits
+for, and nothing may wait longer than one.
 
 Source: FlushRealTimeService and FlushConsumeQueueService, RocketMQ 5.3 (intervals and thresholds).
 """
@@ -91,10 +94,10 @@ class Flusher:
 
 
 def flush_pace(stored: StoreSettings) -> FlushPace:
-    """The pace that the settings give."""
+    """The pace that the settings give; with synchronous flush no page waits for others."""
     return FlushPace(
         log_interval_ms=stored.flush_interval_ms,
-        log_least_pages=stored.flush_least_pages,
+        log_least_pages=0 if stored.sync_flush else stored.flush_least_pages,
         log_thorough_ms=stored.flush_thorough_interval_ms,
         queue_interval_ms=stored.flush_queue_interval_ms,
         queue_least_pages=stored.flush_queue_least_pages,

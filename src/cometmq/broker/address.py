@@ -3,7 +3,7 @@
 As set, else the one listened on, else the machine's own. Clients are given its text; records carry
 its numbers, so that a name is looked up once, when the broker starts.
 
-Source: ConfigHandler.brokerIP1 and NetworkUtil.getLocalAddress, RocketMQ 5.3.
+Source: BrokerConfig.brokerIP1 and NetworkUtil.getLocalAddress, RocketMQ 5.3.
 """
 
 from __future__ import annotations

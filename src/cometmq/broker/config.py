@@ -3,7 +3,7 @@
 Names, keys and defaults are RocketMQ's; where 4.9 and 5.3 differ, the default is that of 5.3.
 What the store and the network layer read from the same file stands in their own settings.
 
-Source: ConfigHandler and BrokerIdentity, RocketMQ 4.9 and 5.3.
+Source: BrokerConfig and BrokerIdentity, RocketMQ 4.9 and 5.3.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""HeartbeatHandler and their relatives, from the bytes of a client to what the broker knows."""
+"""Heartbeats and their relatives, from the bytes of a client to what the broker knows."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Broker:
             self.store,
             lambda: self.settings,
             announce=self._announce,
-            forget_offsets=self.offsets.forget_topic,
+            forget=self.offsets.forget_topic,
         )
         groups = GroupHandler(
             self.groups, lambda: self.settings, forget_offsets=self.offsets.forget_group

@@ -1,1 +1,1 @@
-"""Administration of the whole broker: settings, cleaning of the store, state of replication."""
+"""The requests that show and change the settings of a running broker."""

@@ -1,5 +1,5 @@
 # cython: annotation_typing=False
-"""SendValidation: where a producer's message goes and what the broker writes into its properties.
+"""Where a producer's message goes and what the broker writes into its properties.
 
 All checks of a send happen here, in RocketMQ's order, before anything is stored. The result says
 topic, queue and properties of what is to be stored: mostly those of the request, but a message

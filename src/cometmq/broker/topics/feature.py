@@ -24,7 +24,7 @@ def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
         parts.store,
         parts.settings,
         announce=parts.registration.announce,
-        forget_offsets=forget_topic,
+        forget=forget_topic,
     )
     return {
         RequestCode.UPDATE_AND_CREATE_TOPIC: topics.put,

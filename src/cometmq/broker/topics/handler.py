@@ -62,7 +62,7 @@ class TopicHandler:
         queues: the store's queues.
         settings: gives the broker's settings as they are now.
         announce: returns once the name servers know of a change.
-        forget_offsets: drops what groups have consumed of a topic.
+        forget: drops what other parts of the broker know of a deleted topic.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class TopicHandler:
         settings: Callable[[], BrokerSettings],
         *,
         announce: Callable[[], Awaitable[None]],
-        forget_offsets: Callable[[str], None],
+        forget: Callable[[str], None],
     ) -> None:
         self._topics = topics
         self._queues = queues
         self._settings = settings
         self._announce = announce
-        self._forget_offsets = forget_offsets
+        self._forget = forget
 
     # --- making and changing --------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class TopicHandler:
             log.info("topic deleted topic=%s peer=%s", name, request.connection.peer_text)
         if _HARMLESS.fullmatch(name):
             self._queues.delete_topic(name)
-            self._forget_offsets(name)
+            self._forget(name)
         return Response()
 
     def clean_unused(self, request: Request) -> Response:

@@ -1,12 +1,14 @@
 """Deliver every message to every member of a group, for example to clear caches.
 
-Broadcast messages are not retried. Each member commits its offsets to a local file.
+Broadcast messages are not retried. Each member commits its offsets to a local file. Without one it
+starts with the messages that are stored from a given time on, here since the program began.
 """
 
 import asyncio
 import sys
 import tempfile
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 
 from cometmq.client import AdminClient, Message, Producer, PushConsumer, StoredMessage
 
@@ -14,6 +16,7 @@ TOPIC = "cache-news"
 
 
 async def main(name_server: str = "127.0.0.1:9876") -> None:
+    began = datetime.now(UTC)
     async with AdminClient(name_server) as admin:
         await admin.create_topic(TOPIC, queues=2)
     received = asyncio.Semaphore(0)
@@ -31,6 +34,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
                 handler=clear,
                 broadcast=True,
                 subscriptions={TOPIC: "*"},
+                start_from=began,
                 instance_name=f"cache-{number}",
                 offset_folder=folder,
             )

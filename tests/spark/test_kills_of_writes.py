@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -41,6 +42,25 @@ class Source:
             ready.rename(self._folder / f"{self._files:06}.txt")
             self._files += 1
 
+    def batches(self) -> dict[int, int]:
+        """The micro-batch of each file, as the checkpoint has it.
+
+        It is one file a batch. But if the driver is killed when Spark has noted the file of the
+        next batch, and not the batch, Spark takes that file and the one after it together.
+        """
+        files: dict[int, int] = {}
+        for path in sorted((self._checkpoint.parent / "sources" / "0").glob("[0-9]*")):
+            for line in path.read_text().splitlines()[1:]:
+                entry = json.loads(line)
+                files[entry["batchId"]] = int(Path(entry["path"]).stem)
+        found: dict[int, int] = {}
+        first = 0
+        for path in sorted(self._checkpoint.with_name("offsets").glob("[0-9]*"), key=_number):
+            last = json.loads(path.read_text().splitlines()[2])["logOffset"]
+            found |= {files[noted]: _number(path) for noted in range(first, last + 1)}
+            first = last + 1
+        return found
+
     @staticmethod
     def _lines(number: int) -> list[str]:
         first = number * LINES
@@ -66,6 +86,15 @@ def test_nothing_is_lost_and_twins_have_one_key_however_a_stream_is_killed(
     assert audit.repeated or count < 15, "no kill hit anything that was under way"
     without_twins = {queue: first_ones(found) for queue, found in queues.items()}
     order = order_by_key(without_twins, lambda message: message.properties["__SHARDINGKEY"])
+    batch_of = source.batches()
     for key, bodies in order.items():
         numbers = [int(body.partition(",")[2]) for body in bodies]
-        assert numbers == sorted(numbers), f"{key} is out of order"
+        batches = [batch_of[number // LINES] for number in numbers]
+        assert batches == sorted(batches), f"{key} is out of order"
+        for file in batch_of:  # files of one batch are written side by side
+            own = [number for number in numbers if number // LINES == file]
+            assert own == sorted(own), f"{key} is out of order in file {file}"
+
+
+def _number(path: Path) -> int:
+    return int(path.name)

@@ -145,11 +145,17 @@ async def test_a_closed_connection_leaves_all_its_groups(online: Online) -> None
     assert online.gone == ["h"]
 
 
-async def test_a_connection_that_changes_its_client_id_stays_one_member(online: Online) -> None:
+async def test_a_connection_that_changes_its_client_id_stays_one_member(
+    online: Online, caplog: pytest.LogCaptureFixture
+) -> None:
     one = new_connection()
     online.beat(one, "a")
     assert not online.beat(one, "b")
     assert online.registry.client_ids("g") == ["b"]
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage().partition(" group=")[0]) == (
+        "WARNING", "connection changed its client id",
+    )  # fmt: skip
 
 
 async def test_silent_members_are_removed_and_their_connections_closed(online: Online) -> None:

@@ -65,7 +65,7 @@ class ConsumerGroup:
             member.see(now_ms)
             return False
         if member is not None:
-            log.error(
+            log.warning(
                 "connection changed its client id group=%s old=%s new=%s peer=%s",
                 self.name,
                 member.client_id,

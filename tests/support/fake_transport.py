@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -139,6 +140,7 @@ class Wired:
             on_close=self.lost.append,
             fast_path=fast_path,
         )
+        self.connection.work_s_max = math.inf  # what was sent is handled at once
         self.transport = FakeTransport(peer)
         self.transport.protocol = self.connection
         self.connection.connection_made(self.transport)
@@ -146,6 +148,12 @@ class Wired:
     @property
     def answers(self) -> list[Command]:
         return self.transport.commands()
+
+    async def settled(self) -> None:
+        """Wait until no request is worked on in the background."""
+        async with asyncio.timeout(WAIT_S):
+            while len(self.supervisor):
+                await self.supervisor.drain(WAIT_S)
 
     async def answered(self, count: int) -> list[Command]:
         """Wait until so many answers were written."""

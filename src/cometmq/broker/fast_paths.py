@@ -1,5 +1,5 @@
 # cython: annotation_typing=False
-"""Offers received bytes to several short ways in turn, as long as one of them takes some.
+"""Offers received bytes to several fast paths in turn.
 
 Source: ours.
 """
@@ -10,7 +10,7 @@ from cometmq.remoting.wire import FastPath, Wire
 
 
 class FastPaths(FastPath):
-    """Short ways, one behind the other.
+    """Fast paths, one behind the other.
 
     Args:
         first, second: they know different frames.
@@ -25,11 +25,5 @@ class FastPaths(FastPath):
 
         What comes behind a frame that none knows is left for the next time.
         """
-        at = start
-        while at < end:
-            before = at
-            at += self._first.take(data, at, end, wire)
-            at += self._second.take(data, at, end, wire)
-            if at == before:
-                break
-        return at - start
+        taken = self._first.take(data, start, end, wire)
+        return taken + self._second.take(data, start + taken, end, wire)

@@ -10,7 +10,7 @@ from cometmq.remoting.errors import (
     TooManyCallsError,
     check,
 )
-from cometmq.remoting.exchange import Processor, Request, Response, SuccessFormat
+from cometmq.remoting.exchange import Processor, Request, Response, SuccessFormat, exclusive
 from cometmq.remoting.hooks import OutgoingCall, RpcHook
 from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.tasks import Supervisor
@@ -23,6 +23,7 @@ __all__ = [
     "Request",
     "Response",
     "SuccessFormat",
+    "exclusive",
     "Processor",
     "RpcHook",
     "OutgoingCall",

@@ -99,7 +99,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The peer sends no more: close our side too."""
-        self.close()
+        self.end()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -138,8 +138,10 @@ class Connection(Wire, asyncio.BufferedProtocol):
 
     def _work(self, incoming: Request, result: Awaitable[Response | None]) -> None:
         """Wait for the answer in the background, unless too much is going on there already."""
-        if self._working < WORKING_MAX:
+        if self._working < WORKING_MAX or incoming.is_exclusive:  # of those there is one at most
             self._working += 1
+            if incoming.is_exclusive:
+                self.hold()
             self._supervisor.spawn(self._finish(incoming, result), f"request-{incoming.code}")
             return
         if isinstance(result, Coroutine):
@@ -156,6 +158,8 @@ class Connection(Wire, asyncio.BufferedProtocol):
             answer_failure(incoming, problem)
         finally:
             self._working -= 1
+            if incoming.is_exclusive:
+                self.go_on()
 
     # --- back-pressure ------------------------------------------------------------------------
 
@@ -170,10 +174,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         self._paused = False
         self.last_active_s = self._loop.time()
         self._wake_writers()
-        if self._partial is not None and not self._reading:
-            self._consume(self._partial, self._filled)
-        if self._transport is not None and not self._paused and not self.closed:
-            self._transport.resume_reading()
+        self._read_on()
 
     async def until_writable(self, timeout: float) -> None:
         """Return once the peer takes what is written to it, which is mostly at once.

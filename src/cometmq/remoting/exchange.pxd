@@ -14,6 +14,7 @@ cdef class Request:
     cdef public object body
     cdef public bint oneway
     cdef public bint answered
+    cdef public bint is_exclusive
 
     cpdef object header(self, object kind)
     cpdef object reply(self, object response)

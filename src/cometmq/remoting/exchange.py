@@ -77,7 +77,7 @@ class Response:
 class Request:
     """One request and the way back to whoever sent it."""
 
-    __slots__ = ("answered", "body", "code", "command", "connection", "oneway")
+    __slots__ = ("answered", "body", "code", "command", "connection", "is_exclusive", "oneway")
 
     def __init__(self, command: Command, connection: Wire) -> None:
         self.command = command
@@ -86,6 +86,8 @@ class Request:
         self.connection: Connection = connection  # type: ignore[assignment] # every wire is one
         self.oneway = command.is_oneway
         self.answered = False
+        self.is_exclusive = False
+        """Whether the frames behind this one wait until it is handled."""
 
     def header(self, kind: type[H]) -> H:
         """The typed header.
@@ -131,6 +133,16 @@ Processor = Callable[[Request], Response | Awaitable[Response | None] | None]
 
 It raises ResponseError to refuse; any other exception becomes code 1 with its name and text.
 """
+
+
+def exclusive(processor: Processor) -> Processor:
+    """Let the frames behind a request wait until a processor has handled it."""
+
+    def handle(request: Request) -> Response | Awaitable[Response | None] | None:
+        request.is_exclusive = True
+        return processor(request)
+
+    return handle
 
 
 class SuccessFormat:

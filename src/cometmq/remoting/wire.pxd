@@ -4,6 +4,7 @@ from cometmq.protocol.command cimport Command, command_at
 
 
 cdef Py_ssize_t _TURN_BYTES_MAX
+cdef double _SAME_TURN_S
 
 
 cdef class FastPath:
@@ -42,6 +43,12 @@ cdef class Wire:
     cdef readonly bint _reading
     cdef bint _in_turn
     cdef public bint _paused
+    cdef readonly int _holds
+    cdef bint _yields
+    cdef bint _ended
+    cdef double _work_began_s
+    cdef double _worked_to_s
+    cdef public double work_s_max
     cdef public bint _closing
     cdef public str peer_text
     cdef public bytes peer_bytes
@@ -54,9 +61,18 @@ cdef class Wire:
 
     cpdef _consume(self, bytearray data, Py_ssize_t end)
     @cython.locals(
-        start=cython.Py_ssize_t, frame_bytes_max=cython.Py_ssize_t,
-        out_bytes_max=cython.Py_ssize_t, fast_path=FastPath, command=Command)
+        start=cython.Py_ssize_t, taken=cython.Py_ssize_t, frame_bytes_max=cython.Py_ssize_t,
+        out_bytes_max=cython.Py_ssize_t, fast_path=FastPath, command=Command,
+        began_s=cython.double)
     cdef Py_ssize_t _handle_frames(self, bytearray data, Py_ssize_t end) except -1
+    cpdef hold(self)
+    cpdef go_on(self)
+    cdef bint _may_handle(self)
+    cdef _yield_turn(self)
+    cpdef _turn_again(self)
+    cpdef end(self)
+    cdef _stop_reading(self)
+    cpdef _read_on(self)
     @cython.locals(rest=cython.Py_ssize_t, partial=bytearray)
     cdef _keep(self, bytearray data, Py_ssize_t start, Py_ssize_t end)
     cpdef _drop_partial(self)

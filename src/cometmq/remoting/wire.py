@@ -8,7 +8,9 @@ meet it awake. A connection that was read twice in a row is answered at once, an
 beyond the bounds of a turn or of a connection's write buffer.
 
 A wire whose peer does not take its answers is not read any further until it does; if more piles
-up all the same, since requests that were held are answered now, it is given up.
+up all the same, since requests that were held are answered now, it is given up. Nor is it read
+while a request that the others must not overtake is handled, and between two turns of the event
+loop if what was read is much work: other connections come first then.
 
 Hot: plain control flow, compiled by Cython in pure Python mode. Source: ours.
 """
@@ -36,6 +38,10 @@ TURN_BYTES_MAX = 64 * 1024
 """Answers of one turn that wait for each other, before they are written all the same; each
 connection's are counted when it begins to wait."""
 _TURN_BYTES_MAX = TURN_BYTES_MAX
+WORK_S_MAX = 0.002
+"""So long the frames of one connection are handled before those of others are."""
+_SAME_TURN_S = 0.0002
+"""A read so soon after another of its connection may belong to the same turn of the event loop."""
 UNSENT_FACTOR_MAX = 64
 """So many times the write buffer may wait for a peer that does not read."""
 
@@ -149,7 +155,13 @@ class Wire:
         self._reading = False
         self._in_turn = False
         self._paused = False
+        self._holds = 0
+        self._yields = False
+        self._ended = False
+        self._work_began_s = 0.0
+        self._worked_to_s = 0.0
         self._closing = False
+        self.work_s_max = WORK_S_MAX
         self.peer_text = ""
         self.peer_bytes = b""
         self.last_active_s = loop.time()
@@ -213,25 +225,94 @@ class Wire:
 
     def _handle_frames(self, data: bytearray, end: int) -> int:
         """Handle frame after frame; returns where the first one begins that must wait."""
-        start = 0
+        start = taken = 0
         frame_bytes_max, out_bytes_max = self._frame_bytes_max, self._out_bytes_max
         fast_path = self._fast_path
-        while not (self._paused or self._closing):
+        began_s = monotonic()
+        if began_s - self._worked_to_s > _SAME_TURN_S:
+            self._work_began_s = began_s
+        while self._may_handle():
             if fast_path is not None:
-                start += fast_path.take(data, start, end, self)
-            command = command_at(data, start, end, frame_bytes_max)
-            if command is None:
-                break
-            start += command.frame_bytes
-            self.receive(command)
+                taken = fast_path.take(data, start, end, self)
+            if taken:
+                start += taken
+            else:
+                command = command_at(data, start, end, frame_bytes_max)
+                if command is None:
+                    break
+                start += command.frame_bytes
+                self.receive(command)
             if self._out_bytes > out_bytes_max:
                 self.flush()
+            self._worked_to_s = monotonic()
+            if self._worked_to_s - self._work_began_s > self.work_s_max and not self._ended:
+                self._yield_turn()
         return start
+
+    def _may_handle(self) -> bool:
+        """Whether the next frame may be handled now."""
+        if self._holds or self._yields:
+            return False
+        return self._ended or not (self._paused or self._closing)
+
+    def _yield_turn(self) -> None:
+        """Let other connections have their turn."""
+        if not self._yields:
+            self._yields = True
+            self._stop_reading()
+            self._loop.call_soon(self._turn_again)
+
+    def _turn_again(self) -> None:
+        self._yields = False
+        self._worked_to_s = 0.0
+        self._read_on()
+
+    def hold(self) -> None:
+        """Handle no further frames until `go_on` is called as often as this was."""
+        self._holds += 1
+        self._stop_reading()
+
+    def go_on(self) -> None:
+        """Handle what has arrived meanwhile, then read on; see `hold`."""
+        self._holds -= 1
+        self._read_on()
+
+    def end(self) -> None:
+        """The peer sends no more: handle what has arrived, then close.
+
+        With TLS it may have arrived together with the end, and the transport closes by itself.
+        """
+        self._ended = True
+        self._yields = False
+        self._read_on()
+
+    def _stop_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        """Handle frames again, unless there is still a reason not to."""
+        if self._reading:
+            return
+        if self._partial is not None and self._may_handle():
+            try:
+                self._consume(self._partial, self._filled)
+            except Exception:  # an edge: nobody else would end this connection
+                log.exception("cannot handle frames peer=%s", self.peer_text)
+                self._drop_partial()
+                self.abort()
+        if not self._may_handle():
+            return
+        if self._ended:
+            self._drop_partial()
+            self.close()
+        elif self._transport is not None and not self.closed:
+            self._transport.resume_reading()
 
     def _keep(self, data: bytearray, start: int, end: int) -> None:
         """Keep an unfinished frame in a buffer of its own that grows as the frame arrives."""
         rest = end - start
-        if rest == 0 or self._closing:
+        if rest == 0 or (self._closing and not self._ended):
             self._drop_partial()
             return
         if data is self._partial and rest < len(data):
@@ -241,7 +322,10 @@ class Wire:
                 data[:rest] = data[start:end]
                 self._filled = rest
                 return
-        partial = bytearray(max(PARTIAL_BYTES_MIN, 2 * rest))
+        more = (
+            rest if start == 0 else PARTIAL_BYTES_MIN
+        )  # a frame that is larger, or some that wait
+        partial = bytearray(max(PARTIAL_BYTES_MIN, rest + more))
         partial[:rest] = memoryview(data)[start:end]
         self._partial, self._partial_view, self._filled = partial, memoryview(partial), rest
 
@@ -318,4 +402,5 @@ class Wire:
             self._turn.last = None
         self._out.clear()
         self._out_bytes = 0
-        self._drop_partial()
+        if not (self._ended and self._holds):
+            self._drop_partial()

@@ -22,7 +22,7 @@ from cometmq.remoting.connection import WORKING_MAX, failure
 from cometmq.remoting.wire import JOIN_BYTES_MAX, PARTIAL_BYTES_MIN, READ_BYTES, UNSENT_FACTOR_MAX
 from support.fake_transport import Wired
 
-ECHO, FAIL, HOLD, WORK, TWICE = 9001, 9002, 9003, 9004, 9005
+ECHO, FAIL, HOLD, WORK, TWICE, ALONE = 9001, 9002, 9003, 9004, 9005, 9006
 
 
 class Peers:
@@ -45,6 +45,10 @@ class Peers:
         await self.gate.wait()
         return Response(body=request.body)
 
+    def alone(self, request: Request) -> Awaitable[Response]:
+        request.is_exclusive = True
+        return self.work(request)
+
     def twice(self, request: Request) -> Response:
         request.reply(Response(body=b"first"))
         return Response(body=b"second")
@@ -57,6 +61,7 @@ class Peers:
                 HOLD: self.held.append,
                 WORK: self.work,
                 TWICE: self.twice,
+                ALONE: self.alone,
             },
             **limits,
         )
@@ -101,6 +106,72 @@ async def test_a_frame_may_come_byte_by_byte(peers: Peers) -> None:
         wired.transport.send(bytes([byte]))
 
     assert [answer.body for answer in wired.answers] == [b"slow", b"slower"]
+
+
+async def test_an_exclusive_request_is_overtaken_by_none_of_its_connection(peers: Peers) -> None:
+    wired = peers.wired()
+    wired.transport.send(asked(1) + asked(2, code=ALONE) + asked(3) + asked(4)[:30])
+    await turn()
+    assert [answer.opaque for answer in wired.answers] == [1]
+    assert not wired.transport.reading
+    wired.transport.send(asked(4)[30:])  # was on its way already
+
+    peers.gate.set()
+    await turn()
+    assert [answer.opaque for answer in wired.answers] == [1, 2, 3, 4]
+    assert wired.transport.reading
+
+
+async def test_an_exclusive_request_that_fails_lets_the_others_go_on(peers: Peers) -> None:
+    wired = peers.wired()
+    wired.transport.send(asked(1, code=ALONE) + asked(2))
+    await turn()
+    wired.connection.abort()
+    peers.gate.set()
+    await turn()
+    assert wired.answers == []
+
+
+async def test_what_arrived_before_the_peer_ended_is_handled(peers: Peers) -> None:
+    """With TLS it comes together with the end, and the transport closes by itself."""
+    wired = peers.wired()
+    wired.connection.work_s_max = 0.0
+    wired.transport.send(b"".join(asked(number, b"x") for number in range(3)))
+    assert len(peers.met) == 1
+    wired.connection.eof_received()
+    assert [command.opaque for command in peers.met] == [0, 1, 2]
+    assert wired.transport.is_closing()
+
+
+async def test_what_is_behind_an_exclusive_request_is_handled_although_the_peer_has_gone(
+    peers: Peers,
+) -> None:
+    wired = peers.wired()
+    wired.transport.send(asked(1, code=ALONE) + asked(2) + asked(3, code=ALONE) + asked(4))
+    wired.connection.eof_received()
+    wired.transport.abort()
+    await turn()
+    assert [command.opaque for command in peers.met] == [1]
+    peers.gate.set()
+    await turn()
+    await turn()
+    assert [command.opaque for command in peers.met] == [1, 2, 3, 4]
+    assert wired.connection._partial is None
+
+
+async def test_many_frames_of_one_read_let_other_work_come_between(peers: Peers) -> None:
+    wired = peers.wired()
+    wired.connection.work_s_max = 0.0
+    wired.transport.send(b"".join(map(asked, range(5))))
+    assert [answer.opaque for answer in wired.answers] == [0]
+    assert not wired.transport.reading
+    seen = []
+    while len(wired.answers) < 5:
+        await asyncio.sleep(0)
+        seen.append(len(wired.answers))
+    assert seen == [2, 3, 4, 5]
+    await turn()
+    assert wired.transport.reading
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_every_byte_that_is_checked_is_found_and_named(
     for position in checked_positions(size):
         flip(path, place + position)
         before = files_of(tmp_path)
-        with pytest.raises(StoreCorruptError, match="whole records follow") as met:
+        with pytest.raises(StoreCorruptError, match="as the checkpoint says") as met:
             opened(tmp_path)
         assert (met.value.path, met.value.position) == (path, place)
         assert files_of(tmp_path) == before

@@ -40,13 +40,13 @@ class Broker:
         self.topics.load()
         self.client = RemotingClient(name="broker")
         self.registration = Registration(self.client, self.topics, lambda: self.settings)
-        self.topics.on_change = self.registration.wake
+        self.topics.notify(self.registration.wake)
 
     async def start(self, *name_servers: str, timeout: float = TIMEOUT_S) -> None:
         await self.registration.start(WHO, name_servers, timeout=timeout)
 
-    def put(self, name: str, perm: int = 6) -> None:
-        self.topics.put([TopicConfig(topic_name=name, perm=perm)])
+    async def put(self, name: str, perm: int = 6) -> None:
+        await self.topics.put([TopicConfig(topic_name=name, perm=perm)])
 
     async def close(self) -> None:
         await self.registration.stop()
@@ -124,7 +124,7 @@ async def test_name_server_that_never_answers_delays_nobody(broker: Broker, tmp_
         begin = loop.time()
         await broker.start(silent, up.address, timeout=0.3)
         assert "broker-a" in up.registry.groups
-        broker.put("fresh")
+        await broker.put("fresh")
         await broker.registration.announce(timeout=0.4)
         assert "fresh" in up.registry.topics
         assert broker.registration.missing == [silent]
@@ -137,7 +137,7 @@ async def test_announced_change_is_known_when_the_call_returns(
     async with name_server(tmp_path) as server:
         await broker.start(server.address)
         for number in range(20):
-            broker.put(f"t{number}", perm=4)
+            await broker.put(f"t{number}", perm=4)
             await broker.registration.announce()
             assert server.registry.topics[f"t{number}"]["broker-a"].perm == 4
 
@@ -146,7 +146,7 @@ async def test_change_is_registered_in_the_background(broker: Broker, tmp_path: 
     async with name_server(tmp_path) as server:
         await broker.start(server.address)
         for number in range(50):
-            broker.put(f"t{number}")
+            await broker.put(f"t{number}")
         await until(server, "t49")
 
 
@@ -182,7 +182,7 @@ async def test_withheld_permission_shows_in_every_route(broker: Broker, tmp_path
     async with name_server(tmp_path) as server:
         await broker.start(server.address)
         broker.settings = dataclasses.replace(broker.settings, broker_permission=4)
-        broker.topics.touch()
+        await broker.topics.touch()
         await broker.registration.announce()
         perms = {name: rows["broker-a"].perm for name, rows in server.registry.topics.items()}
         assert perms["TBW102"] == 4
@@ -194,7 +194,7 @@ async def test_ordered_topics_are_learnt_from_the_name_server(
     broker: Broker, tmp_path: Path
 ) -> None:
     async with name_server(tmp_path) as server:
-        broker.put("T")
+        await broker.put("T")
         header = PutKvConfigRequest(namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4")
         check(
             await broker.client.call(

@@ -154,7 +154,7 @@ class Administered:
         config = TopicConfig(
             topic_name=name, read_queue_nums=queues, write_queue_nums=queues, **changes
         )
-        self.topics.put([config])
+        self.topics.put_now([config])
         return name
 
     def put(self, topic: str, body: bytes, *, queue_id: int = 0, **properties: str) -> int:

@@ -55,6 +55,10 @@ class FaultyFiles(SystemFiles):
         self.refuse_sync()
         super().write(path, data)
 
+    def overwrite(self, path: Path, data: bytes) -> None:
+        self.refuse_sync()
+        super().overwrite(path, data)
+
     def remove(self, path: Path) -> None:
         self._mapped.pop(path, None)
         super().remove(path)

@@ -33,6 +33,7 @@ from cometmq.broker.sending import feature as sending
 from cometmq.broker.stats import feature as stats
 from cometmq.broker.storage import feature as storage
 from cometmq.broker.topics import feature as topics
+from cometmq.model.errors import StoreError
 from cometmq.protocol.octets import is_compiled
 from cometmq.protocol.record import encode_host
 from cometmq.remoting import (
@@ -145,6 +146,12 @@ class Broker:
             clock=self._clock,
             files=self._files,
         )
+        loop = asyncio.get_running_loop()
+        parts.store.allocate_first_segment()
+        try:
+            await loop.run_in_executor(None, parts.store.wait_for_segment)
+        except StoreError as problem:  # sends wait for the file, or are refused
+            log.warning("cannot allocate the first commit-log file: %s", problem)
         await self._listen(parts)
         parts.commit.start()
         parts.delay.start()
@@ -227,8 +234,10 @@ class Broker:
         parts.flow.stop()
         parts.delay.stop()
         parts.held.close()
+        parts.cold_reads.close()
         await _all_of([parts.commit.stop(), parts.registration.stop()])
         await _all_of([server.stop(DRAIN_S) for server in self._servers])
+        await _all_of([parts.topics.close(), parts.groups.close()])
         ending = [self._client.close()]
         if self._jobs is not None:
             ending.append(self._jobs.stop(JOBS_S))

@@ -22,6 +22,7 @@ from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.pulling.cold_reads import ColdReads
 from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.broker.registration import Registration
 from cometmq.broker.sending.flow_control import FlowControl, flow_limits
@@ -77,6 +78,7 @@ class Parts:
     producers: ProducerRegistry
     locks: QueueLocks
     held: HeldPulls
+    cold_reads: ColdReads
     levels: DelayLevels
     delay: ScheduledDelivery
     validation: SendValidation
@@ -97,13 +99,13 @@ class Parts:
         """Whether a send is acknowledged only when its bytes are on disk."""
         return self.configuration[StoreSettings].sync_flush
 
-    def settings_changed(self, changes: Mapping[str, str]) -> None:
+    async def settings_changed(self, changes: Mapping[str, str]) -> None:
         """Apply changed settings to the parts that hold copies, and to the name servers."""
         stored = self.configuration[StoreSettings]
         self.validation.change(send_rules(self.settings(), stored, self.address.host))
         self.store.reconfigure(stored)
         if "brokerPermission" in changes:
-            self.topics.touch()
+            await self.topics.touch()
 
 
 def assemble(
@@ -130,16 +132,19 @@ def assemble(
     folder = stored.root / "config"
     topics = TopicTable(settings, JsonFile(folder / "topics.json", files), clock=clock)
     groups = GroupTable(settings, JsonFile(folder / "subscriptionGroup.json", files), clock=clock)
-    store = MessageStore(stored, clock=clock, files=files)
+    store = MessageStore(stored, clock=clock, files=files, threaded=True)
     store.open()  # first: its lock protects the tables beside it, too
     try:
         topics.load()
         groups.load()
+        for name in store.topics_from_log:  # a topic that was deleted just before a crash
+            if name not in topics and not topics.is_system(name):
+                store.delete_topic(name)
         parts = _around(store, configuration, topics, groups, config_file, client, clock, files)
     except BaseException:
         store.close()
         raise
-    topics.on_change = parts.registration.wake
+    topics.notify(parts.registration.wake)
     return parts
 
 
@@ -158,7 +163,7 @@ def _around(
     stored = configuration.view(StoreSettings)
     folder = stored().root / "config"
     offsets = OffsetStore(JsonFile(folder / "consumerOffset.json", files), clock=clock)
-    offsets.load(store.bounds)
+    offsets.load(None if store.dispatch_behind_bytes else store.bounds)
     levels = DelayLevels.parse(stored().delay_levels)
     delay = ScheduledDelivery(
         store, levels, JsonFile(folder / "delayOffset.json", files), clock=clock
@@ -191,6 +196,7 @@ def _around(
         producers=ProducerRegistry(clock, silent_ms_max=now.channel_expired_timeout_ms),
         locks=locks,
         held=held,
+        cold_reads=ColdReads(),
         levels=levels,
         delay=delay,
         validation=SendValidation(

@@ -1,8 +1,9 @@
 """Jobs: what a broker does at intervals.
 
 Every job is a supervised task with a name. Its interval runs from the end of one run to the start
-of the next, so two runs of one job never overlap. A failure is logged; the next run follows. Jobs
-that wait for the disk share one thread; a run there that exceeds its limit is logged.
+of the next, so two runs of one job never overlap. A failure is logged; the next run follows. A job
+that waits for the disk has its own thread, so it delays no other; a run there that exceeds its
+limit is logged.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class JobRunner:
     def __init__(self, jobs: Iterable[Job]) -> None:
         self._jobs = {job.name: job for job in jobs}
         self._supervisor = Supervisor("housekeeping")
-        self._thread: ThreadPoolExecutor | None = None
+        self._threads: ThreadPoolExecutor | None = None
 
     @property
     def names(self) -> list[str]:
@@ -62,15 +63,16 @@ class JobRunner:
 
     def start(self) -> None:
         """Begin; the event loop must be running."""
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="housekeeping")
+        blocking = sum(job.blocking for job in self._jobs.values())
+        self._threads = ThreadPoolExecutor(max(1, blocking), thread_name_prefix="job")
         for job in self._jobs.values():
             self._supervisor.spawn(self._repeat(job), job.name)
 
     async def stop(self, timeout_s: float = 5.0) -> None:
         """Start no further turn and wait a while for the one in the thread."""
         await self._supervisor.cancel(timeout_s)
-        if self._thread is not None:
-            thread, self._thread = self._thread, None
+        if self._threads is not None:
+            thread, self._threads = self._threads, None
             thread.shutdown(wait=False, cancel_futures=True)
             idle = asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
             _, late = await asyncio.wait([idle], timeout=timeout_s)
@@ -93,8 +95,8 @@ class JobRunner:
             if isinstance(result, Awaitable):
                 await result
             return
-        assert self._thread is not None
-        turn = asyncio.get_running_loop().run_in_executor(self._thread, job.turn)
+        assert self._threads is not None
+        turn = asyncio.get_running_loop().run_in_executor(self._threads, job.turn)
         _, late = await asyncio.wait([turn], timeout=job.limit_s)
         if late:
             log.error("job exceeds its time limit job=%s limit_s=%s", job.name, job.limit_s)

@@ -22,7 +22,7 @@ import msgspec
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.topics.table import TopicTable
-from cometmq.model.errors import CometError, StoreError
+from cometmq.model.errors import CometError
 from cometmq.model.topic import Perm, TopicConfig
 from cometmq.protocol.bodies import (
     DataVersion,
@@ -282,12 +282,12 @@ class _Link:
         )
         check(answer)
         if answer.body:
-            self._take_order(KVTable.decode(answer.body).table)
+            await self._take_order(KVTable.decode(answer.body).table)
 
-    def _take_order(self, order_configs: Iterable[str]) -> None:
+    async def _take_order(self, order_configs: Iterable[str]) -> None:
         try:
-            self._topics.order(order_configs)
-        except StoreError as problem:
+            await self._topics.order(order_configs)
+        except CometError as problem:
             log.error("cannot register ordered topics: %s", problem)
 
     async def unregister(self, timeout: float) -> None:

@@ -7,6 +7,7 @@ from cometmq.store.appending import Appended, AppendedBatch
 from cometmq.store.config import StoreSettings
 from cometmq.store.errors import (
     SegmentCreateError,
+    SegmentNotReadyError,
     StoreCorruptError,
     StoreLockedError,
     StoreUnavailableError,
@@ -27,6 +28,7 @@ __all__ = [
     "TagMatcher",
     "StoreUnavailableError",
     "SegmentCreateError",
+    "SegmentNotReadyError",
     "StoreCorruptError",
     "StoreLockedError",
 ]

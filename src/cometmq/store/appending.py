@@ -28,6 +28,7 @@ from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.index import Index
 from cometmq.store.paths import directory_name
 from cometmq.store.recovery import redispatch
+from cometmq.system.files import is_disk_full
 
 logger = logging.getLogger(__name__)
 
@@ -450,7 +451,8 @@ class Appender:
         """
         self._held = False
         if self._lost is not None:
-            raise StoreUnavailableError(self._lost)
+            lost, self._lost = self._lost, None
+            raise StoreUnavailableError(lost)
         try:
             self._log.commit()
         except OSError as problem:
@@ -469,14 +471,21 @@ class Appender:
                 self.on_arrival(*arrived)
 
     def _log_failed(self, problem: OSError) -> StoreUnavailableError:
+        """Forget what is not in the log; on a full disk, appends may go on later."""
         self._news.clear()
         self._log.discard()
         for queue in self._table.all():
             queue.forget_beyond(self._log.written_to)
         if self._index is not None:
-            self._index.forget()
-        self._lost = f"the log cannot be written: {problem}"
-        return self.on_failure(self._lost)
+            self._index.forget(self._log.written_to)
+        reason = (
+            f"{'disk full' if is_disk_full(problem) else 'the log cannot be written'}: {problem}"
+        )
+        if self._held:
+            self._lost = reason
+        if is_disk_full(problem):  # of records that are in the log, keys may be missing
+            self._not_dispatched(self._log.written_to, problem)
+        return StoreUnavailableError(reason) if is_disk_full(problem) else self.on_failure(reason)
 
     def _not_dispatched(self, log_offset: int, problem: OSError) -> None:
         """Refuse further messages until `catch_up`: none may get ahead of this one.
@@ -486,6 +495,16 @@ class Appender:
         logger.error("records not dispatched physical_offset=%d error=%s", log_offset, problem)
         if self._undispatched_at < 0:
             self._undispatched_at = log_offset
+
+    def resume_at(self, dispatched_to: int) -> None:
+        """Begin after recovery, which dispatched all records before a log offset."""
+        self._undispatched_at = dispatched_to if dispatched_to < self._log.written_to else -1
+
+    def dispatched_to(self) -> int:
+        """Return the log offset up to which all records have units; from any thread."""
+        written_to: int = self._log.written_to  # first: a failure that follows is behind it
+        behind: int = self._undispatched_at
+        return written_to if behind < 0 else min(written_to, behind)
 
     def catch_up(self) -> None:
         """Dispatch the records that could not be, in case there is room for it now.
@@ -499,15 +518,19 @@ class Appender:
             raise StoreUnavailableError("queues and index cannot be written for now")
         start = self._behind_from()
         try:
-            count = redispatch(
+            done = redispatch(
                 self._log.segments, start, self._log.written_to, self._table, self._dispatcher
             )
+            if done.problem is not None:
+                self._undispatched_at = max(self._undispatched_at, done.to)
+                raise done.problem
         except OSError as problem:
-            raise StoreUnavailableError(
-                f"queues and index cannot be written: {problem}"
-            ) from problem
+            what = "disk full" if is_disk_full(problem) else "queues and index cannot be written"
+            raise StoreUnavailableError(f"{what}: {problem}") from problem
         self._undispatched_at = -1
-        logger.info("records dispatched after a failure physical_offset=%d count=%d", start, count)
+        logger.info(
+            "records dispatched after a failure physical_offset=%d count=%d", start, done.count
+        )
         late, self._late = self._late, []
         for queues, queue_id, queue_offset, store_ms, properties in late:
             tags_code = self._dispatcher.tags_code(queues, store_ms, properties)

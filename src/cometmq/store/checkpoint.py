@@ -1,8 +1,15 @@
-"""The checkpoint: up to which store times the parts of the store are on the disk.
+"""The checkpoint: which parts of the store are on disk.
 
     physic:i64 logics:i64 index:i64 master_flushed:i64 confirm:i64 zeros, 4096 bytes in all
+    at byte 512, if we wrote the file last:
+    mark:8 physic:i64 logics:i64 index:i64 log_offset:i64 queues_offset:i64 queues_end:i64
+    index_name:i64 index_entries:i64 index_offset:i64 crc:u32
 
-Source: StoreCheckpoint, RocketMQ 5.3. A time is set here only after the sync that makes it true.
+The first part is RocketMQ's, with store times; recovery from it starts at the beginning of a file.
+The second part is ours, with exact offsets. It repeats the times, so that it is ignored if RocketMQ
+changed them since. Each part is inside one sector, which a disk writes as a whole.
+
+Source: StoreCheckpoint, RocketMQ 5.3. A value is set here only after the sync that makes it true.
 """
 
 from __future__ import annotations
@@ -10,26 +17,51 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
+from zlib import crc32
 
 from cometmq.system.files import Files
 
-_FIELDS = Struct(">5q")
+_TIMES = Struct(">5q")
+_POSITION = Struct(">8s9q")
+_CRC = Struct(">I")
+_POSITION_AT = 512
+_MARK = b"COMETMQ1"
 _FILE_BYTES = 4096
 _MARGIN_MS = 3000
 
 
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What is on disk, as offsets into the log; each is the beginning of a record."""
+
+    log_offset: int = 0
+    """All records before it are on disk."""
+    queues_offset: int = 0
+    """The units of all records before it are on disk; at most ``log_offset``."""
+    queues_end: int = -1
+    """The end of the newest record with a unit, if the store was closed; else -1."""
+    index_name: int = 0
+    """The name of the newest index file; 0 for none. Older files are on disk as a whole."""
+    index_entries: int = 0
+    """The number of the next entry of that file; all before it are on disk."""
+    index_offset: int = 0
+    """The keys of all records before it are on disk."""
+
+
 @dataclass(slots=True)
 class Checkpoint:
-    """Store times, in ms since 1970; 0 for never."""
+    """Store times in ms since 1970, 0 for never, and our own offsets."""
 
     physic_ms: int = 0
-    """The commit log is on the disk up to this store time."""
+    """The commit log is on disk up to this store time."""
     logics_ms: int = 0
-    """The consume queues are on the disk up to this store time."""
+    """The consume queues are on disk up to this store time."""
     index_ms: int = 0
-    """The full index files are on the disk up to this store time."""
+    """The full index files are on disk up to this store time."""
     master_flushed: int = 0
     confirm: int = 0
+    position: Position | None = None
+    """None if RocketMQ wrote the checkpoint last."""
 
     @property
     def min_ms(self) -> int:
@@ -43,25 +75,47 @@ class Checkpoint:
 
     def encode(self) -> bytes:
         """Return the file's content."""
-        fields = _FIELDS.pack(
+        times = _TIMES.pack(
             self.physic_ms, self.logics_ms, self.index_ms, self.master_flushed, self.confirm
         )
-        return fields.ljust(_FILE_BYTES, b"\0")
+        return (times.ljust(_POSITION_AT, b"\0") + self._encoded_position()).ljust(
+            _FILE_BYTES, b"\0"
+        )
+
+    def _encoded_position(self) -> bytes:
+        at = self.position
+        if at is None:
+            return b""
+        data = _POSITION.pack(
+            *(_MARK, self.physic_ms, self.logics_ms, self.index_ms),
+            *(at.log_offset, at.queues_offset, at.queues_end),
+            *(at.index_name, at.index_entries, at.index_offset),
+        )
+        return data + _CRC.pack(crc32(data))
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
-        """Return what a file says; what a short file lacks is 0."""
-        return cls(*_FIELDS.unpack_from(data[: _FIELDS.size].ljust(_FIELDS.size, b"\0")))
+        """Return what a file contains; what a short file lacks is 0."""
+        checkpoint = cls(*_TIMES.unpack_from(data[: _TIMES.size].ljust(_TIMES.size, b"\0")))
+        part = data[_POSITION_AT : _POSITION_AT + _POSITION.size + _CRC.size]
+        if len(part) == _POSITION.size + _CRC.size:
+            checkpoint.position = checkpoint._decoded_position(part)
+        return checkpoint
+
+    def _decoded_position(self, part: bytes) -> Position | None:
+        mark, *numbers = _POSITION.unpack_from(part)
+        (crc,) = _CRC.unpack_from(part, _POSITION.size)
+        times = [self.physic_ms, self.logics_ms, self.index_ms]
+        if mark != _MARK or numbers[:3] != times or crc != crc32(part[: _POSITION.size]):
+            return None
+        return Position(*numbers[3:])
 
 
 def read_checkpoint(files: Files, path: Path) -> Checkpoint:
-    """Return the checkpoint of a store; all zero where it has none."""
+    """Return the checkpoint of a store; all zero if it has none."""
     return Checkpoint.decode(files.read(path) or b"")
 
 
 def write_checkpoint(files: Files, path: Path, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint so that a crash leaves the old or the new one."""
-    fresh = path.with_name(path.name + ".tmp")
-    files.write(fresh, checkpoint.encode())
-    files.rename(fresh, path)
-    files.sync_dir(path.parent)
+    """Write the checkpoint in place: that needs no space, even on a full disk."""
+    files.overwrite(path, checkpoint.encode())

@@ -5,17 +5,18 @@ from cometmq.store cimport raw
 from cometmq.store.segments cimport Segment, Segments
 
 
-cdef int _BLANK_BYTES, _PAGE_BYTES, _SPACE_BYTES, _FEW_BYTES
+cdef int _BLANK_BYTES, _PAGE_BYTES, _SPACE_BYTES, _FEW_BYTES, _RECENT_BYTES
 
 
 cdef class CommitLog:
     cdef readonly Segments segments
-    cdef readonly object preparation
+    cdef readonly object allocator
     cdef readonly long long written_to
-    cdef readonly long long flushed_to
+    cdef public long long flushed_to
     cdef public long long last_store_ms
     cdef unsigned char* memory
     cdef readonly long long filled
+    cdef long long _began_at
     cdef long long _staged_ms
     cdef long long _base
     cdef long long _start
@@ -44,6 +45,7 @@ cdef class CommitLog:
     cpdef record(self, long long log_offset, long long size)
     @cython.locals(segment=Segment)
     cpdef slice(self, long long start, long long stop)
+    cpdef bint is_recent(self, long long log_offset)
     cpdef long long next_base_after(self, long long offset)
     cdef _roll(self, long long size)
     cdef _enter(self, Segment segment, long long position)

@@ -16,28 +16,39 @@ segment is made ahead of time is ours in the way it is done.
 
 from __future__ import annotations
 
-import errno
 import logging
+from struct import Struct
 from typing import Any
 
+from cometmq.model.errors import StoreError
 from cometmq.protocol import octets
 from cometmq.protocol.record import MAGIC_BLANK
 from cometmq.store import raw
 from cometmq.store.errors import SegmentCreateError, StoreUnavailableError
-from cometmq.store.preparation import Preparation
 from cometmq.store.records import read_facts
+from cometmq.store.segment_allocator import SegmentAllocator
 from cometmq.store.segments import Segment, Segments
-from cometmq.system.files import MappedFile
+from cometmq.system.files import MappedFile, is_disk_full
 
 logger = logging.getLogger(__name__)
 
+_BLANK = Struct(">ii")
 _BLANK_BYTES = 8
 FIXED_BYTES = 90
 """Bytes of a record besides hosts beyond IPv4, body, topic with its length and properties' text."""
 
 _PAGE_BYTES = 4096
 _SPACE_BYTES = 256 * 1024
+_RECENT_BYTES = 64 * 1024 * 1024
+"""Of what was written last, which the page cache keeps longer than anything else."""
 _FEW_BYTES = 4096
+
+
+def segment_failure(problem: OSError) -> StoreError:
+    """Return the error of an append whose next file cannot be made."""
+    if is_disk_full(problem):
+        return StoreUnavailableError(f"disk full: {problem}")
+    return SegmentCreateError(f"the next commit-log file cannot be made: {problem}")
 
 
 class CommitLog:
@@ -45,16 +56,17 @@ class CommitLog:
 
     Args:
         segments: the files, already loaded.
-        preparation: makes segments ready ahead of use.
+        allocator: makes segments ahead of need.
     """
 
-    def __init__(self, segments: Segments, preparation: Preparation) -> None:
+    def __init__(self, segments: Segments, allocator: SegmentAllocator) -> None:
         self.segments = segments
-        self.preparation = preparation
+        self.allocator = allocator
         self.written_to = 0
         self.flushed_to = 0
         self.last_store_ms = 0
         self.filled = 0
+        self._began_at = 0
         self._staged_ms = 0
         self._base = 0
         self._start = 0
@@ -70,12 +82,17 @@ class CommitLog:
 
     def begin_at(self, offset: int) -> None:
         """Go on writing at ``offset``, all before it being on the disk."""
-        self.written_to = self.flushed_to = offset
+        self.written_to = self.flushed_to = self._began_at = offset
         segment = self.segments.find(offset)
         if segment is None:
             self._base, self._start, self._limit = offset, 0, 0
         else:
             self._enter(segment, offset - segment.base_offset)
+
+    def allocate_first(self) -> None:
+        """Have the first segment made, if there is none."""
+        if self._limit == 0:
+            self.allocator.want(self._next_base())
 
     def make_room(self, size: int) -> None:
         """Make sure that ``size`` bytes of records fit into the segment, rolling if they don't.
@@ -161,17 +178,21 @@ class CommitLog:
         if self.filled == 0:
             return
         assert self._file is not None
-        if self.filled <= _FEW_BYTES:  # a copy of few is quicker than a view of them
-            self._file.write(self._start, octets.copy_of(self._space, 0, self.filled))
-        else:
-            self._file.write(self._start, self._view[: self.filled])
+        try:
+            if self.filled <= _FEW_BYTES:  # a copy of few is quicker than a view of them
+                self._file.write(self._start, octets.copy_of(self._space, 0, self.filled))
+            else:
+                self._file.write(self._start, self._view[: self.filled])
+        except OSError:  # no part of it may be found there later
+            self._file.zero(self._start, self._start + self.filled)
+            raise
         self._start += self.filled
         self.filled = 0
         self.written_to = self._base + self._start
         self.last_store_ms = self._staged_ms  # after it: a flush vouches for this time
         if self._start >= self._notice_at:
             self._notice_at = self._limit + 1
-            self.preparation.want_segment(self._base + self._limit)
+            self.allocator.want(self._base + self._limit)
 
     def discard(self) -> None:
         """Forget what was put together since the last commit."""
@@ -192,6 +213,10 @@ class CommitLog:
         segment = self.segments.find(start)
         assert segment is not None
         return segment.view[start - segment.base_offset : stop - segment.base_offset]
+
+    def is_recent(self, log_offset: int) -> bool:
+        """Return whether a record was written so recently that it is surely in memory."""
+        return log_offset >= self._began_at and log_offset >= self.written_to - _RECENT_BYTES
 
     def next_base_after(self, offset: int) -> int:
         """Return where the segment after the one that ``offset`` is in begins."""
@@ -230,21 +255,18 @@ class CommitLog:
                 " fit into one commit-log file"
             )
         self.commit()
-        self._notice_at = self._limit + 1  # the next segment is taken now: never make it again
         base = self._next_base()
         try:
-            segment = self.preparation.take(base)
-        except TimeoutError as problem:
-            raise SegmentCreateError(str(problem)) from problem
+            segment = self.allocator.take(base)
         except OSError as problem:
-            if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StoreUnavailableError(f"disk full: {problem}") from problem
-            raise SegmentCreateError(f"commit-log file {base}: {problem}") from problem
+            raise segment_failure(problem) from problem
         if self._limit:
-            raw.put_i32(self.memory, 0, self._limit - self._start)
-            raw.put_i32(self.memory, 4, MAGIC_BLANK)
-            self.filled = _BLANK_BYTES
-            self.commit()
+            assert self._file is not None
+            try:
+                self._file.write(self._start, _BLANK.pack(self._limit - self._start, MAGIC_BLANK))
+            except OSError:
+                self.segments.discard(segment)
+                raise
         self.segments.adopt(segment)
         self.written_to = base
         self._enter(segment, 0)
@@ -258,7 +280,7 @@ class CommitLog:
         self._base = segment.base_offset
         self._start = position
         self._limit = segment.size_bytes
-        self._notice_at = self._limit // 2  # from there on, have the next segment made
+        self._notice_at = self._limit // 8  # from there on, have the next segment made
 
     def _make_space(self, size: int) -> None:
         self._space_bytes = size

@@ -127,7 +127,7 @@ class StoreSettings:
     """
 
     segment_wait_ms: int = setting(5000, key="segmentWaitMs", unit="ms", low=1, high=60_000)
-    """Maximum time that an append waits for a commit-log file to be allocated."""
+    """Maximum time that a send waits for a commit-log file to be allocated."""
 
     clean_interval_ms: int = setting(
         10_000, key="cleanResourceInterval", unit="ms", low=10, high=3_600_000, remote=True

@@ -12,6 +12,7 @@ Source: ConfigManager and MixAll.string2File, RocketMQ 4.9; the syncs are ours.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +52,41 @@ class JsonFile:
         Raises:
             StoreError: the disk refused; the file is as it was.
         """
+        self.save_text(entry_text(content, depth=0))
+
+    def save_text(self, text: str) -> None:
+        """Replace the file by a text; from any thread, one at a time.
+
+        Raises:
+            StoreError: the disk refused; the file is as it was.
+        """
         try:
-            save_with_backup(self._files, self.path, pretty(content))
+            save_with_backup(self._files, self.path, text.encode())
         except OSError as problem:
             raise StoreError(f"cannot write {self.path}: {problem}") from problem
 
 
-def pretty(content: Any) -> bytes:
-    """Return ``content`` as indented JSON; members that are None are left out."""
+def entry_text(content: Any, *, depth: int) -> str:
+    """Return ``content`` as indented JSON, for a place at a depth of objects around it.
+
+    Members that are None are left out.
+    """
     plain = msgspec.to_builtins(content, str_keys=True, order="sorted")
     parts: list[str] = []
-    _write(plain, "\n", parts)
-    return "".join(parts).encode()
+    _write(plain, "\n" + "\t" * depth, parts)
+    return "".join(parts)
+
+
+def object_text(members: Mapping[str, str], *, depth: int) -> str:
+    """Return an object of members whose texts were made for ``depth + 1``, in order of names."""
+    if not members:
+        return "{}"
+    indent = "\n" + "\t" * depth
+    lines = (
+        f"{indent}\t{msgspec.json.encode(name).decode()}:{members[name]}"
+        for name in sorted(members)
+    )
+    return "{" + ",".join(lines) + indent + "}"
 
 
 def _parsed(data: bytes) -> dict[str, Any]:

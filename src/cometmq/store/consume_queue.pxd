@@ -4,7 +4,7 @@ from cometmq.store cimport raw
 from cometmq.store.segments cimport Segment, Segments
 
 
-cdef int _UNIT_BYTES, _PAGE_BYTES, _RESERVE_BYTES
+cdef int _UNIT_BYTES, _PAGE_BYTES, _RESERVE_BYTES, _RECENT_UNITS
 
 
 cdef class ConsumeQueue:
@@ -16,10 +16,14 @@ cdef class ConsumeQueue:
     cdef readonly long long max_offset
     cdef readonly long long max_physical
     cdef readonly long long flushed_offset
+    cdef object _unsynced
+    cdef bint _is_listed
     cdef unsigned char* _memory
     cdef long long _position
     cdef long long _room_end
+    cdef long long _loaded_to
 
+    cpdef long long recent_from(self)
     cpdef make_room(self, long long units)
     cpdef put(
         self, long long queue_offset, long long log_offset, int size, long long tags_code,
@@ -36,8 +40,13 @@ cdef class ConsumeQueue:
     cdef _reserve(self, long long units)
     cdef _enter(self, Segment segment, long long position)
     @cython.locals(start=cython.longlong, base=cython.longlong)
-    cdef _jump(self, long long queue_offset)
+    cdef bint _jump(self, long long queue_offset) except -1
     cdef _fill(self, long long queue_offset)
 
     @cython.locals(segment=Segment, count=cython.longlong)
-    cdef _find_end(self)
+    cdef _find_end(self, bint is_zero_behind)
+
+
+cdef bint _has_unit(Segment segment, long long number) except -1
+@cython.locals(low=cython.longlong, high=cython.longlong, middle=cython.longlong)
+cdef long long _count_by_halves(Segment segment) except -1

@@ -11,6 +11,8 @@ Single writer. Source: ConsumeQueue, RocketMQ 5.3; a cut tail is zeroed, which i
 from __future__ import annotations
 
 import logging
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from cometmq.store import raw
@@ -24,6 +26,9 @@ FILLER_SIZE = 0x7FFFFFFF
 _UNIT_BYTES = UNIT_BYTES  # a C number once compiled
 _PAGE_BYTES = 4096
 _RESERVE_BYTES = 16 * 1024
+_RECENT_UNITS = 8192
+_WALKED_FILES = 3
+"""Of a queue whose end is not known to be followed by zeros."""
 
 
 class ConsumeQueue:
@@ -34,13 +39,19 @@ class ConsumeQueue:
         queue_id: the queue's number.
         segments: the files, not yet loaded.
         ext: the queue's extension units, if it has any.
+        unsynced: takes the queue as soon as it has units that no sync has covered.
     """
 
     _memory: Any
     """Of the newest segment; set as soon as there is room in one."""
 
     def __init__(
-        self, topic: str, queue_id: int, segments: Segments, ext: ConsumeQueueExt | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        segments: Segments,
+        ext: ConsumeQueueExt | None = None,
+        unsynced: deque[ConsumeQueue] | None = None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -50,15 +61,24 @@ class ConsumeQueue:
         self.max_offset = 0
         self.max_physical = 0
         self.flushed_offset = 0
+        self._unsynced = deque() if unsynced is None else unsynced
+        self._is_listed = False
         self._position = 0
         self._room_end = 0
+        self._loaded_to = 0
 
-    def load(self) -> None:
-        """Map the files and find the last unit; see `Segments.load` for what it raises."""
-        self.segments.load()
+    def load(self, *, may_be_torn: bool = False, is_zero_behind: bool = False) -> None:
+        """Map the files and find the last unit.
+
+        Args:
+            may_be_torn: as for `Segments.load`.
+            is_zero_behind: nothing but zeros follows the last unit, so not all are looked at.
+        """
+        self.segments.load(may_be_torn=may_be_torn)
         if self.ext is not None:
-            self.ext.load()
-        self._find_end()
+            self.ext.load(may_be_torn=may_be_torn)
+        self._find_end(is_zero_behind)
+        self._loaded_to = self.max_offset
 
     def make_room(self, units: int) -> None:
         """Make sure that ``units`` more can be written without asking the disk.
@@ -83,8 +103,8 @@ class ConsumeQueue:
         """
         if log_offset + size <= self.max_physical:
             return
-        if queue_offset != self.max_offset:
-            self._jump(queue_offset)
+        if queue_offset != self.max_offset and not self._jump(queue_offset):
+            return
         if self._position + _UNIT_BYTES > self._room_end:
             self._reserve(1)
         if self.ext is not None:
@@ -93,6 +113,9 @@ class ConsumeQueue:
         self._position += _UNIT_BYTES
         self.max_offset += 1
         self.max_physical = log_offset + size
+        if not self._is_listed:
+            self._is_listed = True
+            self._unsynced.append(self)
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """Return log offset, size and tags code or address of a unit between the bounds."""
@@ -128,17 +151,27 @@ class ConsumeQueue:
         if self.ext is not None and self.min_offset < self.max_offset:
             self.ext.cut_before(self.unit(self.min_offset)[2])
 
-    def cut(self, log_end: int) -> None:
-        """Take off the units of records that end after ``log_end``; the log does not have them.
+    def cut(self, log_end: int, is_sound: Callable[[int, int, int], bool] | None = None) -> None:
+        """Remove the units of records that end after ``log_end``.
 
-        What follows the last unit becomes zero, files behind it go.
+        What follows the last unit becomes zero, files behind it are deleted.
+
+        Args:
+            log_end: a log offset.
+            is_sound: whether the log has the record of a unit, given its log offset, size and
+                queue offset; units at the end that fail are removed, too. None if all are sound.
         """
         end = self.max_offset
         first = self.segments.first()
         least = first.base_offset // _UNIT_BYTES if first is not None else end
         while end > least:
             log_offset, size, _ = self.unit(end - 1)
-            if size == FILLER_SIZE or log_offset + size <= log_end:
+            if size == FILLER_SIZE:
+                break
+            if log_offset + size <= log_end and (
+                is_sound is None
+                or (self._follows(end - 1, log_offset) and is_sound(log_offset, size, end - 1))
+            ):
                 break
             end -= 1
         erased = self._cut_files(end * _UNIT_BYTES)
@@ -147,20 +180,44 @@ class ConsumeQueue:
                 "queue truncated topic=%s queue=%d from=%d to=%d erased_bytes=%d",
                 *(self.topic, self.queue_id, self.max_offset, end, erased),
             )
-        self._find_end()
+        self._find_end(True)
         if self.ext is not None and end > least:
             self.ext.cut_after(self.unit(end - 1)[2])
 
-    def forget_beyond(self, log_end: int) -> None:
-        """Show the units of records that end after ``log_end`` no more; nothing may follow.
+    def _follows(self, queue_offset: int, log_offset: int) -> bool:
+        """Whether the unit before ``queue_offset`` has a smaller log offset, or there is none."""
+        first = self.segments.first()
+        if first is None or queue_offset * _UNIT_BYTES <= first.base_offset:
+            return True
+        return self.unit(queue_offset - 1)[0] < log_offset
 
-        Unlike `cut` it asks nothing of the disk; the next start does.
+    def forget_beyond(self, log_end: int) -> None:
+        """Let the next unit follow the last one whose record ends at ``log_end`` or before.
+
+        The units after it become zero; their space is there, so a full disk does not matter.
         """
+        if self.max_physical <= log_end:
+            return
+        stop = self.max_offset
         while self.max_offset > self.min_offset:
             log_offset, size, _ = self.unit(self.max_offset - 1)
             if size == FILLER_SIZE or log_offset + size <= log_end:
                 break
             self.max_offset -= 1
+        end = self.max_offset * _UNIT_BYTES
+        self.flushed_offset = min(self.flushed_offset, self.max_offset)
+        self.segments.drop_from(end + 1)
+        segment = self.segments.find(end)
+        if segment is not None:
+            at = end - segment.base_offset
+            limit = min(at + (stop - self.max_offset) * _UNIT_BYTES, segment.size_bytes)
+            segment.file.zero(at, limit)
+        if segment is None:
+            self._position = self._room_end = 0
+        else:
+            self._enter(segment, end - segment.base_offset)
+        self.max_physical = 0
+        self._find_max_physical()
 
     def ends_in_last_file(self) -> bool:
         """Return whether no file follows the one that the last unit is in."""
@@ -183,29 +240,45 @@ class ConsumeQueue:
             dropped += 1
         return dropped
 
-    def flush(self, least_pages: int = 0) -> bool:
-        """Sync what was written, if it is at least ``least_pages``; from any thread.
+    def recent_from(self) -> int:
+        """Return from which queue offset on units are surely in memory, just written."""
+        return max(self._loaded_to, self.max_offset - _RECENT_UNITS)
+
+    def due_pages(self) -> int:
+        """Return how many pages wait for a sync."""
+        stop = self.max_offset * _UNIT_BYTES
+        return stop // _PAGE_BYTES - self.flushed_offset * _UNIT_BYTES // _PAGE_BYTES
+
+    def mark_unsynced(self) -> None:
+        """Let the next `flush` sync all files; what is in them may be in the page cache only."""
+        self.flushed_offset = self.min_offset
+        if not self._is_listed and self.max_offset > self.min_offset:
+            self._is_listed = True
+            self._unsynced.append(self)
+
+    def take_off_list(self) -> None:
+        """Let the next unit list the queue again; call it before `flush`, from any thread."""
+        self._is_listed = False
+
+    def flush(self) -> None:
+        """Sync what was written; from any thread.
 
         Raises:
             OSError: the disk refused.
         """
         end = self.max_offset
-        start = self.flushed_offset * _UNIT_BYTES
-        stop = end * _UNIT_BYTES
-        if stop // _PAGE_BYTES - start // _PAGE_BYTES < least_pages or start == stop:
-            return False
-        self.segments.sync(start, stop)
+        start = min(self.flushed_offset, end) * _UNIT_BYTES
+        self.segments.sync(start, end * _UNIT_BYTES)
         if self.ext is not None:
             self.ext.flush()
         self.flushed_offset = end
-        return True
 
     def delete(self) -> None:
         """Delete all files."""
         self.segments.drop_from(0)
         if self.ext is not None:
             self.ext.delete()
-        self._find_end()
+        self._find_end(True)
 
     def close(self) -> None:
         """Let go of all files."""
@@ -233,16 +306,21 @@ class ConsumeQueue:
         self._position = position
         self._room_end = position
 
-    def _jump(self, queue_offset: int) -> None:
-        """Meet a unit that is not the next one, which only a log dispatched again holds."""
+    def _jump(self, queue_offset: int) -> bool:
+        """Handle a unit that is not the next one, which only a redispatched log contains.
+
+        Returns:
+            Whether the unit can be written now.
+        """
         if queue_offset < self.max_offset:
             logger.warning(
                 "queue has the offset already topic=%s queue=%d offset=%d next=%d",
                 *(self.topic, self.queue_id, queue_offset, self.max_offset),
             )
-            if queue_offset == 0:  # its topic was deleted and made again
+            if queue_offset == 0:  # its topic was deleted and created again
                 self.delete()
-            return
+                return True
+            return False
         start = queue_offset * _UNIT_BYTES
         if not self.segments.items:
             base = start - start % self.segments.size_bytes
@@ -254,8 +332,9 @@ class ConsumeQueue:
                 "queue lost too many units topic=%s queue=%d offset=%d next=%d",
                 *(self.topic, self.queue_id, queue_offset, self.max_offset),
             )
-            return
+            return False
         self._fill(queue_offset)
+        return True
 
     def _fill(self, queue_offset: int) -> None:
         while self.max_offset < queue_offset:
@@ -273,15 +352,22 @@ class ConsumeQueue:
         self.segments.drop_from(end + 1)
         return self.segments.erase(first, 0)
 
-    def _find_end(self) -> None:
-        """Walk the newest files to the last unit and go on from there."""
+    def _find_end(self, is_zero_behind: bool) -> None:
+        """Find the last unit in the newest files and go on from there."""
         items = self.segments.items
         self.max_offset = self.max_physical = self.min_offset = 0
         self._position = self._room_end = 0
         if items:
             self.min_offset = items[0].base_offset // _UNIT_BYTES
-        for segment in items[max(0, len(items) - 3) :]:
-            count = raw.count_valid_units(segment.memory, 0, segment.size_bytes)
+        if is_zero_behind:
+            while len(items) > 1 and not _has_unit(items[-1], 0):
+                items = items[:-1]
+            items = items[-1:]
+        for segment in items[-_WALKED_FILES:]:
+            if is_zero_behind:
+                count = _count_by_halves(segment)
+            else:
+                count = raw.count_valid_units(segment.memory, 0, segment.size_bytes)
             self.max_offset = segment.base_offset // _UNIT_BYTES + count
             self._enter(segment, count * _UNIT_BYTES)
             if count * _UNIT_BYTES < segment.size_bytes:
@@ -299,3 +385,20 @@ class ConsumeQueue:
             if size != FILLER_SIZE:
                 self.max_physical = log_offset + size
                 return
+
+
+def _has_unit(segment: Segment, number: int) -> bool:
+    log_offset, size, _ = raw.read_unit(segment.memory, number * _UNIT_BYTES)
+    return log_offset >= 0 and size > 0
+
+
+def _count_by_halves(segment: Segment) -> int:
+    """Return how many units a file has that nothing but zeros follows."""
+    low, high = 0, segment.size_bytes // _UNIT_BYTES
+    while low < high:
+        middle = (low + high) // 2
+        if _has_unit(segment, middle):
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -76,14 +76,15 @@ class ConsumeQueueExt:
         self.end_offset = 0
         self.flushed_offset = 0
 
-    def load(self) -> None:
-        """Map the files and find the end; see `Segments.load` for what it raises."""
-        self.segments.load()
-        self.end_offset = self.segments.items[0].base_offset if self.segments.items else 0
-        for segment in self.segments.items:
+    def load(self, *, may_be_torn: bool = False) -> None:
+        """Map the files and find the end in the newest one; see `Segments.load`."""
+        self.segments.load(may_be_torn=may_be_torn)
+        items = self.segments.items
+        self.end_offset = items[0].base_offset if items else 0
+        for segment in reversed(items):
             position, closed = _walk(segment.view)
             self.end_offset = segment.end_offset if closed else segment.base_offset + position
-            if not closed:
+            if position > 0:
                 break
         self.flushed_offset = self.end_offset
 

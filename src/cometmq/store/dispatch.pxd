@@ -19,6 +19,7 @@ cdef class TopicQueues:
 cdef class QueueTable:
     cdef object _make
     cdef readonly dict topics
+    cdef readonly object unsynced
 
     @cython.locals(found=TopicQueues)
     cpdef ConsumeQueue find(self, str topic, long long queue_id)

@@ -13,7 +13,8 @@ CommitLogDispatcherBuildIndex, RocketMQ 5.3.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from cometmq.model.delay import read_delay_levels
@@ -52,12 +53,14 @@ class QueueTable:
     """All queues of a store.
 
     Args:
-        make: makes the queue of a topic and a number, still without files.
+        make: makes the queue of a topic and a number, still without files; the queue adds itself
+            to the given list of those with unsynced units.
     """
 
-    def __init__(self, make: Callable[[str, int], ConsumeQueue]) -> None:
+    def __init__(self, make: Callable[[str, int, deque[ConsumeQueue]], ConsumeQueue]) -> None:
         self._make = make
         self.topics: dict[str, TopicQueues] = {}
+        self.unsynced: deque[ConsumeQueue] = deque()
 
     def topic(self, name: str) -> TopicQueues:
         """Return a topic's queues, an empty set of them where there are none yet."""
@@ -75,12 +78,25 @@ class QueueTable:
         """Return a queue, making it where it does not exist."""
         queue = topic.queues.get(queue_id)
         if queue is None:
-            queue = topic.queues[queue_id] = self._make(topic.name, queue_id)
+            queue = topic.queues[queue_id] = self._make(topic.name, queue_id, self.unsynced)
         return queue
 
     def all(self) -> list[ConsumeQueue]:
-        """Return every queue."""
-        return [queue for topic in list(self.topics.values()) for queue in topic.queues.values()]
+        """Return every queue; from the thread of the store."""
+        return [queue for topic in self.topics.values() for queue in topic.queues.values()]
+
+    def take_unsynced(self, least_pages: int) -> Iterator[ConsumeQueue]:
+        """Yield the queues with at least so many unsynced pages, 0 for any unit.
+
+        From one thread at a time, which syncs each of them before it takes the next one.
+        """
+        for _ in range(len(self.unsynced)):
+            queue = self.unsynced.popleft()
+            if least_pages and queue.due_pages() < least_pages:
+                self.unsynced.append(queue)
+            else:
+                queue.take_off_list()
+                yield queue
 
 
 class Dispatcher:

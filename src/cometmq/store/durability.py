@@ -1,14 +1,16 @@
-"""Durability: what is on the disk, and the end of everything once a sync has failed.
+"""Durability: syncs of the parts of a store, and the end of all writes after a failed sync.
 
-    a sync of            vouches in the checkpoint for
-    the commit log       records, up to the store time of the newest one before it began
-    all queues           units, likewise
-    a full index file    entries, up to its last one
+    stream            synced by        the checkpoint then says
+    the commit log    flush            records are on disk, up to an offset and its store time
+    all queues        flush_queues     so are the units of all records up to an offset
+    the index         flush_queues     full files, and the entries of the newest up to a number
 
-A failed sync may have dropped what it was for, and the next one would not say so. So it is never
-tried again: whoever asks from then on gets the reason of the first failure.
-Any thread may sync, one at a time. Source: FlushRealTimeService, FlushConsumeQueueService and
-StoreCheckpoint, RocketMQ 5.3; giving up after a failure is ours.
+Each stream has its own lock: no sync of the log, which senders wait for, waits for those of
+thousands of queues. A failed sync may have dropped the data, and the next one would not report it.
+So no sync is retried: every later call raises the reason of the first failure.
+
+Any thread may call these functions. Source: FlushRealTimeService, FlushConsumeQueueService and
+StoreCheckpoint, RocketMQ 5.3, which retry.
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
-from cometmq.store.checkpoint import Checkpoint, write_checkpoint
+from cometmq.store.checkpoint import Checkpoint, Position, write_checkpoint
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.dispatch import QueueTable
 from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.index import Index
-from cometmq.system.files import Files
+from cometmq.system.files import Files, is_disk_full
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +35,13 @@ class Durability:
     """Syncs the parts of one store.
 
     Args:
-        files: the way to the disk.
+        files: the file system.
         path: of the checkpoint.
         log: the records.
         table: the queues.
-        index: the keys; None where there is no index.
-        on_failure: told the reason when a sync fails, once.
+        index: the keys; None if there is no index.
+        dispatched_to: returns the log offset up to which all records have units and keys.
+        on_failure: called once with the reason when a sync fails.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Durability:
         log: CommitLog,
         table: QueueTable,
         index: Index | None,
+        dispatched_to: Callable[[], int],
         on_failure: Callable[[str], None],
     ) -> None:
         self.checkpoint = Checkpoint()
@@ -57,12 +61,25 @@ class Durability:
         self._log = log
         self._table = table
         self._index = index
+        self._dispatched_to = dispatched_to
         self._on_failure = on_failure
-        self._one_at_a_time = threading.Lock()
+        self._index_position = Position()
+        self._written = b""
+        self._log_lock = threading.Lock()
+        self._queues_lock = threading.Lock()
+        self._checkpoint_lock = threading.Lock()
+        # Each field of the checkpoint is set under one lock only: physic_ms under that of the log,
+        # the others under that of the queues.
+
+    def begin(self, checkpoint: Checkpoint) -> None:
+        """Take over the checkpoint of a store that was recovered."""
+        self.checkpoint = checkpoint
+        if checkpoint.position is not None:
+            self._index_position = checkpoint.position
 
     def flush(self, least_pages: int) -> int:
         """Sync the log; see `MessageStore.flush`."""
-        with self._one_at_a_time:
+        with self._log_lock:
             self._raise_failure()
             if least_pages and self._log.due_pages() < least_pages:
                 return self._log.flushed_to
@@ -71,47 +88,93 @@ class Durability:
             self.checkpoint.physic_ms = max(self.checkpoint.physic_ms, store_ms)
             return self._log.flushed_to
 
-    def flush_queues(self, least_pages: int) -> None:
-        """Sync queues and full index files; see `MessageStore.flush_queues`."""
-        with self._one_at_a_time:
+    def flush_queues(self, least_pages: int, *, with_index: bool) -> None:
+        """Sync queues and index; see `MessageStore.flush_queues`."""
+        with self._queues_lock:
             self._raise_failure()
+            dispatched_to = self._dispatched_to()
             store_ms = self._log.last_store_ms
-            for queue in self._table.all():
-                self._sync(partial(queue.flush, least_pages))
+            for queue in self._table.take_unsynced(least_pages):
+                with self._log_lock:  # one queue at most between two syncs of the log
+                    pass
+                self._sync(queue.flush)
+            with_index |= least_pages == 0 and self._index_position.index_name == 0
+            checkpoint = self.checkpoint
+            checkpoint.index_ms = max(checkpoint.index_ms, self._sync_index(newest=with_index))
             if least_pages == 0:
-                self.checkpoint.logics_ms = max(self.checkpoint.logics_ms, store_ms)
-            if self._index is not None:
-                synced_ms = self._sync(self._index.flush)
-                self.checkpoint.index_ms = max(self.checkpoint.index_ms, synced_ms)
+                if dispatched_to == self._log.written_to:
+                    checkpoint.logics_ms = max(checkpoint.logics_ms, store_ms)
+                checkpoint.position = replace(self._index_position, queues_offset=dispatched_to)
+
+    def _sync_index(self, *, newest: bool) -> int:
+        """Sync the full index files and, if asked for, the newest one.
+
+        Returns:
+            The store time up to which full files are on disk, 0 if none was synced now.
+        """
+        index = self._index
+        if index is None:
+            return 0
+        # In this order: an entry that comes between is indexed again, none is left out; and a file
+        # that becomes full meanwhile is the newest one here.
+        item = index.newest if newest else None
+        offset, entries = (0, 0) if item is None else (item.end_log, item.next_entry)
+        index_ms = self._sync(index.flush)
+        if item is not None:
+            self._sync(item.sync)
+            self._index_position = Position(
+                index_name=int(item.path.name), index_entries=entries, index_offset=offset
+            )
+        return index_ms
 
     def write_checkpoint(self) -> None:
         """Write the checkpoint; see `MessageStore.write_checkpoint`."""
-        with self._one_at_a_time:
+        with self._checkpoint_lock:
             self._raise_failure()
-            self._sync(lambda: write_checkpoint(self._files, self._path, self.checkpoint))
+            flushed_to = self._log.flushed_to
+            checkpoint = replace(self.checkpoint)
+            at = checkpoint.position
+            if at is not None:
+                checkpoint.position = replace(
+                    at,
+                    log_offset=flushed_to,
+                    queues_offset=min(at.queues_offset, flushed_to),
+                )
+            content = checkpoint.encode()
+            if content == self._written:
+                return
+            try:
+                write_checkpoint(self._files, self._path, checkpoint)
+            except OSError as problem:
+                if not is_disk_full(problem):
+                    raise self.fail(f"a sync has failed: {problem}") from problem
+                logger.warning("cannot write the checkpoint path=%s: %s", self._path, problem)
+            else:
+                self._written = content
 
     def finish(self) -> None:
-        """Sync everything, as when the store is closed.
+        """Sync everything before the store is closed.
 
         Raises:
             StoreUnavailableError: the disk refused, now or earlier.
         """
         self.flush(0)
-        self.flush_queues(0)
-        if self._index is not None:
-            with self._one_at_a_time:
-                self._sync(self._index.sync_newest)
+        self.flush_queues(0, with_index=True)
+        at = self.checkpoint.position
+        if at is not None:
+            end = max((queue.max_physical for queue in self._table.all()), default=-1)
+            self.checkpoint.position = replace(at, queues_end=end)
         self.write_checkpoint()
 
     def _sync(self, sync: Callable[[], int | bool | None]) -> int:
-        """Run one sync; if it fails, let it be the last."""
+        """Run one sync; after a failure none follows."""
         try:
             return int(sync() or 0)
         except OSError as problem:
             raise self.fail(f"a sync has failed: {problem}") from problem
 
     def fail(self, reason: str) -> StoreUnavailableError:
-        """Let nothing more be stored; returns the error to raise."""
+        """Refuse all further writes; returns the error to raise."""
         self.failure = reason
         logger.error("store refuses messages until restart reason=%s", reason)
         self._on_failure(reason)

@@ -18,6 +18,10 @@ class SegmentCreateError(StoreError):
     """The next file of the commit log could not be made; nothing was stored."""
 
 
+class SegmentNotReadyError(SegmentCreateError):
+    """The next file of the commit log is still being allocated; nothing was stored."""
+
+
 class StoreLockedError(StoreError):
     """Another process has the store open."""
 

@@ -13,7 +13,7 @@ RocketMQ 5.3.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -35,6 +35,7 @@ _ENTRY_BYTES = 20
 _RESERVE_BYTES = 1024 * 1024
 _INT_MAX = 2**31 - 1
 _FILES_IN_ONE_MS = 1000
+_STEP_ENTRIES = 1000
 _NOTES_MAX = 128
 _NOTE_BYTES = 20
 
@@ -148,22 +149,89 @@ class IndexFile:
             self.next_entry,
         )
 
-    def chain(self, hashed: int) -> Iterator[tuple[int, int]]:
-        """Yield log offset and nearly exact store time of the entries of a hash, newest first.
+    def sync(self) -> None:
+        """Return when everything written so far is on disk; from any thread."""
+        self.segment.file.sync()
 
-        The time is up to a second early. A broken chain ends where it breaks.
+    def go_back_to(self, next_entry: int, end_log: int) -> None:
+        """Forget all entries from a number on, and what hash slots say of them.
+
+        Args:
+            next_entry: the number of the first entry that may not be on disk.
+            end_log: the log offset of the newest record before it.
         """
-        number = raw.get_i32(self._memory, _HEADER_BYTES + hashed % self._slots * 4)
-        while 0 < number < self.next_entry:
+        self.next_entry = min(max(1, next_entry), self._entries)
+        self.segment.file.zero(self._position(self.next_entry), self.segment.size_bytes)
+        self.segment.file.zero(_HEADER_BYTES, self._entries_at)
+        self.slots_used = raw.rebuild_slots(
+            self._memory, _HEADER_BYTES, self._slots, self._entries_at, self.next_entry
+        )
+        self.end_log = max(end_log, 0)
+        if self.next_entry > 1:
+            found = raw.read_entry(self._memory, self._position(self.next_entry - 1))
+            self.end_ms = self.begin_ms + max(found[2], 0) * 1000
+        else:
+            self.end_ms = self.begin_ms
+        self.write_header()
+
+    def log_offset_of(self, number: int) -> int:
+        """Return the log offset of the record of an entry."""
+        return int(raw.read_entry(self._memory, self._position(number))[1])
+
+    def take_back(self, log_end: int) -> bool:
+        """Remove the newest entries, those of records at ``log_end`` or later.
+
+        Returns:
+            Whether any entry is left.
+        """
+        number = self.next_entry
+        log_offset = -1
+        while number > 1:
+            position = self._position(number - 1)
+            hashed, log_offset, _, previous = raw.read_entry(self._memory, position)
+            if log_offset < log_end:
+                break
+            number -= 1
+            raw.put_i32(self._memory, _HEADER_BYTES + hashed % self._slots * 4, previous)
+            if previous == 0:
+                self.slots_used -= 1
+            self.segment.file.zero(position, position + _ENTRY_BYTES)
+        self.next_entry = number
+        if number == 1:
+            return False
+        self.end_log = log_offset
+        self.write_header()
+        return True
+
+    def newest_of(self, hashed: int) -> int:
+        """Return the number of the newest entry in the chain of a hash; 0 for none."""
+        return raw.get_i32(self._memory, _HEADER_BYTES + hashed % self._slots * 4)
+
+    def follow(
+        self, hashed: int, number: int, entries_max: int
+    ) -> tuple[list[tuple[int, int]], int]:
+        """Walk a chain from an entry on, newest first. A broken chain ends where it breaks.
+
+        Args:
+            hashed: the hash.
+            number: of the entry to begin with.
+            entries_max: how many entries to look at.
+
+        Returns:
+            Log offset and nearly exact store time, up to a second early, of the entries with the
+            hash, and the number of the entry to go on with; 0 at the end of the chain.
+        """
+        matches: list[tuple[int, int]] = []
+        while entries_max > 0 and 0 < number < self.next_entry:
+            entries_max -= 1
             position = self._position(number)
             found, log_offset, seconds, previous = raw.read_entry(self._memory, position)
             if seconds < 0:
-                return
+                return matches, 0
             if found == hashed:
-                yield log_offset, self.begin_ms + seconds * 1000
-            if previous >= number:
-                return
-            number = previous
+                matches.append((log_offset, self.begin_ms + seconds * 1000))
+            number = previous if previous < number else 0
+        return matches, number if 0 < number < self.next_entry else 0
 
     def _position(self, number: int) -> int:
         """Where an entry is in the file."""
@@ -171,7 +239,12 @@ class IndexFile:
 
     def has(self, hashed: int, log_offset: int) -> bool:
         """Return whether the file leads from a hash to a record."""
-        return any(found == log_offset for found, _ in self.chain(hashed))
+        number = self.newest_of(hashed)
+        while number:
+            matches, number = self.follow(hashed, number, _STEP_ENTRIES)
+            if any(found == log_offset for found, _ in matches):
+                return True
+        return False
 
 
 class Index:
@@ -245,11 +318,61 @@ class Index:
         self._drop(doubtful)
         return len(doubtful)
 
-    def drop_beyond(self, log_end: int) -> int:
-        """Delete the files that lead to records behind the log's end; return how many."""
-        beyond = [item for item in self.items if item.next_entry > 1 and item.end_log >= log_end]
-        self._drop(beyond)
-        return len(beyond)
+    def go_back_to(self, name: int, next_entry: int, end_log: int) -> bool:
+        """Keep what a checkpoint names after the machine stopped; see `Position`.
+
+        Returns:
+            Whether the file with that name is there; else nothing was changed.
+        """
+        kept = [item for item in self.items if int(item.path.name) <= name]
+        if name and (not kept or int(kept[-1].path.name) != name):
+            return False
+        self._drop([item for item in self.items if item not in kept])
+        if kept:
+            kept[-1].go_back_to(next_entry, end_log)
+        return True
+
+    def place_before(self, log_end: int, name: int, next_entry: int) -> tuple[int, int, int]:
+        """Return how far the index knows records before a log offset only; changes nothing.
+
+        Args:
+            log_end: the log offset.
+            name: of the file to begin with, going backwards.
+            next_entry: the number of its entry to begin with.
+
+        Returns:
+            Name of a file, number of its next entry, and log offset of its newest record; three
+            zeros if there is none.
+        """
+        for item in reversed(self.items):
+            if int(item.path.name) > name:
+                continue
+            number = next_entry if int(item.path.name) == name else item.next_entry
+            while number > 1:
+                log_offset = item.log_offset_of(number - 1)
+                if log_offset < log_end:
+                    return int(item.path.name), number, log_offset
+                number -= 1
+        return 0, 0, 0
+
+    def drop_beyond(self, log_end: int) -> bool:
+        """Remove the entries of records that the log does not have; return whether there were any.
+
+        They are the newest ones, and their chains are whole.
+        """
+        changed = False
+        while self.items and max(item.end_log for item in self.items[-2:]) >= log_end:
+            newest = self.items[-1]
+            if newest.end_log >= log_end and newest.take_back(log_end):
+                changed = True
+                break
+            self._drop([newest])
+            changed = True
+        return changed
+
+    def mark_unsynced(self) -> None:
+        """Let the next `flush` sync all files; what is in them may be in the page cache only."""
+        self.filled = self.items[:-1]
 
     def count_unregistered(self) -> None:
         """Count in what a killed process left out of the headers; see `IndexFile`."""
@@ -314,10 +437,11 @@ class Index:
                 self._unregistered = False
                 self.newest.write_header()
 
-    def forget(self) -> None:
-        """Leave what came after the last `settle` out of the header: the log does not have it."""
+    def forget(self, log_end: int) -> None:
+        """Remove what was noted or added for records that the log does not have."""
         self._noted = 0
         self._unregistered = False
+        self.drop_beyond(log_end)
 
     def _add_noted(self) -> None:
         count, self._noted = self._noted, 0
@@ -333,6 +457,8 @@ class Index:
         newest = self.newest
         if newest is None or newest.next_entry >= self._entries:
             newest = self._roll()
+        if newest.next_entry >= newest.ready:
+            newest.reserve(1)  # more keys than expected, or a recovery: never write without space
         newest.put(hashed, log_offset, store_ms)
         self._unregistered = True
 
@@ -348,16 +474,11 @@ class Index:
         synced_ms = 0
         while self.filled:
             item = self.filled[0]
-            item.segment.file.sync()
+            item.sync()
             synced_ms = item.end_ms
             with contextlib.suppress(ValueError):  # dropped meanwhile
                 self.filled.remove(item)
         return synced_ms
-
-    def sync_newest(self) -> None:
-        """Sync the newest file, as when the store is closed."""
-        if self.newest is not None:
-            self.newest.segment.file.sync()
 
     def close(self) -> None:
         """Let go of all files."""

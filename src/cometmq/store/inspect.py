@@ -26,8 +26,8 @@ from cometmq.store.dispatch import Dispatcher, QueueTable
 from cometmq.store.index import Index, IndexFile
 from cometmq.store.loading import Loader
 from cometmq.store.paths import StorePaths
-from cometmq.store.preparation import Preparation
 from cometmq.store.records import RecordFacts, read_facts
+from cometmq.store.segment_allocator import SegmentAllocator
 from cometmq.system.files import Files, SystemFiles
 
 _CRC_MARKER = b"\x02__CRC32#\x01"
@@ -100,13 +100,14 @@ class StoreReader:
         self.paths = StorePaths(settings)
         loader = Loader(settings, self.paths, self._files, lambda: 0, read_only=True)
         segments = loader.log_segments()
-        preparation = Preparation(segments, settings.segment_wait_ms)
-        self._log = CommitLog(segments, preparation)
+        self._log = CommitLog(segments, SegmentAllocator(segments, ahead=False, wait_ms=0))
         self._index: Index = loader.index()
         self._table = QueueTable(loader.queue)
         self._dispatcher = Dispatcher(None, settings.delay_levels)
         loader.load(self._log, self._table, self._index)
-        self.end = recovery.find_end(segments, 0, check_crc=True)
+        first = segments.first()
+        start = 0 if first is None else first.base_offset
+        self.end = recovery.find_end(segments, start, check_crc=True)
         self._log.begin_at(self.end.offset)
         for queue in self._table.all():
             queue.correct_min(self._log.min_offset())

@@ -1,22 +1,20 @@
-"""Loading: from the files of a store to its parts, with everything in step.
+"""Opens the files of a store and makes its parts from them.
 
-Source: DefaultMessageStore.load and recover, RocketMQ 5.3; that nothing is written before the log
-has been judged, and that a missing index is made again, is ours.
+Source: DefaultMessageStore.load, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from cometmq.store import recovery
-from cometmq.store.checkpoint import Checkpoint
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.config import StoreSettings
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.consume_queue_ext import ConsumeQueueExt
-from cometmq.store.dispatch import Dispatcher, QueueTable
+from cometmq.store.dispatch import QueueTable
 from cometmq.store.index import Index
 from cometmq.store.paths import StorePaths
 from cometmq.store.records import read_facts
@@ -35,6 +33,7 @@ class Loader:
         files: the way to the disk.
         now_ms: the wall clock.
         read_only: never write, create or delete any file.
+        remove: deletes a file that has had its time; None for at once.
     """
 
     def __init__(
@@ -45,7 +44,9 @@ class Loader:
         now_ms: Callable[[], int],
         *,
         read_only: bool = False,
+        remove: Callable[[Path], None] | None = None,
     ) -> None:
+        self._remove = remove
         self._settings = settings
         self._paths = paths
         self._files = files
@@ -61,6 +62,7 @@ class Loader:
             self._settings.commit_log_file_bytes,
             read_only=self._read_only,
             keep_open=True,
+            remove=self._remove,
         )
 
     def index(self) -> Index:
@@ -74,8 +76,14 @@ class Loader:
             read_only=self._read_only,
         )
 
-    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def queue(
+        self, topic: str, queue_id: int, unsynced: deque[ConsumeQueue] | None = None
+    ) -> ConsumeQueue:
         """Return a queue, not yet loaded.
+
+        Args:
+            topic, queue_id: its name.
+            unsynced: takes the queue when it has unsynced units.
 
         Raises:
             InvalidNameError: the topic cannot name a directory.
@@ -84,15 +92,38 @@ class Loader:
         if self._has_ext:
             directory = self._paths.queue_ext(topic, queue_id)
             size_bytes = self._settings.consume_queue_ext_file_bytes
-            segments = Segments(self._files, directory, size_bytes, read_only=self._read_only)
+            segments = self._queue_segments(directory, size_bytes)
             ext = ConsumeQueueExt(segments, writing=self._settings.consume_queue_ext_enabled)
         directory = self._paths.queue(topic, queue_id)
         size_bytes = self._settings.queue_file_bytes
-        segments = Segments(self._files, directory, size_bytes, read_only=self._read_only)
-        return ConsumeQueue(topic, queue_id, segments, ext)
+        segments = self._queue_segments(directory, size_bytes)
+        return ConsumeQueue(topic, queue_id, segments, ext, unsynced)
 
-    def load(self, log: CommitLog, table: QueueTable, index: Index | None) -> None:
+    def _queue_segments(self, directory: Path, size_bytes: int) -> Segments:
+        return Segments(
+            self._files,
+            directory,
+            size_bytes,
+            read_only=self._read_only,
+            remove=self._remove,
+            sync_names_later=True,
+        )
+
+    def load(
+        self,
+        log: CommitLog,
+        table: QueueTable,
+        index: Index | None,
+        *,
+        may_be_torn: bool = False,
+        is_zero_behind: bool = False,
+    ) -> None:
         """Map all files that are there.
+
+        Args:
+            log, table, index: where they go.
+            may_be_torn: whether queue files may be there that were never synced.
+            is_zero_behind: whether nothing but zeros follows the last unit of each queue.
 
         Raises:
             StoreCorruptError: a file is not what its name says.
@@ -100,137 +131,15 @@ class Loader:
         log.segments.load()
         for topic in self._files.entries(self._paths.consume_queues):
             if topic.is_dir:
-                self._load_topic(topic.name, table)
+                for queue in self._queues_of(topic.name, table):
+                    queue.load(may_be_torn=may_be_torn, is_zero_behind=is_zero_behind)
         if index is not None:
             index.load()
 
-    def _load_topic(self, name: str, table: QueueTable) -> None:
-        for entry in self._files.entries(self._paths.topic(name)):
+    def _queues_of(self, topic: str, table: QueueTable) -> Iterator[ConsumeQueue]:
+        for entry in self._files.entries(self._paths.topic(topic)):
             if entry.is_dir and entry.name.isascii() and entry.name.isdigit():
-                queue = table.queue(table.topic(name), int(entry.name))
-                queue.load()
-
-    def recover(
-        self,
-        log: CommitLog,
-        table: QueueTable,
-        index: Index | None,
-        dispatcher: Dispatcher,
-        checkpoint: Checkpoint,
-        crash: bytes | None,
-    ) -> None:
-        """Find the log's end and bring queues and index up to it.
-
-        Args:
-            log, table, index, dispatcher, checkpoint: of the store.
-            crash: what the file ``abort`` says; None where the store was closed.
-
-        Raises:
-            StoreCorruptError: the log is damaged in the middle; nothing was changed.
-            OSError: the disk refused.
-        """
-        crashed = crash is not None
-        segments = log.segments
-        queues = table.all()
-        max_physical = max((queue.max_physical for queue in queues), default=-1)
-        first = self._first_segment(segments, checkpoint, max_physical, crashed=crashed)
-        check_crc = self._settings.check_crc_on_recover
-        synced_ms = checkpoint.physic_ms if crashed else None
-        end = recovery.find_end(segments, first, check_crc=check_crc, synced_ms=synced_ms)
-        recovery.check_end(
-            segments,
-            end,
-            checkpoint,
-            crashed=crashed,
-            max_physical=max_physical,
-            cut_damaged=self._settings.cut_damaged_log,
-        )
-        # From here on files are changed; a crash on the way is met like any other.
-        self._files.write(self._paths.abort, self._mark())
-        self._files.sync_dir(self._paths.root)
-        dropped = self._repair_index(index, checkpoint, crash, end) if index is not None else 0
-        self._cut(log, end, crashed=crashed)
-        log.last_store_ms = max(end.last_store_ms, checkpoint.physic_ms)
-        for queue in queues:
-            if crashed or queue.max_physical > end.offset or not queue.ends_in_last_file():
-                queue.cut(end.offset)
-        start = segments.items[first].base_offset if segments.items else 0
-        start = self._dispatch_start(segments, start, max_physical, crashed=crashed)
-        if index is not None:
-            start = self._index_start(segments, index, start, dropped=dropped)
-        count = recovery.redispatch(segments, start, end.offset, table, dispatcher)
-        for queue in table.all():
-            queue.correct_min(log.min_offset())
-        logger.info(
-            "store recovered crashed=%s end=%d ended_by=%r dispatched=%d",
-            *(crashed, end.offset, end.problem, count),
-        )
-
-    def _first_segment(
-        self, segments: Segments, checkpoint: Checkpoint, max_physical: int, *, crashed: bool
-    ) -> int:
-        if not crashed:
-            return recovery.start_after_clean_stop(segments, max_physical)
-        safe = self._settings.index_enabled and self._settings.index_safe
-        whole_until_ms = checkpoint.min_index_ms if safe else checkpoint.min_ms
-        return recovery.start_after_crash(segments, whole_until_ms)
-
-    @staticmethod
-    def _cut(log: CommitLog, end: recovery.LogEnd, *, crashed: bool) -> None:
-        erased = log.segments.cut(end.offset)
-        if erased:
-            logger.warning(
-                "log truncated physical_offset=%d reason=%r erased_bytes=%d crashed=%s",
-                *(end.offset, end.problem, erased, crashed),
-            )
-        log.begin_at(end.offset)
-        segment = log.segments.find(end.offset)
-        if segment is None:
-            return
-        try:  # RocketMQ leaves its files sparse; for ours this does nothing
-            segment.file.reserve(end.offset - segment.base_offset, segment.size_bytes)
-        except OSError as problem:
-            logger.warning(
-                "cannot allocate disk space for the newest log file path=%s error=%s",
-                *(segment.file.path, problem),
-            )
-
-    @staticmethod
-    def _dispatch_start(segments: Segments, start: int, max_physical: int, *, crashed: bool) -> int:
-        """Return the log offset from which a queue may lack units."""
-        first = segments.first()
-        least = first.base_offset if first is not None else 0
-        if crashed or max_physical < least or not recovery.record_begins(segments, max_physical):
-            return start
-        return max_physical
-
-    @staticmethod
-    def _index_start(segments: Segments, index: Index, start: int, *, dropped: int) -> int:
-        """Return the log offset, at most ``start``, from which the index may lack keys."""
-        first = segments.first()
-        least = first.base_offset if first is not None else 0
-        newest = index.newest
-        if newest is None:
-            return least
-        if dropped or newest.is_full():
-            return max(least, min(start, int(newest.end_log)))
-        return start
-
-    def _repair_index(
-        self, index: Index, checkpoint: Checkpoint, crash: bytes | None, end: recovery.LogEnd
-    ) -> int:
-        """Keep what is whole of the index; return how many files were deleted."""
-        dropped = 0
-        boot_id = self._files.boot_id().encode()
-        if crash is not None and boot_id and crash.endswith(b"\n" + boot_id):
-            index.count_unregistered()  # only the process died; its pages are all there
-        elif crash is not None:
-            dropped = index.keep_whole(checkpoint.index_ms)
-        return dropped + index.drop_beyond(end.offset)
-
-    def _mark(self) -> bytes:
-        """What the file ``abort`` says while the store is open: which process, since which boot."""
-        return f"{os.getpid()}\n{self._files.boot_id()}".encode()
+                yield table.queue(table.topic(topic), int(entry.name))
 
     @staticmethod
     def earliest_store_ms(log: CommitLog) -> int:

@@ -12,10 +12,15 @@ from cometmq.protocol.hashing import extend_hash, index_hash, java_hash
 from cometmq.protocol.properties import index_keys_of
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import ConsumeQueue
-from cometmq.store.index import Index
+from cometmq.store.index import Index, IndexFile
 from cometmq.store.records import read_facts, record_size, store_time
 
 _INDEX_STEP_MS = 1000
+_STEP_ENTRIES = 100
+_ENTRIES_PER_RECORD = 20
+"""A record that is looked at counts as so many entries."""
+ENTRIES_MAX = 2_000_000
+"""Index entries that one search looks at, the newest first."""
 
 
 @dataclass(slots=True)
@@ -70,38 +75,81 @@ def offset_at_time(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, up
     return max(low - 1, queue.min_offset) if upper else low
 
 
-def query(
-    log: CommitLog,
-    index: Index,
-    topic: str,
-    key: str,
-    max_num: int,
-    begin_ms: int,
-    end_ms: int,
-) -> QueryResult:
-    """Return the messages with a key that were stored in a span of time, ends included."""
-    result = QueryResult()
-    if index.newest is not None:
-        result.index_last_update_timestamp = index.newest.end_ms
-        result.index_last_update_phyoffset = index.newest.end_log
-    found: dict[int, memoryview] = {}
-    wanted = key.encode()
-    hashed = index_hash(extend_hash(java_hash(topic + "#"), wanted))
-    for item in reversed(index.items):
-        if len(found) >= max_num:
-            break
-        if item.begin_ms > end_ms or item.end_ms < begin_ms - _INDEX_STEP_MS:
-            continue
-        for log_offset, nearly_ms in item.chain(hashed):
-            if len(found) >= max_num:
-                break
-            if nearly_ms > end_ms or nearly_ms < begin_ms - _INDEX_STEP_MS or log_offset in found:
-                continue
-            record = _record_with_key(log, log_offset, topic.encode(), wanted, begin_ms, end_ms)
-            if record is not None:
-                found[log_offset] = record
-    result.records = [found[log_offset] for log_offset in sorted(found)]
-    return result
+class KeySearch:
+    """Finds the newest messages with a key, some index entries at a time.
+
+    Args:
+        log, index: of the store.
+        topic, key: of the messages.
+        max_num: messages at most.
+        begin_ms, end_ms: the span of store times, ends included.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        index: Index | None,
+        topic: str,
+        key: str,
+        max_num: int,
+        begin_ms: int,
+        end_ms: int,
+    ) -> None:
+        self._log = log
+        self._topic, self._key = topic.encode(), key.encode()
+        self._hashed = index_hash(extend_hash(java_hash(topic + "#"), self._key))
+        self._max_num = max_num
+        self._begin_ms, self._end_ms = begin_ms, end_ms
+        self._found: dict[int, memoryview] = {}
+        self._left = ENTRIES_MAX
+        self._result = QueryResult()
+        self._files: list[IndexFile] = []
+        """Yet to be searched, the newest last."""
+        self._number = 0
+        """Of the entry of the last of them to go on with."""
+        if index is None:
+            return
+        if index.newest is not None:
+            self._result.index_last_update_timestamp = index.newest.end_ms
+            self._result.index_last_update_phyoffset = index.newest.end_log
+        self._files = [
+            item
+            for item in index.items
+            if item.begin_ms <= end_ms and item.end_ms >= begin_ms - _INDEX_STEP_MS
+        ]
+
+    def advance(self, entries_max: int) -> bool:
+        """Look at up to so many index entries; return whether the search is complete."""
+        while self._files and self._left > 0 and len(self._found) < self._max_num:
+            if entries_max <= 0:
+                return False
+            item = self._files[-1]
+            step = min(entries_max, self._left, _STEP_ENTRIES)
+            number = self._number or item.newest_of(self._hashed)
+            matches, self._number = item.follow(self._hashed, number, step)
+            entries_max -= step + _ENTRIES_PER_RECORD * len(matches)
+            self._left -= step
+            for log_offset, nearly_ms in matches:
+                self._take(log_offset, nearly_ms)
+            if self._number == 0:
+                self._files.pop()
+        return True
+
+    def _take(self, log_offset: int, nearly_ms: int) -> None:
+        if len(self._found) >= self._max_num or log_offset in self._found:
+            return
+        if not self._begin_ms - _INDEX_STEP_MS <= nearly_ms <= self._end_ms:
+            return
+        record = _record_with_key(
+            self._log, log_offset, self._topic, self._key, self._begin_ms, self._end_ms
+        )
+        if record is not None:
+            self._found[log_offset] = record
+
+    def result(self) -> QueryResult:
+        """Return what was found so far."""
+        self._result.records = [self._found[log_offset] for log_offset in sorted(self._found)]
+        return self._result
 
 
 def _record_with_key(

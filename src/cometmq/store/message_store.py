@@ -12,22 +12,30 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
 from struct import error as StructError  # noqa: N812 (an error by name)
 
 from cometmq.model.errors import InvalidMessageError, StoreError
 from cometmq.store.appending import Appended, AppendedBatch, Appender, Arrival
 from cometmq.store.checkpoint import read_checkpoint
-from cometmq.store.commit_log import CommitLog
+from cometmq.store.commit_log import CommitLog, segment_failure
 from cometmq.store.config import StoreSettings
+from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.dispatch import Dispatcher, QueueTable
 from cometmq.store.durability import Durability
 from cometmq.store.errors import StoreLockedError, StoreUnavailableError
 from cometmq.store.index import Index
 from cometmq.store.loading import Loader
-from cometmq.store.lookup import QueryResult, offset_at_time, query, record_at, store_time_of_unit
+from cometmq.store.lookup import (
+    KeySearch,
+    QueryResult,
+    offset_at_time,
+    record_at,
+    store_time_of_unit,
+)
 from cometmq.store.paths import StorePaths
-from cometmq.store.preparation import Preparation
 from cometmq.store.reading import (
     RESPONSE_BYTES_MAX,
     GetResult,
@@ -35,7 +43,10 @@ from cometmq.store.reading import (
     QueueReader,
     ReadLimits,
 )
+from cometmq.store.recovery import Ending, Recovery, ending_of
+from cometmq.store.removal import Remover
 from cometmq.store.retention import drop_log_files, is_hour_of_deletion, look_at_disk
+from cometmq.store.segment_allocator import SegmentAllocator
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.files import FileLock, Files, SystemFiles
 
@@ -43,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 _NOT_OPEN = "the store is not open"
 _DISK_FULL = "the disk is full"
+_SEARCH_ENTRIES = 1_000_000
+_QUEUES_PER_STEP = 50
 
 
 class MessageStore:
@@ -52,19 +65,31 @@ class MessageStore:
         settings: where it is and how it behaves.
         clock: that store times come from.
         files: the way to the disk.
+        threaded: whether log files are allocated and files are deleted in threads; then an append
+            may be refused with `SegmentNotReadyError` until `wait_for_segment` returns.
 
     Example: ``store = MessageStore(StoreSettings(root=Path("/srv/store"))); store.open()``
     """
 
     def __init__(
-        self, settings: StoreSettings, *, clock: Clock | None = None, files: Files | None = None
+        self,
+        settings: StoreSettings,
+        *,
+        clock: Clock | None = None,
+        files: Files | None = None,
+        threaded: bool = False,
     ) -> None:
         self.settings = settings
         self.paths = StorePaths(settings)
         self.disk_full = False
+        self.topics_from_log: frozenset[str] = frozenset()
+        """Topics whose queues were made anew from the log when the store was opened."""
         self._clock = clock or SystemClock()
         self._files = files or SystemFiles()
         self._lock: FileLock | None = None
+        self._threaded = threaded
+        self._remover = Remover(self._files, in_thread=threaded)
+        self._deleted = 0
         self._disk_ratio = 0.0
         self._followed_min = 0
         self._build()
@@ -72,11 +97,15 @@ class MessageStore:
     def _build(self) -> None:
         """Make the parts, all still without files."""
         settings = self.settings
-        loader = Loader(settings, self.paths, self._files, self._clock.now_ms)
+        loader = Loader(
+            settings, self.paths, self._files, self._clock.now_ms, remove=self._remover.remove
+        )
         segments = loader.log_segments()
         self._loader = loader
-        self._preparation = Preparation(segments, settings.segment_wait_ms)
-        self._log = CommitLog(segments, self._preparation)
+        self._allocator = SegmentAllocator(
+            segments, ahead=self._threaded, wait_ms=settings.segment_wait_ms
+        )
+        self._log = CommitLog(segments, self._allocator)
         self._index: Index | None = loader.index() if settings.index_enabled else None
         self._table = QueueTable(loader.queue)
         self._dispatcher = Dispatcher(self._index, settings.delay_levels)
@@ -96,6 +125,7 @@ class MessageStore:
             self._log,
             self._table,
             self._index,
+            self._appender.dispatched_to,
             self._refuse,
         )
         self._appender.on_failure = self._durability.fail
@@ -138,16 +168,51 @@ class MessageStore:
         self._appender.refusal = None
 
     def _recover(self) -> None:
-        self._durability.checkpoint = read_checkpoint(self._files, self.paths.checkpoint)
-        self._loader.load(self._log, self._table, self._index)
-        self._loader.recover(
+        for entry in self._files.entries(self.paths.deleted):
+            self._remover.remove_tree(self.paths.deleted / entry.name)
+        checkpoint = read_checkpoint(self._files, self.paths.checkpoint)
+        ending = ending_of(self._files.read(self.paths.abort), self._files.boot_id())
+        may_be_torn = ending is Ending.CUT_OFF
+        self._loader.load(
+            self._log,
+            self._table,
+            self._index,
+            may_be_torn=may_be_torn,
+            is_zero_behind=not may_be_torn and checkpoint.position is not None,
+        )
+        recovery = Recovery(
+            self.settings,
+            self.paths,
+            self._files,
             self._log,
             self._table,
             self._index,
             self._dispatcher,
-            self._durability.checkpoint,
-            self._files.read(self.paths.abort),
+            checkpoint,
+            ending,
         )
+        self._appender.resume_at(recovery.run())
+        self._durability.begin(checkpoint)
+        self.topics_from_log = recovery.new_topics
+
+    def allocate_first_segment(self) -> None:
+        """Begin to allocate the first commit-log file, if there is none."""
+        self._log.allocate_first()
+
+    def wait_for_segment(self) -> None:
+        """Return when no commit-log file is being allocated; from any thread but the store's.
+
+        An append that was refused with `SegmentNotReadyError` can be repeated then.
+
+        Raises:
+            SegmentNotReadyError: it is not, after the time that the settings give.
+            StoreUnavailableError: the disk is full.
+            SegmentCreateError: the file cannot be made for another reason.
+        """
+        try:
+            self._allocator.wait()
+        except OSError as problem:
+            raise segment_failure(problem) from problem
 
     def close(self) -> None:
         """Write everything out and let go of all files; a second call does nothing.
@@ -159,21 +224,24 @@ class MessageStore:
             return
         self._appender.refusal = "the store is shut"
         try:
-            self._preparation.stop()
+            self._allocator.stop()
             if self._durability.failure is None:
                 self._durability.finish()
                 self._files.remove(self.paths.abort)
+            else:
+                self._distrust_page_cache()
         finally:
             self._let_go()
 
     def abandon(self) -> None:
         """Let go of all files without writing anything out, as a crash does; for tests."""
         self._appender.refusal = "the store is shut"
-        self._preparation.stop(keep=True)
+        self._allocator.stop(keep=True)
         self._let_go()
 
     def _let_go(self) -> None:
-        self._preparation.stop()
+        self._allocator.stop()
+        self._remover.stop()
         for queue in self._table.all():
             queue.close()
         if self._index is not None:
@@ -373,10 +441,15 @@ class MessageStore:
             max_num: messages at most; the settings may allow fewer.
             begin_ms, end_ms: the span of store times, ends included.
         """
-        if self._index is None:
-            return QueryResult()
+        search = self.search(topic, key, max_num, begin_ms, end_ms)
+        while not search.advance(_SEARCH_ENTRIES):
+            pass
+        return search.result()
+
+    def search(self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int) -> KeySearch:
+        """Begin a `query` whose work is done in steps."""
         count = min(max_num, self.settings.query_count_max)
-        return query(self._log, self._index, topic, key, count, begin_ms, end_ms)
+        return KeySearch(self._log, self._index, topic, key, count, begin_ms, end_ms)
 
     def consume_queue_units(
         self, topic: str, queue_id: int, index: int, count: int
@@ -415,13 +488,22 @@ class MessageStore:
         """
         return self._durability.flush(least_pages)
 
-    def flush_queues(self, least_pages: int = 0) -> None:
+    @property
+    def unsynced_queues(self) -> int:
+        """How many queues have units that no sync has covered."""
+        return len(self._table.unsynced)
+
+    def flush_queues(self, least_pages: int = 0, *, with_index: bool = True) -> None:
         """Sync the queues and the index files that have become full; from any thread.
+
+        Args:
+            least_pages: leave out queues with fewer unsynced pages of 4 KiB; 0 for none.
+            with_index: also sync the newest index file.
 
         Raises:
             StoreUnavailableError: as for `flush`.
         """
-        self._durability.flush_queues(least_pages)
+        self._durability.flush_queues(least_pages, with_index=with_index)
 
     def write_checkpoint(self) -> None:
         """Write down up to when everything is on the disk; from any thread.
@@ -432,8 +514,16 @@ class MessageStore:
         self._durability.write_checkpoint()
 
     def _refuse(self, reason: str) -> None:
-        """Take no more messages."""
+        """Take no more messages: a sync has failed."""
         self._appender.refusal = reason
+        self._distrust_page_cache()
+
+    def _distrust_page_cache(self) -> None:
+        """Let the next start recover as after a power cut: what it reads may not be on disk."""
+        try:
+            self._files.write(self.paths.abort, f"{os.getpid()}\n".encode())
+        except OSError as problem:
+            logger.error("cannot mark the store as unsynced path=%s: %s", self.paths.abort, problem)
 
     # --- keeping house ------------------------------------------------------------------------
 
@@ -447,18 +537,23 @@ class MessageStore:
         Returns:
             How many commit-log files were deleted.
         """
+        return sum(self.clean_in_steps(now_ms, expired_at_any_hour=expired_at_any_hour))
+
+    def clean_in_steps(
+        self, now_ms: int | None = None, *, expired_at_any_hour: bool = False
+    ) -> Iterator[int]:
+        """Do the same in short steps; yields how many commit-log files each has deleted."""
         if self._lock is None:
-            return 0
+            return
         with contextlib.suppress(StoreUnavailableError):
             self._appender.catch_up()
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
         disk = look_at_disk(self._files, self.settings)
         self._disk_ratio = disk.used_ratio
         self._mind_disk(refuse=disk.refuse, accept=disk.accept)
-        dropped = 0
         due = expired_at_any_hour or is_hour_of_deletion(self.settings, now_ms)
         if due or disk.delete_expired or disk.delete_any:
-            dropped = drop_log_files(
+            yield drop_log_files(
                 self._files,
                 self._log.segments,
                 self.settings,
@@ -467,8 +562,8 @@ class MessageStore:
                 flushed_to=self._log.flushed_to,
             )
         if self._followed_min != self._log.min_offset():
-            self._follow_log_min()
-        return dropped
+            for _ in self._follow_log_min():
+                yield 0
 
     def _mind_disk(self, *, refuse: bool, accept: bool) -> None:
         if refuse and not self.disk_full:
@@ -481,14 +576,17 @@ class MessageStore:
             if self._appender.refusal == _DISK_FULL:
                 self._appender.refusal = None
 
-    def _follow_log_min(self) -> None:
+    def _follow_log_min(self) -> Iterator[None]:
+        """Delete what leads to records that are gone, some queues at a time."""
         log_min = self._log.min_offset()
-        self._followed_min = log_min
-        for queue in self._table.all():
+        for number, queue in enumerate(self._table.all(), 1):
             queue.drop_before(log_min)
             queue.correct_min(log_min)
+            if number % _QUEUES_PER_STEP == 0:
+                yield
         if self._index is not None:
             self._index.drop_before(log_min)
+        self._followed_min = log_min
 
     def delete_topic(self, topic: str) -> bool:
         """Delete the queues of a topic; its records stay until their files have had their time.
@@ -499,13 +597,25 @@ class MessageStore:
         queues = self._table.topics.pop(topic, None)
         if queues is None:
             return False
-        for queue in list(queues.queues.values()):
-            queue.delete()
-            queue.close()
-        self._files.remove_tree(self.paths.topic(topic))
-        self._files.remove_tree(self.paths.topic_ext(topic))
-        logger.info("topic deleted topic=%s queues=%d", topic, len(queues.queues))
+        gone = list(queues.queues.values())
+        doomed = [
+            self._set_aside(path)
+            for path in (self.paths.topic(topic), self.paths.topic_ext(topic))
+            if self._files.exists(path)
+        ]
+        self._remover.run(partial(_close_all, gone))
+        for path in doomed:
+            self._remover.remove_tree(path)
+        logger.info("topic deleted topic=%s queues=%d", topic, len(gone))
         return True
+
+    def _set_aside(self, path: Path) -> Path:
+        """Rename a directory, so that another one may take its place at once."""
+        self._files.make_dirs(self.paths.deleted)
+        self._deleted += 1
+        target = self.paths.deleted / f"{self._clock.now_ms()}-{self._deleted}"
+        self._files.rename(path, target)
+        return target
 
     def delete_topics_except(self, kept: Iterable[str]) -> list[str]:
         """Delete the queues of all topics but some; return which went."""
@@ -543,3 +653,8 @@ class MessageStore:
     def earliest_store_ms(self) -> int:
         """Return when the oldest message kept was stored, in ms; -1 if there is none."""
         return self._loader.earliest_store_ms(self._log)
+
+
+def _close_all(queues: Iterable[ConsumeQueue]) -> None:
+    for queue in queues:
+        queue.close()

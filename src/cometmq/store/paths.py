@@ -3,6 +3,7 @@
     commitlog/<20 digits>                               consumequeue/<topic>/<queue>/<20 digits>
     consumequeue_ext/<topic>/<queue>/<20 digits>        index/<yyyyMMddHHmmssSSS>
     checkpoint   abort   lock                           config/<name>
+    deleted/<any name>: directories that are being deleted
 
 A name of 20 digits is the offset of the file's first byte in its own stream.
 Source: StorePathConfigHelper and UtilAll.offset2FileName, RocketMQ 5.3.
@@ -33,6 +34,7 @@ class StorePaths:
         self.abort = root / "abort"
         self.lock = root / "lock"
         self.config = root / "config"
+        self.deleted = root / "deleted"
 
     def topic(self, topic: str) -> Path:
         """Return the directory of a topic's queues."""

@@ -55,6 +55,12 @@ cdef int add_entry(
     long long log_offset, int seconds) noexcept
 cdef (int, long long, int, int) read_entry(
     const unsigned char* memory, Py_ssize_t position) noexcept
+
+@cython.locals(
+    used=cython.int, number=cython.int, key_hash=cython.int, slot=cython.Py_ssize_t)
+cdef int rebuild_slots(
+    unsigned char* memory, Py_ssize_t slots_at, long long slots, Py_ssize_t entries_at,
+    int stop) noexcept
 cdef void write_index_header(
     unsigned char* memory, long long begin_ms, long long end_ms, long long begin_log,
     long long end_log, int slots_used, int next_entry) noexcept

@@ -266,6 +266,24 @@ def add_entry(
     return previous
 
 
+def rebuild_slots(memory: Any, slots_at: int, slots: int, entries_at: int, stop: int) -> int:
+    """Write the hash slots of an index file, all zero now, from its entries 1 to ``stop``.
+
+    Returns:
+        How many slots are used.
+    """
+    used = 0
+    for number in range(1, stop):
+        key_hash = get_i32(memory, entries_at + number * 20)
+        if key_hash < 0:
+            continue
+        slot = slots_at + key_hash % slots * 4
+        if get_i32(memory, slot) == 0:
+            used += 1
+        put_i32(memory, slot, number)
+    return used
+
+
 def write_index_header(
     memory: Any,
     begin_ms: int,

@@ -7,7 +7,7 @@ from cometmq.store.dispatch cimport QueueTable
 from cometmq.store.segments cimport Segment
 
 
-cdef int _UNIT_BYTES, _RESPONSE_BYTES_MIN, _BYTES_MAX
+cdef int _UNIT_BYTES, _RESPONSE_BYTES_MIN, _BYTES_MAX, _UNITS_MAX
 
 
 cdef class GetResult:
@@ -16,6 +16,7 @@ cdef class GetResult:
     cdef public long long min_offset
     cdef public long long max_offset
     cdef public list slices
+    cdef public list starts
     cdef public int count
     cdef public long long size_bytes
     cdef public bint suggest_slave
@@ -39,6 +40,14 @@ cdef class QueueReader:
     cpdef GetResult get(
         self, str topic, long long queue_id, long long offset, long long max_count,
         object matcher, long long max_bytes)
+    @cython.locals(
+        queue=ConsumeQueue, segment=Segment, count=cython.longlong, start=cython.longlong,
+        stop=cython.longlong)
+    cpdef list cold_units(
+        self, str topic, long long queue_id, long long offset, long long max_count,
+        object matcher)
+    @cython.locals(segment=Segment, start=cython.longlong)
+    cpdef list cold_records(self, GetResult found)
 
 
 @cython.locals(low=cython.longlong, high=cython.longlong, result=GetResult)

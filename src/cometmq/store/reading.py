@@ -9,17 +9,20 @@ from one queue file to the next is ours.
 from __future__ import annotations
 
 import enum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cometmq.store import raw
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from cometmq.store.dispatch import QueueTable
+from cometmq.system.files import MappedFile
 
 _UNIT_BYTES = UNIT_BYTES  # a C number once compiled
 _RESPONSE_BYTES_MIN = 100
 RESPONSE_BYTES_MAX = 128 * 1024 * 1024
 _BYTES_MAX = RESPONSE_BYTES_MAX
+_UNITS_MAX = 8192
+"""Units that one read looks at, whatever count the client asks for: about 2 ms."""
 
 
 class GetStatus(enum.Enum):
@@ -81,6 +84,14 @@ class TagMatcher:
         return True
 
 
+class ColdPart(NamedTuple):
+    """Bytes of a file that are on the disk only."""
+
+    file: MappedFile
+    start: int
+    stop: int
+
+
 class GetResult:
     """What a read found."""
 
@@ -91,6 +102,7 @@ class GetResult:
         "next_begin_offset",
         "size_bytes",
         "slices",
+        "starts",
         "status",
         "suggest_slave",
     )
@@ -103,6 +115,8 @@ class GetResult:
         self.min_offset = min_offset
         self.max_offset = max_offset
         self.slices: list[memoryview] = []
+        self.starts: list[int] = []
+        """The log offset of each slice."""
         self.count = 0
         self.size_bytes = 0
         self.suggest_slave = False
@@ -115,7 +129,7 @@ class ReadLimits:
         memory_bytes: how far back from the log's end messages count as being in memory.
         bytes_in_memory, count_in_memory: the limits of an answer from memory.
         bytes_on_disk, count_on_disk: the limits of an answer from disk.
-        units: how many units are looked at, at least.
+        units: how many units are looked at if the client asks for fewer messages.
     """
 
     def __init__(
@@ -165,6 +179,39 @@ class QueueReader:
         limit = max(_RESPONSE_BYTES_MIN, min(max_bytes, _BYTES_MAX))
         return read_queue(queue, self._log, self._limits, offset, max_count, matcher, limit)
 
+    def cold_units(
+        self, topic: str, queue_id: int, offset: int, max_count: int, matcher: Matcher | None
+    ) -> list[ColdPart]:
+        """Return what `get` would wait for before it knows where the messages are."""
+        queue = self._table.find(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.recent_from():
+            return []
+        segment = queue.segments.find(offset * _UNIT_BYTES)
+        if segment is None:
+            return []
+        count = min(max_count, _UNITS_MAX)
+        if matcher is not None:
+            count = max(count, self._limits.units)
+        start = offset * _UNIT_BYTES - segment.base_offset
+        stop = min(start + count * _UNIT_BYTES, segment.size_bytes)
+        if segment.file.is_resident(start, stop):
+            return []
+        return [ColdPart(segment.file, start, stop)]
+
+    def cold_records(self, found: GetResult) -> list[ColdPart]:
+        """Return what of the messages that were found is on the disk only."""
+        if not found.starts or self._log.is_recent(found.starts[0]):
+            return []
+        parts: list[ColdPart] = []
+        for log_offset, data in zip(found.starts, found.slices, strict=True):
+            segment = self._log.segments.find(log_offset)
+            if segment is None:  # deleted meanwhile
+                continue
+            start = log_offset - segment.base_offset
+            if not segment.file.is_resident(start, start + len(data)):
+                parts.append(ColdPart(segment.file, start, start + len(data)))
+        return parts
+
 
 def read_queue(
     queue: ConsumeQueue,
@@ -203,7 +250,7 @@ def _scan(
 ) -> None:
     log_end = log.written_to
     log_min = log.min_offset()
-    stop = min(queue.max_offset, offset + max(limits.units, max_count))
+    stop = min(queue.max_offset, offset + max(limits.units, min(max_count, _UNITS_MAX)))
     units: Any = None
     units_at = units_end = 0
     run_start = run_end = run_limit = 0
@@ -240,6 +287,7 @@ def _scan(
         if not (run_end > run_start and log_offset == run_end and log_offset + size <= run_limit):
             if run_end > run_start:
                 result.slices.append(log.slice(run_start, run_end))
+                result.starts.append(run_start)
             run_start = run_end = 0
             segment = log.segments.find(log_offset)
             run_limit = 0 if segment is None else min(segment.end_offset, log_end)
@@ -257,6 +305,7 @@ def _scan(
         ):
             if run_end > run_start:
                 result.slices.append(log.slice(run_start, run_end))
+                result.starts.append(run_start)
             run_start = run_end = 0
             offset += 1
             continue
@@ -266,6 +315,7 @@ def _scan(
         offset += 1
     if run_end > run_start:
         result.slices.append(log.slice(run_start, run_end))
+        result.starts.append(run_start)
     result.count = count
     result.size_bytes = size_sum
     result.next_begin_offset = offset

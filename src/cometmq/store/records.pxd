@@ -4,7 +4,7 @@ from cometmq.store cimport raw
 from cometmq.store.segments cimport Segment
 
 
-cdef int _BORN_V6, _STORE_V6, _PAGE_BYTES, _V1, _V2, _LEAST_BYTES, _CRC_BITS
+cdef int _BORN_V6, _STORE_V6, _SECTOR_BYTES, _V1, _V2, _LEAST_BYTES, _CRC_BITS
 
 
 cdef class RecordFacts:
@@ -26,7 +26,8 @@ cpdef RecordFacts read_facts(Segment segment, Py_ssize_t position, bint check_cr
 @cython.locals(
     facts=RecordFacts, position=cython.longlong, last_store_ms=cython.longlong,
     doubtful_ms=cython.longlong)
-cpdef tuple walk(Segment segment, bint check_crc, object synced_ms)
+cpdef tuple walk(
+    Segment segment, bint check_crc, object synced_ms, Py_ssize_t start=*)
 
 cdef _fill(RecordFacts facts, Segment segment, Py_ssize_t position, bint check_crc)
 @cython.locals(properties=bytes)

@@ -15,7 +15,7 @@ from cometmq.store import raw
 from cometmq.store.segments import Segment
 
 _BORN_V6, _STORE_V6 = 0x10, 0x20
-_PAGE_BYTES = 4096
+_SECTOR_BYTES = 512
 _NEVER_MS = 2**63 - 1
 # C numbers once compiled.
 _V1, _V2, _LEAST_BYTES = MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
@@ -55,7 +55,9 @@ def read_facts(segment: Segment, position: int, check_crc: bool) -> RecordFacts:
     return facts
 
 
-def walk(segment: Segment, check_crc: bool, synced_ms: int | None) -> tuple[int, int, str | None]:
+def walk(
+    segment: Segment, check_crc: bool, synced_ms: int | None, start: int = 0
+) -> tuple[int, int, str | None]:
     """Walk over the records of a segment until none begins.
 
     Args:
@@ -63,13 +65,14 @@ def walk(segment: Segment, check_crc: bool, synced_ms: int | None) -> tuple[int,
         check_crc: whether the checksum of each body must match.
         synced_ms: a record that was not stored before may have lost the end of its properties,
             which no checksum covers; None where none can have.
+        start: where the first record begins.
 
     Returns:
         Where the walk ended, when the last record was stored (0 for none), and what stands there
         instead of a record; None where a blank closes the segment.
     """
     facts = RecordFacts()
-    position = 0
+    position = start
     last_store_ms = 0
     doubtful_ms = _NEVER_MS if synced_ms is None else synced_ms
     while position < segment.size_bytes:
@@ -98,16 +101,16 @@ def _fill(facts: RecordFacts, segment: Segment, position: int, check_crc: bool) 
 
 
 def _torn_properties(facts: RecordFacts, position: int) -> str | None:
-    """Whether zeros reach the end of the properties, or a page's border inside them."""
+    """Whether zeros reach the end of the properties, or a sector's border inside them."""
     properties = facts.properties
     if properties.find(b"\0") < 0:
         return None
     end = position + facts.total
-    border = end - end % _PAGE_BYTES - (end - len(properties))
+    border = end - end % _SECTOR_BYTES - (end - len(properties))
     while border >= 0:
         if b"\0" in properties[max(0, border - 1) : border + 1]:
-            return "properties with zeros at a page's border"
-        border -= _PAGE_BYTES
+            return "properties with zeros at a sector's border"
+        border -= _SECTOR_BYTES
     return "properties that end in zeros" if properties.endswith(b"\0") else None
 
 

@@ -1,37 +1,63 @@
-"""Recovery: where does the log end, and what do queues and index still lack?
+"""Recovery: where does the log end, and what do queues and index lack?
 
-The log is walked, record by record, from a segment known to be whole. It ends where no whole record
-begins. What follows tells why:
+    the store was        queues and index are trusted up to
+    closed               the end that the checkpoint names
+    killed (same boot)   the newest record with a sound unit
+    cut off from power   the offset that the checkpoint names
 
-    nothing but zeros or garbage          the end, or a record torn by a crash: cut there
-    whole records, newer than the last    damage in the middle: refuse, and change nothing
-    the same, after a crash, beyond a     writes that never reached the disk, and that no sync had
-    page of zeros, newer than the         vouched for: cut there
-    checkpoint
+The log is walked from 16 MiB before that offset on, whatever the size of the store. Without a
+usable checkpoint (RocketMQ's does not name offsets) the walk begins with a file known to be whole.
+The log ends where no whole record begins. What follows tells why:
 
-Records that are older than the last good one are left-overs of an earlier cut and prove nothing.
-What is cut is made zero, so that it cannot be taken for records later. Nothing is written until
-the end of the log is known. Source: CommitLog.recoverNormally and recoverAbnormally,
-RocketMQ 5.3; refusing, zeroing and ``>=`` are ours.
+    nothing but zeros or garbage          the end, or a record torn by a crash: truncated
+    whole records, newer than the last    after a crash, beyond what the checkpoint says is on disk:
+                                          writes that no sync covered: truncated
+                                          else damage in the middle: refused, nothing is changed
+
+Records that are older than the last good one are left-overs of an earlier truncation and prove
+nothing. What is truncated becomes zero, so that it is not taken for records later. Nothing is
+written until the end of the log is known. Source: CommitLog.recoverNormally and recoverAbnormally,
+RocketMQ 5.3, which truncates always.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
+from functools import partial
 
 from cometmq.model.errors import CometError
 from cometmq.protocol.record import MAGIC_V1, MAGIC_V2
-from cometmq.store.checkpoint import Checkpoint
+from cometmq.store.checkpoint import Checkpoint, write_checkpoint
+from cometmq.store.commit_log import CommitLog
+from cometmq.store.config import StoreSettings
+from cometmq.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from cometmq.store.dispatch import Dispatcher, QueueTable
 from cometmq.store.errors import StoreCorruptError
+from cometmq.store.index import Index
+from cometmq.store.paths import StorePaths
 from cometmq.store.records import RecordFacts, read_facts, walk
 from cometmq.store.segments import Segment, Segments
+from cometmq.system.files import Files, is_disk_full
 
 logger = logging.getLogger(__name__)
 
-_PAGE_BYTES = 4096
 _MAGICS = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
+_WALKED_BYTES = 16 * 1024 * 1024
+_UNITS_TRIED_MAX = 100_000
+"""Units of one queue that a killed process may have written before their records."""
+
+
+class Ending(enum.Enum):
+    """How the last process that had the store open ended."""
+
+    CLOSED = "closed"
+    KILLED = "killed"
+    """The process ended, the machine did not: the page cache has all that was written."""
+    CUT_OFF = "cut off"
+    """The machine stopped, or it is unknown whether it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +73,22 @@ class LogEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Redispatched:
+    """How far a redispatch came."""
+
+    to: int
+    """The log offset up to which records have units and keys."""
+    count: int
+    """The number of records that were dispatched."""
+    problem: OSError | None = None
+    """Why it did not come to the end."""
+
+
+class QueueGapError(Exception):
+    """A record is not the next one of its queue, whose units were on disk up to another."""
+
+
+@dataclass(frozen=True, slots=True)
 class Follower:
     """A whole record behind the end of the log."""
 
@@ -54,38 +96,388 @@ class Follower:
     store_ms: int
 
 
-def start_after_clean_stop(segments: Segments, max_physical: int) -> int:
-    """Return the index of the segment to begin with: the newest that the queues knew of."""
-    for index in range(len(segments.items) - 1, -1, -1):
-        if segments.items[index].base_offset <= max_physical:
-            return index
-    return 0
+def ending_of(abort: bytes | None, boot_id: str) -> Ending:
+    """Tell from the file ``abort`` how the last process ended; None if there is no such file."""
+    if abort is None:
+        return Ending.CLOSED
+    is_same_boot = boot_id and abort.endswith(b"\n" + boot_id.encode())
+    return Ending.KILLED if is_same_boot else Ending.CUT_OFF
 
 
-def start_after_crash(segments: Segments, whole_until_ms: int) -> int:
-    """Return the index of the newest segment that begins with a record surely on the disk."""
-    for index in range(len(segments.items) - 1, -1, -1):
-        facts = read_facts(segments.items[index], 0, False)
-        if facts.problem is None and facts.total and 0 < facts.store_ms <= whole_until_ms:
-            return index
-    return 0
+class Recovery:
+    """Brings log, queues and index of one store into agreement.
+
+    Args:
+        settings, paths, files: of the store.
+        log, table, index, dispatcher: its parts, loaded; the index is None if there is none.
+        checkpoint: as read.
+        ending: how the last process ended.
+    """
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        paths: StorePaths,
+        files: Files,
+        log: CommitLog,
+        table: QueueTable,
+        index: Index | None,
+        dispatcher: Dispatcher,
+        checkpoint: Checkpoint,
+        ending: Ending,
+    ) -> None:
+        self._settings = settings
+        self._paths = paths
+        self._files = files
+        self._log = log
+        self._segments = log.segments
+        self._table = table
+        self._index = index
+        self._dispatcher = dispatcher
+        self._checkpoint = checkpoint
+        self._ending = ending
+        self._crashed = ending is not Ending.CLOSED
+        self._queues_end = max((queue.max_physical for queue in table.all()), default=-1)
+        self.new_topics: frozenset[str] = frozenset()
+        """Topics that had no queues before; empty if another program wrote the store last."""
+
+    def run(self) -> int:
+        """Find the log's end and bring queues and index up to it.
+
+        Returns:
+            The log offset up to which records have units and keys: the log's end, unless the disk
+            is full.
+
+        Raises:
+            StoreCorruptError: the log is damaged in the middle; nothing was changed.
+            OSError: the disk refused.
+        """
+        start = self._exact_start()
+        is_exact = start is not None
+        walk_from = self._first_whole_file() if start is None else self._record_before(start)
+        end = find_end(
+            self._segments,
+            walk_from,
+            check_crc=self._settings.check_crc_on_recover,
+            synced_ms=self._checkpoint.physic_ms if self._ending is Ending.CUT_OFF else None,
+        )
+        self._check_end(end)
+        # From here on files are changed. Until all is repaired, a kill must not look like one of a
+        # process whose files were whole.
+        self._mark_open(is_whole=self._ending is not Ending.CUT_OFF)
+        self._forget_position_beyond(end.offset)
+        index_start = self._repair_index(end.offset, is_exact=is_exact)
+        self._truncate_log(end)
+        start = walk_from if start is None else start
+        self._truncate_queues(start, end.offset)
+        if not is_exact and not self._crashed:
+            start = self._end_of_queues(start)
+        if index_start is not None:
+            start = min(start, index_start)
+        done = self._redispatch(start, end.offset)
+        if done.problem is not None:
+            logger.error(
+                "records not dispatched, disk full physical_offset=%d error=%s",
+                *(done.to, done.problem),
+            )
+        for queue in self._table.all():
+            queue.correct_min(self._log.min_offset())
+        if self._crashed:
+            self._distrust_page_cache()
+        self._mark_open(is_whole=True)
+        logger.info(
+            "store recovered ending=%r end=%d ended_by=%r walked_from=%d dispatched=%d",
+            *(self._ending.value, end.offset, end.problem, walk_from, done.count),
+        )
+        return done.to
+
+    def _redispatch(self, start: int, end: int) -> Redispatched:
+        """Dispatch what follows ``start``; all of the log if a queue lacks more than that."""
+        had = set(self._table.topics)
+        try:
+            done = redispatch(
+                self._segments, start, end, self._table, self._dispatcher, finds_gaps=True
+            )
+        except QueueGapError as gap:
+            logger.error("a queue lacks units, dispatching the whole log: %s", gap)
+            start = min(start, self._log.min_offset())
+            done = redispatch(self._segments, start, end, self._table, self._dispatcher)
+        if self._checkpoint.position is not None:
+            self.new_topics = frozenset(self._table.topics) - had
+        return done
+
+    # --- where to begin -----------------------------------------------------------------------
+
+    def _exact_start(self) -> int | None:
+        """Return the log offset up to which everything agrees, if it is known exactly."""
+        at = self._checkpoint.position
+        if self._ending is Ending.KILLED:
+            newest = self._newest_sound_unit()
+            if newest is None or at is None or not self._is_in_log(at.queues_offset):
+                return newest
+            # Not less than what the checkpoint vouches for: if the power fails now, it counts.
+            return max(newest, at.queues_offset)
+        if at is None:
+            return None
+        if self._ending is Ending.CLOSED:
+            agrees = at.queues_end == self._queues_end and at.queues_offset == at.log_offset
+            return at.log_offset if agrees and self._is_in_log(at.log_offset) else None
+        return at.queues_offset if self._is_in_log(at.queues_offset) else None
+
+    def _record_before(self, offset: int) -> int:
+        """Return where a record begins that is up to 16 MiB before a log offset, to walk from."""
+        least = self._log.min_offset()
+        if offset - least <= _WALKED_BYTES:
+            return min(least, offset)
+        queue = max(self._table.all(), key=lambda queue: queue.max_physical, default=None)
+        if queue is None:
+            return offset
+        number = queue.first_at_or_after(offset - _WALKED_BYTES)
+        if number >= queue.max_offset:
+            return offset
+        log_offset, size, _ = queue.unit(number)
+        is_before = size != FILLER_SIZE and log_offset < offset
+        return (
+            log_offset if is_before and self._is_sound(queue, log_offset, size, number) else offset
+        )
+
+    def _is_in_log(self, offset: int) -> bool:
+        first, last = self._segments.first(), self._segments.last()
+        if first is None or last is None:
+            return False
+        return first.base_offset <= offset <= last.end_offset
+
+    def _newest_sound_unit(self) -> int | None:
+        """Return the log offset of the newest record whose unit and record agree."""
+        newest: int | None = None
+        queues = sorted(self._table.all(), key=lambda queue: queue.max_physical, reverse=True)
+        for queue in queues:
+            if newest is not None and queue.max_physical <= newest:
+                break
+            stop = max(queue.min_offset, queue.max_offset - _UNITS_TRIED_MAX)
+            for offset in range(queue.max_offset - 1, stop - 1, -1):
+                log_offset, size, _ = queue.unit(offset)
+                if size != FILLER_SIZE and self._is_sound(queue, log_offset, size, offset):
+                    newest = log_offset if newest is None else max(newest, log_offset)
+                    break
+        return newest
+
+    def _is_sound(self, queue: ConsumeQueue, log_offset: int, size: int, offset: int) -> bool:
+        """Whether the log has the record of a unit."""
+        segment = self._segments.find(log_offset)
+        if segment is None or log_offset < 0:
+            return False
+        facts = read_facts(segment, log_offset - segment.base_offset, True)
+        return (
+            facts.problem is None
+            and facts.total == size
+            and facts.queue_id == queue.queue_id
+            and facts.queue_offset == offset
+            and facts.topic == queue.topic.encode()
+        )
+
+    def _may_stay(self, queue: ConsumeQueue, log_offset: int, size: int, offset: int) -> bool:
+        is_expired = log_offset < self._log.min_offset()
+        return is_expired or self._is_sound(queue, log_offset, size, offset)
+
+    def _first_whole_file(self) -> int:
+        """Return the log offset of the newest file that surely begins with a whole record."""
+        items = self._segments.items
+        safe = self._settings.index_enabled and self._settings.index_safe
+        whole_until_ms = self._checkpoint.min_index_ms if safe else self._checkpoint.min_ms
+        for segment in reversed(items):
+            if not self._crashed:
+                if segment.base_offset <= self._queues_end:
+                    return segment.base_offset
+                continue
+            facts = read_facts(segment, 0, False)
+            if facts.problem is None and facts.total and 0 < facts.store_ms <= whole_until_ms:
+                return segment.base_offset
+        return items[0].base_offset if items else 0
+
+    def _end_of_queues(self, start: int) -> int:
+        """Return the log offset from which a queue may lack units after a clean stop."""
+        least = self._log.min_offset()
+        if self._queues_end < least or not record_begins(self._segments, self._queues_end):
+            return start
+        return self._queues_end
+
+    # --- the log --------------------------------------------------------------------------------
+
+    def _check_end(self, end: LogEnd) -> None:
+        """Refuse a log that is damaged where it was on disk.
+
+        Raises:
+            StoreCorruptError: whole records follow, or known ones are missing.
+        """
+        at = self._checkpoint.position
+        known_to = at.log_offset if at is not None else -1
+        if known_to > end.offset:
+            self._refuse(end, f"a log up to offset {known_to}, as the checkpoint says")
+            return
+        segment = self._segments.find(end.offset)
+        if segment is None:
+            return
+        if self._ending is Ending.CUT_OFF and known_to >= 0:
+            return  # what follows was never on disk for certain
+        follower = find_follower(self._segments, end)
+        if follower is None:
+            return
+        if not self._crashed and 0 <= self._queues_end <= end.offset:
+            return
+        if self._ending is Ending.CUT_OFF and follower.store_ms >= self._checkpoint.physic_ms:
+            return
+        self._refuse(
+            end, f"a record, as whole records follow from log offset {follower.log_offset} on"
+        )
+
+    def _refuse(self, end: LogEnd, expected: str) -> None:
+        """Refuse the log, unless the settings say that it is truncated.
+
+        Raises:
+            StoreCorruptError: with what stands at its end.
+        """
+        last = self._segments.last()
+        segment = self._segments.find(end.offset) or last
+        path = self._paths.commit_log if segment is None else segment.file.path
+        base = 0 if segment is None else segment.base_offset
+        error = StoreCorruptError(
+            path,
+            end.offset - base,
+            end.problem if segment is not None else "no file",
+            f"{expected} (cutDamagedLog=true truncates the log there and loses what follows)",
+        )
+        if not self._settings.cut_damaged_log:
+            raise error
+        logger.error("damaged log truncated error=%s", error)
+
+    def _mark_open(self, *, is_whole: bool) -> None:
+        """Write the file ``abort``, which says that the store is open.
+
+        If all files are whole it names the boot: after a kill they are as the page cache has them.
+        Without space on the disk the file may be empty: then the next start reads more.
+        """
+        mark = f"{os.getpid()}\n{self._files.boot_id() if is_whole else ''}".encode()
+        try:
+            self._files.write(self._paths.abort, mark)
+            self._files.sync_dir(self._paths.root)
+        except OSError as problem:
+            if not is_disk_full(problem) or not self._files.exists(self._paths.abort):
+                raise
+            logger.warning("cannot mark the store as open path=%s: %s", self._paths.abort, problem)
+
+    def _distrust_page_cache(self) -> None:
+        """Let the next flushes sync what the ended process may not have synced."""
+        at = self._checkpoint.position
+        least = self._log.min_offset()
+        self._log.flushed_to = least if at is None else min(at.log_offset, self._log.written_to)
+        for queue in self._table.all():
+            queue.mark_unsynced()
+        if self._index is not None:
+            self._index.mark_unsynced()
+
+    def _forget_position_beyond(self, end: int) -> None:
+        """Take out of the checkpoint what it says of records that the log does not have.
+
+        Other records will get their offsets, and other keys the places of theirs in the index.
+        """
+        at = self._checkpoint.position
+        if at is None or max(at.log_offset, at.index_offset + 1) <= end:
+            return
+        if at.log_offset > end:
+            self._checkpoint.position = None
+        else:  # keys may be on disk before their records
+            name, entries, offset = 0, 0, 0
+            if self._index is not None:
+                name, entries, offset = self._index.place_before(
+                    end, at.index_name, at.index_entries
+                )
+            self._checkpoint.position = replace(
+                at, index_name=name, index_entries=entries, index_offset=offset
+            )
+        write_checkpoint(self._files, self._paths.checkpoint, self._checkpoint)
+
+    def _truncate_log(self, end: LogEnd) -> None:
+        log = self._log
+        erased = self._segments.cut(end.offset)
+        if erased:
+            logger.warning(
+                "log truncated physical_offset=%d reason=%r erased_bytes=%d ending=%r",
+                *(end.offset, end.problem, erased, self._ending.value),
+            )
+        log.begin_at(end.offset)
+        log.last_store_ms = max(end.last_store_ms, self._checkpoint.physic_ms)
+        segment = log.segments.find(end.offset)
+        if segment is None:
+            return
+        try:  # RocketMQ leaves its files sparse; for ours this does nothing
+            segment.file.reserve(end.offset - segment.base_offset, segment.size_bytes)
+        except OSError as problem:
+            logger.warning(
+                "cannot allocate disk space for the newest log file path=%s error=%s",
+                *(segment.file.path, problem),
+            )
+
+    # --- queues and index -----------------------------------------------------------------------
+
+    def _truncate_queues(self, trusted_to: int, end: int) -> None:
+        """Remove the units of records that end after ``trusted_to``; they are dispatched again."""
+        for queue in self._table.all():
+            if self._crashed:
+                queue.cut(trusted_to, partial(self._may_stay, queue))
+            elif queue.max_physical > end or not queue.ends_in_last_file():
+                queue.cut(end)
+
+    def _repair_index(self, end: int, *, is_exact: bool) -> int | None:
+        """Keep what is whole of the index.
+
+        Returns:
+            The log offset from which it may lack keys; None if it lacks none.
+        """
+        index = self._index
+        if index is None:
+            return None
+        least = self._log.min_offset()
+        dropped = 0
+        at = self._checkpoint.position
+        went_back = False
+        if self._ending is Ending.KILLED:
+            index.count_unregistered()  # only the process died; its pages are all there
+        elif self._ending is Ending.CUT_OFF:
+            went_back = (
+                is_exact
+                and at is not None
+                and index.go_back_to(at.index_name, at.index_entries, at.index_offset)
+            )
+            if not went_back:
+                dropped = index.keep_whole(self._checkpoint.index_ms)
+        took_back = index.drop_beyond(end)
+        newest = index.newest
+        if newest is None:
+            return least
+        if dropped or took_back or went_back or newest.is_full() or (is_exact and self._crashed):
+            return max(least, int(newest.end_log))
+        return None
 
 
 def find_end(
-    segments: Segments, first: int, *, check_crc: bool, synced_ms: int | None = None
+    segments: Segments, start: int, *, check_crc: bool, synced_ms: int | None = None
 ) -> LogEnd:
     """Walk the records of the log to their end.
 
     Args:
         segments: the log.
-        first: the index of the segment to begin with.
+        start: the log offset of the record to begin with.
         check_crc: whether the checksum of each body must match.
-        synced_ms: after a crash, the store time before which records are surely on the disk; a
-            later one may have lost the end of its properties, which no checksum covers.
+        synced_ms: after a crash, the store time before which records are surely on disk; a later
+            one may have lost the end of its properties, which no checksum covers.
     """
     last_store_ms = 0
-    for segment in segments.items[first:]:
-        position, store_ms, problem = walk(segment, check_crc, synced_ms)
+    for segment in segments.items:
+        if segment.end_offset <= start:
+            continue
+        position = max(0, start - segment.base_offset)
+        position, store_ms, problem = walk(segment, check_crc, synced_ms, position)
         last_store_ms = store_ms or last_store_ms
         if problem is not None:
             return LogEnd(segment.base_offset + position, last_store_ms, problem)
@@ -118,75 +510,23 @@ def _follower_in(segment: Segment, start: int, stop: int, newer_than_ms: int) ->
     return None
 
 
-def check_end(
-    segments: Segments,
-    end: LogEnd,
-    checkpoint: Checkpoint,
-    *,
-    crashed: bool,
-    max_physical: int,
-    cut_damaged: bool,
-) -> None:
-    """Refuse a log that goes on behind its end.
-
-    Args:
-        segments: the log.
-        end: where its whole records end.
-        checkpoint: what was on the disk for certain.
-        crashed: whether the store was not closed.
-        max_physical: the end of the newest record that a queue knows of, -1 for none.
-        cut_damaged: cut even so.
-
-    Raises:
-        StoreCorruptError: whole records follow.
-    """
-    follower = find_follower(segments, end)
-    segment = segments.find(end.offset)
-    if follower is None or segment is None:
-        return
-    if not crashed and 0 <= max_physical <= end.offset:
-        return
-    if (
-        crashed
-        and follower.store_ms >= checkpoint.physic_ms
-        and _is_lost_write(segment, end.offset, follower.log_offset)
-    ):
-        return
-    error = StoreCorruptError(
-        segment.file.path,
-        end.offset - segment.base_offset,
-        end.problem,
-        f"a record, as whole records follow from log offset {follower.log_offset} on"
-        " (cutDamagedLog=true truncates the log there and loses them)",
-    )
-    if not cut_damaged:
-        raise error
-    logger.error("damaged log truncated error=%s", error)
-
-
-def _is_lost_write(segment: Segment, start: int, stop: int) -> bool:
-    """Whether a page between two log offsets has only zeros from the first of them on."""
-    position = start - segment.base_offset
-    limit = min(stop - segment.base_offset, segment.size_bytes)
-    while position < limit:
-        page_end = min(position - position % _PAGE_BYTES + _PAGE_BYTES, segment.size_bytes)
-        page = segment.file.map[position:page_end]
-        if page.count(0) == len(page):
-            return True
-        position = page_end
-    return False
-
-
 def redispatch(
-    segments: Segments, start: int, end: int, table: QueueTable, dispatcher: Dispatcher
-) -> int:
-    """Dispatch the records from log offset ``start`` to ``end`` again; return how many.
+    segments: Segments,
+    start: int,
+    end: int,
+    table: QueueTable,
+    dispatcher: Dispatcher,
+    *,
+    finds_gaps: bool = False,
+) -> Redispatched:
+    """Dispatch the records from log offset ``start`` to ``end`` again.
 
     What queues and index have already stays as it is; only the keys of the index's last record may
     get there a second time, which queries do not show.
 
     Raises:
-        OSError: the disk is full or broken.
+        QueueGapError: a queue lacks units of records before ``start``; if ``finds_gaps`` is set.
+        OSError: the disk is broken. A full disk ends the work without an error.
     """
     count = 0
     for segment in segments.items:
@@ -197,19 +537,31 @@ def redispatch(
             facts = read_facts(segment, position, False)
             if facts.problem is not None or facts.total == 0:
                 break
-            _dispatch(facts, table, dispatcher)
+            try:
+                _dispatch(facts, table, dispatcher, finds_gaps=finds_gaps)
+            except OSError as problem:
+                if not is_disk_full(problem):
+                    raise
+                return Redispatched(facts.log_offset, count, problem)
             position += facts.total
             count += 1
-    return count
+    return Redispatched(end, count)
 
 
-def _dispatch(facts: RecordFacts, table: QueueTable, dispatcher: Dispatcher) -> None:
+def _dispatch(
+    facts: RecordFacts, table: QueueTable, dispatcher: Dispatcher, *, finds_gaps: bool
+) -> None:
     try:
         topic = table.topic(facts.topic.decode())
         queue = table.queue(topic, facts.queue_id)
     except (CometError, UnicodeDecodeError) as problem:
         logger.error("record not dispatched physical_offset=%d error=%s", facts.log_offset, problem)
         return
+    if finds_gaps and queue.segments.items and facts.queue_offset > queue.max_offset:
+        raise QueueGapError(
+            f"topic={queue.topic} queue={queue.queue_id}"
+            f" next={queue.max_offset} record={facts.queue_offset}"
+        )
     dispatcher.dispatch(
         topic,
         queue,

@@ -19,8 +19,11 @@ cdef class Segments:
     cdef readonly long long size_bytes
     cdef readonly bint read_only
     cdef bint _keep_open
+    cdef object _remove
     cdef readonly list items
     cdef long long _first_base
+    cdef bint _sync_names_later
+    cdef list _unsynced_directories
 
     @cython.locals(index=cython.longlong)
     cpdef Segment find(self, long long offset)

@@ -10,6 +10,9 @@ Single writer. Source: MappedFile and MappedFileQueue, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ from cometmq.store import raw
 from cometmq.store.errors import StoreCorruptError
 from cometmq.store.paths import segment_name
 from cometmq.system.files import Entry, Files, MappedFile
+
+logger = logging.getLogger(__name__)
 
 
 class Segment:
@@ -50,6 +55,9 @@ class Segments:
         size_bytes: of each file.
         read_only: never write, create or delete any.
         keep_open: keep a descriptor of each file, for streams that are synced often.
+        remove: deletes the oldest file; None for at once.
+        sync_names_later: leave the names of new files to `sync`, for streams that can be made
+            again; else a new file's name is on disk before the file is used.
     """
 
     def __init__(
@@ -60,17 +68,27 @@ class Segments:
         *,
         read_only: bool = False,
         keep_open: bool = False,
+        remove: Callable[[Path], None] | None = None,
+        sync_names_later: bool = False,
     ) -> None:
         self._files = files
         self.directory = directory
         self.size_bytes = size_bytes
         self.read_only = read_only
         self._keep_open = keep_open
+        self._remove = remove or files.remove
         self.items: list[Segment] = []
         self._first_base = 0
+        self._sync_names_later = sync_names_later
+        self._unsynced_directories: list[Path] = []
 
-    def load(self) -> None:
+    def load(self, *, may_be_torn: bool = False) -> None:
         """Map the files that are there; a missing directory is an empty stream.
+
+        Args:
+            may_be_torn: the machine stopped, and the files can be made again. Then a file without
+                its size, or without the one before it, was never synced: it is deleted, as are
+                those after it.
 
         Raises:
             StoreCorruptError: a file has another size or name than a segment has, or one is
@@ -82,8 +100,20 @@ class Segments:
             if not self.read_only:
                 self._files.remove(self.directory / entries[-1].name)
             entries.pop()
-        for entry in entries:
+        for number, entry in enumerate(entries):
+            if may_be_torn and self._was_never_synced(entry):
+                logger.warning("unsynced files deleted path=%s", self.directory / entry.name)
+                for torn in entries[number:]:
+                    self._files.remove(self.directory / torn.name)
+                return
             self._adopt(self._map(self._base_of(entry)))
+
+    def _was_never_synced(self, entry: Entry) -> bool:
+        if entry.size_bytes == 0:
+            return True
+        if not self.items or not (entry.name.isascii() and entry.name.isdigit()):
+            return False
+        return int(entry.name) > self.items[-1].end_offset
 
     def find(self, offset: int) -> Segment | None:
         """Return the segment that holds the byte at ``offset``, if there is one."""
@@ -116,8 +146,10 @@ class Segments:
 
     def make(self, base_offset: int, *, reserve: bool) -> Segment:
         """Make a segment that is not yet part of the stream; from any thread. See `add`."""
-        self._files.make_dirs(self.directory)
-        path = self.directory / segment_name(base_offset)
+        directory = self.directory
+        is_new = self._sync_names_later and not self._files.exists(directory)
+        self._files.make_dirs(directory)
+        path = directory / segment_name(base_offset)
         file = self._files.open_mapped(
             path, self.size_bytes, create=True, keep_open=self._keep_open
         )
@@ -125,11 +157,15 @@ class Segments:
             if reserve:
                 file.reserve(0, self.size_bytes)
                 file.sync()
-            self._files.sync_dir(self.directory)
+            if not self._sync_names_later:
+                self._files.sync_dir(directory)
         except OSError:
             file.close()
             self._files.remove(path)
             raise
+        if self._sync_names_later:
+            parents = [directory.parent, directory.parent.parent] if is_new else []
+            self._unsynced_directories += [directory, *parents]
         return Segment(file, base_offset)
 
     def adopt(self, segment: Segment) -> None:
@@ -146,7 +182,7 @@ class Segments:
         segment = self.items.pop(0)
         self._first_base = self.items[0].base_offset if self.items else 0
         segment.close()
-        self._files.remove(segment.file.path)
+        self._remove(segment.file.path)
 
     def drop_from(self, offset: int) -> None:
         """Delete the segments that begin at ``offset`` or later."""
@@ -190,6 +226,10 @@ class Segments:
         Raises:
             OSError: they may not be.
         """
+        directories, self._unsynced_directories = self._unsynced_directories, []
+        for directory in directories:
+            with contextlib.suppress(FileNotFoundError):  # its topic was deleted
+                self._files.sync_dir(directory)
         for segment in list(self.items):
             if segment.end_offset > start and segment.base_offset < stop:
                 segment.file.sync()

@@ -35,10 +35,16 @@ _MS_SYNC = 4
 _CREATE = os.O_CREAT | os.O_TRUNC
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ZEROS = bytes(64 * 1024)
+_READ_BYTES = 256 * 1024
 _LARGE_BYTES = 64 * 1024 * 1024
 """Files of this size keep whoever deletes them for a while: a GiB in memory for 250 ms."""
 _FIRST_BYTE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 T = TypeVar("T")
+
+
+def is_disk_full(problem: OSError) -> bool:
+    """Return whether an operation failed for want of space, on the disk or in a quota."""
+    return problem.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,16 @@ class MappedFile(Protocol):
     def advise_random(self) -> None:
         """Tell the kernel not to work in larger units than pages; a hint."""
 
+    def is_resident(self, start: int, stop: int) -> bool:
+        """Return whether bytes ``start`` to ``stop`` can be read without waiting for the disk."""
+
+    def bring_in(self, start: int, stop: int) -> None:
+        """Read bytes ``start`` to ``stop`` into memory; from any thread, others run meanwhile.
+
+        Raises:
+            OSError: the disk is broken.
+        """
+
     def write(self, start: int, data: bytes | memoryview) -> None:
         """Write bytes from ``start`` on, for which there is room; whoever reads ``map`` sees them.
 
@@ -129,6 +145,13 @@ class Files(Protocol):
 
     def write(self, path: Path, data: bytes) -> None:
         """Write a whole file and sync it."""
+
+    def overwrite(self, path: Path, data: bytes) -> None:
+        """Write and sync bytes at the start of a file that keeps its size; make it if missing.
+
+        An existing file needs no space on the disk for this. A power cut may leave any of its
+        sectors old and any new.
+        """
 
     def rename(self, path: Path, target: Path) -> None:
         """Rename a file, replacing ``target``."""
@@ -214,6 +237,20 @@ class SystemFiles:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+
+    def overwrite(self, path: Path, data: bytes) -> None:
+        """Write and sync bytes at the start of a file that keeps its size; make it if missing."""
+        is_new = not path.exists()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            written = 0
+            while written < len(data):
+                written += os.pwrite(descriptor, data[written:], written)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if is_new:
+            self.sync_dir(path.parent)
 
     def rename(self, path: Path, target: Path) -> None:
         """Rename a file, replacing ``target``."""
@@ -304,6 +341,7 @@ class SystemMappedFile:
         self.size_bytes = size_bytes
         self._closing = threading.Lock()
         self._closed = False
+        self._address = 0
         self._flags = os.O_RDONLY if read_only else os.O_RDWR
         flags = self._flags | _CREATE if create else self._flags
         self._descriptor = os.open(path, flags, 0o644)
@@ -349,6 +387,28 @@ class SystemMappedFile:
     def advise_random(self) -> None:
         """Tell the kernel not to work in larger units than pages; a hint."""
         self.map.madvise(mmap.MADV_RANDOM)
+
+    def is_resident(self, start: int, stop: int) -> bool:
+        """Return whether bytes ``start`` to ``stop`` can be read without waiting for the disk."""
+        if _mincore is None:
+            return True
+        first = start - start % mmap.PAGESIZE
+        pages = (ctypes.c_ubyte * -(-(stop - first) // mmap.PAGESIZE))()
+        if self._address == 0:
+            self._address = _address(self.map)
+        if _mincore(self._address + first, stop - first, pages) != 0:
+            return True
+        return all(page & 1 for page in pages)
+
+    def bring_in(self, start: int, stop: int) -> None:
+        """Read bytes ``start`` to ``stop`` into memory; from any thread, others run meanwhile."""
+        scratch = bytearray(min(stop - start, _READ_BYTES))
+        with contextlib.suppress(FileNotFoundError), self._opened() as descriptor:
+            while start < stop:
+                count = os.preadv(descriptor, [memoryview(scratch)[: stop - start]], start)
+                if count == 0:
+                    return
+                start += count
 
     def write(self, start: int, data: bytes | memoryview) -> None:
         """Write bytes from ``start`` on, for which there is room."""
@@ -474,6 +534,19 @@ def _load_libc() -> ctypes.CDLL | None:
 
 
 _libc = _load_libc()
+
+
+def _load_mincore() -> Callable[..., int] | None:
+    """The call that says which pages of a mapping are in memory; it does not wait."""
+    try:
+        mincore = ctypes.PyDLL(None).mincore
+    except (OSError, AttributeError):
+        return None
+    mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    return mincore
+
+
+_mincore = _load_mincore()
 
 
 def _address(mapping: mmap.mmap) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.topics.table import TopicTable
+from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
@@ -40,8 +42,17 @@ class Tables:
         config = TopicConfig(
             topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
         )
-        self.topics.put([config])
+        self.topics.put_now([config])
         return config
+
+    def group(self, name: str, **changes: Any) -> SubscriptionGroupConfig:
+        config = SubscriptionGroupConfig(group_name=name, **changes)
+        self.groups.put_now([config])
+        return config
+
+
+async def nothing_else(_: str) -> None:
+    """Nothing but its settings is known of a topic that a test deletes."""
 
 
 @pytest.fixture

@@ -292,7 +292,7 @@ async def test_progress_of_all_groups_adds_up(broker: Administered) -> None:
     for topic in ("T", "T", "ordered"):
         broker.put(topic, b"x")
     for name in ("G", "H"):
-        broker.groups.get_or_create(name)
+        await broker.groups.get_or_create(name)
         broker.offsets.commit(name, "T", 0, 0)
     broker.offsets.commit("H", "ordered", 0, 0)
     broker.offsets.note_pulled("G", "T", 0, 1)
@@ -493,7 +493,7 @@ async def test_direct_consumption_carries_the_record(broker: Administered) -> No
         return Response(body=b"{}")
 
     broker.make_topic(topic_sys_flag=1)
-    broker.groups.get_or_create("G")
+    await broker.groups.get_or_create("G")
     broker.join("G", "c1", processors={RequestCode.CONSUME_MESSAGE_DIRECTLY: answer})
     place = broker.put("T", b"try me")
     message_id = encode_offset_id(bytes(8), place)
@@ -569,7 +569,7 @@ async def recorded_situation(broker: Administered) -> None:
     """Something to tell for every request that was recorded."""
     broker.make_topic()
     broker.put("T", b"x", TAGS="a", KEYS="k")
-    broker.groups.get_or_create("G")
+    await broker.groups.get_or_create("G")
     broker.join("G", "c1", "T")
     broker.join("CG_keep", "c1", "TopicKeep", "%RETRY%CG_keep")
     broker.produce("P", "p1")

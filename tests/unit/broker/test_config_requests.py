@@ -37,7 +37,7 @@ class Running:
             file=file,
             files=SystemFiles(),
             clock=self.clock,
-            on_change=self.told.append,
+            on_change=self._note,
         )
         self.connection, _ = link()
 
@@ -53,13 +53,16 @@ class Running:
         entries = java_properties.parse(response.body.decode())
         return {entry.key: entry.value for entry in entries}, json.loads(fields["version"])
 
-    def update(self, body: bytes) -> None:
-        response = self.processor.update(self.request(RequestCode.UPDATE_BROKER_CONFIG, body))
+    async def _note(self, changes: Mapping[str, str]) -> None:
+        self.told.append(changes)
+
+    async def update(self, body: bytes) -> None:
+        response = await self.processor.update(self.request(RequestCode.UPDATE_BROKER_CONFIG, body))
         assert response.code == 0
 
-    def refuse(self, body: bytes) -> ResponseError:
+    async def refuse(self, body: bytes) -> ResponseError:
         with pytest.raises(ResponseError) as caught:
-            self.update(body)
+            await self.update(body)
         return caught.value
 
     def request(self, code: int, body: bytes = b"") -> Request:
@@ -78,7 +81,7 @@ async def test_all_settings_are_shown_as_properties() -> None:
 async def test_a_change_holds_at_once_and_counts_the_version_up() -> None:
     running = Running()
     running.clock.advance(5)
-    running.update(b"brokerPermission=4\n")
+    await running.update(b"brokerPermission=4\n")
 
     shown, version = running.show()
     assert running.settings.broker_permission == 4
@@ -92,7 +95,7 @@ async def test_a_recorded_change_is_taken(version: str) -> None:
     running = Running()
     bodies = [c.body for name, c in frames(version, "mqadmin") if name == "UPDATE_BROKER_CONFIG"]
     for body in bodies:
-        running.update(body)
+        await running.update(body)
 
     assert bodies == [b"flushIntervalCommitLog=600\n", b"noSuchKey=1\n"]
     assert running.configuration[StoreSettings].flush_interval_ms == 600
@@ -100,7 +103,7 @@ async def test_a_recorded_change_is_taken(version: str) -> None:
 
 async def test_unknown_keys_are_ignored() -> None:
     running = Running()
-    running.update(b"noSuchKey=1\n")
+    await running.update(b"noSuchKey=1\n")
 
     shown, version = running.show()
     assert "noSuchKey" not in shown
@@ -114,7 +117,7 @@ async def test_unknown_keys_are_ignored() -> None:
 )
 async def test_a_protected_key_spoils_the_whole_change(key: str) -> None:
     running = Running()
-    refusal = running.refuse(f"brokerPermission=2\n{key}=/etc\n".encode())
+    refusal = await running.refuse(f"brokerPermission=2\n{key}=/etc\n".encode())
 
     assert refusal.code == 16
     assert refusal.remark == "Can not update config in black list."
@@ -123,7 +126,7 @@ async def test_a_protected_key_spoils_the_whole_change(key: str) -> None:
 
 async def test_a_value_out_of_range_changes_nothing() -> None:
     running = Running()
-    refusal = running.refuse(b"traceOn=false\nbrokerPermission=99\n")
+    refusal = await running.refuse(b"traceOn=false\nbrokerPermission=99\n")
 
     assert refusal.code == 29
     assert "brokerPermission=99" in refusal.remark
@@ -131,14 +134,14 @@ async def test_a_value_out_of_range_changes_nothing() -> None:
 
 
 async def test_a_body_too_large_is_refused() -> None:
-    refusal = Running().refuse(b"#" * (BODY_BYTES_MAX + 1))
+    refusal = await Running().refuse(b"#" * (BODY_BYTES_MAX + 1))
 
     assert refusal.code == 29
     assert str(BODY_BYTES_MAX) in refusal.remark
 
 
 async def test_broken_text_is_code_1() -> None:
-    assert Running().refuse(b"a=\\u12").code == 1
+    assert (await Running().refuse(b"a=\\u12")).code == 1
 
 
 async def test_the_change_is_written_into_the_file_and_the_rest_of_it_stays(
@@ -147,7 +150,7 @@ async def test_the_change_is_written_into_the_file_and_the_rest_of_it_stays(
     file = tmp_path / "broker.conf"
     file.write_text("# ours\nbrokerPermission = 6\nlistenPort=10911\n")
     running = Running(file)
-    running.update(b"brokerPermission=4\ntraceOn=false\nnoSuchKey=1\n")
+    await running.update(b"brokerPermission=4\ntraceOn=false\nnoSuchKey=1\n")
 
     lines = file.read_text().splitlines()
     entries = {entry.key: entry.value for entry in java_properties.parse(file.read_text())}
@@ -161,7 +164,7 @@ async def test_a_change_holds_when_the_file_cannot_be_written(
     folder = tmp_path / "broker.conf"
     folder.mkdir()
     running = Running(folder)
-    running.update(b"brokerPermission=4\n")
+    await running.update(b"brokerPermission=4\n")
 
     assert running.settings.broker_permission == 4
     assert "cannot write the changed configuration" in caplog.text

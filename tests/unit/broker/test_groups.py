@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import tarfile
@@ -48,88 +49,104 @@ def test_predefined_groups_are_there_from_the_start(world: World) -> None:
     assert set(world.table.all()) == set(PREDEFINED_GROUPS)
 
 
-def test_unknown_group_is_made_at_its_first_use(world: World) -> None:
+async def test_unknown_group_is_made_at_its_first_use(world: World) -> None:
     assert world.table.get("g") is None
-    made = world.table.get_or_create("g")
+    made = await world.table.get_or_create("g")
     assert made == SubscriptionGroupConfig(group_name="g")
-    assert world.table.get_or_create("g") is made
+    assert await world.table.get_or_create("g") is made
     assert "g" in json.loads(world.path.read_text())["subscriptionGroupTable"]
 
 
-def test_making_groups_can_be_switched_off_but_for_system_groups(world: World) -> None:
+async def test_making_groups_can_be_switched_off_but_for_system_groups(world: World) -> None:
     world.set(auto_create_subscription_group=False)
-    assert world.table.get_or_create("g") is None
-    assert world.table.get_or_create("CID_RMQ_SYS_x") is not None
+    assert await world.table.get_or_create("g") is None
+    assert await world.table.get_or_create("CID_RMQ_SYS_x") is not None
     world.set(enable_create_sys_group=False)
-    assert world.table.get_or_create("CID_RMQ_SYS_y") is None
+    assert await world.table.get_or_create("CID_RMQ_SYS_y") is None
 
 
 @pytest.mark.parametrize("name", ["", " ", "a/b", "..", "g" * 256, "a b", "ü", "g\0"])
-def test_illegal_name_makes_no_group(world: World, name: str) -> None:
-    assert world.table.get_or_create(name) is None
+async def test_illegal_name_makes_no_group(world: World, name: str) -> None:
+    assert await world.table.get_or_create(name) is None
     with pytest.raises(InvalidNameError):
-        world.table.put([SubscriptionGroupConfig(group_name=name, retry_max_times=1)])
+        await world.table.put([SubscriptionGroupConfig(group_name=name, retry_max_times=1)])
     assert name not in world.table
 
 
-def test_longest_name_is_allowed(world: World) -> None:
-    assert world.table.get_or_create("g" * 255) is not None
+async def test_longest_name_is_allowed(world: World) -> None:
+    assert await world.table.get_or_create("g" * 255) is not None
 
 
-def test_groups_are_put_together_or_not_at_all(world: World) -> None:
+async def test_groups_are_put_together_or_not_at_all(world: World) -> None:
     good, bad = (SubscriptionGroupConfig(group_name=name) for name in ("g", "b/d"))
     with pytest.raises(InvalidNameError):
-        world.table.put([good, bad])
+        await world.table.put([good, bad])
     assert "g" not in world.table
-    assert world.table.put([good])
-    assert not world.table.put([good])
+    assert await world.table.put([good])
+    assert not await world.table.put([good])
 
 
-def test_deleted_group_is_gone_with_what_it_was_forbidden(world: World) -> None:
-    world.table.get_or_create("g")
-    world.table.set_readable("g", "T", False)
-    assert world.table.delete("g")
-    assert not world.table.delete("g")
+async def test_deleted_group_is_gone_with_what_it_was_forbidden(world: World) -> None:
+    await world.table.get_or_create("g")
+    await world.table.set_readable("g", "T", False)
+    assert await world.table.delete("g")
+    assert not await world.table.delete("g")
     again = world.open()
     assert again.get("g") is None
     assert not again.is_forbidden("g", "T")
 
 
-def test_reading_can_be_forbidden_and_allowed_again(world: World) -> None:
-    world.table.set_readable("g", "T", False)
+async def test_a_group_is_served_although_the_disk_refuses_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads go on when the disk is full, those of new groups included."""
+
+    def refuse(*_: object) -> None:
+        raise StoreError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonFile, "save_text", refuse)
+        assert await world.table.get_or_create("g") is not None
+        with pytest.raises(StoreError):
+            await world.table.set_readable("g", "T", False)
+    assert "g" in world.table
+    await world.table.get_or_create("h")
+    assert {"g", "h"} <= world.open().all().keys()
+
+
+async def test_reading_can_be_forbidden_and_allowed_again(world: World) -> None:
+    await world.table.set_readable("g", "T", False)
     assert world.table.is_forbidden("g", "T")
     assert not world.table.is_forbidden("g", "U")
     assert not world.table.is_forbidden("h", "T")
     assert world.open().is_forbidden("g", "T")
-    world.table.set_readable("g", "T", True)
+    await world.table.set_readable("g", "T", True)
     assert not world.open().is_forbidden("g", "T")
     assert world.table.forbidden() == {}
 
 
-def test_other_forbidden_bits_are_left_alone(world: World) -> None:
+async def test_other_forbidden_bits_are_left_alone(world: World) -> None:
     content = json.loads(world.path.read_text())
     content["forbiddenTable"] = {"g": {"T": 2}}
     world.path.write_text(json.dumps(content))
     table = world.open()
     assert not table.is_forbidden("g", "T")
-    table.set_readable("g", "T", False)
-    table.set_readable("g", "T", True)
+    await table.set_readable("g", "T", False)
+    await table.set_readable("g", "T", True)
     assert table.forbidden() == {"g": {"T": 2}}
 
 
-def test_setting_what_is_so_already_is_no_change(world: World) -> None:
+async def test_setting_what_is_so_already_is_no_change(world: World) -> None:
     version = world.table.version
-    world.table.set_readable("g", "T", True)
+    await world.table.set_readable("g", "T", True)
     assert world.table.version == version
 
 
-def test_change_that_cannot_be_written_is_not_made(world: World) -> None:
+async def test_change_that_cannot_be_written_is_not_made(world: World) -> None:
     version = world.table.version
     world.path.with_name("subscriptionGroup.json.tmp").mkdir()
     with pytest.raises(StoreError):
-        world.table.get_or_create("g")
-    with pytest.raises(StoreError):
-        world.table.set_readable("g", "T", False)
+        await world.table.set_readable("g", "T", False)
     assert world.table.get("g") is None
     assert not world.table.is_forbidden("g", "T")
     assert world.table.version == version
@@ -154,3 +171,16 @@ def test_file_of_another_shape_stops_the_start(tmp_path: Path, text: str) -> Non
     (tmp_path / "config" / "subscriptionGroup.json").write_text(text)
     with pytest.raises(StoreError, match=r"subscriptionGroup\.json"):
         World(tmp_path)
+
+
+async def test_a_change_finds_those_that_are_still_being_written(world: World) -> None:
+    outcomes = await asyncio.gather(
+        world.table.put([SubscriptionGroupConfig(group_name="g")]),
+        world.table.delete("g"),
+        world.table.delete("g"),
+        world.table.set_readable("h", "T", False),
+        world.table.set_readable("h", "T", True),
+    )
+    assert outcomes[1:3] == [True, False]
+    assert "g" not in world.open()
+    assert not world.table.is_forbidden("h", "T")

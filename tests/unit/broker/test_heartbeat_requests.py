@@ -12,6 +12,7 @@ from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.heartbeats import HeartbeatHandler
 from cometmq.broker.clients.notices import ConsumerNotices
 from cometmq.broker.clients.producers import ProducerRegistry
+from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import Connection, Request
@@ -120,9 +121,7 @@ async def test_nobody_is_told_where_notices_are_off(broker: Broker, quiet: str) 
     elif quiet == "the model":
         changes = {"messageModel": "BROADCASTING"}
     else:
-        config = tables.groups.get_or_create("g")
-        assert config is not None
-        config.notify_consumer_ids_changed_enable = False
+        tables.group("g", notify_consumer_ids_changed_enable=False)
     one, two = broker.connect(), broker.connect()
     await one.beat(group(**changes))
     await two.beat(group(**changes), clientID="d")
@@ -217,3 +216,20 @@ async def test_a_subscription_is_checked_before_it_is_used(
     data = {"topic": "T", "subString": "a", "expressionType": kind}
     body = {"clientId": "c", "group": "g", "subscriptionData": data}
     assert (await broker.connect().ask(RequestCode.CHECK_CLIENT_CONFIG, body)).code == code
+
+
+async def test_a_group_that_cannot_be_created_keeps_no_other_out(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.tables.group("known")
+    broker.tables.topic("%RETRY%known")
+
+    async def refuse(_: object) -> None:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(broker.tables.groups, "get_or_create_all", refuse)
+    client = broker.connect()
+    answer = await client.beat(group("known"), group("fresh"))
+    assert (answer.code, answer.remark) == (1, "StoreError: the disk is full")
+    assert broker.consumers.group("known") is not None
+    assert broker.consumers.group("fresh") is None

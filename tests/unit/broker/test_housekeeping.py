@@ -151,14 +151,15 @@ async def test_the_interval_is_asked_anew_each_time() -> None:
 class RecordingDisk:
     """A store that only notes what it was told to bring to the disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, unsynced_queues: int = 1000) -> None:
+        self.unsynced_queues = unsynced_queues
         self.done: list[tuple[str, int]] = []
 
     def flush(self, least_pages: int = 0) -> None:
         self.done.append(("log", least_pages))
 
-    def flush_queues(self, least_pages: int = 0) -> None:
-        self.done.append(("queues", least_pages))
+    def flush_queues(self, least_pages: int = 0, *, with_index: bool = True) -> None:
+        self.done.append(("queues and index" if with_index else "queues", least_pages))
 
     def write_checkpoint(self) -> None:
         self.done.append(("checkpoint", 0))
@@ -199,16 +200,35 @@ def test_the_checkpoint_follows_a_thorough_flush_of_the_queues(
     assert disk.done == [
         ("queues", 2),
         ("queues", 2),
+        ("queues and index", 0),
+        ("checkpoint", 0),
+        ("queues", 2),
+    ]
+
+
+def test_few_queues_are_flushed_completely_every_five_seconds(clock: ManualClock) -> None:
+    disk = RecordingDisk(unsynced_queues=64)
+    flusher = Flusher(disk, FlushPace, clock=clock)
+    for elapsed_ms in (4_999, 1, 4_999):
+        clock.advance(elapsed_ms)
+        flusher.flush_queues()
+    disk.unsynced_queues = 65
+    clock.advance(1)
+    flusher.flush_queues()
+
+    assert disk.done == [
+        ("queues", 2),
         ("queues", 0),
         ("checkpoint", 0),
+        ("queues", 2),
         ("queues", 2),
     ]
 
 
 def test_a_failed_thorough_flush_is_due_again(clock: ManualClock) -> None:
     class FailingOnce(RecordingDisk):
-        def flush_queues(self, least_pages: int = 0) -> None:
-            super().flush_queues(least_pages)
+        def flush_queues(self, least_pages: int = 0, *, with_index: bool = True) -> None:
+            super().flush_queues(least_pages, with_index=with_index)
             if len(self.done) == 1:
                 raise OSError("disk")
 
@@ -219,7 +239,7 @@ def test_a_failed_thorough_flush_is_due_again(clock: ManualClock) -> None:
         flusher.flush_queues()
     flusher.flush_queues()
 
-    assert disk.done == [("queues", 0), ("queues", 0), ("checkpoint", 0)]
+    assert disk.done == [("queues and index", 0), ("queues and index", 0), ("checkpoint", 0)]
 
 
 def test_intervals_follow_the_settings(disk: RecordingDisk, clock: ManualClock) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cometmq.broker.clients.queue_locks import QueueLocks
+from cometmq.broker.creation import with_creation
 from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.sending.validation import SendRules, SendValidation, Target
 from cometmq.model.errors import ResponseError
@@ -57,6 +60,12 @@ def header(
     )
 
 
+def created(place: Callable[[], Target]) -> Target:
+    """Place a message, and create what it needs, in a loop of its own."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, with_creation(place)).result()
+
+
 class Door:
     """The intake of a broker with real tables, and one producer at it."""
 
@@ -90,17 +99,19 @@ class Door:
 
     def topic(self, name: str, **changes: Any) -> None:
         known = self.tables.topics.get(name) or TopicConfig(topic_name=name)
-        self.tables.topics.put([msgspec.structs.replace(known, **changes)])
+        self.tables.topics.put_now([msgspec.structs.replace(known, **changes)])
 
     def place(
         self, properties: dict[str, str] | str | None = None, *, body: bytes = b"b", **more: Any
     ) -> Target:
-        return self.intake.place(header(properties, **more), body, self.connection)
+        return created(lambda: self.intake.place(header(properties, **more), body, self.connection))
 
     def place_batch(
         self, properties: dict[str, str] | str | None = None, *, body: bytes = b"b", **more: Any
     ) -> Target:
-        return self.intake.place_batch(header(properties, **more), body, self.connection)
+        return created(
+            lambda: self.intake.place_batch(header(properties, **more), body, self.connection)
+        )
 
 
 def refusal(place: Callable[..., Target], *args: Any, **more: Any) -> tuple[int, str]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.clients.queue_locks import LockHandler, QueueLocks
+from cometmq.broker.creation import creating
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from support.memory_link import link
@@ -21,7 +22,10 @@ class Client:
         tables.topic("T", queues=2)
         locks = LockHandler(QueueLocks(tables.clock), groups=tables.groups)
         self.connection = link(
-            {RequestCode.LOCK_BATCH_MQ: locks.lock, RequestCode.UNLOCK_BATCH_MQ: locks.unlock}
+            {
+                RequestCode.LOCK_BATCH_MQ: creating(locks.lock),
+                RequestCode.UNLOCK_BATCH_MQ: creating(locks.unlock),
+            }
         )[1]
 
     async def ask(self, code: int, *ids: int, client: str = "a", **changes: Any) -> Command:

@@ -33,7 +33,7 @@ class Broker:
         self.offsets = tables.offsets
         self.consumers = ConsumerRegistry(tables.clock)
         tables.topic("T", queues=2)
-        tables.groups.get_or_create("g")
+        tables.group("g")
         offsets = OffsetHandler(
             tables.offsets, store=store, topics=tables.topics, groups=tables.groups
         )

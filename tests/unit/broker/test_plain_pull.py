@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.subscriptions import Subscription
+from cometmq.broker.creation import creating
 from cometmq.broker.fast_paths import FastPaths
+from cometmq.broker.pulling.cold_reads import ColdReads
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.broker.pulling.long_polling import HeldPulls
@@ -65,6 +67,7 @@ class Side:
             consumers=self.consumers,
             offsets=tables.offsets,
             held=self.held,
+            cold_reads=ColdReads(),
             settings=lambda: tables.settings,
             stats=self.stats,
         )
@@ -75,7 +78,7 @@ class Side:
 
     def _handle(self, request: Any) -> Any:
         self.handled += 1
-        return self.pulls.pull(request)
+        return creating(self.pulls.pull)(request)
 
     def online(self, expression: str) -> None:
         codes = sorted(parse_tag_expression(expression).codes)
@@ -98,6 +101,7 @@ class Both:
         self.tables = tables
         self.store = store
         tables.topic("T", queues=2)
+        tables.group("g")
         self.short = Side(tables, store, short=True)
         self.long = Side(tables, store, short=False)
         store.tell_arrivals(self._arrived, {"T": 1})
@@ -117,12 +121,14 @@ class Both:
     def set(self, **changes: Any) -> None:
         self.tables.settings = dataclasses.replace(self.tables.settings, **changes)
 
-    def same(self, *pieces: bytes) -> int:
+    async def same(self, *pieces: bytes) -> int:
         """Send the pieces to both, compare everything; returns how many took the long way."""
         handled = self.short.handled
         for piece in pieces:
-            self.short.wired.transport.send(piece)
-            self.long.wired.transport.send(piece)
+            for side in (self.short, self.long):
+                side.wired.transport.send(piece)
+            for side in (self.short, self.long):
+                await side.wired.settled()
         self.compare()
         return self.short.handled - handled
 
@@ -152,59 +158,63 @@ def pull(**changes: str) -> bytes:
 
 
 async def test_plain_pulls_do_not_take_the_long_way(both: Both) -> None:
-    assert both.same(b"".join(pull(queueOffset=str(at)) for at in range(5))) == 0
+    assert await both.same(b"".join(pull(queueOffset=str(at)) for at in range(5))) == 0
     assert both.codes == [0] * 5
 
 
 @pytest.mark.parametrize("cut", [1, 8, 40, 300])
 async def test_pulls_are_taken_whole_wherever_the_stream_is_cut(both: Both, cut: int) -> None:
     stream = b"".join(pull(queueOffset=str(at % 5)) for at in range(10))
-    both.same(*(stream[at : at + cut] for at in range(0, len(stream), cut)))
+    await both.same(*(stream[at : at + cut] for at in range(0, len(stream), cut)))
     assert both.codes == [0] * 10
 
 
 async def test_every_answer_and_refusal_is_the_same(both: Both) -> None:
-    assert not both.same(pull(subscription="a || c"), pull(subscription="none"))
-    assert not both.same(pull(queueOffset="5"), pull(queueOffset="99"), pull(queueOffset="-1"))
-    assert not both.same(pull(queueId="1"), pull(queueId="1", queueOffset="3"))
-    assert not both.same(pull(queueId="7"), pull(queueId="-1"), pull(topic="unknown"))
-    assert not both.same(pull(expressionType="SQL92"), pull(subscription="a ||", subVersion="9"))
-    assert not both.same(pull(consumerGroup="bad name!"), pull(consumerGroup=""))
-    assert not both.same(pull(maxMsgNums="2"), pull(maxMsgNums="0"), pull(maxMsgBytes="200"))
+    assert not await both.same(pull(subscription="a || c"), pull(subscription="none"))
+    assert not await both.same(
+        pull(queueOffset="5"), pull(queueOffset="99"), pull(queueOffset="-1")
+    )
+    assert not await both.same(pull(queueId="1"), pull(queueId="1", queueOffset="3"))
+    assert not await both.same(pull(queueId="7"), pull(queueId="-1"), pull(topic="unknown"))
+    assert not await both.same(
+        pull(expressionType="SQL92"), pull(subscription="a ||", subVersion="9")
+    )
+    assert not await both.same(pull(consumerGroup="bad name!"), pull(consumerGroup=""))
+    assert not await both.same(pull(maxMsgNums="2"), pull(maxMsgNums="0"), pull(maxMsgBytes="200"))
     assert len(set(both.codes)) > 5
 
 
 async def test_the_group_s_own_subscription_counts_where_the_pull_brings_none(both: Both) -> None:
     asked = [pull(sysFlag="0", subVersion=version) for version in ("0", "5", "6")]
-    assert not both.same(*asked)
+    assert not await both.same(*asked)
     both.short.online("b")
     both.long.online("b")
-    assert not both.same(*asked)
+    assert not await both.same(*asked)
     assert both.codes == [24, 24, 24, 0, 0, 25]
 
 
 async def test_switches_refuse_plain_pulls_too(both: Both) -> None:
     both.set(broker_permission=2)
-    both.same(pull())
+    await both.same(pull())
     both.set(broker_permission=6, lite_pull_message_enable=False)
-    both.same(pull(), frame(java(FIELDS, code="361")))
+    await both.same(pull(), frame(java(FIELDS, code="361")))
     assert both.codes == [16, 0, 16]
 
 
 async def test_an_offset_that_travels_with_a_plain_pull_is_committed(both: Both) -> None:
-    both.same(pull(sysFlag=str(SUBSCRIPTION | COMMIT), commitOffset="3"))
+    await both.same(pull(sysFlag=str(SUBSCRIPTION | COMMIT), commitOffset="3"))
     assert both.tables.offsets.committed("g", "T", 0) == 3
 
 
 async def test_a_held_pull_is_answered_with_what_arrives(both: Both) -> None:
     held = str(SUBSCRIPTION | SUSPEND)
-    both.same(
+    await both.same(
         pull(sysFlag=held, queueOffset="5", subscription="a"),
         frame(java(FIELDS | {"sysFlag": held, "queueId": "1"}, opaque="8")),
     )
     assert both.codes == []
     assert len(both.short.held) == 2
-    assert both.same(frame(java(FIELDS | {"sysFlag": held, "queueId": "1"}, opaque="9"))) == 0
+    assert await both.same(frame(java(FIELDS | {"sysFlag": held, "queueId": "1"}, opaque="9"))) == 0
     assert both.codes == [2]  # no more than two are held
     both.put("b")
     await asyncio.sleep(0)
@@ -220,7 +230,9 @@ async def test_a_held_pull_is_answered_with_what_arrives(both: Both) -> None:
 
 @pytest.mark.usefixtures("virtual_time")
 async def test_a_held_pull_ends_on_time(both: Both) -> None:
-    both.same(pull(sysFlag=str(SUBSCRIPTION | SUSPEND), queueOffset="5", suspendTimeoutMillis="20"))
+    await both.same(
+        pull(sysFlag=str(SUBSCRIPTION | SUSPEND), queueOffset="5", suspendTimeoutMillis="20")
+    )
     async with asyncio.timeout(60):
         while len(both.short.held) or len(both.long.held):
             await asyncio.sleep(0.01)
@@ -230,7 +242,7 @@ async def test_a_held_pull_ends_on_time(both: Both) -> None:
 
 
 async def test_a_held_pull_of_a_connection_that_is_gone_is_not_answered(both: Both) -> None:
-    both.same(pull(sysFlag=str(SUBSCRIPTION | SUSPEND), queueOffset="5"))
+    await both.same(pull(sysFlag=str(SUBSCRIPTION | SUSPEND), queueOffset="5"))
     for side in (both.short, both.long):
         side.wired.connection.abort()
     both.put("a")
@@ -259,11 +271,11 @@ async def test_other_requests_between_plain_ones_keep_their_place(both: Both) ->
         frame(java(FIELDS, opaque="9", code="361")),
         pull(),
     ]
-    assert both.same(b"".join(parts)) == 3  # with a body, oneway, and the lite one
+    assert await both.same(b"".join(parts)) == 3  # with a body, oneway, and the lite one
 
 
 async def test_what_follows_malformed_input_is_not_answered(both: Both) -> None:
-    assert both.same(pull() + b"\xff" * 12 + pull()) == 0
+    assert await both.same(pull() + b"\xff" * 12 + pull()) == 0
     assert both.short.wired.connection.closed
 
 
@@ -274,7 +286,7 @@ async def test_a_pull_that_breaks_is_answered_with_what_broke(
         raise RuntimeError("a broken table")
 
     monkeypatch.setattr(both.tables.offsets, "note_pulled", broken)
-    assert both.same(pull()) == 0
+    assert await both.same(pull()) == 0
     assert both.codes == [1]
 
 
@@ -307,8 +319,8 @@ HEADERS = headers(
 @pytest.mark.parametrize("name", NAMES)
 async def test_each_odd_value_of_a_field_means_the_same_both_ways(both: Both, name: str) -> None:
     for value in VALUES:
-        both.same(frame(java(FIELDS, raw={name: value})))
-    both.same(frame(java({key: value for key, value in FIELDS.items() if key != name})))
+        await both.same(frame(java(FIELDS, raw={name: value})))
+    await both.same(frame(java({key: value for key, value in FIELDS.items() if key != name})))
 
 
 @settings(
@@ -331,7 +343,7 @@ def test_any_header_means_the_same_both_ways(
         stream = bytearray(b"".join(frame(header) for header in headers))
         if flipped is not None and 8 + flipped[0] < len(stream):
             stream[8 + flipped[0]] = flipped[1]
-        both.same(bytes(stream[:cut_at]), bytes(stream[cut_at:]))
+        await both.same(bytes(stream[:cut_at]), bytes(stream[cut_at:]))
         both.short.held.close()
         both.long.held.close()
         both.compare()

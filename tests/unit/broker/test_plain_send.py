@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cometmq.broker.creation import creating
 from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.sending.fast_path import SendFastPath
 from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
@@ -90,7 +91,7 @@ class Side:
 
     def _handle(self, request: Any) -> Any:
         self.handled += 1
-        return self.send.handle(request)
+        return creating(self.send.handle)(request)
 
     def connect(self, peer: object = ("10.0.0.9", 51000)) -> Wired:
         codes = (310, 10, 320)
@@ -111,17 +112,19 @@ class Both:
         tables.topic("T", queues=4)
         tables.topic("Many", queues=4)
         tables.topic("%RETRY%G", queues=1)
-        tables.topics.put([_changed(tables, "Many", topic_filter_type="MULTI_TAG")])
+        tables.topics.put_now([_changed(tables, "Many", topic_filter_type="MULTI_TAG")])
         self.short = Side(folder / "short", tables, short=True)
         self.long = Side(folder / "long", tables, short=False)
 
-    def same(self, *pieces: bytes, peer: object = ("10.0.0.9", 51000)) -> int:
+    async def same(self, *pieces: bytes, peer: object = ("10.0.0.9", 51000)) -> int:
         """Send the pieces to both, compare everything; returns how many took the long way."""
         short, long = self.short.connect(peer), self.long.connect(peer)
         handled = self.short.handled
         for piece in pieces:
-            short.transport.send(piece)
-            long.transport.send(piece)
+            for side in (short, long):
+                side.transport.send(piece)
+            for side in (short, long):
+                await side.settled()
         assert read(short) == read(long)
         assert self.short.log() == self.long.log()
         assert self.short.stats.put_messages == self.long.stats.put_messages
@@ -161,21 +164,21 @@ async def test_plain_sends_do_not_take_the_long_way(both: Both) -> None:
     stream = b"".join(
         frame(java(FIELDS | {"e": str(n % 4)}, opaque=str(n)), b"%d" % n) for n in range(100)
     )
-    assert both.same(stream) == 0
+    assert await both.same(stream) == 0
     assert len(all_messages(both.short.store, "T", 1)) == 25
 
 
 @pytest.mark.parametrize("cut", [1, 8, 40, 300])
 async def test_sends_are_taken_whole_wherever_the_stream_is_cut(both: Both, cut: int) -> None:
     stream = b"".join(frame(java(FIELDS, opaque=str(n)), b"%d" % n * 50) for n in range(20))
-    both.same(*(stream[at : at + cut] for at in range(0, len(stream), cut)))
+    await both.same(*(stream[at : at + cut] for at in range(0, len(stream), cut)))
 
 
 @pytest.mark.parametrize(
     "peer", [("2001:db8::1", 4000, 0, 0), ("::ffff:10.1.1.1", 4000, 0, 0), None]
 )
 async def test_peers_of_every_kind_are_noted_alike(both: Both, peer: object) -> None:
-    both.same(frame(java(FIELDS)), peer=peer)
+    await both.same(frame(java(FIELDS)), peer=peer)
 
 
 async def test_other_requests_between_plain_ones_keep_their_place(both: Both) -> None:
@@ -190,12 +193,12 @@ async def test_other_requests_between_plain_ones_keep_their_place(both: Both) ->
         frame(java(FIELDS, opaque="8", flag="2")),
         frame(java(FIELDS, opaque="9")),
     ]
-    both.same(b"".join(parts))
+    await both.same(b"".join(parts))
 
 
 async def test_what_follows_malformed_input_is_not_stored(both: Both) -> None:
     good = frame(java(FIELDS))
-    assert both.same(good + b"\xff" * 12 + good) == 0
+    assert await both.same(good + b"\xff" * 12 + good) == 0
     assert len(all_messages(both.short.store, "T", 1)) == 1
 
 
@@ -212,7 +215,7 @@ async def test_plain_batches_do_not_take_the_long_way(both: Both) -> None:
     stream = [frame(java(BATCH, opaque=str(n), code="320"), body) for n in range(5)]
     stream += [frame(java(BATCH | {"i": text}, code="310"), body) for text in ("", "WAIT\x01true")]
     stream.append(frame(java(FIELDS)))
-    assert both.same(b"".join(stream)) == 0
+    assert await both.same(b"".join(stream)) == 0
     stored = all_messages(both.short.store, "T", 1)
     assert [message.body for message in stored[:3]] == [b"one", b"", b"x" * 300]
     assert len(stored) == 22
@@ -221,13 +224,13 @@ async def test_plain_batches_do_not_take_the_long_way(both: Both) -> None:
 
 @pytest.mark.parametrize("text", ["WAIT\x01false\x02", "a\x01b\x02", "DELAY\x011\x02"])
 async def test_a_batch_that_says_more_of_itself_takes_the_long_way(both: Both, text: str) -> None:
-    assert both.same(frame(java(BATCH | {"i": text}, code="320"), encode_batch(ITEMS))) == 1
+    assert await both.same(frame(java(BATCH | {"i": text}, code="320"), encode_batch(ITEMS))) == 1
 
 
 async def test_a_batch_cut_anywhere_is_refused_alike(both: Both) -> None:
     body = encode_batch(ITEMS)
     for end in range(len(body)):
-        both.same(frame(java(BATCH, code="320"), body[:end]))
+        await both.same(frame(java(BATCH, code="320"), body[:end]))
     assert len(all_messages(both.short.store, "T", 1)) == 1 + 2  # where a message ends
 
 
@@ -269,30 +272,30 @@ BODIES = st.sampled_from(
 @pytest.mark.parametrize("name", list("abcdefghjklmnx"))
 async def test_each_odd_value_of_a_field_means_the_same_both_ways(both: Both, name: str) -> None:
     for value in VALUES:
-        both.same(frame(java(FIELDS, raw={name: value})))
-    both.same(frame(java({key: value for key, value in FIELDS.items() if key != name})))
+        await both.same(frame(java(FIELDS, raw={name: value})))
+    await both.same(frame(java({key: value for key, value in FIELDS.items() if key != name})))
 
 
 async def test_a_send_without_a_topic_does_not_go_where_the_last_one_went(both: Both) -> None:
-    both.same(frame(java(FIELDS)))
-    both.same(frame(java(FIELDS | {"b": ""})))
+    await both.same(frame(java(FIELDS)))
+    await both.same(frame(java(FIELDS | {"b": ""})))
 
 
 async def test_each_odd_property_string_means_the_same_both_ways(both: Both) -> None:
     for text in TEXTS:
-        both.same(frame(java(FIELDS | {"i": text})))
-        both.same(frame(java(FIELDS, raw={"i": json.dumps(text, ensure_ascii=False)})))
+        await both.same(frame(java(FIELDS | {"i": text})))
+        await both.same(frame(java(FIELDS, raw={"i": json.dumps(text, ensure_ascii=False)})))
     for value in VALUES:
-        both.same(frame(java(FIELDS, raw={"i": value})))
+        await both.same(frame(java(FIELDS, raw={"i": value})))
 
 
 async def test_each_odd_member_means_the_same_both_ways(both: Both) -> None:
     for opaque in OPAQUES:
-        both.same(frame(java(FIELDS, opaque=opaque)))
+        await both.same(frame(java(FIELDS, opaque=opaque)))
     for version in VERSIONS:
-        both.same(frame(java(FIELDS, version=version)))
+        await both.same(frame(java(FIELDS, version=version)))
     for language in LANGUAGES:
-        both.same(frame(java(FIELDS, language=language)))
+        await both.same(frame(java(FIELDS, language=language)))
 
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -300,7 +303,7 @@ async def test_each_odd_member_means_the_same_both_ways(both: Both) -> None:
 async def test_whatever_is_asked_the_two_ways_do_the_same(
     both: Both, requests: list[tuple[bytes, bytes]]
 ) -> None:
-    both.same(b"".join(frame(header, body) for header, body in requests))
+    await both.same(b"".join(frame(header, body) for header, body in requests))
 
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -316,7 +319,7 @@ async def test_whatever_happens_to_the_bytes_the_two_ways_do_the_same(
         )
         stream[at : at + data.draw(st.integers(0, 2))] = new
     cut = data.draw(st.integers(0, len(stream)))
-    both.same(bytes(stream[:cut]), bytes(stream[cut:]))
+    await both.same(bytes(stream[:cut]), bytes(stream[cut:]))
 
 
 # --- refusing and waiting -----------------------------------------------------------------------
@@ -344,22 +347,22 @@ async def test_sends_that_cannot_be_written_are_refused_all_of_them(both: Both) 
 async def test_a_broker_that_refuses_sends_refuses_plain_ones(both: Both) -> None:
     for side in (both.short, both.long):
         side.flow.stop()
-    assert both.same(frame(java(FIELDS))) == 1
+    assert await both.same(frame(java(FIELDS))) == 1
 
 
 async def test_changed_rules_show_in_the_next_answer(both: Both) -> None:
-    both.same(frame(java(FIELDS)))
+    await both.same(frame(java(FIELDS)))
     for side in (both.short, both.long):
         side.intake.change(
             SendRules(broker_ip="10.0.0.1", cluster="c2", region="100%", trace_on=False)
         )
-    both.same(frame(java(FIELDS)) * 2)
+    await both.same(frame(java(FIELDS)) * 2)
 
 
 async def test_a_full_disk_refuses_plain_sends_with_the_same_words(both: Both) -> None:
     for side in (both.short, both.long):
         side.files.room_bytes = 0
-    both.same(b"".join(frame(java(FIELDS, opaque=str(n)), bytes(2000)) for n in range(700)))
+    await both.same(b"".join(frame(java(FIELDS, opaque=str(n)), bytes(2000)) for n in range(700)))
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ import pytest
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.subscriptions import Subscription
+from cometmq.broker.creation import creating
+from cometmq.broker.pulling.cold_reads import ColdReads
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.broker.stats.counters import BrokerStats
@@ -23,7 +25,7 @@ from cometmq.protocol.subscription import parse_tag_expression
 from cometmq.remoting import Connection
 from cometmq.store import MessageStore
 from support.memory_link import link
-from unit.broker.conftest import Tables, open_store
+from unit.broker.conftest import Tables, nothing_else, open_store
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 LONG_MS = 60_000
@@ -47,12 +49,13 @@ class Broker:
             consumers=self.consumers,
             offsets=tables.offsets,
             held=self.held,
+            cold_reads=ColdReads(),
             settings=lambda: tables.settings,
             stats=self.stats,
         )
         self._processors = {
-            RequestCode.PULL_MESSAGE: pull.pull,
-            RequestCode.LITE_PULL_MESSAGE: pull.pull,
+            RequestCode.PULL_MESSAGE: creating(pull.pull),
+            RequestCode.LITE_PULL_MESSAGE: creating(pull.pull),
         }
 
     def connect(self) -> Client:
@@ -229,8 +232,7 @@ async def test_a_pull_that_makes_no_sense_is_refused(
 
 async def test_what_may_not_be_read_says_which_switch_it_was(broker: Broker) -> None:
     client = broker.connect()
-    group = broker.tables.groups.get_or_create("g")
-    assert group is not None
+    group = broker.tables.group("g")
 
     async def forbidden(**changes: Any) -> int:
         answer = await client.pull(**changes)
@@ -241,7 +243,7 @@ async def test_what_may_not_be_read_says_which_switch_it_was(broker: Broker) -> 
     group.consume_broadcast_enable = False
     assert await forbidden(expression=None) == 4
     broker.online(client.server)
-    broker.tables.groups.set_readable("g", "T", False)
+    await broker.tables.groups.set_readable("g", "T", False)
     assert await forbidden(expression=None) == 5
     broker.topic.perm = 2
     assert await forbidden() == 3
@@ -360,9 +362,47 @@ async def test_only_so_many_pulls_are_held(broker: Broker) -> None:
 async def test_a_held_pull_is_refused_when_its_topic_has_gone(broker: Broker) -> None:
     waiting = asyncio.ensure_future(broker.connect().pull(suspend_ms=LONG_MS))
     await held(broker, 1)
-    broker.tables.topics.delete("T")
+    await broker.tables.topics.delete("T", nothing_else)
     broker.held.topic_gone("T")
     assert (await waiting).code == 17
+
+
+async def test_a_held_pull_is_repeated_by_its_client_when_its_group_has_gone(
+    broker: Broker,
+) -> None:
+    waiting = asyncio.ensure_future(broker.connect().pull(suspend_ms=LONG_MS))
+    await held(broker, 1)
+    await broker.tables.groups.delete("g")
+    broker.put("a")
+    answer = await waiting
+    assert (answer.code, answer.remark) == (20, "the group was deleted while its pull was held")
+    assert answer.fields["nextBeginOffset"] == "0"
+
+
+async def test_a_pull_whose_connection_closed_meanwhile_is_not_held(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its group is created first; nobody would take the pull out again."""
+    creating_it, go_on = asyncio.Event(), asyncio.Event()
+    create = broker.tables.groups.get_or_create_all
+
+    async def slowly(names: Any) -> Any:
+        creating_it.set()
+        await go_on.wait()
+        return await create(names)
+
+    monkeypatch.setattr(broker.tables.groups, "get_or_create_all", slowly)
+    client = broker.connect()
+    waiting = asyncio.ensure_future(client.pull(consumerGroup="fresh", suspend_ms=LONG_MS))
+    await creating_it.wait()
+    client.server.abort()
+    with pytest.raises(Exception, match="closed"):
+        await waiting
+    go_on.set()
+    while client.server.busy:
+        await asyncio.sleep(0)
+    assert "fresh" in broker.tables.groups
+    assert len(broker.held) == 0
 
 
 async def test_a_client_that_leaves_takes_its_held_pulls_with_it(broker: Broker) -> None:

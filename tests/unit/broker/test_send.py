@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.creation import creating
 from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
 from cometmq.broker.sending.group_commit import GroupCommit
@@ -17,6 +18,7 @@ from cometmq.broker.sending.handler import SendHandler
 from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.throughput import Throughput
+from cometmq.model.errors import StoreError
 from cometmq.protocol.batch import encode_batch
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
@@ -66,6 +68,7 @@ class World:
             broker_ip="10.0.0.1", cluster="c", region=REGION, trace_on=True, body_bytes_max=5000
         )
         tables.topic("T", queues=4)
+        self.tables = tables
         self.intake = SendValidation(
             self.rules,
             tables.topics,
@@ -102,7 +105,8 @@ class World:
             RequestCode.SEND_MESSAGE_V2,
             RequestCode.SEND_BATCH_MESSAGE,
         )
-        return Wired(dict.fromkeys(map(int, codes), self.send.handle), peer=peer)
+        handler = creating(self.send.handle, self.send.failed)
+        return Wired(dict.fromkeys(map(int, codes), handler), peer=peer)
 
     def ask(
         self,
@@ -547,3 +551,29 @@ async def test_a_producer_that_left_before_the_sync_leaves_nothing_behind(make: 
     assert world.flow.waiting == 0
     assert len(world.stored()) == 1
     assert world.producer.transport.writes == []
+
+
+async def test_a_send_whose_topic_cannot_be_created_is_refused_as_others_are(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make()
+
+    async def refuse(_: object) -> None:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(world.tables.topics, "create_all", refuse)
+    world.ask(b="Fresh")
+    answer = await world.answer()
+    assert (answer.code, answer.remark) == (14, "the disk is full")
+    assert answer.fields == TRACE
+    assert world.stats.put_failures == 1
+
+
+async def test_sends_behind_the_first_one_of_a_topic_keep_their_order(make: Make) -> None:
+    """The first waits until its topic is on disk; no other of its connection overtakes it."""
+    world = make()
+    for number in range(5):
+        world.ask(b"%d" % number, opaque=number, b="Fresh", e="0")
+    answers = await world.answers(5)
+    assert [answer.opaque for answer in answers] == [0, 1, 2, 3, 4]
+    assert [answer.fields["queueOffset"] for answer in answers] == ["0", "1", "2", "3", "4"]

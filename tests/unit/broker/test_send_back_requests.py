@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.creation import creating
 from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.sending.send_back import SendBackHandler
 from cometmq.broker.stats.counters import BrokerStats
-from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.message import StoredMessage
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
@@ -43,10 +43,11 @@ class Broker:
             queue_chance=lambda queues: queues - 1,
         )
         self.version = 479
+        handle = creating(back.send_back)
 
         def send_back(request: Request) -> Any:
             request.connection.version = self.version
-            return back.send_back(request)
+            return handle(request)
 
         self.client = link({RequestCode.CONSUMER_SEND_MSG_BACK: send_back})[1]
         self.failed = self.put(KEYS="k")
@@ -75,7 +76,7 @@ class Broker:
         return decode_record(found.slices[0]) if found.slices else None
 
     def group(self, **changes: Any) -> None:
-        self.tables.groups.put([SubscriptionGroupConfig(group_name="g", **changes)])
+        self.tables.group("g", **changes)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import tarfile
@@ -10,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.creation import with_creation
 from cometmq.broker.topics.table import TopicTable
-from cometmq.model.errors import InvalidNameError, StoreError
+from cometmq.model.errors import InvalidNameError, ResponseError, StoreError
 from cometmq.model.topic import Perm, TopicConfig
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
+from unit.broker.conftest import nothing_else
 
 STORES = Path(__file__).parents[2] / "vectors" / "stores"
 
@@ -37,21 +40,26 @@ class World:
         file = JsonFile(self.path, SystemFiles())
         self.table = TopicTable(lambda: self.settings, file, clock=self.clock)
         self.table.load()
-        self.table.on_change = self.count
+        self.table.notify(self.count)
         return self.table
 
     def count(self) -> None:
         self.changes += 1
 
-    def send_to(self, name: str, queues: int = 4, **options: object) -> TopicConfig | None:
+    async def send_to(self, name: str, queues: int = 4, **options: object) -> TopicConfig | None:
         facts: dict[str, object] = {"template": "TBW102", "unit_mode": False} | options
-        return self.table.create_on_send(
-            name,
-            str(facts["template"]),
-            queues,
-            unit_mode=bool(facts["unit_mode"]),
-            producer="10.0.0.9:1",
+        return await with_creation(
+            lambda: self.table.require_for_send(
+                name,
+                str(facts["template"]),
+                queues,
+                unit_mode=bool(facts["unit_mode"]),
+                producer="10.0.0.9:1",
+            )
         )
+
+    async def internal(self, name: str, queues: int) -> TopicConfig:
+        return await with_creation(lambda: self.table.require_internal(name, queues))
 
     def on_disk(self) -> dict[str, dict[str, object]]:
         table: dict[str, dict[str, object]] = json.loads(self.path.read_text())["topicConfigTable"]
@@ -103,9 +111,9 @@ def test_settings_shape_the_brokers_own_topics(tmp_path: Path) -> None:
     assert {"TBW102", "traces", "RMQ_SYS_TRACE_TOPIC"} <= set(table.system_names())
 
 
-def test_file_wins_over_the_brokers_own_settings_of_a_topic(world: World) -> None:
+async def test_file_wins_over_the_brokers_own_settings_of_a_topic(world: World) -> None:
     changed = TopicConfig(topic_name="TBW102", read_queue_nums=3, write_queue_nums=3, perm=7)
-    world.table.put([changed])
+    await world.table.put([changed])
     assert world.open().get("TBW102") == changed
 
 
@@ -120,113 +128,133 @@ def test_reserved_names_are_system_topics_even_before_they_exist(world: World, n
 
 
 @pytest.mark.parametrize(("asked", "given"), [(1, 1), (8, 8), (9, 8), (0, 0), (-3, 0)])
-def test_queues_of_a_created_topic_are_bounded_by_the_template(
+async def test_queues_of_a_created_topic_are_bounded_by_the_template(
     world: World, asked: int, given: int
 ) -> None:
-    config = world.send_to("T", asked)
+    config = await world.send_to("T", asked)
     assert config is not None
     assert (config.read_queue_nums, config.write_queue_nums) == (given, given)
     assert config.perm == Perm.READ | Perm.WRITE
 
 
-def test_created_topic_is_on_disk_announced_and_counted(world: World) -> None:
+async def test_created_topic_is_on_disk_announced_and_counted(world: World) -> None:
     before = world.table.version
     world.clock.advance(10)
-    world.send_to("T", 2)
+    await world.send_to("T", 2)
     assert world.on_disk()["T"]["readQueueNums"] == 2
     assert world.changes == 1
     assert world.table.version.counter == before.counter + 1
     assert world.table.version.timestamp == world.clock.now_ms()
 
 
-def test_existing_topic_is_returned_as_it_is(world: World) -> None:
-    first = world.send_to("T", 2)
-    assert world.send_to("T", 7) is first
+async def test_existing_topic_is_returned_as_it_is(world: World) -> None:
+    first = await world.send_to("T", 2)
+    assert await world.send_to("T", 7) is first
     assert world.changes == 1
 
 
-def test_template_without_the_inherit_bit_creates_nothing(world: World) -> None:
-    assert world.send_to("T", template="BenchmarkTest") is None
-    assert world.send_to("T", template="nowhere") is None
+async def test_template_without_the_inherit_bit_creates_nothing(world: World) -> None:
+    assert await world.send_to("T", template="BenchmarkTest") is None
+    assert await world.send_to("T", template="nowhere") is None
     assert "T" not in world.table
 
 
-def test_cluster_topic_can_be_the_template(world: World) -> None:
-    config = world.send_to("T", 100, template="DefaultCluster")
+async def test_cluster_topic_can_be_the_template(world: World) -> None:
+    config = await world.send_to("T", 100, template="DefaultCluster")
     assert config is not None
     assert config.write_queue_nums == 16
 
 
-def test_creation_can_be_switched_off_and_on_while_the_template_stays(world: World) -> None:
+async def test_creation_can_be_switched_off_and_on_while_the_template_stays(world: World) -> None:
     world.settings = dataclasses.replace(world.settings, auto_create_topic_enable=False)
-    assert world.send_to("T") is None
+    assert await world.send_to("T") is None
     template = world.table.get("TBW102")
     assert template is not None
     assert template.perm == 7
     world.settings = dataclasses.replace(world.settings, auto_create_topic_enable=True)
-    assert world.send_to("T") is not None
+    assert await world.send_to("T") is not None
 
 
 @pytest.mark.parametrize("name", ["", " ", "../x", "a/b", "a.b", "ü", "x" * 128, "a\0"])
-def test_illegal_name_creates_nothing(world: World, name: str) -> None:
+async def test_illegal_name_creates_nothing(world: World, name: str) -> None:
     with pytest.raises(InvalidNameError):
-        world.send_to(name)
+        await world.send_to(name)
     assert world.changes == 0
 
 
 @pytest.mark.parametrize(("name", "flag"), [("T", 1), ("%RETRY%g", 2)])
-def test_unit_mode_marks_the_topic(world: World, name: str, flag: int) -> None:
-    config = world.send_to(name, unit_mode=True)
+async def test_unit_mode_marks_the_topic(world: World, name: str, flag: int) -> None:
+    config = await world.send_to(name, unit_mode=True)
     assert config is not None
     assert config.topic_sys_flag == flag
 
 
-def test_internal_topic_may_have_a_long_name_but_no_illegal_one(world: World) -> None:
+async def test_internal_topic_may_have_a_long_name_but_no_illegal_one(world: World) -> None:
     long = "%RETRY%" + "g" * 200
-    assert world.table.create_internal(long, 1).perm == 6
-    assert world.table.create_internal(long, 9).read_queue_nums == 1
+    assert (await world.internal(long, 1)).perm == 6
+    assert (await world.internal(long, 9)).read_queue_nums == 1
     for name in ("%RETRY%../x", "%DLQ%" + "g" * 255, ""):
         with pytest.raises(InvalidNameError):
-            world.table.create_internal(name, 1)
+            await world.internal(name, 1)
 
 
 # --- change and deletion ----------------------------------------------------------------------
 
 
-def test_several_topics_are_put_at_once_with_one_change(world: World) -> None:
+async def test_several_topics_are_put_at_once_with_one_change(world: World) -> None:
     configs = [TopicConfig(topic_name=name) for name in ("A", "B")]
-    assert world.table.put(configs)
-    assert not world.table.put(configs)
+    assert await world.table.put(configs)
+    assert not await world.table.put(configs)
     assert world.changes == 1
 
 
-def test_deleted_topic_is_gone_for_good(world: World) -> None:
-    world.send_to("T")
-    assert world.table.delete("T")
-    assert not world.table.delete("T")
+async def test_deleted_topic_is_gone_for_good(world: World) -> None:
+    await world.send_to("T")
+    assert await world.table.delete("T", nothing_else)
+    assert not await world.table.delete("T", nothing_else)
     assert "T" not in world.open()
 
 
-def test_ordered_topics_are_marked_once(world: World) -> None:
-    world.send_to("T")
-    world.table.order(["T", "unknown"])
-    world.table.order(["T"])
+async def test_a_topic_is_not_created_again_before_it_is_forgotten(world: World) -> None:
+    """Its old offsets are beyond the new messages until they are off the disk."""
+    await world.send_to("T")
+    forgetting, go_on = asyncio.Event(), asyncio.Event()
+
+    async def forget(_: str) -> None:
+        forgetting.set()
+        await go_on.wait()
+
+    deletion = asyncio.ensure_future(world.table.delete("T", forget))
+    await forgetting.wait()
+    creation = asyncio.ensure_future(world.send_to("T"))
+    change = asyncio.ensure_future(world.table.put([TopicConfig(topic_name="T")]))
+    await world.send_to("U")
+    assert "T" not in world.table
+    go_on.set()
+    await asyncio.gather(deletion, creation, change)
+    assert "T" in world.open()
+
+
+async def test_ordered_topics_are_marked_once(world: World) -> None:
+    await world.send_to("T")
+    await world.table.order(["T", "unknown"])
+    await world.table.order(["T"])
     assert world.table.all()["T"].order
     assert world.changes == 2
 
 
-def test_touching_counts_the_version_up_and_changes_no_topic(world: World) -> None:
+async def test_touching_counts_the_version_up_and_changes_no_topic(world: World) -> None:
     before, version = dict(world.table.all()), world.table.version
-    world.table.touch()
+    await world.table.touch()
     assert dict(world.table.all()) == before
     assert world.table.version.counter == version.counter + 1
 
 
-def test_change_that_cannot_be_written_is_not_made(world: World) -> None:
+async def test_change_that_cannot_be_written_is_not_made(world: World) -> None:
     version = world.table.version
     world.path.with_name("topics.json.tmp").mkdir()
-    with pytest.raises(StoreError, match=r"topics\.json"):
-        world.send_to("T")
+    with pytest.raises(ResponseError, match=r"topics\.json"):
+        await world.send_to("T")
     assert "T" not in world.table
     assert world.table.version == version
     assert world.changes == 0
@@ -235,17 +263,19 @@ def test_change_that_cannot_be_written_is_not_made(world: World) -> None:
 # --- the file ---------------------------------------------------------------------------------
 
 
-def test_table_is_the_same_after_a_restart(world: World) -> None:
-    world.table.put([TopicConfig(topic_name="T", order=True, attributes={"message.type": "FIFO"})])
+async def test_table_is_the_same_after_a_restart(world: World) -> None:
+    await world.table.put(
+        [TopicConfig(topic_name="T", order=True, attributes={"message.type": "FIFO"})]
+    )
     before, version = dict(world.table.all()), world.table.version
     again = world.open()
     assert dict(again.all()) == before
     assert again.version == version
 
 
-def test_broken_file_is_read_from_its_backup(world: World) -> None:
-    world.send_to("T")
-    world.send_to("U")
+async def test_broken_file_is_read_from_its_backup(world: World) -> None:
+    await world.send_to("T")
+    await world.send_to("U")
     world.path.write_text('{"topicConfigTable":{"T":')
     assert "T" in world.open()
 
@@ -271,3 +301,11 @@ def test_file_of_a_real_broker_is_read(tmp_path: Path, version: str) -> None:
         config = table.all()[name]
         assert (config.read_queue_nums, config.perm) == (row["readQueueNums"], row["perm"])
     assert table.version.counter >= written["dataVersion"]["counter"]
+
+
+async def test_a_topic_that_is_still_being_written_can_be_deleted(world: World) -> None:
+    _, was_there = await asyncio.gather(
+        world.table.put([TopicConfig(topic_name="T")]), world.table.delete("T", nothing_else)
+    )
+    assert was_there
+    assert "T" not in world.open()

@@ -430,7 +430,7 @@ def half_dispatched(
     files.kind, files.refusals = kind, 10**6
     assert put_batch(store, batch(*items[40:])).queue_offset == 40
     for _ in range(2):
-        with pytest.raises(StoreUnavailableError, match=r"queues and index .*: .*space"):
+        with pytest.raises(StoreUnavailableError, match=r"disk full: .*space"):
             put(store)
     store.clean()
     for key in KEYS[:40]:

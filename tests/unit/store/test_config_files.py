@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cometmq.model.errors import StoreError
 from cometmq.model.topic import TopicConfig
-from cometmq.store.config_files import JsonFile, pretty
+from cometmq.store.config_files import JsonFile, entry_text
 from cometmq.system.files import SystemFiles
 
 VALUES = st.recursive(
@@ -114,10 +114,10 @@ def test_number_keys_without_quotes_are_read(file: JsonFile) -> None:
 
 
 def test_text_looks_as_rocketmq_writes_it() -> None:
-    text = pretty({"b": {"y": 1, "x": None}, "a": [], "c": {}, "d": ["p", "q"]})
-    assert text == b'{\n\t"a":[],\n\t"b":{\n\t\t"y":1\n\t},\n\t"c":{},\n\t"d":["p","q"]\n}'
+    text = entry_text({"b": {"y": 1, "x": None}, "a": [], "c": {}, "d": ["p", "q"]}, depth=0)
+    assert text == '{\n\t"a":[],\n\t"b":{\n\t\t"y":1\n\t},\n\t"c":{},\n\t"d":["p","q"]\n}'
 
 
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=4))
 def test_whatever_is_written_is_the_same_json(content: dict[str, Any]) -> None:
-    assert without_none(json.loads(pretty(content))) == without_none(content)
+    assert without_none(json.loads(entry_text(content, depth=0))) == without_none(content)

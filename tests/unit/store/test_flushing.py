@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cometmq.store import MessageStore, StoreUnavailableError
-from cometmq.store.checkpoint import Checkpoint
+from cometmq.store.checkpoint import Checkpoint, Position
 from cometmq.system.clock import ManualClock
 from support.faulty_files import FaultyFiles
 from support.stores import TOPIC, bodies, put
@@ -75,16 +76,42 @@ def test_flushing_in_one_thread_while_another_appends_keeps_every_message(
 def test_the_checkpoint_only_says_what_is_on_the_disk(
     store: MessageStore, clock: ManualClock, tmp_path: Path
 ) -> None:
-    put(store)
+    first = put(store, properties={"KEYS": "a"})
     first_ms = clock.now_ms()
     store.flush()
     store.write_checkpoint()
     assert checkpoint_of(tmp_path) == Checkpoint(physic_ms=first_ms)
     clock.advance(5000)
-    put(store)
+    second = put(store, properties={"KEYS": "b"})
     store.flush_queues()
     store.write_checkpoint()
-    assert checkpoint_of(tmp_path) == Checkpoint(physic_ms=first_ms, logics_ms=first_ms + 5000)
+    (index_file,) = (tmp_path / "index").iterdir()
+    position = Position(
+        log_offset=first.size_bytes,
+        queues_offset=first.size_bytes,  # units without records on disk are worth nothing
+        index_name=int(index_file.name),
+        index_entries=3,
+        index_offset=second.log_offset,
+    )
+    assert checkpoint_of(tmp_path) == Checkpoint(first_ms, first_ms + 5000, position=position)
+    store.flush()
+    store.write_checkpoint()
+    end = store.written_to
+    position = replace(position, log_offset=end, queues_offset=end)
+    assert checkpoint_of(tmp_path).position == position
+
+
+def test_a_checkpoint_that_rocketmq_has_changed_names_no_offsets() -> None:
+    ours = Checkpoint(1, 2, 3, position=Position(log_offset=7))
+    assert Checkpoint.decode(ours.encode()) == ours
+    for number in (0, 8, 16):
+        data = bytearray(ours.encode())
+        data[number + 7] ^= 4
+        assert Checkpoint.decode(bytes(data)).position is None
+    for number in range(512, 512 + 84):
+        data = bytearray(ours.encode())
+        data[number] ^= 1
+        assert Checkpoint.decode(bytes(data)).position is None
 
 
 def test_the_checkpoint_says_when_a_full_index_file_is_on_the_disk(

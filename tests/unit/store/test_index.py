@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from cometmq.store import StoreCorruptError
-from cometmq.store.index import Index
+from cometmq.store.index import Index, IndexFile
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
+from support.faulty_files import FaultyFiles
 
 SLOTS, ENTRIES = 4, 6
 FILE_BYTES = 40 + SLOTS * 4 + ENTRIES * 20
@@ -20,6 +21,16 @@ NOW_MS = 1_700_000_000_000
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(NOW_MS)
+
+
+def chain(file: IndexFile, hashed: int) -> list[tuple[int, int]]:
+    """All entries of a hash, newest first, found two at a time."""
+    found, number = [], file.newest_of(hashed)
+    while number:
+        matches, number = file.follow(hashed, number, 2)
+        assert len(matches) <= 2
+        found += matches
+    return found
 
 
 def index_in(folder: Path, clock: ManualClock) -> Index:
@@ -86,8 +97,8 @@ def test_files_that_are_there_are_gone_on_with(tmp_path: Path, clock: ManualCloc
     first.close()
     again = index_in(tmp_path, clock)
     put(again, (3, 7, NOW_MS))
-    assert [place for place, _ in again.newest.chain(3)] == [7, 6, 5]
-    assert [place for place, _ in again.items[0].chain(3)] == [4, 3, 2, 1, 0]
+    assert [place for place, _ in chain(again.newest, 3)] == [7, 6, 5]
+    assert [place for place, _ in chain(again.items[0], 3)] == [4, 3, 2, 1, 0]
 
 
 def test_a_chain_that_leads_in_circles_ends(tmp_path: Path, clock: ManualClock) -> None:
@@ -98,7 +109,7 @@ def test_a_chain_that_leads_in_circles_ends(tmp_path: Path, clock: ManualClock) 
     data = bytearray(path.read_bytes())
     struct.pack_into(">i", data, 40 + SLOTS * 4 + 20 + 16, 2)
     path.write_bytes(data)
-    assert [place for place, _ in index_in(tmp_path, clock).newest.chain(1)] == [20, 10]
+    assert [place for place, _ in chain(index_in(tmp_path, clock).newest, 1)] == [20, 10]
 
 
 @pytest.mark.parametrize("slot", [-1, 3, 2**31 - 1])
@@ -112,7 +123,7 @@ def test_a_slot_that_leads_nowhere_finds_nothing(
     data = bytearray(path.read_bytes())
     struct.pack_into(">i", data, 40 + 4, slot)
     path.write_bytes(data)
-    assert list(index_in(tmp_path, clock).newest.chain(1)) == []
+    assert chain(index_in(tmp_path, clock).newest, 1) == []
 
 
 def test_old_and_new_files_can_be_dropped_but_the_newest_stays(
@@ -157,7 +168,7 @@ def test_a_file_whose_first_header_was_never_written_is_found_in_by_time(
     index = index_in(tmp_path, clock)
     index.count_unregistered()
     put(index, (9, 100, NOW_MS), (9, 200, NOW_MS + 3000))
-    assert list(index.newest.chain(9)) == [
+    assert chain(index.newest, 9) == [
         (200, NOW_MS + 3000),
         (100, NOW_MS),
         (100, NOW_MS),
@@ -174,10 +185,10 @@ def test_a_header_that_counts_more_entries_than_there_are_leads_nowhere(
     struct.pack_into(">i4i", data, 36, 2**31 - 1, *[2**31 - 2] * 4)
     path.write_bytes(data)
     index = index_in(tmp_path, clock)
-    assert list(index.newest.chain(9)) == []
+    assert chain(index.newest, 9) == []
     assert index.newest.is_full()
     put(index, (9, 200, NOW_MS + 1))
-    assert list(index.newest.chain(9)) == [(200, NOW_MS + 1)]
+    assert chain(index.newest, 9) == [(200, NOW_MS + 1)]
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -191,5 +202,53 @@ def test_a_file_that_never_got_its_size_is_none(
         SystemFiles(), tmp_path / "index", SLOTS, ENTRIES, clock.now_ms, read_only=read_only
     )
     index.load()
-    assert list(index.newest.chain(9)) == [(100, NOW_MS)]
+    assert chain(index.newest, 9) == [(100, NOW_MS)]
     assert empty.exists() == read_only
+
+
+def test_an_index_goes_back_to_what_a_checkpoint_names(tmp_path: Path, clock: ManualClock) -> None:
+    """Of what followed, any sector may be on disk: entries, slots and the header are made again."""
+    index = index_in(tmp_path, clock)
+    put(index, (1, 10, NOW_MS), (5, 20, NOW_MS), (1, 30, NOW_MS + 5000))
+    name, entries, offset = int(index.newest.path.name), index.newest.next_entry, 30
+    put(index, (1, 40, NOW_MS), (2, 50, NOW_MS))
+    put(index, (3, 60, NOW_MS), (3, 70, NOW_MS))  # the second begins a new file
+    assert len(index.items) == 2
+    assert index.go_back_to(name, entries, offset)
+    (file,) = index.items
+    assert (file.next_entry, file.end_log, file.slots_used) == (4, 30, 1)
+    assert [log_offset for log_offset, _ in chain(file, 1)] == [30, 10]
+    assert [log_offset for log_offset, _ in chain(file, 5)] == [20]
+    assert chain(file, 2) == chain(file, 3) == []
+    put(index, (2, 50, NOW_MS))
+    again = index_in(tmp_path, clock)
+    assert [log_offset for log_offset, _ in chain(again.newest, 2)] == [50]
+    assert [log_offset for log_offset, _ in chain(again.newest, 1)] == [30, 10]
+
+
+def test_an_index_without_the_named_file_is_left_as_it_is(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    index = index_in(tmp_path, clock)
+    put(index, (1, 10, NOW_MS))
+    assert not index.go_back_to(int(index.newest.path.name) + 1, 1, 0)
+    assert [log_offset for log_offset, _ in chain(index.newest, 1)] == [10]
+    assert index.go_back_to(0, 0, 0), "no file at all was on disk"
+    assert index.items == []
+
+
+def test_more_keys_than_expected_get_their_space_from_the_disk(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """Every entry has space before it is written: a full disk is an error, never a signal."""
+    files = FaultyFiles()
+    index = Index(files, tmp_path / "index", 4, 200_000, clock.now_ms)
+    put(index, (1, 10, NOW_MS))
+    files.room_bytes = 0
+    space = index.newest.ready - index.newest.next_entry
+    assert 0 < space < 200_000 - 1
+    with pytest.raises(OSError, match="No space left"):
+        put(index, *((1, 20, NOW_MS) for _ in range(space + 1)))
+    files.room_bytes = None
+    put(index, (1, 30, NOW_MS))
+    assert chain(index.newest, 1)[0] == (30, NOW_MS)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from cometmq.protocol.record import decode_record
-from cometmq.store import MessageStore
+from cometmq.store import MessageStore, lookup
 from cometmq.system.clock import ManualClock
 from support.stores import TOPIC, put
 
@@ -129,3 +129,30 @@ def test_nothing_is_found_where_there_is_no_index(
     store = open_store(index_enabled=False)
     keyed(store, clock, 0, "k")
     assert places(store, "k") == []
+
+
+def test_a_search_works_in_steps_and_finds_the_same(
+    store: MessageStore, clock: ManualClock
+) -> None:
+    for number in range(300):
+        keyed(store, clock, number, "k")
+    search = store.search(TOPIC, "k", 64, 0, BASE_MS + 10)
+    steps = 1
+    while not search.advance(7):
+        steps += 1
+    assert steps > 5
+    found = search.result().records
+    assert [bytes(record) for record in found] == [
+        bytes(record) for record in store.query(TOPIC, "k", 64, 0, BASE_MS + 10).records
+    ]
+    assert len(found) == 11
+
+
+def test_a_search_ends_after_a_number_of_entries(
+    store: MessageStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup, "ENTRIES_MAX", 20)
+    for number in range(60):
+        keyed(store, clock, number, "k")
+    assert store.query(TOPIC, "k", 64, BASE_MS, BASE_MS + 10).records == []
+    assert len(store.query(TOPIC, "k", 64, BASE_MS, BASE_MS + 100).records) == 20

@@ -159,6 +159,17 @@ class Even:
         return int(decode_properties(properties)["n"]) % 2 == 0
 
 
+def test_no_count_that_a_client_asks_for_makes_a_search_longer(
+    open_store: Callable[..., MessageStore],
+) -> None:
+    store = open_store(consume_queue_file_bytes=400_000, commit_log_file_bytes=1 << 21)
+    fill(store, 10_000)
+    matcher = TagMatcher(frozenset([java_hash("nothing has it")]))
+    result = store.get(TOPIC, 0, 0, 2**31 - 1, matcher)
+    assert result.status is GetStatus.NO_MATCHED_MESSAGE
+    assert result.next_begin_offset == 8192
+
+
 def test_a_matcher_of_properties_sees_every_record(store: MessageStore) -> None:
     for number in range(7):
         put(store, b"%d" % number, properties={"n": str(number)})

@@ -17,6 +17,7 @@ from cometmq.store import (
     MessageStore,
     StoreCorruptError,
     StoreLockedError,
+    recovery,
 )
 from cometmq.system.clock import ManualClock
 from support.stores import LOG_FILE_BYTES, TOPIC, bodies, files_of, put
@@ -139,14 +140,58 @@ def test_queues_that_are_ahead_of_the_log_are_cut(open_store: Open, tmp_path: Pa
     assert bodies(again)[-1] == b"next"
 
 
-def test_a_store_without_any_log_forgets_its_queues(open_store: Open, tmp_path: Path) -> None:
+@pytest.mark.parametrize("missing", ["checkpoint", "nothing"])
+def test_a_store_without_any_log_forgets_its_queues(
+    missing: str, open_store: Open, tmp_path: Path
+) -> None:
     store = open_store()
     fill(store, 20)
+    end = store.written_to
     store.close()
     shutil.rmtree(tmp_path / "commitlog")
-    again = open_store()
+    if missing == "checkpoint":
+        (tmp_path / "checkpoint").unlink()
+    else:  # the log may be on a disk that is not mounted
+        with pytest.raises(StoreCorruptError, match=f"no file, expected a log up to offset {end}"):
+            open_store()
+    again = open_store(cut_damaged_log=missing != "checkpoint")
     assert again.bounds(TOPIC, 0) == (0, 0)
     assert put(again).queue_offset == 0
+
+
+def test_a_queue_that_lost_a_file_gets_its_units_from_the_whole_log(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """The log is walked from the other queue's newest unit on; that is not enough for this one."""
+    store = open_store()
+    made = fill(store, 70)
+    for _ in range(5):
+        put(store, queue_id=1)
+    made += fill(store, 10)
+    store.abandon()
+    newest = max((tmp_path / "consumequeue" / TOPIC / "0").iterdir())
+    newest.unlink()
+    again = open_store()
+    assert bodies(again) == made
+    assert len(bodies(again, queue_id=1)) == 5
+
+
+def test_topics_that_the_log_brings_back_are_known(open_store: Open) -> None:
+    """A topic that was deleted just before a crash gets queues for its last records."""
+    store = open_store()
+    fill(store, 5)
+    store.flush()
+    store.flush_queues()
+    store.write_checkpoint()
+    put(store, topic="deleted")
+    put(store, topic="deleted")
+    store.delete_topic("deleted")
+    store.abandon()
+    again = open_store()
+    assert again.topics_from_log == {"deleted"}
+    again.delete_topic("deleted")
+    again.close()
+    assert open_store().topics_from_log == frozenset()
 
 
 @pytest.mark.parametrize("left_over", [b"\xff" * 300, b"\0\0\0\x7b\xda\xa3\x20\xa7" + b"?" * 90])
@@ -243,6 +288,7 @@ def test_left_overs_of_an_earlier_cut_are_no_damage(
     stale = log_file(tmp_path).read_bytes()
     for name in ("commitlog", "consumequeue", "index"):
         shutil.rmtree(tmp_path / name)
+    (tmp_path / "checkpoint").unlink()
     clock.advance(60_000)
     young = open_store()
     made = fill(young, 10, size=77)
@@ -254,10 +300,11 @@ def test_left_overs_of_an_earlier_cut_are_no_damage(
     assert not any(log_file(tmp_path).read_bytes()[end:])
 
 
-def test_only_what_may_not_be_on_the_disk_is_walked_after_a_crash(
-    open_store: Open, tmp_path: Path, clock: ManualClock
+def test_only_the_end_of_the_log_is_walked_after_a_crash(
+    open_store: Open, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Damage in a file that the checkpoint vouches for is not met at the start."""
+    """Damage far before what the checkpoint names is not met: a start must not read all."""
+    monkeypatch.setattr(recovery, "_WALKED_BYTES", 10_000)
     store = open_store()
     made = fill(store, 250)
     clock.advance(60_000)

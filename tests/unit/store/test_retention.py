@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store import GetStatus, MessageStore, StoreUnavailableError
+from cometmq.store import (
+    GetStatus,
+    MessageStore,
+    SegmentNotReadyError,
+    StoreUnavailableError,
+)
+from cometmq.store.paths import segment_name
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import DiskUsage
 from support.faulty_files import FaultyFiles
-from support.stores import LOG_FILE_BYTES, TOPIC, bodies, put
+from support.stores import LOG_FILE_BYTES, TOPIC, bodies, put, small_settings
 
 Open = Callable[..., MessageStore]
 HOUR_MS = 3_600_000
@@ -177,3 +183,46 @@ def test_topics_that_nobody_keeps_are_deleted(
     again = open_store()
     assert sorted(again.queue_keys()) == [("a", 0), ("b", 0)]
     assert bodies(again, "a") == [b"body"]
+
+
+def test_cleaning_is_done_in_short_steps(open_store: Open) -> None:
+    store = open_store(files=disk_at(80))
+    for queue_id in range(120):
+        put(store, b"x" * 1000, queue_id=queue_id)
+    store.flush()
+    steps = list(store.clean_in_steps(2**45))
+    assert len(steps) == 3
+    assert sum(steps) == store.min_log_offset // LOG_FILE_BYTES
+    assert store.bounds(TOPIC, 0) == (1, 1)
+    assert list(store.clean_in_steps(2**45)) == [0]
+
+
+def test_files_that_have_had_their_time_are_deleted_in_a_thread(tmp_path: Path) -> None:
+    files = disk_at(80)
+    store = MessageStore(small_settings(tmp_path), clock=ManualClock(), files=files, threaded=True)
+    store.open()
+    store.wait_for_segment()
+    while store.written_to < 3 * LOG_FILE_BYTES:
+        try:
+            put(store, b"x" * 1000)
+        except SegmentNotReadyError:
+            store.wait_for_segment()
+    store.flush()
+    assert store.clean(2**45) == 3
+    put(store, topic="gone")
+    assert store.delete_topic("gone")
+    assert put(store, topic="gone").queue_offset == 0
+    store.close()
+    assert min((tmp_path / "commitlog").iterdir()).name == segment_name(3 * LOG_FILE_BYTES)
+    assert list((tmp_path / "deleted").iterdir()) == []
+    assert [path.name for path in (tmp_path / "consumequeue" / "gone").iterdir()] == ["0"]
+
+
+def test_a_deletion_that_a_crash_interrupted_is_finished_at_the_next_start(
+    open_store: Open, tmp_path: Path
+) -> None:
+    left = tmp_path / "deleted" / "1-1" / "0"
+    left.mkdir(parents=True)
+    (left / segment_name(0)).write_bytes(b"x")
+    open_store()
+    assert list((tmp_path / "deleted").iterdir()) == []

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from cometmq.model.errors import InvalidNameError
-from cometmq.store import SegmentCreateError, StoreUnavailableError
+from cometmq.store import SegmentCreateError, SegmentNotReadyError, StoreUnavailableError
 from cometmq.store.config import StoreSettings
 from cometmq.store.paths import StorePaths, directory_name, index_name, segment_name
-from cometmq.store.preparation import Preparation
+from cometmq.store.segment_allocator import SegmentAllocator
 from cometmq.store.segments import Segment, Segments
 from cometmq.system.files import SystemFiles
 from support.faulty_files import FaultyFiles
@@ -91,47 +91,84 @@ class Gate(Segments):
         return super().make(base_offset, reserve=reserve)
 
 
-def test_the_next_segment_is_made_by_another_thread_before_it_is_asked_for(tmp_path: Path) -> None:
-    gate = Gate(tmp_path)
-    preparation = Preparation(gate, 60_000)
-    preparation.want_segment(100)
-    assert gate.begun.wait(60)
-    gate.allowed.set()
-    assert preparation.take(100).base_offset == 100
-    assert gate.made_by == ["store-preparation"]
-    preparation.stop()
+def allocator_of(gate: Gate, *, wait_ms: int = 60_000) -> SegmentAllocator:
+    return SegmentAllocator(gate, ahead=True, wait_ms=wait_ms)
 
 
-def test_a_segment_that_takes_too_long_is_not_waited_for(tmp_path: Path) -> None:
+def test_the_next_segment_is_made_by_another_thread_before_it_is_needed(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
-    preparation = Preparation(gate, 10)
-    preparation.want_segment(100)
+    allocator = allocator_of(gate)
+    allocator.want(100)
     assert gate.begun.wait(60)
-    with pytest.raises(TimeoutError, match=r"not ready after 0\.01 s"):
-        preparation.take(100)
     gate.allowed.set()
-    preparation.stop()
+    allocator.wait()
+    assert allocator.take(100).base_offset == 100
+    assert gate.made_by == ["segment-allocator"]
+    allocator.stop()
+
+
+def test_no_append_waits_for_a_segment(tmp_path: Path) -> None:
+    gate = Gate(tmp_path)
+    allocator = allocator_of(gate)
+    for _ in range(2):
+        with pytest.raises(SegmentNotReadyError, match="commit-log file 100 is being allocated"):
+            allocator.take(100)
+    gate.allowed.set()
+    allocator.wait()
+    assert allocator.take(100).base_offset == 100
+    assert len(gate.made_by) == 1
+    allocator.stop()
+
+
+def test_waiting_for_a_segment_has_a_limit(tmp_path: Path) -> None:
+    gate = Gate(tmp_path)
+    allocator = allocator_of(gate, wait_ms=10)
+    allocator.want(100)
+    assert gate.begun.wait(60)
+    with pytest.raises(SegmentNotReadyError, match=r"not allocated after 0\.01 s"):
+        allocator.wait()
+    gate.allowed.set()
+    allocator.stop()
 
 
 def test_a_segment_that_was_never_used_is_deleted_at_the_end(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
-    preparation = Preparation(gate, 60_000)
-    preparation.want_segment(100)
+    allocator = allocator_of(gate)
+    allocator.want(100)
     assert gate.begun.wait(60)
     gate.allowed.set()
-    preparation.stop()
+    allocator.stop()
     assert list((tmp_path / "s").iterdir()) == []
 
 
-def test_a_segment_for_another_place_is_thrown_away(tmp_path: Path) -> None:
+def test_a_segment_at_another_offset_is_thrown_away(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     gate.allowed.set()
-    preparation = Preparation(gate, 60_000)
-    preparation.want_segment(100)
-    assert gate.begun.wait(60)
-    assert preparation.take(300).base_offset == 300
-    preparation.stop()
+    allocator = allocator_of(gate)
+    allocator.want(100)
+    allocator.wait()
+    with pytest.raises(SegmentNotReadyError):
+        allocator.take(300)
+    allocator.wait()
+    assert allocator.take(300).base_offset == 300
+    allocator.stop()
     assert [path.name for path in (tmp_path / "s").iterdir()] == [segment_name(300)]
+
+
+def test_a_full_disk_is_told_to_the_append_that_needs_the_segment(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    files.room_bytes = 0
+    segments = Segments(files, tmp_path / "s", SIZE)
+    allocator = SegmentAllocator(segments, ahead=True, wait_ms=60_000)
+    allocator.want(0)
+    with pytest.raises(OSError, match="No space"):
+        allocator.wait()
+    files.room_bytes = None
+    with pytest.raises(SegmentNotReadyError):
+        allocator.take(0)
+    allocator.wait()
+    assert allocator.take(0).base_offset == 0
+    allocator.stop()
 
 
 def test_a_log_file_that_cannot_be_made_refuses_the_message_only(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -333,3 +334,21 @@ def test_content_that_nobody_can_read_is_named(
             (tmp_path / name).write_bytes(data)
     with pytest.raises(ValueError, match=str(tmp_path / "x")):
         load_with_backup(files, tmp_path / "x", _number)
+
+
+def test_what_is_on_the_disk_only_is_told_and_brought_in() -> None:
+    """Not below pytest's folder, which may be in memory as a whole."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        path = Path(folder) / "file"
+        path.write_bytes(bytes(range(256)) * 4096)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        mapped = SystemFiles().open_mapped(path, 1 << 20, keep_open=False)
+        assert not mapped.is_resident(0, 1 << 20)
+        mapped.bring_in(8000, 9000)
+        assert mapped.is_resident(8000, 9000)
+        mapped.bring_in(0, 1 << 20)
+        assert mapped.is_resident(0, 1 << 20)
+        assert mapped.map[8000:8003] == b"\x40\x41\x42"
+        mapped.close()

@@ -10,8 +10,9 @@ can be changed is ours.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +50,7 @@ class ConfigHandler:
         file: Path | None,
         files: Files,
         clock: Clock,
-        on_change: Callable[[Mapping[str, str]], None],
+        on_change: Callable[[Mapping[str, str]], Awaitable[None]],
     ) -> None:
         self._configuration = configuration
         self._file = file
@@ -57,6 +58,7 @@ class ConfigHandler:
         self._clock = clock
         self._on_change = on_change
         self._changed_ms = clock.now_ms()
+        self._one_at_a_time = asyncio.Lock()
 
     def show(self, request: Request) -> Response:
         """Answer all settings as properties text."""
@@ -70,7 +72,7 @@ class ConfigHandler:
             body=self._configuration.render().encode(),
         )
 
-    def update(self, request: Request) -> Response:
+    async def update(self, request: Request) -> Response:
         """Change settings.
 
         Raises:
@@ -91,20 +93,26 @@ class ConfigHandler:
         if applied:
             log.info("configuration changed peer=%s keys=%s", peer, ",".join(sorted(applied)))
             self._changed_ms = self._clock.now_ms()
-            self._write(applied)
-            self._on_change(applied)
+            await self._write(applied)
+            await self._on_change(applied)
         return Response()
 
-    def _write(self, applied: Mapping[str, str]) -> None:
+    async def _write(self, applied: Mapping[str, str]) -> None:
         if self._file is None:
             return
+        loop = asyncio.get_running_loop()
         try:
-            data = self._files.read(self._file) or b""
-            text = java_properties.with_changes(java_properties.decode(data), applied)
-            save_with_backup(self._files, self._file, text.encode())
+            async with self._one_at_a_time:
+                await loop.run_in_executor(None, self._write_file, self._file, applied)
         except OSError as problem:
             # The change holds; after a restart the old value would be back, so somebody must know.
             log.error("cannot write the changed configuration file=%s: %s", self._file, problem)
+
+    def _write_file(self, file: Path, applied: Mapping[str, str]) -> None:
+        """In a thread."""
+        data = self._files.read(file) or b""
+        text = java_properties.with_changes(java_properties.decode(data), applied)
+        save_with_backup(self._files, file, text.encode())
 
 
 def _values(body: bytes) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.broker.admin.config_handler import ConfigHandler
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import exclusive
 
 if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts, Routes
@@ -22,5 +23,5 @@ def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
     )
     return {
         RequestCode.GET_BROKER_CONFIG: config.show,
-        RequestCode.UPDATE_BROKER_CONFIG: config.update,
+        RequestCode.UPDATE_BROKER_CONFIG: exclusive(config.update),
     }

@@ -8,6 +8,7 @@ from cometmq.broker.clients.connections import ConnectionsHandler
 from cometmq.broker.clients.heartbeats import HeartbeatHandler
 from cometmq.broker.clients.queue_locks import LockHandler
 from cometmq.broker.clients.relay import RelayHandler
+from cometmq.broker.creation import creating
 from cometmq.broker.jobs import Job, every
 from cometmq.protocol.codes import RequestCode
 
@@ -42,8 +43,8 @@ def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
         RequestCode.UNREGISTER_CLIENT: beats.unregister,
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: beats.consumer_list,
         RequestCode.CHECK_CLIENT_CONFIG: beats.check_client,
-        RequestCode.LOCK_BATCH_MQ: locks.lock,
-        RequestCode.UNLOCK_BATCH_MQ: locks.unlock,
+        RequestCode.LOCK_BATCH_MQ: creating(locks.lock),
+        RequestCode.UNLOCK_BATCH_MQ: creating(locks.unlock),
         RequestCode.GET_CONSUMER_CONNECTION_LIST: connections.of_consumers,
         RequestCode.GET_PRODUCER_CONNECTION_LIST: connections.of_producers,
         RequestCode.GET_ALL_PRODUCER_INFO: connections.of_all_producers,

@@ -1,14 +1,14 @@
-"""Who is there: heartbeats, farewells, the members of a group, and checks of a subscription.
+"""Handles heartbeats, unregistration, members of a group and checks of a subscription.
 
 HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG (46).
-A heartbeat is checked as a whole before anything of it is noted. Source: ClientManageProcessor and
-ConsumerManageProcessor, RocketMQ 5.3; the check of every name is ours.
+A heartbeat is checked as a whole before any of it is registered. Source: ClientManageProcessor and
+ConsumerManageProcessor, RocketMQ 5.3, which check fewer names and no counts.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from cometmq.broker.checks import check_client_id, check_group, check_subscribed_topic
 from cometmq.broker.clients.consumers import ConsumerRegistry
@@ -16,11 +16,10 @@ from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.clients.subscriptions import Subscription, check_client_subscription
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.groups.table import GroupTable
-from cometmq.broker.topics.table import TopicTable
-from cometmq.model.errors import InvalidNameError, ResponseError
+from cometmq.broker.topics.table import TopicTable, internal_topic
+from cometmq.model.errors import CometError, InvalidNameError, ResponseError
 from cometmq.model.flags import TopicSysFlag
-from cometmq.model.group import SubscriptionGroupConfig
-from cometmq.model.topic import retry_topic
+from cometmq.model.topic import TopicConfig, retry_topic
 from cometmq.protocol.bodies import (
     CheckClientRequestBody,
     ConsumerData,
@@ -37,6 +36,11 @@ from cometmq.remoting import Connection, Request, Response
 
 log = logging.getLogger(__name__)
 
+BODY_BYTES_MAX = 1024 * 1024
+GROUPS_MAX = 1_000
+SUBSCRIPTIONS_MAX = 5_000
+TAGS_MAX = 20_000
+"""Limits of one heartbeat."""
 ACTIVELY = "CONSUME_ACTIVELY"
 CLUSTERING = "CLUSTERING"
 
@@ -65,16 +69,61 @@ class HeartbeatHandler:
         self._groups = groups
         self._settings = settings
 
-    def heartbeat(self, request: Request) -> Response:
-        """Note the client's groups; a changed group tells its members."""
+    def heartbeat(self, request: Request) -> Response | Awaitable[Response]:
+        """Register the client in its groups, which are created first if that is allowed."""
+        _check_limit("bytes", len(request.body), BODY_BYTES_MAX)
         data = HeartbeatData.decode(request.body)
-        _check_names(data)
+        _check_content(data)
+        groups, topics = self._missing(data)
+        if groups or topics:
+            request.is_exclusive = True  # no farewell of this client may overtake it
+            return self._create_and_register(request, data, groups)
+        return self._register_all(request, data)
+
+    def _missing(self, data: HeartbeatData) -> tuple[list[str], list[TopicConfig]]:
+        """Return the groups without settings and the retry topics that do not exist."""
+        names = {consumer.group_name for consumer in data.consumer_data_set}
+        groups = [name for name in names if self._groups.may_create(name)]
+        return groups, [
+            topic
+            for consumer in data.consumer_data_set
+            if (topic := self._missing_retry_topic(consumer)) is not None
+        ]
+
+    def _missing_retry_topic(self, consumer: ConsumerData) -> TopicConfig | None:
+        config = self._groups.get(consumer.group_name)
+        name = retry_topic(consumer.group_name)
+        if config is None or config.retry_queue_nums <= 0 or name in self._topics:
+            return None
+        if self._is_refused(consumer):
+            return None
+        sys_flag = TopicSysFlag.UNIT_SUB if consumer.unit_mode else 0
+        try:
+            return internal_topic(name, config.retry_queue_nums, sys_flag=sys_flag)
+        except InvalidNameError as problem:
+            log.warning("cannot create the retry topic group=%s: %s", consumer.group_name, problem)
+            return None
+
+    async def _create_and_register(
+        self, request: Request, data: HeartbeatData, groups: list[str]
+    ) -> Response:
+        try:
+            await self._groups.get_or_create_all(groups)
+            _, topics = self._missing(data)
+            await self._topics.create_all(topics)
+        except CometError:  # the groups that exist are served all the same
+            self._register_all(request, data)
+            raise
+        return self._register_all(request, data)
+
+    def _register_all(self, request: Request, data: HeartbeatData) -> Response:
         wants_all = False
-        for consumer in data.consumer_data_set:
-            if self._register(request.connection, data, consumer):
-                wants_all = True
-        for producer in data.producer_data_set:
-            self._producers.register(request.connection, data.client_id, producer.group_name)
+        if not request.connection.closed:  # else nothing would remove its members again
+            for consumer in data.consumer_data_set:
+                if self._register(request.connection, data, consumer):
+                    wants_all = True
+            for producer in data.producer_data_set:
+                self._producers.register(request.connection, data.client_id, producer.group_name)
         is_second_form = data.heartbeat_fingerprint != 0
         return Response(
             header=HeartbeatResponse(
@@ -117,13 +166,12 @@ class HeartbeatHandler:
     def _register(
         self, connection: Connection, data: HeartbeatData, consumer: ConsumerData
     ) -> bool:
-        """Note one group; returns whether the client shall send its subscriptions in full."""
+        """Register one group; return whether the client must send its subscriptions in full."""
         name = consumer.group_name
-        config = self._groups.get_or_create(name)
+        config = self._groups.get(name)
         if config is None or self._is_refused(consumer):
             return False
-        self._make_retry_topic(config, consumer)
-        wants_all = self._changed_its_mind(data, name)
+        wants_all = self._is_outdated(data, name)
         subscriptions = None
         if not data.without_sub:
             subscriptions = [Subscription(entry) for entry in consumer.subscription_data_set]
@@ -142,7 +190,8 @@ class HeartbeatHandler:
             group.fingerprint = data.heartbeat_fingerprint
         return wants_all
 
-    def _changed_its_mind(self, data: HeartbeatData, name: str) -> bool:
+    def _is_outdated(self, data: HeartbeatData, name: str) -> bool:
+        """Whether the subscriptions of a group are older than those of a heartbeat."""
         group = self._consumers.group(name)
         if group is None or not group.subscriptions:
             return data.without_sub
@@ -156,18 +205,15 @@ class HeartbeatHandler:
             and consumer.message_model == CLUSTERING
         )
 
-    def _make_retry_topic(self, config: SubscriptionGroupConfig, consumer: ConsumerData) -> None:
-        name = retry_topic(consumer.group_name)
-        if config.retry_queue_nums <= 0 or self._topics.get(name) is not None:
-            return
-        sys_flag = TopicSysFlag.UNIT_SUB if consumer.unit_mode else 0
-        try:
-            self._topics.create_internal(name, config.retry_queue_nums, sys_flag=sys_flag)
-        except InvalidNameError as problem:
-            log.warning("cannot create the retry topic group=%s: %s", consumer.group_name, problem)
 
-
-def _check_names(data: HeartbeatData) -> None:
+def _check_content(data: HeartbeatData) -> None:
+    subscriptions = [
+        entry for consumer in data.consumer_data_set for entry in consumer.subscription_data_set
+    ]
+    _check_limit("groups", len(data.consumer_data_set) + len(data.producer_data_set), GROUPS_MAX)
+    _check_limit("subscriptions", len(subscriptions), SUBSCRIPTIONS_MAX)
+    tags = sum(len(entry.code_set or ()) + len(entry.tags_set or ()) for entry in subscriptions)
+    _check_limit("tags and codes", tags, TAGS_MAX)
     check_client_id(data.client_id)
     for producer in data.producer_data_set:
         check_group(producer.group_name)
@@ -175,3 +221,11 @@ def _check_names(data: HeartbeatData) -> None:
         check_group(consumer.group_name)
         for subscription in consumer.subscription_data_set:
             check_subscribed_topic(subscription.topic)
+
+
+def _check_limit(what: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise ResponseError(
+            ResponseCode.INVALID_PARAMETER,
+            f"a heartbeat with {count} {what}, expected at most {limit}",
+        )

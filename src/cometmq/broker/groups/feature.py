@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.broker.groups.handler import GroupHandler
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import exclusive
 
 if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts, Routes
@@ -20,10 +21,10 @@ def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
         forget_statistics=parts.stats.forget_group,
     )
     return {
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: groups.put,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: groups.put_list,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP: groups.delete,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: exclusive(groups.put),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: exclusive(groups.put_list),
+        RequestCode.DELETE_SUBSCRIPTIONGROUP: exclusive(groups.delete),
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: groups.show,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.show_all,
-        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: groups.forbid,
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: exclusive(groups.forbid),
     }

@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import msgspec
+
 from cometmq.broker.checks import check_is_master
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.groups.table import GroupTable
@@ -59,7 +61,7 @@ class GroupHandler:
         self._forget_offsets = forget_offsets
         self._forget_statistics = forget_statistics
 
-    def put(self, request: Request) -> Response:
+    async def put(self, request: Request) -> Response:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
         try:
             config = read_struct(fastjson.loads(request.body), SubscriptionGroupConfig)
@@ -67,21 +69,20 @@ class GroupHandler:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR, f"SubscriptionGroupConfig: {problem}"
             ) from None
-        return self._put([config], request)
+        return await self._put([config], request)
 
-    def put_list(self, request: Request) -> Response:
+    async def put_list(self, request: Request) -> Response:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): all of them, or none."""
         configs = SubscriptionGroupList.decode(request.body).group_config_list
         if len(configs) > GROUPS_AT_ONCE_MAX:
             raise _illegal(f"{len(configs)} groups, expected at most {GROUPS_AT_ONCE_MAX}")
-        return self._put(configs, request)
+        return await self._put(configs, request)
 
-    def _put(self, configs: list[SubscriptionGroupConfig], request: Request) -> Response:
+    async def _put(self, configs: list[SubscriptionGroupConfig], request: Request) -> Response:
         check_is_master(self._settings())
         for config in configs:
             _check(config)
-            config.attributes = self._merged_attributes(config)
-        if self._groups.put(configs):
+        if await self._groups.change({config.group_name: _merged(config) for config in configs}):
             for config in configs:
                 log.info(
                     "group created or updated group=%s consumes=%s retries_max=%d peer=%s",
@@ -92,23 +93,12 @@ class GroupHandler:
                 )
         return Response()
 
-    def _merged_attributes(self, config: SubscriptionGroupConfig) -> dict[str, str]:
-        """What the group has now, with the request's changes (``+key``, ``-key``) made."""
-        known = self._groups.get(config.group_name)
-        merged = dict(known.attributes) if known is not None else {}
-        for key, value in config.attributes.items():
-            if key.startswith("-"):
-                merged.pop(key[1:], None)
-            else:
-                merged[key.removeprefix("+")] = value
-        return merged
-
-    def delete(self, request: Request) -> Response:
+    async def delete(self, request: Request) -> Response:
         """DELETE_SUBSCRIPTIONGROUP (207)."""
         check_is_master(self._settings())
         header = request.header(DeleteSubscriptionGroupRequest)
         name = header.group_name
-        if self._groups.delete(name):
+        if await self._groups.delete(name):
             log.info("group deleted group=%s peer=%s", name, request.connection.peer_text)
         if header.clean_offset or header.remove_offset:
             self._forget_offsets(name)
@@ -137,7 +127,7 @@ class GroupHandler:
         )
         return Response(body=wrapper.encode())
 
-    def forbid(self, request: Request) -> Response:
+    async def forbid(self, request: Request) -> Response:
         """UPDATE_AND_GET_GROUP_FORBIDDEN (353): may a group read a topic?"""
         header = request.header(UpdateAndGetGroupForbiddenRequest)
         if header.readable is not None:
@@ -145,13 +135,30 @@ class GroupHandler:
             _check_name(header.group)
             if not 0 < len(header.topic) <= NAME_CHARS_MAX:
                 raise _illegal(f"a topic of {len(header.topic)} characters")
-            self._groups.set_readable(header.group, header.topic, header.readable)
+            await self._groups.set_readable(header.group, header.topic, header.readable)
         body = GroupForbidden(
             group=header.group,
             topic=header.topic,
             readable=not self._groups.is_forbidden(header.group, header.topic),
         )
         return Response(body=body.encode())
+
+
+def _merged(
+    config: SubscriptionGroupConfig,
+) -> Callable[[SubscriptionGroupConfig | None], SubscriptionGroupConfig]:
+    """The settings of a request, with its changes of attributes (``+key``, ``-key``) made."""
+
+    def merge(present: SubscriptionGroupConfig | None) -> SubscriptionGroupConfig:
+        attributes = dict(present.attributes) if present is not None else {}
+        for key, value in config.attributes.items():
+            if key.startswith("-"):
+                attributes.pop(key[1:], None)
+            else:
+                attributes[key.removeprefix("+")] = value
+        return msgspec.structs.replace(config, attributes=attributes)
+
+    return merge
 
 
 def _check(config: SubscriptionGroupConfig) -> None:

@@ -1,11 +1,11 @@
-"""The consumer groups of one broker: their settings, how they come into being, and their file.
+"""The consumer groups of one broker: their settings, their creation, and their file.
 
     subscriptionGroup.json := {"dataVersion": version, "forbiddenTable": {group: {topic: bits}},
                                "subscriptionGroupTable": {name: settings}}
 
-An unknown group is made at its first use, unless the broker is set not to; the groups that tools
-use are there from the start. Bit 2 of a forbidden entry keeps a group from reading a topic. Every
-change is on the disk before it is seen; a change that cannot be written is not made.
+An unknown group is created on its first use if the settings allow that; the groups of tools exist
+from the start. Bit 2 of a forbidden entry means that a group may not read a topic. A change is
+visible once it is on disk, see `StoredTable`.
 
 Source: SubscriptionGroupManager, RocketMQ 4.9 and 5.3.
 """
@@ -18,6 +18,8 @@ from typing import Any
 
 from cometmq.broker.checks import FAQ, check_group
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.creation import CreationNeededError
+from cometmq.broker.stored_table import Change, StoredTable, create, put, remove
 from cometmq.model.errors import InvalidNameError, ResponseError, StoreError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import check_group_name
@@ -44,6 +46,7 @@ PREDEFINED_GROUPS = (
 )
 """Groups that every broker has."""
 
+_GROUPS, _FORBIDDEN = "subscriptionGroupTable", "forbiddenTable"
 READ_BIT = 1 << 2
 """The bit of a forbidden entry that stands for reading."""
 
@@ -63,12 +66,18 @@ class GroupTable:
         self, settings: Callable[[], BrokerSettings], file: JsonFile, *, clock: Clock
     ) -> None:
         self._settings = settings
-        self._file = file
-        self._clock = clock
-        self._table: dict[str, SubscriptionGroupConfig] = {}
-        self._forbidden: Forbidden = {}
-        self.version: DataVersion = DataVersion(timestamp=clock.now_ms())
-        """Version of the table."""
+        self._stored = StoredTable(file, [_FORBIDDEN, _GROUPS], clock=clock)
+        self._table: dict[str, SubscriptionGroupConfig] = self._stored.sections[_GROUPS]
+        self._forbidden: Forbidden = self._stored.sections[_FORBIDDEN]
+
+    @property
+    def version(self) -> DataVersion:
+        """The version of the table."""
+        return self._stored.version
+
+    async def close(self) -> None:
+        """Return when no change is being written."""
+        await self._stored.close()
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -104,61 +113,85 @@ class GroupTable:
         Raises:
             StoreError: the file cannot be read, or cannot be written.
         """
-        content = self._file.load()
+        content = self._stored.file.load()
         if content is not None:
-            found = _read(content, self._file)
-            self._table, self.version = found.subscription_group_table, found.data_version
-            self._forbidden = found.forbidden_table or {}
+            found = _read(content, self._stored.file)
+            groups, forbidden = found.subscription_group_table, found.forbidden_table or {}
+            self._stored.take(found.data_version, {_GROUPS: groups, _FORBIDDEN: forbidden})
         missing = [name for name in PREDEFINED_GROUPS if name not in self._table]
         if missing:
-            self._change({name: SubscriptionGroupConfig(group_name=name) for name in missing})
+            self.put_now(SubscriptionGroupConfig(group_name=name) for name in missing)
 
     # --- creation and change --------------------------------------------------------------------
 
-    def get_or_create(self, name: str) -> SubscriptionGroupConfig | None:
-        """Return a group's settings, made now where the broker is set to do so.
+    async def get_or_create(self, name: str) -> SubscriptionGroupConfig | None:
+        """Return a group's settings; create the group if the settings of the broker allow that.
 
         Returns:
-            None when there is no such group and none is made, for the broker's settings or for
-            the name, which must be legal.
-
-        Raises:
-            StoreError: the file cannot be written; there is no group.
+            None if there is no such group and none is created, because of the settings or because
+            the name is illegal.
         """
-        known = self._table.get(name)
-        if known is not None:
-            return known
-        if not self._may_create(name):
-            return None
-        config = SubscriptionGroupConfig(group_name=name)
-        self._change({name: config})
-        log.info("group created on first use group=%s", name)
+        (config,) = await self.get_or_create_all([name])
         return config
+
+    async def get_or_create_all(self, names: Iterable[str]) -> list[SubscriptionGroupConfig | None]:
+        """Do the same for several groups, with one write."""
+        wanted = list(names)
+        missing = [name for name in wanted if self.may_create(name)]
+        if missing:
+            await self._create(missing)
+        return [self._table.get(name) for name in wanted]
+
+    async def _create(self, names: list[str]) -> None:
+        """Create groups; only in memory if the disk refuses: they have but the usual settings."""
+        created = {name: SubscriptionGroupConfig(group_name=name) for name in names}
+        try:
+            await self._stored.change(create(_GROUPS, *entry) for entry in created.items())
+        except StoreError as problem:
+            log.warning("groups created in memory only groups=%s: %s", ",".join(names), problem)
+            for name in names:
+                if name not in self._table:
+                    self._stored.keep(_GROUPS, name, created[name])
+        for name in names:
+            log.info("group created on first use group=%s", name)
 
     def require(
         self, name: str, remark: str = "subscription group not exist, {} "
     ) -> SubscriptionGroupConfig:
-        """Return the settings of a group that a request names; create it if that is allowed.
+        """Return the settings of a group that a request names.
 
         Args:
             name: from the request.
             remark: the response's remark if there is no such group; ``{}`` stands for the name.
 
         Raises:
+            CreationNeededError: it does not exist, and may be created.
             ResponseError: 26, there is no such group; 29, its name is illegal.
-            StoreError: the file cannot be written; there is no group.
         """
-        group = self._table.get(name)
-        if group is None:
+        if name not in self._table:
             check_group(name)
-            group = self.get_or_create(name)
+        group = self.resolve(name)
         if group is None:
             raise ResponseError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark.replace("{}", name) + FAQ
             )
         return group
 
-    def _may_create(self, name: str) -> bool:
+    def resolve(self, name: str) -> SubscriptionGroupConfig | None:
+        """Return a group's settings; None if there is no such group and none is created.
+
+        Raises:
+            CreationNeededError: it does not exist, and may be created.
+        """
+        group = self._table.get(name)
+        if group is None and self.may_create(name):
+            raise CreationNeededError(lambda: self.get_or_create(name))
+        return group
+
+    def may_create(self, name: str) -> bool:
+        """Return whether a group does not exist and is created on its first use."""
+        if name in self._table:
+            return False
         settings = self._settings()
         is_system = name.startswith(SYSTEM_GROUP_PREFIX) and settings.enable_create_sys_group
         if not (is_system or settings.auto_create_subscription_group):
@@ -169,67 +202,75 @@ class GroupTable:
             return False
         return True
 
-    def put(self, configs: Iterable[SubscriptionGroupConfig]) -> bool:
+    async def put(self, configs: Iterable[SubscriptionGroupConfig]) -> bool:
         """Create or change groups, all of them or none; return whether anything changed.
 
         Raises:
             InvalidNameError: a group's name is illegal; nothing was changed.
             StoreError: the file cannot be written; nothing was changed.
         """
-        changes = {c.group_name: c for c in configs if self._table.get(c.group_name) != c}
+        return await self.change({config.group_name: _always(config) for config in configs})
+
+    async def change(
+        self,
+        changes: Mapping[str, Callable[[SubscriptionGroupConfig | None], SubscriptionGroupConfig]],
+    ) -> bool:
+        """Change groups by functions of their present settings; return whether any changed.
+
+        Raises:
+            InvalidNameError: a group's name is illegal; nothing was changed.
+            StoreError: the file cannot be written; nothing was changed.
+        """
         for name in changes:
             check_group_name(name)
-        if changes:
-            self._change(changes)
-        return bool(changes)
+        if not changes:
+            return False
+        before = {name: self._table.get(name) for name in changes}
+        await self._stored.change(Change(_GROUPS, name, make) for name, make in changes.items())
+        return any(self._table.get(name) != config for name, config in before.items())
 
-    def delete(self, name: str) -> bool:
+    def put_now(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
+        """Create or change groups before the event loop runs.
+
+        Raises:
+            StoreError: the file cannot be written; nothing was changed.
+        """
+        self._stored.change_now(put(_GROUPS, config.group_name, config) for config in configs)
+
+    async def delete(self, name: str) -> bool:
         """Forget a group and what it is forbidden; return whether there was one.
 
         Raises:
             StoreError: the file cannot be written; the group is still there.
         """
-        if name not in self._table:
-            return False
-        forbidden = {group: topics for group, topics in self._forbidden.items() if group != name}
-        self._change({}, without=name, forbidden=forbidden)
-        return True
+        found: list[SubscriptionGroupConfig | None] = []
+        take = Change(_GROUPS, name, found.append)  # which returns None: the entry is removed
+        await self._stored.change([take, remove(_FORBIDDEN, name)])
+        return found[-1] is not None
 
-    def set_readable(self, group: str, topic: str, readable: bool) -> None:
+    async def set_readable(self, group: str, topic: str, readable: bool) -> None:
         """Allow or forbid a group to read a topic.
 
         Raises:
             StoreError: the file cannot be written; nothing was changed.
         """
-        if self.is_forbidden(group, topic) != readable:
-            return
-        topics = dict(self._forbidden.get(group, {}))
-        topics[topic] = topics.get(topic, 0) ^ READ_BIT
-        if not topics[topic]:
-            del topics[topic]
-        forbidden = self._forbidden | {group: topics}
-        self._change({}, forbidden={name: bits for name, bits in forbidden.items() if bits})
-
-    def _change(
-        self,
-        changes: Mapping[str, SubscriptionGroupConfig],
-        *,
-        without: str | None = None,
-        forbidden: Forbidden | None = None,
-    ) -> None:
-        table = {**self._table, **changes}
-        if without is not None:
-            del table[without]
-        forbidden = self._forbidden if forbidden is None else forbidden
-        version = self.version.next(self._clock.now_ms())
-        self._file.save(
-            {
-                "dataVersion": version,
-                "forbiddenTable": forbidden,
-                "subscriptionGroupTable": table,
-            }
+        await self._stored.change(
+            [Change(_FORBIDDEN, group, lambda topics: _set_readable(topics, topic, readable))]
         )
-        self._table, self._forbidden, self.version = table, forbidden, version
+
+
+def _set_readable(
+    topics: dict[str, int] | None, topic: str, readable: bool
+) -> dict[str, int] | None:
+    bits = dict(topics or {})
+    bits[topic] = bits.get(topic, 0) & ~READ_BIT if readable else bits.get(topic, 0) | READ_BIT
+    return {name: value for name, value in bits.items() if value} or None
+
+
+def _always(
+    config: SubscriptionGroupConfig,
+) -> Callable[[SubscriptionGroupConfig | None], SubscriptionGroupConfig]:
+    return lambda _: config
 
 
 def _read(content: Mapping[str, Any], file: JsonFile) -> SubscriptionGroupWrapper:

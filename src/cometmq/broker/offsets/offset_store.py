@@ -146,14 +146,15 @@ class OffsetStore:
 
     # --- the file -----------------------------------------------------------------------------
 
-    def load(self, bounds: Callable[[str, int], tuple[int, int]]) -> None:
+    def load(self, bounds: Callable[[str, int], tuple[int, int]] | None) -> None:
         """Read the file. An offset beyond the end of its queue is moved back to that end.
 
         The messages between were lost, for instance in a power cut. Without the correction the
         group would skip the next messages, which get the same offsets.
 
         Args:
-            bounds: returns the first and the next offset of a queue, after recovery.
+            bounds: returns the first and the next offset of a queue, after recovery; None if a
+                full disk keeps messages of the log out of their queues.
 
         Raises:
             StoreError: file and backup cannot be read.
@@ -163,6 +164,8 @@ class OffsetStore:
             return
         self._table = _table_of(content, self._file)
         self.version = read_version(content, self._file) or self.version
+        if bounds is None:
+            return
         for key, numbers in self._table.items():
             topic, _, group = key.partition("@")
             for queue_id, offset in numbers.items():

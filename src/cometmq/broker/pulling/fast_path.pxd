@@ -6,7 +6,7 @@ from cometmq.protocol.plain_json cimport end_of_number, end_of_text, number, opa
 from cometmq.remoting.wire cimport FastPath, Wire
 
 
-cdef int _PREFIX_BYTES, _HEAD_BYTES, _REQUIRED
+cdef int _PREFIX_BYTES, _HEAD_BYTES, _REQUIRED, _FRAMES_MAX
 cdef int _GROUP, _TOPIC, _QUEUE, _OFFSET, _COUNT, _FLAGS, _COMMIT, _SUSPEND, _VERSION, _BYTES
 cdef int _WIDE
 cdef long long _INT32_MAX, _NOT_PLAIN
@@ -17,12 +17,12 @@ cdef class PullFastPath(FastPath):
     cdef dict _texts
 
     @cython.locals(
-        at=cython.Py_ssize_t, length=cython.uint, word=cython.uint, frame_end=cython.Py_ssize_t,
-        pull=Pull)
+        at=cython.Py_ssize_t, left=cython.int, length=cython.uint, word=cython.uint,
+        frame_end=cython.Py_ssize_t, pull=Pull)
     cpdef Py_ssize_t take(
         self, bytearray data, Py_ssize_t start, Py_ssize_t end, Wire wire) except -1
 
-    cdef _answer(self, Pull pull)
+    cdef bint _answer(self, Pull pull) except -1
 
     @cython.locals(pull=Pull)
     cdef Pull _read(self, bytearray data, Py_ssize_t at, Py_ssize_t end, Wire wire)

@@ -14,6 +14,7 @@ Worth its while compiled only; interpreted, nothing calls it but tests. Source: 
 
 from __future__ import annotations
 
+from cometmq.broker.creation import CreationNeededError
 from cometmq.broker.pulling.handler import Pull, PullHandler
 from cometmq.protocol.octets import copy_of, matches, two_u32
 from cometmq.protocol.plain_json import NOT_PLAIN, end_of_number, end_of_text, number, opaque_in
@@ -25,6 +26,8 @@ _HEAD_BYTES = len(_HEAD)
 _PREFIX_BYTES = 8
 _INT32_MAX, _NOT_PLAIN = 2147483647, NOT_PLAIN
 _TEXTS_MAX = 10_000
+_FRAMES_MAX = 64
+"""Pulls that are handled at a time."""
 
 _GROUP, _TOPIC, _QUEUE, _OFFSET, _COUNT = 1, 2, 4, 8, 16
 _FLAGS, _COMMIT, _SUSPEND, _VERSION, _BYTES = 32, 64, 128, 256, 512
@@ -55,7 +58,9 @@ class PullFastPath(FastPath):
             wire: where they came from.
         """
         at = start
-        while matches(data, at + _PREFIX_BYTES, end, _HEAD):
+        left = _FRAMES_MAX
+        while left and matches(data, at + _PREFIX_BYTES, end, _HEAD):
+            left -= 1
             length, word = two_u32(data, at)
             frame_end = at + 4 + length
             if frame_end > end or at + _PREFIX_BYTES + word != frame_end:
@@ -63,18 +68,25 @@ class PullFastPath(FastPath):
             pull = self._read(data, at + _PREFIX_BYTES, frame_end, wire)
             if pull is None:
                 break
+            if not self._answer(pull):
+                break
             at = frame_end
-            self._answer(pull)
+            if wire._holds:  # this pull waits for the disk
+                break
         return at - start
 
-    def _answer(self, pull: Pull) -> None:
+    def _answer(self, pull: Pull) -> bool:
+        """Answer a pull; False if its group has to be created first, on the general path."""
         try:
             response = self._pulls.answer(pull)
+        except CreationNeededError:
+            return False
         except Exception as problem:
             answer_failure(pull.request(), problem)
         else:
             if response is not None:
                 pull.request().reply(response)
+        return True
 
     # --- reading ------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cometmq.broker.creation import creating
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.protocol.codes import RequestCode
@@ -18,7 +19,7 @@ CODES = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
     """The handler of pulls."""
-    return dict.fromkeys(CODES, _pull_handler(parts).pull)
+    return dict.fromkeys(CODES, creating(_pull_handler(parts).pull))
 
 
 def fast_path(parts: Parts) -> PullFastPath:
@@ -34,6 +35,7 @@ def _pull_handler(parts: Parts) -> PullHandler:
         consumers=parts.consumers,
         offsets=parts.offsets,
         held=parts.held,
+        cold_reads=parts.cold_reads,
         settings=parts.settings,
         stats=parts.stats,
     )

@@ -9,7 +9,7 @@ from cometmq.store.reading cimport GetResult, QueueReader
 
 cdef int _FOUND, _NOT_FOUND, _RETRY, _MOVED
 cdef int _COMMIT_OFFSET, _SUSPEND, _SUBSCRIPTION
-cdef int _READ, _PULL, _LITE_PULL
+cdef int _READ, _PULL, _LITE_PULL, _COLD_READS_MAX
 
 
 cdef class Pull(HeldPull):
@@ -27,6 +27,7 @@ cdef class Pull(HeldPull):
     cdef public str kind
     cdef public long long version
     cdef public bint is_lite
+    cdef public int cold_reads
 
     cpdef rerun(self)
     cpdef Request request(self)
@@ -42,6 +43,7 @@ cdef class PullHandler:
     cdef object _consumers
     cdef object _offsets
     cdef HeldPulls _held
+    cdef object _cold_reads
     cdef object _settings
     cdef object _followed
     cdef BrokerStats _stats
@@ -61,7 +63,11 @@ cdef class PullHandler:
     cpdef object answer(self, Pull pull)
     cpdef object rerun(self, Pull pull)
 
-    @cython.locals(result=GetResult, code=cython.int, hold_ms=cython.longlong)
+    cdef object _run_again(self, Pull pull, bint may_hold)
+
+    @cython.locals(
+        result=GetResult, code=cython.int, hold_ms=cython.longlong, count_max=cython.longlong,
+        cold=list)
     cdef Response _run(self, Pull pull, bint may_hold)
     cdef object _follow(self, object settings)
     cdef object _check_group(self, Pull pull)

@@ -2,7 +2,7 @@
 """Answers PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): hand out what a group wants of a queue.
 
 A pull passes its checks in RocketMQ's order, reads the queue, and is answered with the raw records
-of the commit log. At the end of a queue it may be held (``services/long_polling.py``) and runs once
+of the commit log. At the end of a queue it may be held (``long_polling.py``) and runs once
 more, for good, when a message comes or its time is over.
 
 Hot: one answer per call, plain control flow, compiled by Cython in pure Python mode.
@@ -11,13 +11,17 @@ Source: PullMessageProcessor, RocketMQ 5.3.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from cometmq.broker.clients.consumers import BROADCASTING, ConsumerRegistry
 from cometmq.broker.clients.subscriptions import matcher_of
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.creation import CreationNeededError
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.pulling.cold_reads import ColdReads
 from cometmq.broker.pulling.long_polling import HeldPull, HeldPulls
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
@@ -30,10 +34,11 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.frame import JSON_HEADER
 from cometmq.protocol.headers import PullMessageRequest
 from cometmq.protocol.subscription import ALL_TAGS, TAG_KIND
+from cometmq.remoting.connection import answer_failure
 from cometmq.remoting.exchange import Request, Response, SuccessFormat
 from cometmq.remoting.wire import Wire
 from cometmq.store import GetStatus, Matcher, MessageStore
-from cometmq.store.reading import RESPONSE_BYTES_MAX, GetResult
+from cometmq.store.reading import RESPONSE_BYTES_MAX, ColdPart, GetResult
 
 # Which switch refused a pull, told in header field forbiddenType.
 FORBIDDEN_BY_BROKER = 1
@@ -41,6 +46,11 @@ FORBIDDEN_BY_GROUP = 2
 FORBIDDEN_BY_TOPIC = 3
 FORBIDDEN_TO_BROADCAST = 4
 FORBIDDEN_TO_SUBSCRIPTION = 5
+
+_COLD_READS_MAX = 3
+"""Of one pull: for its place in the queue, for its messages, and once more if they are gone."""
+
+GROUP_DELETED = "the group was deleted while its pull was held"
 
 _FOUND = int(ResponseCode.SUCCESS)
 _NOT_FOUND = int(ResponseCode.PULL_NOT_FOUND)
@@ -100,6 +110,7 @@ class Pull(HeldPull):
         self.kind: str | None = None
         self.version = 0
         self.is_lite = False
+        self.cold_reads = 0
 
     def rerun(self) -> None:
         """Answer for good."""
@@ -140,6 +151,7 @@ class PullHandler:
         consumers: the subscriptions of groups that are online.
         offsets: takes the offsets that travel with pulls, and knows pending resets.
         held: keeps the pulls that wait.
+        cold_reads: reads what is on the disk only.
         settings: gives the broker's settings as they are now.
         stats: counts what was handed out.
     """
@@ -153,6 +165,7 @@ class PullHandler:
         consumers: ConsumerRegistry,
         offsets: OffsetStore,
         held: HeldPulls,
+        cold_reads: ColdReads,
         settings: Callable[[], BrokerSettings],
         stats: BrokerStats,
     ) -> None:
@@ -163,6 +176,7 @@ class PullHandler:
         self._consumers = consumers
         self._offsets = offsets
         self._held = held
+        self._cold_reads = cold_reads
         self._settings = settings
         self._followed: BrokerSettings | None = None
         self._stats = stats
@@ -207,14 +221,22 @@ class PullHandler:
 
     def rerun(self, pull: Pull) -> None:
         """Answer a pull that was held, for good."""
+        self._run_again(pull, False)
+
+    def _run_again(self, pull: Pull, may_hold: bool) -> None:
         if pull.wire.closed:
             return
         try:
-            response = self._run(pull, False)
+            response = self._run(pull, may_hold)
         except PullForbiddenError as refusal:
             response = _forbidden(refusal)
-        except ResponseError as refusal:
-            response = Response(refusal.code, refusal.remark)
+        except CreationNeededError:  # its group was deleted meanwhile: the next pull creates it
+            low, high = self._store.bounds(pull.topic, pull.queue_id)
+            fields = _fields(0, pull.offset, low, high)
+            response = Response(_RETRY, GROUP_DELETED, fields=fields)
+        except Exception as problem:
+            answer_failure(pull.request(), problem)
+            return
         if response is not None:
             pull.request().reply(response)
 
@@ -229,9 +251,22 @@ class PullHandler:
             response = self._pending_reset(pull)
             if response is not None:
                 return response
+        count_max = max(pull.count_max, 1)
+        if pull.cold_reads < _COLD_READS_MAX:
+            cold = self._reader.cold_units(
+                pull.topic, pull.queue_id, pull.offset, count_max, matcher
+            )
+            if cold:
+                self._read_first(pull, cold, may_hold)
+                return None
         result = self._reader.get(
-            pull.topic, pull.queue_id, pull.offset, max(pull.count_max, 1), matcher, pull.bytes_max
+            pull.topic, pull.queue_id, pull.offset, count_max, matcher, pull.bytes_max
         )
+        if pull.cold_reads < _COLD_READS_MAX:
+            cold = self._reader.cold_records(result)
+            if cold:
+                self._read_first(pull, cold, may_hold)
+                return None
         self._offsets.note_pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
         if may_hold and pull.flags & _COMMIT_OFFSET and pull.commit_offset >= 0:
             self._offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
@@ -244,6 +279,24 @@ class PullHandler:
                 self._hold(pull, hold_ms)
                 return None
         return self._answer(pull, group, result, code)
+
+    def _read_first(self, pull: Pull, parts: list[ColdPart], may_hold: bool) -> None:
+        """Run a pull again when what it needs was read from the disk."""
+        pull.cold_reads += 1
+        pull.wire.hold()
+        self._cold_reads.bring_in(parts, partial(self._was_read, pull, may_hold))
+
+    def _was_read(self, pull: Pull, may_hold: bool, done: asyncio.Future[None]) -> None:
+        try:
+            if done.cancelled():  # the broker stops
+                return
+            problem = done.exception()
+            if problem is None:
+                self._run_again(pull, may_hold)
+            elif isinstance(problem, Exception) and not pull.wire.closed:
+                answer_failure(pull.request(), problem)
+        finally:
+            pull.wire.go_on()
 
     def _follow(self, settings: BrokerSettings) -> None:
         """Take over the settings as they are now."""
@@ -268,9 +321,9 @@ class PullHandler:
             raise PullForbiddenError(
                 f"the broker[{self._ip}] for lite pull consumer is forbidden", FORBIDDEN_BY_BROKER
             )
-        group = self._groups.get(pull.group)
-        if group is None:
-            group = self._groups.require(pull.group, "subscription group [{}] does not exist, ")
+        group = self._groups.get(pull.group) or self._groups.require(
+            pull.group, "subscription group [{}] does not exist, "
+        )
         if not group.consume_enable:
             raise PullForbiddenError(
                 f"subscription group no permission, {pull.group}", FORBIDDEN_BY_GROUP
@@ -353,6 +406,8 @@ class PullHandler:
         return Response(code, _FOUND_REMARK, fields=fields, body=result.slices)
 
     def _hold(self, pull: Pull, hold_ms: int) -> None:
+        if pull.wire.closed:  # while its group was created; nobody would take it out again
+            return
         if not self._held.hold(pull, hold_ms):
             raise ResponseError(
                 ResponseCode.SYSTEM_BUSY,

@@ -5,7 +5,8 @@ Source: QueryMessageProcessor and AdminBrokerProcessor.queryConsumeQueue, Rocket
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
@@ -21,13 +22,16 @@ from cometmq.protocol.headers import (
 )
 from cometmq.remoting import Request, Response
 from cometmq.store import Matcher, MessageStore
+from cometmq.store.lookup import KeySearch
 
 UNIQUE_KEY_COUNT_MAX: Final = 32
 """Messages told of a unique id, whatever the request asks for."""
 ANSWER_BYTES_MAX: Final = 15 * 1024 * 1024
 """Clients refuse frames over 16 MiB; further messages are left out."""
 UNITS_MAX: Final = 10_000
-"""Queue entries told at once."""
+"""Queue entries in one response."""
+ENTRIES_PER_STEP: Final = 2_000
+"""Index entries that are looked at before other requests are handled."""
 
 
 class QueryHandler:
@@ -45,28 +49,32 @@ class QueryHandler:
         self._store = store
         self._topics = topics
         self._consumers = consumers
+        self._searching = asyncio.Lock()
+        """Held by the one search by key that works in this turn of the event loop."""
 
-    def by_key(self, request: Request) -> Response:
-        """Answer the messages with a key; they come as they are stored, for the client to check."""
+    def by_key(self, request: Request) -> Response | Awaitable[Response | None]:
+        """Return the messages with a key as they are stored; the client checks them again."""
         header = request.header(QueryMessageRequest)
         count = UNIQUE_KEY_COUNT_MAX if header.unique_key_query else header.max_num
-        found = self._store.query(
+        search = self._store.search(
             header.topic, header.key, count, header.begin_timestamp, header.end_timestamp
         )
-        index = QueryMessageResponse(
-            index_last_update_timestamp=found.index_last_update_timestamp,
-            index_last_update_phyoffset=found.index_last_update_phyoffset,
-        )
-        if not found.records:
-            return Response(
-                ResponseCode.QUERY_NOT_FOUND,
-                "can not find message, maybe time range not correct",
-                header=index,
-            )
-        return Response(header=index, body=_fitting(found.records))
+        if search.advance(ENTRIES_PER_STEP):
+            return _found(search)
+        request.is_exclusive = True  # one long search at a time for a connection
+        return self._found_later(request, search)
+
+    async def _found_later(self, request: Request, search: KeySearch) -> Response | None:
+        """Search on, step by step in turn with other searches and with other requests."""
+        while not request.connection.closed:
+            async with self._searching:
+                await asyncio.sleep(0)
+                if search.advance(ENTRIES_PER_STEP):
+                    return _found(search)
+        return None
 
     def by_place(self, request: Request) -> Response:
-        """Answer the one record at an offset of the commit log."""
+        """Return the record at a physical offset."""
         offset = request.header(ViewMessageByIdRequest).offset
         record = self._store.record_at(offset) if offset >= 0 else None
         if record is None:
@@ -124,6 +132,21 @@ class QueryHandler:
             return None
         body.filter_data = "null"
         return matcher
+
+
+def _found(search: KeySearch) -> Response:
+    found = search.result()
+    index = QueryMessageResponse(
+        index_last_update_timestamp=found.index_last_update_timestamp,
+        index_last_update_phyoffset=found.index_last_update_phyoffset,
+    )
+    if not found.records:
+        return Response(
+            ResponseCode.QUERY_NOT_FOUND,
+            "can not find message, maybe time range not correct",
+            header=index,
+        )
+    return Response(header=index, body=_fitting(found.records))
 
 
 def _fitting(records: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:

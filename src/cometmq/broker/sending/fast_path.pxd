@@ -9,7 +9,7 @@ from cometmq.remoting.wire cimport FastPath, Wire
 from cometmq.store.appending cimport Appended, AppendedBatch, Appender
 
 
-cdef int _PREFIX_BYTES, _HEAD_BYTES, _REQUIRED, _NEEDS_CARE
+cdef int _PREFIX_BYTES, _HEAD_BYTES, _REQUIRED, _NEEDS_CARE, _FRAMES_MAX
 cdef long long _INT32_MAX, _NOT_PLAIN
 
 
@@ -42,7 +42,7 @@ cdef class SendFastPath(FastPath):
         self, bytearray data, Py_ssize_t start, Py_ssize_t end, Wire wire) except -1
 
     @cython.locals(
-        length=cython.uint, word=cython.uint,
+        left=cython.int, length=cython.uint, word=cython.uint,
         header_at=cython.Py_ssize_t, body_at=cython.Py_ssize_t, frame_end=cython.Py_ssize_t,
         stored=Appended, batch=AppendedBatch, place=tuple, many=tuple, ids=bytes)
     cdef Py_ssize_t _take_all(

@@ -45,6 +45,8 @@ _REQUIRED = 0b11111111
 _NEEDS_CARE = int(SysFlag.TRANSACTION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _INT32_MAX, _NOT_PLAIN = 2147483647, NOT_PLAIN
 _TOPICS_MAX = 10_000
+_FRAMES_MAX = 512
+"""Sends that are handled at a time."""
 
 
 class SendFastPath(FastPath):
@@ -121,7 +123,9 @@ class SendFastPath(FastPath):
         places: list[tuple[int | bytes, int, int, int]],
     ) -> int:
         """Store the plain sends from ``at`` on; returns where the first other frame begins."""
-        while _begins_plain(data, at, end):
+        left = _FRAMES_MAX
+        while left and _begins_plain(data, at, end):
+            left -= 1
             length, word = two_u32(data, at)
             header_at = at + _PREFIX_BYTES
             body_at = header_at + word

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cometmq.broker.creation import creating
 from cometmq.broker.jobs import Job, every
 from cometmq.broker.sending.fast_path import SendFastPath
 from cometmq.broker.sending.flow_control import LOOK_INTERVAL_S
@@ -40,10 +41,10 @@ def routes(parts: Parts, endpoint: Endpoint) -> Routes:
         store_address=endpoint.address,
     )
     return {
-        RequestCode.SEND_MESSAGE: send.handle,
-        RequestCode.SEND_MESSAGE_V2: send.handle,
-        RequestCode.SEND_BATCH_MESSAGE: send.handle,
-        RequestCode.CONSUMER_SEND_MSG_BACK: back.send_back,
+        RequestCode.SEND_MESSAGE: creating(send.handle, send.failed),
+        RequestCode.SEND_MESSAGE_V2: creating(send.handle, send.failed),
+        RequestCode.SEND_BATCH_MESSAGE: creating(send.handle, send.failed),
+        RequestCode.CONSUMER_SEND_MSG_BACK: creating(back.send_back),
         RequestCode.SEND_REPLY_MESSAGE: reply.reply,
         RequestCode.SEND_REPLY_MESSAGE_V2: reply.reply,
     }

@@ -9,6 +9,7 @@ from cometmq.store.appending cimport Appended, AppendedBatch, Appender
 
 cdef class SendHandler:
     cdef object _store
+    cdef object _segment
     cdef readonly Appender appender
     cdef readonly SendValidation validation
     cdef readonly object flow

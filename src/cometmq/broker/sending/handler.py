@@ -13,6 +13,7 @@ from time import perf_counter
 
 import msgspec
 
+from cometmq.broker.creation import CreationNeededError, SharedCall
 from cometmq.broker.sending.flow_control import FlowControl
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.sending.validation import SendHeader, SendRules, SendValidation
@@ -33,7 +34,7 @@ from cometmq.protocol.octets import copy_of, put_hex, two_u32
 from cometmq.protocol.properties import decode_properties
 from cometmq.remoting.exchange import Request, Response, SuccessFormat
 from cometmq.remoting.wire import Wire
-from cometmq.store import MessageStore, SegmentCreateError
+from cometmq.store import MessageStore, SegmentCreateError, SegmentNotReadyError
 from cometmq.store.appending import AppendedBatch
 
 Place = tuple[int | bytes, int, int]
@@ -68,6 +69,7 @@ class SendHandler:
         store_host: bytes,
     ) -> None:
         self._store = store
+        self._segment = SharedCall(store.wait_for_segment)
         self.appender = store.appender
         self.validation = validation
         self.flow = flow
@@ -122,13 +124,10 @@ class SendHandler:
             return self._refused(refused.code, refused.remark)
         except InvalidMessageError as problem:
             return self._refused(ResponseCode.MESSAGE_ILLEGAL, str(problem))
-        except SegmentCreateError as problem:
-            self.stats.put_failed()
-            remark = f"create mapped file failed, server is busy or broken. {problem}"
-            return self._refused(ResponseCode.SYSTEM_ERROR, remark)
+        except SegmentNotReadyError:
+            raise CreationNeededError(self._segment) from None
         except StoreError as problem:
-            self.stats.put_failed()
-            return self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem))
+            return self.failed(problem)
         self._appended(began_s)
         return None
 
@@ -138,6 +137,14 @@ class SendHandler:
             self.flow.append_took(took_ms)
             if self._commit is None:
                 self._throughput.put_took(took_ms)
+
+    def failed(self, problem: StoreError) -> Response:
+        """The response if the disk refused a message, or what the message needs."""
+        self.stats.put_failed()
+        if isinstance(problem, SegmentCreateError):
+            remark = f"create mapped file failed, server is busy or broken. {problem}"
+            return self._refused(ResponseCode.SYSTEM_ERROR, remark)
+        return self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem))
 
     def _refused(self, code: int, remark: str) -> Response:
         return Response(code, remark, fields=self._trace_fields)

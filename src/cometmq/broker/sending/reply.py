@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.creation import CreationNeededError, SharedCall, with_creation
 from cometmq.broker.sending.validation import SendHeader, SendValidation, Target
 from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError, RemotingError, ResponseError, StoreError
@@ -25,7 +26,7 @@ from cometmq.protocol.headers import (
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.remoting import Request, Response
-from cometmq.store import MessageStore
+from cometmq.store import MessageStore, SegmentNotReadyError
 from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class ReplyHandler:
         push_timeout_s: float = PUSH_TIMEOUT_S,
     ) -> None:
         self._store = store
+        self._segment = SharedCall(store.wait_for_segment)
         self._validation = validation
         self._producers = producers
         self._settings = settings
@@ -72,13 +74,18 @@ class ReplyHandler:
         """Push the reply, store it, and tell whether the client has it."""
         header = _header(request)
         try:
-            placement = self._validation.place(header, request.body, request.connection)
+            placement = await with_creation(
+                lambda: self._validation.place(header, request.body, request.connection)
+            )
         except ResponseError as refusal:
             return Response(refusal.code, refusal.remark, fields=self._trace_fields())
         problem = await self._push(request, header, placement)
         answer = SendMessageResponse(msg_id="0", queue_id=placement.asked_queue_id, queue_offset=0)
         if self._settings().store_reply_message_enable:
-            self._keep(request, header, placement, answer)
+            try:
+                await with_creation(lambda: self._keep(request, header, placement, answer))
+            except ResponseError as failure:  # the client has the reply all the same
+                log.warning("cannot store a reply topic=%s: %s", placement.topic, failure.remark)
         return Response(
             ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR,
             problem,
@@ -147,6 +154,8 @@ class ReplyHandler:
                 store_host=self._store_host,
                 reconsume_times=header.reconsume_times or 0,
             )
+        except SegmentNotReadyError:
+            raise CreationNeededError(self._segment) from None
         except (StoreError, InvalidMessageError) as problem:
             log.warning("cannot store a reply topic=%s: %s", placement.topic, problem)
             return

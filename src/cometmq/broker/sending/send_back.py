@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.creation import CreationNeededError, SharedCall
 from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.sending.group_commit import GroupCommit
@@ -29,7 +30,7 @@ from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting import Request, Response
-from cometmq.store import Appended, MessageStore
+from cometmq.store import Appended, MessageStore, SegmentNotReadyError
 
 VERSION_WITH_MAX_RECONSUME = 121
 """From 3.4.9 on clients say how often a message of theirs may be retried."""
@@ -76,6 +77,7 @@ class SendBackHandler:
         queue_chance: Callable[[int], int] = random.randrange,
     ) -> None:
         self._store = store
+        self._segment = SharedCall(store.wait_for_segment)
         self._commit = commit
         self._topics = topics
         self._groups = groups
@@ -98,14 +100,14 @@ class SendBackHandler:
         if group.retry_queue_nums <= 0:
             return Response()
         sys_flag = TopicSysFlag.UNIT_SUB if header.unit_mode else 0
-        target = self._topics.create_internal(
+        target = self._topics.require_internal(
             retry_topic(header.group), group.retry_queue_nums, sys_flag=sys_flag
         )
         _check_writable(target)
         record = self._original(header.offset)
         retry = self._plan(request, header, group, record)
         if retry.is_dead:
-            target = self._topics.create_internal(dlq_topic(header.group), 1)
+            target = self._topics.require_internal(dlq_topic(header.group), 1)
         stored = self._put(record, retry, target)
         self._stats.sent_back(header.group, header.origin_topic or record.topic)
         if self._commit is None:
@@ -170,6 +172,8 @@ class SendBackHandler:
                 store_host=self._store_host,
                 reconsume_times=record.reconsume_times + 1,
             )
+        except SegmentNotReadyError:
+            raise CreationNeededError(self._segment) from None
         except (StoreError, InvalidMessageError) as problem:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR, f"the message could not be stored again: {problem}"

@@ -83,20 +83,20 @@ class Topics(Protocol):
     def get(self, name: str) -> TopicConfig | None:
         """The topic's settings."""
 
-    def create_on_send(
+    def require_for_send(
         self, name: str, template: str, queues: int, *, unit_mode: bool, producer: str
     ) -> TopicConfig | None:
-        """Create a topic from a template that allows it."""
+        """The topic's settings; None if its template does not allow its creation."""
 
-    def create_internal(self, name: str, queues: int, *, sys_flag: int = 0) -> TopicConfig:
-        """Create a retry or dead-letter topic, or return the one there is."""
+    def require_internal(self, name: str, queues: int, *, sys_flag: int = 0) -> TopicConfig:
+        """The settings of a retry or dead-letter topic."""
 
 
 class Groups(Protocol):
     """What intake needs of the group table."""
 
-    def get_or_create(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group's settings, made now where that is allowed."""
+    def resolve(self, name: str) -> SubscriptionGroupConfig | None:
+        """The group's settings; None if there is no such group and none is created."""
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ class SendValidation:
         except InvalidNameError as problem:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, str(problem)) from None
         _refuse_forbidden(topic)
-        config = self._topics.create_on_send(
+        config = self._topics.require_for_send(
             topic,
             header.default_topic,
             header.default_topic_queue_nums,
@@ -316,7 +316,7 @@ class SendValidation:
             producer=connection.peer_text,
         )
         if config is None and topic.startswith(RETRY_PREFIX):
-            config = self._topics.create_internal(topic, 1)
+            config = self._topics.require_internal(topic, 1)
         if config is None:
             raise ResponseError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
@@ -384,7 +384,7 @@ class SendValidation:
     def _retried(self, header: SendHeader, queue_id: int, version: int) -> tuple[str, int]:
         """Where a consumer's own retry goes: back to its group, or to the dead letters."""
         group_name = header.topic[len(RETRY_PREFIX) :]
-        group = self._groups.get_or_create(group_name)
+        group = self._groups.resolve(group_name)
         if group is None:
             raise ResponseError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -395,7 +395,7 @@ class SendValidation:
             most = header.max_reconsume_times
         times = header.reconsume_times or 0
         if times > most or self._holds_locks(group_name):
-            dead = self._topics.create_internal(dlq_topic(group_name), 1)
+            dead = self._topics.require_internal(dlq_topic(group_name), 1)
             return dead.topic_name, self._queue_chance(max(dead.write_queue_nums, 1))
         return header.topic, queue_id
 

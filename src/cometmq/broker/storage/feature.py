@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cometmq.broker.jobs import Job
-from cometmq.broker.storage.handler import StorageHandler
+from cometmq.broker.storage.handler import StorageHandler, clean
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import exclusive
 from cometmq.store import StoreSettings, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -20,8 +22,8 @@ def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
     """The handlers of requests about the store as a whole."""
     storage = StorageHandler(parts.store)
     return {
-        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: storage.clean_queues,
-        RequestCode.DELETE_EXPIRED_COMMITLOG: storage.clean_log,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: exclusive(storage.clean_queues),
+        RequestCode.DELETE_EXPIRED_COMMITLOG: exclusive(storage.clean_log),
         RequestCode.GET_BROKER_HA_STATUS: storage.replication_status,
     }
 
@@ -31,7 +33,7 @@ def jobs(parts: Parts) -> list[Job]:
     stored = parts.configuration.view(StoreSettings)
     return [
         *[replace(job, turn=_without_store_failure(job.turn)) for job in parts.flusher.jobs()],
-        Job("clean-store", lambda: stored().clean_interval_ms / 1000, parts.store.clean),
+        Job("clean-store", lambda: stored().clean_interval_ms / 1000, partial(clean, parts.store)),
     ]
 
 

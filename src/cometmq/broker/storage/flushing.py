@@ -16,18 +16,25 @@ from cometmq.broker.jobs import Job
 from cometmq.store import StoreSettings
 from cometmq.system.clock import Clock
 
+FEW_QUEUES = 64
+FEW_QUEUES_S = 5.0
+
 
 class FlushedStore(Protocol):
     """What the flush jobs need of a store."""
 
-    def flush(self, least_pages: int = 0) -> object:
-        """Bring the commit log to the disk, unless fewer pages wait."""
+    @property
+    def unsynced_queues(self) -> int:
+        """How many queues have units that no sync has covered."""
 
-    def flush_queues(self, least_pages: int = 0) -> object:
-        """Bring the consume queues to the disk, those with fewer pages left out."""
+    def flush(self, least_pages: int = 0) -> object:
+        """Sync the commit log, unless fewer pages wait."""
+
+    def flush_queues(self, least_pages: int = 0, *, with_index: bool = True) -> object:
+        """Sync the consume queues, without those with fewer pages, and the index."""
 
     def write_checkpoint(self) -> object:
-        """Write down up to when everything is on the disk."""
+        """Write what is on disk."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +50,15 @@ class FlushPace:
 
 
 class Flusher:
-    """Flushes by the clock: often what has grown, now and then everything.
+    """Flushes at intervals: often what has grown, now and then everything.
+
+    A power cut makes the next start read the log from the last complete flush of the queues on. So
+    a complete flush also comes earlier if few queues need it.
 
     Args:
         store: what to flush.
-        pace: gives the pace as it is now.
-        clock: tells when a thorough turn is due.
+        pace: returns the current pace.
+        clock: measures the intervals.
     """
 
     def __init__(self, store: FlushedStore, pace: Callable[[], FlushPace], *, clock: Clock) -> None:
@@ -57,9 +67,10 @@ class Flusher:
         self._clock = clock
         self._log_thorough_s = clock.monotonic()
         self._queues_thorough_s = clock.monotonic()
+        self._queues_complete_s = clock.monotonic()
 
     def flush_log(self) -> None:
-        """One turn for the commit log."""
+        """One run for the commit log."""
         pace, now_s = self._pace(), self._clock.monotonic()
         thorough = (now_s - self._log_thorough_s) * 1000 >= pace.log_thorough_ms
         self._store.flush(0 if thorough else pace.log_least_pages)
@@ -67,12 +78,16 @@ class Flusher:
             self._log_thorough_s = now_s
 
     def flush_queues(self) -> None:
-        """One turn for the consume queues, and with a thorough one for the checkpoint."""
+        """One run for the consume queues; after a complete one the checkpoint is written."""
         pace, now_s = self._pace(), self._clock.monotonic()
         thorough = (now_s - self._queues_thorough_s) * 1000 >= pace.queue_thorough_ms
-        self._store.flush_queues(0 if thorough else pace.queue_least_pages)
-        if thorough:
+        few = self._store.unsynced_queues <= FEW_QUEUES
+        complete = thorough or (few and now_s - self._queues_complete_s >= FEW_QUEUES_S)
+        self._store.flush_queues(0 if complete else pace.queue_least_pages, with_index=thorough)
+        if complete:
             self._store.write_checkpoint()
+            self._queues_complete_s = now_s
+        if thorough:
             self._queues_thorough_s = now_s
 
     def jobs(self) -> list[Job]:

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
+from cometmq.broker.creation import NextCall
 from cometmq.broker.topics.handler import TopicHandler
+from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import exclusive
 
 if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts, Routes
+
+log = logging.getLogger(__name__)
 
 
 def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
     """The handlers that create, change, show and delete topics."""
 
-    def forget_topic(topic: str) -> None:
-        parts.offsets.forget_topic(topic)
-        parts.stats.forget_topic(topic)
-        parts.held.topic_gone(topic)
+    forgetting = asyncio.Lock()
+    persist = NextCall(partial(parts.offsets.persist, parts.store.flush))
+
+    async def forget_topic(topic: str) -> None:
+        async with forgetting:  # each is some work: one in a turn of the event loop
+            parts.offsets.forget_topic(topic)
+            parts.stats.forget_topic(topic)
+            parts.held.topic_gone(topic)
+            await asyncio.sleep(0)
+        try:
+            # On disk before the topic is created again: its new messages have the same offsets.
+            await persist()
+        except StoreError:
+            log.exception("offsets of a deleted topic are still on disk topic=%s", topic)
 
     topics = TopicHandler(
         parts.topics,
@@ -27,9 +45,9 @@ def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
         forget=forget_topic,
     )
     return {
-        RequestCode.UPDATE_AND_CREATE_TOPIC: topics.put,
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.put_list,
-        RequestCode.DELETE_TOPIC_IN_BROKER: topics.delete,
+        RequestCode.UPDATE_AND_CREATE_TOPIC: exclusive(topics.put),
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: exclusive(topics.put_list),
+        RequestCode.DELETE_TOPIC_IN_BROKER: exclusive(topics.delete),
         RequestCode.CLEAN_UNUSED_TOPIC: topics.clean_unused,
         RequestCode.GET_TOPIC_CONFIG: topics.show,
         RequestCode.GET_ALL_TOPIC_CONFIG: topics.show_all,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -62,7 +63,7 @@ class TopicHandler:
         queues: the store's queues.
         settings: gives the broker's settings as they are now.
         announce: returns once the name servers know of a change.
-        forget: drops what other parts of the broker know of a deleted topic.
+        forget: drops what other parts of the broker know of a deleted topic, on disk too.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class TopicHandler:
         settings: Callable[[], BrokerSettings],
         *,
         announce: Callable[[], Awaitable[None]],
-        forget: Callable[[str], None],
+        forget: Callable[[str], Awaitable[None]],
     ) -> None:
         self._topics = topics
         self._queues = queues
@@ -94,20 +95,27 @@ class TopicHandler:
             topic_sys_flag=header.topic_sys_flag or 0,
             order=header.order,
         )
-        return await self._put([self._checked(config, header.attributes or "")], request)
+        return await self._put([(config, header.attributes or "")], request)
 
     async def put_list(self, request: Request) -> Response:
         """UPDATE_AND_CREATE_TOPIC_LIST (18): all of them, or none."""
         configs = TopicConfigList.decode(request.body).topic_config_list
         if len(configs) > TOPICS_AT_ONCE_MAX:
             raise _illegal(f"{len(configs)} topics, expected at most {TOPICS_AT_ONCE_MAX}")
-        checked = [self._checked(config, _as_changes(config)) for config in configs]
-        return await self._put(checked, request)
+        return await self._put([(config, _as_changes(config)) for config in configs], request)
 
-    async def _put(self, configs: list[TopicConfig], request: Request) -> Response:
+    async def _put(self, wanted: list[tuple[TopicConfig, str]], request: Request) -> Response:
+        """Create or change topics with the settings and the changes of attributes of a request."""
+        for config, changes in wanted:
+            self._checked(config, changes, self._topics.get(config.topic_name))
         check_is_master(self._settings())
-        if self._topics.put(configs):
-            for config in configs:
+        if await self._topics.change(
+            {
+                config.topic_name: partial(self._checked, config, changes)
+                for config, changes in wanted
+            }
+        ):
+            for config, _ in wanted:
                 log.info(
                     "topic created or updated topic=%s read_queues=%d write_queues=%d perm=%d"
                     " peer=%s",
@@ -120,8 +128,8 @@ class TopicHandler:
             await self._announce()
         return Response()
 
-    def _checked(self, config: TopicConfig, changes: str) -> TopicConfig:
-        """The settings with their attributes, if they are allowed."""
+    def _checked(self, config: TopicConfig, changes: str, known: TopicConfig | None) -> TopicConfig:
+        """The settings with their attributes, if they are allowed for a topic as it is now."""
         name = config.topic_name
         try:
             check_topic_name(name)
@@ -129,7 +137,6 @@ class TopicHandler:
             raise _illegal(str(problem)) from None
         self._check_not_system(name)
         _check_numbers(config)
-        known = self._topics.get(name)
         try:
             found = attributes.with_changes(
                 known.attributes if known else {}, changes, is_new=known is None
@@ -149,7 +156,7 @@ class TopicHandler:
 
     # --- deleting -------------------------------------------------------------------------------
 
-    def delete(self, request: Request) -> Response:
+    async def delete(self, request: Request) -> Response:
         """DELETE_TOPIC_IN_BROKER (215)."""
         name = request.header(DeleteTopicInBrokerRequest).topic
         check_is_master(self._settings())
@@ -157,12 +164,15 @@ class TopicHandler:
             raise _illegal("The specified topic is blank.")
         self._check_not_system(name)
         # The table first: if it cannot be written, nothing has changed.
-        if self._topics.delete(name):
+        if await self._topics.delete(name, self._drop):
             log.info("topic deleted topic=%s peer=%s", name, request.connection.peer_text)
+        return Response()
+
+    async def _drop(self, name: str) -> None:
+        """Drop what belongs to a topic that has just been deleted."""
         if _HARMLESS.fullmatch(name):
             self._queues.delete_topic(name)
-            self._forget(name)
-        return Response()
+            await self._forget(name)
 
     def clean_unused(self, request: Request) -> Response:
         """CLEAN_UNUSED_TOPIC (316): delete the queues of topics that have no settings."""

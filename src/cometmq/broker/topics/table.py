@@ -2,24 +2,27 @@
 
     topics.json := {"dataVersion": version, "topicConfigTable": {name: settings}}
 
-Every change is on the disk before it is seen, and counts the table's version up; a change that
-cannot be written is not made. What the file says of a topic wins over what the broker would make
-of it at its start, so the broker's own topics can be changed for good.
+A change is visible once it is on disk, see `StoredTable`, and counts the version of the table up.
+The file has precedence over what the broker would create at its start, so changes of the broker's
+own topics last.
 
 Source: TopicConfigManager and TopicValidator, RocketMQ 4.9 and 5.3.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from cometmq.broker.checks import FAQ
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.creation import CreationNeededError
+from cometmq.broker.stored_table import Change, StoredTable, create, put
 from cometmq.model.errors import InvalidNameError, ResponseError, StoreError
 from cometmq.model.flags import TopicSysFlag
 from cometmq.model.topic import (
@@ -54,6 +57,7 @@ QUEUES_MAX = 65_535
 INTERNAL_NAME_CHARS_MAX = 255
 """A topic of the broker's own making names a directory, and file systems allow no more."""
 
+_SECTION = "topicConfigTable"
 _INTERNAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _READ_WRITE = Perm.READ | Perm.WRITE
 
@@ -71,14 +75,24 @@ class TopicTable:
         self, settings: Callable[[], BrokerSettings], file: JsonFile, *, clock: Clock
     ) -> None:
         self._settings = settings
-        self._file = file
-        self._clock = clock
-        self._table: dict[str, TopicConfig] = {}
+        self._stored = StoredTable(file, [_SECTION], clock=clock)
+        self._table: dict[str, TopicConfig] = self._stored.sections[_SECTION]
         self._system: set[str] = set()
-        self.version: DataVersion = DataVersion(timestamp=clock.now_ms())
-        """Version of the table."""
-        self.on_change: Callable[[], None] | None = None
-        """Called after every change, for whoever tells the name servers."""
+        self._leaving: dict[str, asyncio.Event] = {}
+        """Deleted topics of which something is left on disk; set when they may be created."""
+
+    @property
+    def version(self) -> DataVersion:
+        """The version of the table."""
+        return self._stored.version
+
+    def notify(self, on_change: Callable[[], None]) -> None:
+        """Call a function after every change."""
+        self._stored.on_change = on_change
+
+    async def close(self) -> None:
+        """Return when no change is being written."""
+        await self._stored.close()
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -127,44 +141,36 @@ class TopicTable:
         Raises:
             StoreError: the file cannot be read, or cannot be written.
         """
-        content = self._file.load()
+        content = self._stored.file.load()
         if content is not None:
-            found = _read(content, self._file)
-            self._table, self.version = found.topic_config_table, found.data_version
-        self.add_system_topics()
-
-    def add_system_topics(self) -> None:
-        """Add the broker's own topics that are missing, by the settings as they are now.
-
-        Raises:
-            StoreError: the file cannot be written.
-        """
+            found = _read(content, self._stored.file)
+            self._stored.take(found.data_version, {_SECTION: found.topic_config_table})
         own = _system_topics(self._settings())
         self._system |= {config.topic_name for config in own}
         missing = [config for config in own if config.topic_name not in self._table]
         if missing:
-            self._change({config.topic_name: config for config in missing})
+            self.put_now(missing)
 
     # --- creation -------------------------------------------------------------------------------
 
-    def create_on_send(
+    def require_for_send(
         self, name: str, template: str, queues: int, *, unit_mode: bool, producer: str
     ) -> TopicConfig | None:
-        """Create the unknown topic of a send, if its template allows that.
+        """Return the topic of a send.
 
         Args:
-            name: of the topic to be.
-            template: the topic to make it from, mostly ``TBW102``.
+            name: of the topic.
+            template: the topic to create it from, mostly ``TBW102``.
             queues: as many as the producer asks for; at most the template's, at least 0.
             unit_mode: whether the producer works in units.
-            producer: who asks, for the log.
+            producer: its address, for the log.
 
         Returns:
-            The topic's settings, or None when the template does not allow new topics.
+            None if it does not exist and the template does not allow its creation.
 
         Raises:
+            CreationNeededError: it does not exist, and may be created.
             InvalidNameError: no topic may have this name.
-            StoreError: the file cannot be written; there is no topic.
         """
         known = self._table.get(name)
         if known is not None:
@@ -187,92 +193,154 @@ class TopicTable:
             topic_filter_type=source.topic_filter_type,
             topic_sys_flag=_unit_flag(name) if unit_mode else source.topic_sys_flag,
         )
-        self._change({name: config})
-        log.info("topic created by a send topic=%s queues=%d producer=%s", name, count, producer)
-        return config
+        raise CreationNeededError(lambda: self._create_on_send(config, producer))
+
+    async def _create_on_send(self, config: TopicConfig, producer: str) -> None:
+        await self.create_all([config])
+        if self._table.get(config.topic_name) is config:
+            log.info(
+                "topic created by a send topic=%s queues=%d producer=%s",
+                *(config.topic_name, config.write_queue_nums, producer),
+            )
 
     def _allows_creation(self, template: TopicConfig) -> bool:
         if template.topic_name == TEMPLATE_TOPIC and not self._settings().auto_create_topic_enable:
             return False
         return bool(template.perm & Perm.INHERIT)
 
-    def create_internal(
-        self, name: str, queues: int, *, sys_flag: int = 0, perm: int = _READ_WRITE
-    ) -> TopicConfig:
-        """Create a topic of the broker's own making (retry, dead letters, …), or return it.
+    def require_internal(self, name: str, queues: int, *, sys_flag: int = 0) -> TopicConfig:
+        """Return a topic that the broker creates itself: retry, dead letters.
 
         Raises:
+            CreationNeededError: it does not exist yet.
             InvalidNameError: the name has characters that no topic may have, or more than 255.
-            StoreError: the file cannot be written; there is no topic.
         """
         known = self._table.get(name)
         if known is not None:
             return known
-        if len(name) > INTERNAL_NAME_CHARS_MAX or not _INTERNAL_NAME.fullmatch(name):
-            raise InvalidNameError(
-                f"topic {name[:80]!r} of {len(name)} characters: expected at most"
-                f" {INTERNAL_NAME_CHARS_MAX} letters, digits, %, |, _ and -"
+        config = internal_topic(name, queues, sys_flag=sys_flag)
+        raise CreationNeededError(lambda: self.create_all([config]))
+
+    async def create_all(self, configs: Iterable[TopicConfig]) -> None:
+        """Create those topics that do not exist yet, with one write.
+
+        Raises:
+            StoreError: the file cannot be written; nothing was created.
+        """
+        missing = [config for config in configs if config.topic_name not in self._table]
+        if missing:
+            await self._until_gone(config.topic_name for config in missing)
+            await self._stored.change(
+                [create(_SECTION, config.topic_name, config) for config in missing]
             )
-        config = TopicConfig(
-            topic_name=name,
-            read_queue_nums=queues,
-            write_queue_nums=queues,
-            perm=perm,
-            topic_sys_flag=sys_flag,
-        )
-        self._change({name: config})
-        return config
 
     # --- change ---------------------------------------------------------------------------------
 
-    def put(self, configs: Iterable[TopicConfig]) -> bool:
+    async def put(self, configs: Iterable[TopicConfig]) -> bool:
         """Create or change topics, all of them or none; return whether anything changed.
 
         Raises:
             StoreError: the file cannot be written; nothing was changed.
         """
-        changes = {c.topic_name: c for c in configs if self._table.get(c.topic_name) != c}
-        if changes:
-            self._change(changes)
-        return bool(changes)
+        return await self.change({config.topic_name: _always(config) for config in configs})
 
-    def delete(self, name: str) -> bool:
-        """Forget a topic; return whether there was one.
+    async def change(
+        self, changes: Mapping[str, Callable[[TopicConfig | None], TopicConfig]]
+    ) -> bool:
+        """Change topics by functions of their present settings; return whether any changed.
+
+        Raises:
+            StoreError: the file cannot be written; nothing was changed.
+            ResponseError: what a function raises; nothing was changed.
+        """
+        if not changes:
+            return False
+        await self._until_gone(changes)
+        before = {name: self._table.get(name) for name in changes}
+        await self._stored.change(Change(_SECTION, name, make) for name, make in changes.items())
+        return any(self._table.get(name) != config for name, config in before.items())
+
+    def put_now(self, configs: Iterable[TopicConfig]) -> None:
+        """Create or change topics before the event loop runs.
+
+        Raises:
+            StoreError: the file cannot be written; nothing was changed.
+        """
+        self._stored.change_now(put(_SECTION, config.topic_name, config) for config in configs)
+
+    async def delete(self, name: str, forget: Callable[[str], Awaitable[None]]) -> bool:
+        """Delete a topic; return whether there was one.
+
+        Args:
+            name: of the topic.
+            forget: drops what else is known of it; until then it is not created again.
 
         Raises:
             StoreError: the file cannot be written; the topic is still there.
         """
-        if name not in self._table:
-            return False
-        self._change({}, without=name)
-        return True
+        await self._until_gone([name])
+        gone = self._leaving[name] = asyncio.Event()
+        found: list[TopicConfig | None] = []
+        try:
+            take = Change(_SECTION, name, found.append)  # which returns None: it is removed
+            await self._stored.change([take])
+            await forget(name)
+        finally:
+            del self._leaving[name]
+            gone.set()
+        return found[-1] is not None
 
-    def order(self, names: Iterable[str]) -> None:
+    async def _until_gone(self, names: Iterable[str]) -> None:
+        """Wait until none of the topics is being deleted."""
+        wanted = set(names)
+        while leaving := wanted & self._leaving.keys():
+            await self._leaving[leaving.pop()].wait()
+
+    async def order(self, names: Iterable[str]) -> None:
         """Mark topics as ordered, which name servers keep a list of.
 
         Raises:
             StoreError: the file cannot be written; nothing was changed.
         """
-        found = [self._table[name] for name in names if name in self._table]
-        self.put([msgspec.structs.replace(config, order=True) for config in found])
+        wanted = [name for name in names if name in self._table and not self._table[name].order]
+        if wanted:
+            await self._stored.change(Change(_SECTION, name, _ordered) for name in wanted)
 
-    def touch(self) -> None:
+    async def touch(self) -> None:
         """Count the version up, so that the name servers take the whole table again.
 
         Raises:
             StoreError: the file cannot be written.
         """
-        self._change({})
+        await self._stored.change([])
 
-    def _change(self, changes: Mapping[str, TopicConfig], *, without: str | None = None) -> None:
-        table = {**self._table, **changes}
-        if without is not None:
-            del table[without]
-        version = self.version.next(self._clock.now_ms())
-        self._file.save({"dataVersion": version, "topicConfigTable": table})
-        self._table, self.version = table, version
-        if self.on_change is not None:
-            self.on_change()
+
+def _always(config: TopicConfig) -> Callable[[TopicConfig | None], TopicConfig]:
+    return lambda _: config
+
+
+def _ordered(config: TopicConfig | None) -> TopicConfig | None:
+    return None if config is None else msgspec.structs.replace(config, order=True)
+
+
+def internal_topic(name: str, queues: int, *, sys_flag: int = 0) -> TopicConfig:
+    """Return the settings of a topic that the broker creates itself.
+
+    Raises:
+        InvalidNameError: the name has characters that no topic may have, or more than 255.
+    """
+    if len(name) > INTERNAL_NAME_CHARS_MAX or not _INTERNAL_NAME.fullmatch(name):
+        raise InvalidNameError(
+            f"topic {name[:80]!r} of {len(name)} characters: expected at most"
+            f" {INTERNAL_NAME_CHARS_MAX} letters, digits, %, |, _ and -"
+        )
+    return TopicConfig(
+        topic_name=name,
+        read_queue_nums=queues,
+        write_queue_nums=queues,
+        perm=_READ_WRITE,
+        topic_sys_flag=sys_flag,
+    )
 
 
 def _unit_flag(name: str) -> int:

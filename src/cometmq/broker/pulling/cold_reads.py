@@ -1,0 +1,42 @@
+"""Brings messages that are on the disk only into memory, in threads.
+
+The event loop reads messages through mappings. A page that is not in memory would make it wait for
+the disk, and everybody with it. So a pull is looked at first: what it finds cold is read in a
+thread, and the pull runs again. Meanwhile its connection's other frames wait, in their order; other
+connections do not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from cometmq.store.reading import ColdPart
+
+THREADS: Final = 8
+"""Reads at a time; a disk seldom does more at once."""
+
+
+class ColdReads:
+    """The threads that read."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-read")
+
+    def bring_in(
+        self, parts: Sequence[ColdPart], then: Callable[[asyncio.Future[None]], object]
+    ) -> None:
+        """Read parts of files; calls ``then`` on the event loop with the outcome."""
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(self._threads, _bring_in, parts).add_done_callback(then)
+
+    def close(self) -> None:
+        """Begin no further read."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _bring_in(parts: Sequence[ColdPart]) -> None:
+    for part in parts:
+        part.file.bring_in(part.start, part.stop)

@@ -1,0 +1,134 @@
+"""Allocates the files of the commit log.
+
+Ahead of need, in a thread of its own: one file is ready or in the making at a time. No append waits
+for it: one that finds no file ready is refused, and `wait` returns when it can be repeated. Without
+that, where no event loop must go on, a file is made when it is needed.
+
+Source: AllocateMappedFileService, RocketMQ 5.3, for which appends wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from cometmq.store.errors import SegmentNotReadyError
+from cometmq.store.segments import Segment, Segments
+
+logger = logging.getLogger(__name__)
+
+
+class SegmentAllocator:
+    """Makes the next segment of a stream.
+
+    Args:
+        segments: the stream.
+        ahead: whether to make it ahead of need, in a thread.
+        wait_ms: how long `wait` waits.
+    """
+
+    def __init__(self, segments: Segments, *, ahead: bool, wait_ms: int) -> None:
+        self._segments = segments
+        self._ahead = ahead
+        self._wait_s = wait_ms / 1000
+        self._changed = threading.Condition()
+        self._wanted_base: int | None = None
+        self._making_base: int | None = None
+        self._made: Segment | None = None
+        self._failure: OSError | None = None
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def want(self, base_offset: int) -> None:
+        """Have the segment made ahead of need that begins at ``base_offset``.
+
+        Only from the thread of the store: one that is in use must never be made anew.
+        """
+        last = self._segments.last()
+        if not self._ahead or (last is not None and base_offset < last.end_offset):
+            return
+        with self._changed:
+            if self._made is None and self._making_base is None:
+                self._wanted_base = base_offset
+                self._failure = None
+                self._wake()
+
+    def take(self, base_offset: int) -> Segment:
+        """Return the segment that begins at ``base_offset``.
+
+        Raises:
+            SegmentNotReadyError: it is being made ahead of need; see `wait`.
+            OSError: the disk is full or broken, and segments are not made ahead of need.
+        """
+        if not self._ahead:
+            return self._segments.make(base_offset, reserve=True)
+        with self._changed:
+            made = self._made
+            if made is not None and made.base_offset == base_offset:
+                self._made = None
+                return made
+        if made is not None:
+            self._segments.discard(made)
+            self._made = None
+        self.want(base_offset)
+        raise SegmentNotReadyError(f"commit-log file {base_offset} is being allocated")
+
+    def wait(self) -> None:
+        """Return when no segment is being made; from any thread but that of the store.
+
+        Raises:
+            SegmentNotReadyError: one still is, after the time that the settings give.
+            OSError: it could not be made: the disk is full or broken.
+        """
+        with self._changed:
+            if not self._changed.wait_for(self._is_idle, self._wait_s):
+                raise SegmentNotReadyError(
+                    f"commit-log file {self._making_base} is not allocated after {self._wait_s} s"
+                )
+            if self._failure is not None and self._made is None:
+                raise self._failure
+
+    def stop(self, *, keep: bool = False) -> None:
+        """End the thread; delete a segment that was never used, unless ``keep`` is set."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        if self._made is not None and not keep:
+            self._segments.discard(self._made)
+        self._made = None
+
+    def _is_idle(self) -> bool:
+        return self._stopped or (self._making_base is None and self._wanted_base is None)
+
+    def _wake(self) -> None:
+        if self._thread is None and not self._stopped:
+            self._thread = threading.Thread(target=self._run, name="segment-allocator", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped or self._wanted_base is not None)
+                if self._stopped:
+                    return
+                base, self._wanted_base = self._wanted_base, None
+                self._making_base = base
+            if base is not None:
+                self._make(base)
+
+    def _make(self, base: int) -> None:
+        made: Segment | None = None
+        failure: OSError | None = None
+        try:
+            made = self._segments.make(base, reserve=True)
+        except OSError as problem:
+            failure = problem
+            logger.warning("cannot allocate a commit-log file base=%d error=%s", base, problem)
+        finally:
+            with self._changed:
+                self._made, self._failure = made, failure
+                self._making_base = None
+                self._changed.notify_all()

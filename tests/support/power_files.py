@@ -1,0 +1,295 @@
+"""A file system in memory that can lose its power at any operation.
+
+What it promises is what ext4 with ordered data and a journal promises on a disk with a cache:
+
+    names and sizes    created, resized, renamed and removed in this order; a cut keeps the first so
+                       many of these changes, all of them if any file or directory was synced since
+    bytes of a file    each sector of 512 bytes is as it was at the last sync, as it was written
+                       back since, or as it is now
+
+Every operation counts; `cut_at` says at which one the power fails, before it is carried out. Only
+the thread of the test has the disk: others are refused, so that a case is the same each time.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cometmq.system.files import DiskUsage, Entry, FileLock, MappedFile
+from cometmq.system.randomness import SeededRandomness
+
+SECTOR_BYTES = 512
+PAGE_BYTES = 4096
+
+
+class PowerCutError(BaseException):
+    """The power failed: nothing of the process goes on."""
+
+
+@dataclass(eq=False)
+class Inode:
+    """One file: what the page cache has, and what may be on the disk."""
+
+    data: bytearray | mmap.mmap = field(default_factory=bytearray)
+    synced: bytes = b""
+    written_back: bytes = b""
+
+    def content(self) -> bytes:
+        return bytes(self.data) if isinstance(self.data, bytearray) else self.data[:]
+
+
+@dataclass
+class Names:
+    """Which files there are, and how long they are."""
+
+    paths: dict[Path, Inode] = field(default_factory=dict)
+    sizes: dict[Inode, int] = field(default_factory=dict)
+
+
+Change = Callable[[Names], None]
+
+
+class PowerFiles:
+    """The file system.
+
+    Args:
+        chance: what it draws from, for what survives a cut and what is written back early.
+    """
+
+    def __init__(self, chance: SeededRandomness) -> None:
+        self.chance = chance
+        self.operations = 0
+        self.cut_at: int | None = None
+        self._boots = 1
+        self._now = Names()
+        self._synced = Names()
+        self._pending: list[Change] = []
+        self._locked = False
+        self._thread = threading.get_ident()
+
+    # --- power ----------------------------------------------------------------------------------
+
+    def operate(self) -> None:
+        """Count one operation; the power may fail before it."""
+        if threading.get_ident() != self._thread:
+            raise OSError(errno.EIO, "only the thread of the test has this disk")
+        self.operations += 1
+        if self.cut_at is not None and self.operations >= self.cut_at:
+            raise PowerCutError
+        if self.chance.below(16) == 0:
+            for inode in self._now.paths.values():  # the kernel writes some files on its own
+                if self.chance.below(3) == 0:
+                    inode.written_back = inode.content()
+
+    def _change(self, change: Change) -> None:
+        self.operate()
+        change(self._now)
+        self._pending.append(change)
+
+    def _commit_names(self, count: int) -> None:
+        for change in self._pending[:count]:
+            change(self._synced)
+        del self._pending[:count]
+
+    def sync(self, inode: Inode | None = None) -> None:
+        """Bring a file, and all names, to the disk."""
+        self.operate()
+        if inode is not None:
+            inode.synced = inode.written_back = inode.content()
+        self._commit_names(len(self._pending))
+
+    def power_on(self) -> None:
+        """Let the disk be what a cut at this moment leaves, and boot again."""
+        self._commit_names(self.chance.below(len(self._pending) + 1))
+        self._pending.clear()
+        shape = self.chance.below(5)
+        survivors = Names()
+        for path, inode in self._synced.paths.items():
+            survivor = self._survivor(inode, self._synced.sizes.get(inode, 0), shape)
+            survivors.paths[path] = survivor
+            survivors.sizes[survivor] = len(survivor.synced)
+        self._synced = survivors
+        self._now = Names(dict(survivors.paths), dict(survivors.sizes))
+        self._locked = False
+        self._boots += 1
+        self.cut_at = None
+
+    def kill(self) -> None:
+        """Let the process be gone, but not what it has written to the page cache."""
+        self._locked = False
+        self.cut_at = None
+
+    def _survivor(self, inode: Inode, size: int, shape: int) -> Inode:
+        versions = [
+            version[:size].ljust(size, b"\0")
+            for version in (inode.synced, inode.written_back or inode.synced, inode.content())
+        ]
+        if shape < 2:
+            data = versions[2 * shape]
+        else:
+            unit = SECTOR_BYTES if shape == 2 else PAGE_BYTES
+            data = b"".join(
+                versions[self.chance.below(3)][start : start + unit]
+                for start in range(0, size, unit)
+            )
+        return Inode(bytearray(data), data)
+
+    # --- Files ----------------------------------------------------------------------------------
+
+    def make_dirs(self, path: Path) -> None:
+        """Directories come with the files in them."""
+
+    def entries(self, path: Path) -> list[Entry]:
+        found: dict[str, Entry] = {}
+        depth = len(path.parts)
+        for name, inode in self._now.paths.items():
+            if len(name.parts) > depth and name.parts[:depth] == path.parts:
+                entry = name.parts[depth]
+                is_dir = len(name.parts) > depth + 1
+                size = 0 if is_dir else self._now.sizes.get(inode, 0)
+                found[entry] = Entry(entry, size, is_dir)
+        return [found[name] for name in sorted(found)]
+
+    def exists(self, path: Path) -> bool:
+        return path in self._now.paths
+
+    def read(self, path: Path) -> bytes | None:
+        inode = self._now.paths.get(path)
+        return None if inode is None else inode.content()
+
+    def _create(self, path: Path) -> Inode:
+        inode = Inode()
+        self._change(lambda names: names.paths.__setitem__(path, inode))
+        return inode
+
+    def _resize(self, inode: Inode, size: int) -> None:
+        self._change(lambda names: names.sizes.__setitem__(inode, size))
+
+    def write(self, path: Path, data: bytes) -> None:
+        inode = self._create(path)
+        inode.data = bytearray(data)
+        self._resize(inode, len(data))
+        self.sync(inode)
+
+    def overwrite(self, path: Path, data: bytes) -> None:
+        inode = self._now.paths.get(path)
+        if inode is None:
+            inode = self._create(path)
+        assert isinstance(inode.data, bytearray)
+        inode.data[: len(data)] = data
+        if self._now.sizes.get(inode, 0) < len(data):
+            self._resize(inode, len(data))
+        self.sync(inode)
+
+    def rename(self, path: Path, target: Path) -> None:
+        def change(names: Names) -> None:
+            if path in names.paths:
+                names.paths[target] = names.paths.pop(path)
+
+        self._change(change)
+
+    def remove(self, path: Path) -> None:
+        if path in self._now.paths:
+            self._change(lambda names: names.paths.pop(path, None) and None)
+
+    def remove_tree(self, path: Path) -> None:
+        for name in [name for name in self._now.paths if path in name.parents]:
+            self.remove(name)
+
+    def sync_dir(self, path: Path) -> None:
+        self.sync()
+
+    def modified_ms(self, path: Path) -> int:
+        return 0
+
+    def usage(self, path: Path) -> DiskUsage:
+        return DiskUsage(used_bytes=1, available_bytes=99)
+
+    def boot_id(self) -> str:
+        return f"boot-{self._boots}"
+
+    def lock(self, path: Path, content: bytes) -> FileLock:
+        if self._locked:
+            raise BlockingIOError(errno.EAGAIN, "locked")
+        self._locked = True
+        return MemoryLock(self)
+
+    def unlock(self) -> None:
+        self._locked = False
+
+    def open_mapped(
+        self,
+        path: Path,
+        size_bytes: int,
+        *,
+        create: bool = False,
+        read_only: bool = False,
+        keep_open: bool = True,
+    ) -> MappedFile:
+        inode = self._create(path) if create else self._now.paths.get(path)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        if create:
+            self._resize(inode, size_bytes)
+        if isinstance(inode.data, bytearray):
+            content = bytes(inode.data)
+            inode.data = mmap.mmap(-1, size_bytes)
+            inode.data[: len(content)] = content
+        return MemoryMappedFile(self, path, inode)
+
+
+class MemoryLock:
+    """The lock of the store."""
+
+    def __init__(self, files: PowerFiles) -> None:
+        self._files = files
+
+    def release(self) -> None:
+        self._files.unlock()
+
+
+class MemoryMappedFile:
+    """A mapped file of this file system."""
+
+    def __init__(self, files: PowerFiles, path: Path, inode: Inode) -> None:
+        assert isinstance(inode.data, mmap.mmap)
+        self._files = files
+        self._inode = inode
+        self.path = path
+        self.map = inode.data
+        self.size_bytes = len(inode.data)
+
+    def reserve(self, start: int, stop: int) -> None:
+        """There is always space."""
+
+    def sync(self) -> None:
+        self._files.sync(self._inode)
+
+    def zero(self, start: int, stop: int) -> int:
+        met = self.map[start:stop]
+        self.map[start:stop] = bytes(len(met))
+        return len(met) - met.count(0)
+
+    def data_ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
+        return [(start, stop)]
+
+    def is_resident(self, start: int, stop: int) -> bool:
+        return True
+
+    def bring_in(self, start: int, stop: int) -> None:
+        """Everything is in memory."""
+
+    def advise_random(self) -> None:
+        """A hint."""
+
+    def write(self, start: int, data: bytes | memoryview) -> None:
+        self._files.operate()
+        self.map[start : start + len(data)] = bytes(data)
+
+    def close(self) -> None:
+        """The memory stays as long as the inode."""

@@ -1,0 +1,205 @@
+"""A table in its file: changes share writes, and are visible once they are on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker import stored_table
+from cometmq.broker.stored_table import Change, StoredTable, create, remove
+from cometmq.broker.stored_table import put as put_value
+from cometmq.model.errors import ResponseError, StoreError
+from cometmq.store.config_files import JsonFile
+from cometmq.system.clock import ManualClock
+from cometmq.system.files import SystemFiles
+
+WAIT_S = 60.0
+
+
+class HeldFiles(SystemFiles):
+    """A disk whose writes wait until the test lets them go, and may fail."""
+
+    def __init__(self) -> None:
+        self.writes = 0
+        self.is_broken = False
+        self.go = threading.Event()
+        self.go.set()
+
+    def write(self, path: Path, data: bytes) -> None:
+        if path.suffix == ".tmp":
+            assert self.go.wait(WAIT_S)
+            self.writes += 1
+            if self.is_broken:
+                raise OSError("the disk is gone")
+        super().write(path, data)
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.files = HeldFiles()
+        self.path = folder / "table.json"
+        self.table = StoredTable(
+            JsonFile(self.path, self.files), ["things", "others"], clock=ManualClock()
+        )
+        self.changes = 0
+        self.table.on_change = self._count
+
+    def _count(self) -> None:
+        self.changes += 1
+
+    def on_disk(self) -> dict[str, dict[str, object]]:
+        content: dict[str, dict[str, object]] = json.loads(self.path.read_text())
+        return content
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def put(name: str, value: object = 1, section: str = "things") -> Change:
+    return put_value(section, name, {"value": value})
+
+
+async def test_a_change_is_on_disk_and_then_visible(world: World) -> None:
+    world.files.go.clear()
+    change = asyncio.ensure_future(world.table.change([put("a"), put("b", 2, "others")]))
+    await asyncio.sleep(0)
+    assert world.table.sections == {"things": {}, "others": {}}
+    version = world.table.version.counter
+    world.files.go.set()
+    await change
+    assert world.table.sections == {"things": {"a": {"value": 1}}, "others": {"b": {"value": 2}}}
+    assert world.on_disk()["things"] == {"a": {"value": 1}}
+    assert world.on_disk()["others"] == {"b": {"value": 2}}
+    assert world.on_disk()["dataVersion"]["counter"] == version + 1
+    assert (world.table.version.counter, world.changes) == (version + 1, 1)
+
+
+async def test_changes_during_a_write_share_the_next_one(world: World) -> None:
+    world.files.go.clear()
+    changes = [asyncio.ensure_future(world.table.change([put("first")]))]
+    await asyncio.sleep(0)
+    changes += [
+        asyncio.ensure_future(world.table.change([put(f"n{number}")])) for number in range(1000)
+    ]
+    await asyncio.sleep(0)
+    world.files.go.set()
+    await asyncio.gather(*changes)
+    assert world.files.writes == 2
+    assert len(world.table.sections["things"]) == 1001
+    assert world.on_disk()["things"].keys() == world.table.sections["things"].keys()
+
+
+async def test_a_refused_change_is_not_made_and_all_who_share_it_hear_why(world: World) -> None:
+    await world.table.change([put("kept")])
+    version = world.table.version
+    world.files.is_broken = True
+    outcomes = await asyncio.gather(
+        *(world.table.change([put(name)]) for name in ("a", "b")), return_exceptions=True
+    )
+    assert [type(outcome) for outcome in outcomes] == [StoreError] * 2
+    assert all("the disk is gone" in str(outcome) for outcome in outcomes)
+    assert list(world.table.sections["things"]) == ["kept"]
+    assert world.table.version == version
+    world.files.is_broken = False
+    await world.table.change([put("a")])
+    assert world.on_disk()["things"].keys() == {"kept", "a"}
+
+
+async def test_entries_are_removed_and_what_is_so_already_is_not_written(world: World) -> None:
+    await world.table.change([put("a"), put("b")])
+    writes = world.files.writes
+    await world.table.change([put("a")])
+    assert world.files.writes == writes
+    await world.table.change([remove("things", "a"), remove("others", "missing")])
+    assert world.table.sections["things"] == {"b": {"value": 1}}
+    assert world.on_disk()["things"].keys() == {"b"}
+
+
+async def test_no_change_at_all_counts_the_version_up(world: World) -> None:
+    version = world.table.version.counter
+    await world.table.change([])
+    assert world.table.version.counter == version + 1
+    assert world.on_disk()["dataVersion"]["counter"] == version + 1
+
+
+async def test_a_requester_that_gives_up_keeps_no_other_waiting(world: World) -> None:
+    world.files.go.clear()
+    one = asyncio.ensure_future(world.table.change([put("a")]))
+    other = asyncio.ensure_future(world.table.change([put("b")]))
+    await asyncio.sleep(0)
+    one.cancel()
+    world.files.go.set()
+    await other
+    assert world.table.sections["things"].keys() == {"a", "b"}
+
+
+async def test_too_many_waiting_requests_are_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_table, "CHANGES_MAX", 2)
+    world.files.go.clear()
+    changes = [asyncio.ensure_future(world.table.change([put("first")]))]
+    await asyncio.sleep(0)
+    changes += [asyncio.ensure_future(world.table.change([put(name)])) for name in ("a", "b")]
+    await asyncio.sleep(0)
+    with pytest.raises(ResponseError, match=r"2 changes of table\.json wait"):
+        await world.table.change([put("c")])
+    world.files.go.set()
+    await asyncio.gather(*changes)
+    await world.table.close()
+    assert world.on_disk()["things"].keys() == {"first", "a", "b"}
+
+
+async def test_the_first_of_two_creations_wins_and_no_change_undoes_another(world: World) -> None:
+    """Requests that arrive during a write meet what it stores, not what was there before."""
+    world.files.go.clear()
+    changes = [asyncio.ensure_future(world.table.change([create("things", "a", [1])]))]
+    await asyncio.sleep(0)
+    more = [
+        create("things", "a", [2]),
+        Change("things", "a", lambda present: [*present, "second"]),
+        Change("things", "a", lambda present: [*present, "third"]),
+    ]
+    changes += [asyncio.ensure_future(world.table.change([change])) for change in more]
+    await asyncio.sleep(0)
+    world.files.go.set()
+    await asyncio.gather(*changes)
+    assert world.table.sections["things"]["a"] == [1, "second", "third"]
+    assert world.on_disk()["things"] == {"a": [1, "second", "third"]}
+
+
+async def test_a_change_that_raises_is_not_made_and_keeps_no_other_from_it(world: World) -> None:
+    def refuse(_: object) -> None:
+        raise ResponseError(1, "not so")
+
+    world.files.go.clear()
+    changes = [asyncio.ensure_future(world.table.change([put("first")]))]
+    await asyncio.sleep(0)
+    changes.append(
+        asyncio.ensure_future(world.table.change([put("a"), Change("things", "b", refuse)]))
+    )
+    changes.append(asyncio.ensure_future(world.table.change([put("c")])))
+    await asyncio.sleep(0)
+    world.files.go.set()
+    outcomes = await asyncio.gather(*changes, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [type(None), ResponseError, type(None)]
+    assert world.table.sections["things"].keys() == {"first", "c"}
+
+
+async def test_closing_waits_for_the_write(world: World) -> None:
+    world.files.go.clear()
+    change = asyncio.ensure_future(world.table.change([put("a")]))
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(world.table.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    world.files.go.set()
+    await closing
+    assert world.on_disk()["things"].keys() == {"a"}
+    await change

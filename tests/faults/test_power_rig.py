@@ -1,0 +1,48 @@
+"""Power cuts on a recorded block device under a real ext4; ``tests/power/README.md`` says how."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.root import as_root
+from support.tiers import rounds
+
+RIG = Path(__file__).parent.parent / "power" / "rig.py"
+CASES = rounds(test=40, long=200)
+START = "-m cometmq standalone --namesrv-port {ns} --broker-port {port} --store {store} -c {conf}"
+
+
+def cut(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the rig; returns what it printed, and in how many cases a promise was broken."""
+    for needed in ("/dev/fuse", "/dev/loop-control"):
+        if not Path(needed).exists():
+            pytest.skip(f"needs {needed}")
+    if shutil.which("mkfs.ext4") is None:
+        pytest.skip("needs mkfs.ext4")
+    seed = str(random.randrange(100_000))
+    command = [*as_root(), sys.executable, str(RIG), "--start", f"{sys.executable} {START}"]
+    return subprocess.run(
+        [*command, "--seed", seed, *arguments], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_no_power_cut_breaks_a_promise(flush: str, tmp_path: Path) -> None:
+    ran = cut("--flush", flush, "--cases", str(CASES), "--keep", str(tmp_path / "broken"))
+    print(ran.stdout)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert f"{CASES} cases in" in ran.stdout
+    assert ": 0 broken" in ran.stdout
+
+
+@pytest.mark.long
+def test_the_rig_sees_the_losses_of_asynchronous_flush() -> None:
+    ran = cut("--flush", "ASYNC_FLUSH", "--judge", "SYNC_FLUSH", "--cases", "40")
+    assert ran.returncode > 0, ran.stdout + ran.stderr
+    assert " lost: " in ran.stdout

@@ -1,0 +1,144 @@
+"""A broker on a small real file system that fills up: refusals, reads, restarts, room again.
+
+What writes to a mapping where the file system has no block left gets a signal, which no seam of
+ours can show. So the store lies on a tmpfs of a few MiB, which a ballast file fills up to the byte.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import kit
+import pytest
+from codes import Answer, Request
+from wire import Command, Connection
+
+from support.root import as_root
+from support.server import Standalone
+
+DISK_MIB = 24
+TOPIC, GROUP, QUEUES = "small-disk", "readers", 4
+SENDS_MAX = 20_000
+SETTINGS = {
+    "brokerIP1": "127.0.0.1",
+    "mappedFileSizeCommitLog": 1024 * 1024,
+    "mappedFileSizeConsumeQueue": 20 * 300,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000,
+    "diskMaxUsedSpaceRatio": 95,
+    "cleanResourceInterval": 100,
+}
+
+
+class Disk:
+    """A file system in memory, with a file that takes its room."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ballast = path / "ballast"
+
+    def fill(self, free_bytes: int) -> None:
+        """Leave so many bytes free."""
+        disk = os.statvfs(self.path)
+        room = disk.f_bavail * disk.f_frsize - free_bytes
+        if room > 0:
+            with self._ballast.open("ab") as file:
+                os.posix_fallocate(file.fileno(), file.tell(), room)
+
+    def clear(self) -> None:
+        self._ballast.unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    path = tmp_path / "store"
+    path.mkdir()
+    options = f"size={DISK_MIB}m,mode=777"
+    subprocess.run([*as_root(), "mount", "-t", "tmpfs", "-o", options, "tmpfs", path], check=True)
+    try:
+        yield Disk(path)
+    finally:
+        subprocess.run([*as_root(), "umount", "--lazy", path], check=True)
+
+
+class Sender:
+    """Sends messages, each with many keys, and remembers those that were acknowledged."""
+
+    def __init__(self) -> None:
+        self.stored: dict[tuple[int, int], bytes] = {}
+        self._number = 0
+
+    def send(self, connection: Connection) -> Command:
+        self._number += 1
+        body = b"%d-" % self._number + b"x" * (self._number % 3000)
+        keys = " ".join(f"k{self._number}-{at}" for at in range(self._number % 200))
+        header = kit.send_fields(TOPIC, e=self._number % QUEUES, i=f"KEYS\x01{keys}\x02")
+        answer = connection.request(Request.SEND_MESSAGE_V2, header, body)
+        if answer.code == Answer.SUCCESS:
+            place = answer.number("queueId"), answer.number("queueOffset")
+            assert self.stored.setdefault(place, body) == body, f"{place} was given twice"
+        return answer
+
+    def until_refused(self, connection: Connection) -> Command:
+        for _ in range(SENDS_MAX):
+            answer = self.send(connection)
+            if answer.code != Answer.SUCCESS:
+                return answer
+        raise AssertionError(f"the disk took {SENDS_MAX} messages")
+
+    def check(self, connection: Connection) -> None:
+        """Everything that was acknowledged can be read."""
+        for queue in range(QUEUES):
+            end = kit.max_offset(connection, TOPIC, queue)
+            messages = kit.read_queue(connection, GROUP, TOPIC, end, queue=queue, timeout=60.0)
+            found = {(queue, message.queue_offset): message.body for message in messages}
+            known = {place: body for place, body in self.stored.items() if place[0] == queue}
+            assert known.items() <= found.items()
+
+
+@pytest.mark.parametrize("free_bytes", [0, 4096, 20_000, 100_000, 1_300_000])
+def test_a_full_disk_refuses_sends_and_nothing_else(
+    free_bytes: int, disk: Disk, tmp_path: Path
+) -> None:
+    server, sender = Standalone(tmp_path, settings=SETTINGS), Sender()
+    server.start()
+    with connected(server) as connection:
+        kit.ok(kit.create_topic(connection, TOPIC, read=QUEUES, write=QUEUES))
+        for _ in range(500):
+            kit.ok(sender.send(connection))
+        disk.fill(free_bytes)
+        refused = sender.until_refused(connection)
+        assert refused.code == Answer.SERVICE_NOT_AVAILABLE, str(refused)
+        assert "disk" in str(refused.remark)
+        assert "full" in str(refused.remark)
+        sender.check(connection)
+
+    for _ in range(3):  # no loop of starts: each of them serves what is there
+        server.kill()
+        disk.fill(0)
+        server.start()
+        with connected(server) as connection:
+            sender.check(connection)
+            sender.until_refused(connection)
+
+    disk.clear()
+    with connected(server) as connection:
+        kit.eventually(lambda: sender.send(connection).code == Answer.SUCCESS, timeout=60.0)
+        for _ in range(500):
+            kit.ok(sender.send(connection))
+        sender.check(connection)
+    assert server.stop() == 0
+    server.start()
+    with connected(server) as connection:
+        sender.check(connection)
+    server.stop()
+
+
+@contextmanager
+def connected(server: Standalone) -> Iterator[Connection]:
+    with closing(Connection(server.broker, timeout=60.0)) as connection:
+        yield connection

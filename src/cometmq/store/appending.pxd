@@ -1,6 +1,6 @@
 cimport cython
 
-from cometmq.protocol cimport batch, checksum
+from cometmq.protocol cimport batch, checksum, octets
 from cometmq.protocol cimport properties as property_text
 from cometmq.store.commit_log cimport CommitLog
 from cometmq.store.consume_queue cimport ConsumeQueue

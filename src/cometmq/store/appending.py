@@ -16,7 +16,7 @@ from typing import Any
 from cometmq.model.errors import InvalidMessageError, InvalidNameError
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import RETRY_PREFIX
-from cometmq.protocol import batch, checksum
+from cometmq.protocol import batch, checksum, octets
 from cometmq.protocol import properties as property_text
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX
 from cometmq.protocol.record import CRC_MASK, MAGIC_V1, MAGIC_V2, TOPIC_BYTES_MAX_V1
@@ -168,6 +168,8 @@ class Appender:
         if queue is None:
             queue = self._admit_queue(queues, queue_id)
         total = self._record_bytes(queues, len(body), len(properties))
+        if b"\0" in properties:
+            raise _nul_met()
         sys_flag = sys_flag & ~_V6_BITS
         if len(born_host) != _HOST_V4_BYTES or len(store_host) != _HOST_V4_BYTES:
             total += self._extra_bytes(born_host, store_host)
@@ -283,11 +285,15 @@ class Appender:
         extra = self._extra_bytes(born_host, store_host)
         if start == stop:
             raise InvalidMessageError("a batch without messages")
+        if b"\0" in properties:
+            raise _nul_met()
         count = 0
         whole = 0
         position = start
         while position < stop:
             _, body_at, body_end, text_at, position = batch.item_at(source, position, stop)
+            if octets.end_of_run(source, text_at, position, 0) != position:
+                raise _nul_met()
             text_bytes = property_text.joined_bytes(source, text_at, position, properties)
             whole += self._record_bytes(queues, body_end - body_at, text_bytes) + extra
             count += 1
@@ -587,3 +593,8 @@ def _v6_bits(born_host: bytes, store_host: bytes) -> int:
 
 def _too_large(what: str, met: int, limit: int) -> InvalidMessageError:
     return InvalidMessageError(f"{what} of {met} bytes, at most {limit}")
+
+
+def _nul_met() -> InvalidMessageError:
+    """Recovery takes zeros in properties for what a power cut has torn."""
+    return InvalidMessageError("properties with a character of code 0, expected none")

@@ -252,6 +252,8 @@ class ConsumeQueue:
     def mark_unsynced(self) -> None:
         """Let the next `flush` sync all files; what is in them may be in the page cache only."""
         self.flushed_offset = self.min_offset
+        if self.ext is not None:
+            self.ext.mark_unsynced()
         if not self._is_listed and self.max_offset > self.min_offset:
             self._is_listed = True
             self._unsynced.append(self)
@@ -293,6 +295,8 @@ class ConsumeQueue:
         end = self.max_offset * _UNIT_BYTES
         if segment is None or end >= segment.end_offset:
             segment = self.segments.add(end - end % self.segments.size_bytes)
+            self._enter(segment, 0)
+        elif end == segment.base_offset:  # made before, but nothing could be written into it
             self._enter(segment, 0)
         if self._position + units * _UNIT_BYTES > self._room_end:
             target = self._position + max(units * _UNIT_BYTES, _RESERVE_BYTES)

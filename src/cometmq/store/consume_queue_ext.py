@@ -146,6 +146,11 @@ class ConsumeQueueExt:
             self.segments.sync(self.flushed_offset, end)
             self.flushed_offset = end
 
+    def mark_unsynced(self) -> None:
+        """Let the next `flush` sync all files."""
+        first = self.segments.first()
+        self.flushed_offset = 0 if first is None else first.base_offset
+
     def delete(self) -> None:
         """Delete all files."""
         self.segments.drop_from(0)

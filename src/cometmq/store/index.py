@@ -161,6 +161,7 @@ class IndexFile:
             end_log: the log offset of the newest record before it.
         """
         self.next_entry = min(max(1, next_entry), self._entries)
+        self.segment.file.bring_in(0, self._position(self.next_entry))  # at once, not by pages
         self.segment.file.zero(self._position(self.next_entry), self.segment.size_bytes)
         self.segment.file.zero(_HEADER_BYTES, self._entries_at)
         self.slots_used = raw.rebuild_slots(

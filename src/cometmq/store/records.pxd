@@ -27,7 +27,8 @@ cpdef RecordFacts read_facts(Segment segment, Py_ssize_t position, bint check_cr
     facts=RecordFacts, position=cython.longlong, last_store_ms=cython.longlong,
     doubtful_ms=cython.longlong)
 cpdef tuple walk(
-    Segment segment, bint check_crc, object synced_ms, Py_ssize_t start=*)
+    Segment segment, bint check_crc, object synced_ms, Py_ssize_t start=*,
+    Py_ssize_t synced_to=*)
 
 cdef _fill(RecordFacts facts, Segment segment, Py_ssize_t position, bint check_crc)
 @cython.locals(properties=bytes)

@@ -56,7 +56,11 @@ def read_facts(segment: Segment, position: int, check_crc: bool) -> RecordFacts:
 
 
 def walk(
-    segment: Segment, check_crc: bool, synced_ms: int | None, start: int = 0
+    segment: Segment,
+    check_crc: bool,
+    synced_ms: int | None,
+    start: int = 0,
+    synced_to: int = 0,
 ) -> tuple[int, int, str | None]:
     """Walk over the records of a segment until none begins.
 
@@ -66,6 +70,7 @@ def walk(
         synced_ms: a record that was not stored before may have lost the end of its properties,
             which no checksum covers; None where none can have.
         start: where the first record begins.
+        synced_to: the position before which no record can have.
 
     Returns:
         Where the walk ended, when the last record was stored (0 for none), and what stands there
@@ -79,7 +84,12 @@ def walk(
         facts.total = 0
         _fill(facts, segment, position, check_crc)
         problem = facts.problem
-        if problem is None and facts.total and facts.store_ms >= doubtful_ms:
+        if (
+            problem is None
+            and facts.total
+            and facts.store_ms >= doubtful_ms
+            and position >= synced_to
+        ):
             problem = _torn_properties(facts, position)
         if problem is not None:
             return position, last_store_ms, problem

@@ -152,6 +152,7 @@ class Recovery:
             StoreCorruptError: the log is damaged in the middle; nothing was changed.
             OSError: the disk refused.
         """
+        at = self._checkpoint.position
         start = self._exact_start()
         is_exact = start is not None
         walk_from = self._first_whole_file() if start is None else self._record_before(start)
@@ -159,7 +160,8 @@ class Recovery:
             self._segments,
             walk_from,
             check_crc=self._settings.check_crc_on_recover,
-            synced_ms=self._checkpoint.physic_ms if self._ending is Ending.CUT_OFF else None,
+            synced_ms=self._checkpoint.physic_ms if self._crashed else None,
+            synced_to=None if at is None else at.log_offset,
         )
         self._check_end(end)
         # From here on files are changed. Until all is repaired, a kill must not look like one of a
@@ -392,6 +394,7 @@ class Recovery:
                 name, entries, offset = self._index.place_before(
                     end, at.index_name, at.index_entries
                 )
+            self._checkpoint.index_ms = 0
             self._checkpoint.position = replace(
                 at, index_name=name, index_entries=entries, index_offset=offset
             )
@@ -455,13 +458,19 @@ class Recovery:
         newest = index.newest
         if newest is None:
             return least
-        if dropped or took_back or went_back or newest.is_full() or (is_exact and self._crashed):
+        may_lack = is_exact if self._crashed else (at is not None and not is_exact)
+        if dropped or took_back or went_back or newest.is_full() or may_lack:
             return max(least, int(newest.end_log))
         return None
 
 
 def find_end(
-    segments: Segments, start: int, *, check_crc: bool, synced_ms: int | None = None
+    segments: Segments,
+    start: int,
+    *,
+    check_crc: bool,
+    synced_ms: int | None = None,
+    synced_to: int | None = None,
 ) -> LogEnd:
     """Walk the records of the log to their end.
 
@@ -471,13 +480,17 @@ def find_end(
         check_crc: whether the checksum of each body must match.
         synced_ms: after a crash, the store time before which records are surely on disk; a later
             one may have lost the end of its properties, which no checksum covers.
+        synced_to: the same as a log offset, which counts instead if it is known.
     """
+    if synced_ms is not None and synced_to is not None:
+        synced_ms = 0
     last_store_ms = 0
     for segment in segments.items:
         if segment.end_offset <= start:
             continue
         position = max(0, start - segment.base_offset)
-        position, store_ms, problem = walk(segment, check_crc, synced_ms, position)
+        synced = 0 if synced_to is None else synced_to - segment.base_offset
+        position, store_ms, problem = walk(segment, check_crc, synced_ms, position, synced)
         last_store_ms = store_ms or last_store_ms
         if problem is not None:
             return LogEnd(segment.base_offset + position, last_store_ms, problem)
@@ -535,6 +548,8 @@ def redispatch(
         position = max(0, start - segment.base_offset)
         while position < segment.size_bytes and segment.base_offset + position < end:
             facts = read_facts(segment, position, False)
+            if facts.problem is not None and finds_gaps:
+                raise QueueGapError(f"no record begins at {segment.base_offset + position}")
             if facts.problem is not None or facts.total == 0:
                 break
             try:

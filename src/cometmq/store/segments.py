@@ -205,7 +205,9 @@ class Segments:
             OSError: the disk refused.
         """
         count = len(self.items)
-        self.drop_from(offset)
+        # The oldest file stays: it is what says where the stream goes on.
+        is_oldest = count > 0 and offset == self.items[0].base_offset > 0
+        self.drop_from(offset + 1 if is_oldest else offset)
         if len(self.items) < count:
             self._files.sync_dir(self.directory)
         segment = self.last()

@@ -499,3 +499,12 @@ def test_nobody_is_led_past_the_messages_that_a_failed_write_lost(tmp_path: Path
         assert store.get(TOPIC, queue_id, end, 32).next_begin_offset == end
     assert bodies(store) == [b"kept"]
     store.close()
+
+
+def test_properties_with_zeros_are_refused(store: MessageStore) -> None:
+    """A recovery could not tell them from those that a power cut has torn."""
+    with pytest.raises(InvalidMessageError, match="character of code 0"):
+        put(store, properties={"k": "a\0b"})
+    with pytest.raises(InvalidMessageError, match="character of code 0"):
+        put_batch(store, batch((b"one", b"k\x01v"), (b"two", b"k\x01v\0")))
+    assert put(store).queue_offset == 0

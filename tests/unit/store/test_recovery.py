@@ -17,9 +17,11 @@ from cometmq.store import (
     MessageStore,
     StoreCorruptError,
     StoreLockedError,
+    StoreUnavailableError,
     recovery,
 )
 from cometmq.system.clock import ManualClock
+from support.faulty_files import FaultyFiles
 from support.stores import LOG_FILE_BYTES, TOPIC, bodies, files_of, put
 
 Open = Callable[..., MessageStore]
@@ -425,3 +427,51 @@ def test_a_store_is_opened_by_one_process_at_a_time(open_store: Open, tmp_path: 
         open_store()
     holder.communicate()
     put(open_store())
+
+
+def test_a_queue_goes_on_in_the_file_that_a_full_disk_left_empty(
+    open_store: Open, tmp_path: Path
+) -> None:
+    class Full(FaultyFiles):
+        is_full = False
+
+        def open_mapped(self, path: Path, size_bytes: int, **options: bool):  # type: ignore[override]
+            mapped = super().open_mapped(path, size_bytes, **options)
+            if self.is_full and "consumequeue" in path.parts and options.get("create"):
+                self.room_bytes = 0
+            return mapped
+
+    files = Full()
+    store = open_store(files=files)
+    made = fill(store, 50)  # one whole file of the queue
+    files.is_full = True
+    with pytest.raises(StoreUnavailableError):
+        put(store)
+    store.close()
+    again = open_store()
+    made += fill(again, 5)
+    assert bodies(again) == made
+    again.close()
+    assert bodies(open_store()) == made
+
+
+def test_what_a_killed_process_wrote_beside_its_queue_is_synced(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store = open_store(consume_queue_ext_enabled=True)
+    fill(store, 5)
+    store.abandon()
+    again = open_store(consume_queue_ext_enabled=True)
+    ext = again._table.all()[0].ext
+    assert ext.flushed_offset == 0
+    again.flush_queues()
+    assert ext.flushed_offset == ext.end_offset > 0
+
+
+def test_a_redispatch_that_begins_inside_a_record_is_told(store: MessageStore) -> None:
+    fill(store, 5)
+    segments, table, dispatcher = store._log.segments, store._table, store._dispatcher
+    with pytest.raises(recovery.QueueGapError, match="no record begins at 10"):
+        recovery.redispatch(segments, 10, store.written_to, table, dispatcher, finds_gaps=True)
+    done = recovery.redispatch(segments, 0, store.written_to, table, dispatcher, finds_gaps=True)
+    assert (done.to, done.count) == (store.written_to, 5)

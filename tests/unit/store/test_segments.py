@@ -237,3 +237,14 @@ def test_a_full_disk_at_the_end_of_a_file_refuses_and_goes_on_when_there_is_room
     assert third.queue_offset == first.queue_offset + 2
     assert third.log_offset == LOG_FILE_BYTES > end
     store.close()
+
+
+def test_a_cut_at_the_beginning_of_the_oldest_file_keeps_it(tmp_path: Path) -> None:
+    """Its name says where the stream goes on."""
+    segments = Segments(SystemFiles(), tmp_path / "s", SIZE)
+    for base in (2 * SIZE, 3 * SIZE):
+        segments.add(base).file.map[:3] = b"old"
+    assert segments.cut(2 * SIZE) == 3
+    assert [segment.base_offset for segment in segments.items] == [2 * SIZE]
+    assert segments.cut(0) == 0
+    assert segments.items == []

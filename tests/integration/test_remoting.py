@@ -239,8 +239,10 @@ async def test_a_oneway_request_gets_no_answer(peer: Peer, client: RemotingClien
 async def test_a_call_ends_at_its_timeout_and_the_connection_goes_on(
     peer: Peer, client: RemotingClient
 ) -> None:
+    connection = await client.connection(peer.address)
     with pytest.raises(CallTimeoutError):
-        await client.call(peer.address, HOLD, timeout=0.1)
+        await connection.call(HOLD, timeout=0.1)
+    assert (await client.call(peer.address, ECHO, body=b"1", timeout=30)).body == b"1"
     peer.held[0].reply(Response(body=b"too late"))
     assert (await client.call(peer.address, ECHO, body=b"x", timeout=30)).body == b"x"
 

@@ -30,7 +30,11 @@ def accepts(port: int) -> bool:
 
 
 class Process:
-    """One program with its output in a log file."""
+    """One program with its output in a log file.
+
+    With `talks`, its standard input and output are pipes. The caller reads the output and closes
+    it: what a program wrote before it was killed is still there to read.
+    """
 
     def __init__(
         self,
@@ -98,10 +102,9 @@ class Process:
 
     def _forget(self) -> None:
         _running.discard(self)
-        for stream in (self.stdin, self.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        if self.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.stdin.close()
 
     def error(self, text: str) -> ProcessError:
         """An error that quotes the end of the log."""

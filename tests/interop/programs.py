@@ -37,6 +37,8 @@ from processes import Process, ProcessError
 
 HERE = Path(__file__).resolve().parent
 ANSWER_SECONDS_MAX = 180.0
+READ_SECONDS_MAX = 60.0
+"""What a program left in its pipe when it ended is read within this time."""
 
 Received = dict[str, Any]
 
@@ -59,7 +61,8 @@ class Program:
         self._ids = itertools.count(1)
         self._changed = threading.Condition()
         self._ended = False
-        threading.Thread(target=self._read, name=f"read {log.name}", daemon=True).start()
+        self._reader = threading.Thread(target=self._read, name=f"read {log.name}", daemon=True)
+        self._reader.start()
 
     def ask(self, do: str, *, timeout: float = ANSWER_SECONDS_MAX, **fields: Any) -> Any:
         """Give a command and wait for its result."""
@@ -86,12 +89,16 @@ class Program:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for raw in self.process.stdout:
-            if raw.startswith(b"{"):
-                self._take(json.loads(raw))
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
+        try:
+            with self.process.stdout as lines:
+                for raw in lines:
+                    # A killed program may leave half a line at the end.
+                    if raw.startswith(b"{") and raw.endswith(b"\n"):
+                        self._take(json.loads(raw))
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
 
     def _take(self, line: dict[str, Any]) -> None:
         with self._changed:
@@ -100,6 +107,16 @@ class Program:
             else:
                 self.received.append(line)
             self._changed.notify_all()
+
+    def kill(self) -> None:
+        """End the program with SIGKILL; what it had written by then is in `received`."""
+        self.process.kill()
+        self._read_to_the_end()
+
+    def _read_to_the_end(self) -> None:
+        self._reader.join(READ_SECONDS_MAX)
+        if self._reader.is_alive():
+            raise self.process.error(f"ended; its output did not within {READ_SECONDS_MAX:.0f} s")
 
     def close(self) -> None:
         """Let the program end; a program that hangs is killed."""
@@ -110,6 +127,7 @@ class Program:
                 self.process.wait(60.0)
             except (OSError, ProcessError):
                 self.process.kill()
+        self._read_to_the_end()
 
 
 @dataclass(frozen=True)

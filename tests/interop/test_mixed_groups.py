@@ -69,7 +69,7 @@ class Mixed:
     def kill(self, name: str) -> None:
         """The process of a member that has had messages is killed."""
         program = self._pop(name)
-        program.process.kill()
+        program.kill()
         self.gone.append((name, program))
 
     def _pop(self, name: str) -> Program:

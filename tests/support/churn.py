@@ -141,7 +141,7 @@ class Crowd:
 
     def _kill(self) -> None:
         name, program = self._gone()
-        program.process.kill()
+        program.kill()
         self._idle.append(self._program())
         self.done.append(f"{name} was killed")
 

@@ -15,7 +15,7 @@ import servers
 import toolchain
 from processes import Process, accepts
 
-from cometmq.testing.ports import free_ports
+from cometmq.remoting.ports import free_ports
 
 KAFKA_CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
 NATS_CONF = """host: 127.0.0.1

@@ -26,7 +26,7 @@ from processes import Process, accepts  # noqa: E402
 from wire import Connection, ConnectionClosedError, NoAnswerError  # noqa: E402
 
 import cometmq  # noqa: E402
-from cometmq.testing.ports import free_broker_port, free_port  # noqa: E402
+from cometmq.remoting.ports import free_broker_port, free_port  # noqa: E402
 
 START_SECONDS_MAX = 300.0
 JAVA_FLAGS = [

@@ -14,7 +14,7 @@ from cometmq.client.name_servers import NameServers
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.remoting import RemotingClient
-from cometmq.testing.ports import LOOPBACK, free_port
+from cometmq.remoting.ports import LOOPBACK, free_port
 from support.scripted import ScriptedNameServer, route
 
 SHORT_S = 0.4

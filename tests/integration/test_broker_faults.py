@@ -24,10 +24,10 @@ from cometmq.protocol.headers import (
 )
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import RemotingClient, RemotingServer, check
+from cometmq.remoting.ports import FAST_PORT_GAP, free_broker_port
 from cometmq.system.configuration import load
 from cometmq.system.files import DiskUsage
 from cometmq.system.rocketmq_keys import BROKER_KEYS
-from cometmq.testing.ports import FAST_PORT_GAP, free_broker_port
 from support.faulty_files import FaultyFiles
 
 BOTH_LOOPS = True

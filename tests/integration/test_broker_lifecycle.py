@@ -32,9 +32,9 @@ from cometmq.protocol.headers import (
     SendMessageV2Request,
 )
 from cometmq.remoting import ConnectionLostError, RemotingClient, check
+from cometmq.remoting.ports import FAST_PORT_GAP, free_broker_port, free_port
 from cometmq.remoting.tls import client_context
 from cometmq.testing import ServerProcess, ServerStartError
-from cometmq.testing.ports import FAST_PORT_GAP, free_broker_port, free_port
 
 START_S = STOP_S = 120.0
 """They end what hangs."""

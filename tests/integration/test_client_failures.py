@@ -25,7 +25,7 @@ from cometmq.client.name_servers import NameServers
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.remoting import RemotingClient
-from cometmq.testing.ports import LOOPBACK, free_port
+from cometmq.remoting.ports import LOOPBACK, free_port
 from support.scripted import Act, ScriptedBroker, ScriptedCluster, route
 
 MESSAGE = Message(topic="t", body=b"x")

@@ -25,7 +25,7 @@ from build_ext import ROOT
 from cometmq.cli.commands import app
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingServer, RemotingSettings, Response, TlsSettings
-from cometmq.testing.ports import free_port
+from cometmq.remoting.ports import free_port
 from support import pythons
 from support.server import Standalone, standalone
 

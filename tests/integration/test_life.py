@@ -21,8 +21,8 @@ from cometmq.client import (
     SendFailedError,
     StartFrom,
 )
+from cometmq.remoting.ports import free_broker_port, free_port
 from cometmq.testing import ServerProcess, ServerStartError
-from cometmq.testing.ports import free_broker_port, free_port
 
 QUICK_RETRY = PullSettings(retry_ms=50)
 CLI = "cometmq"

@@ -20,10 +20,10 @@ from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import PutKvConfigRequest, QueryDataVersionResponse
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response, check
+from cometmq.remoting.ports import free_port
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import SystemClock
 from cometmq.system.files import SystemFiles
-from cometmq.testing.ports import free_port
 
 TIMEOUT_S = 60.0
 WHO = Identity("c", "broker-a", 0, "127.0.0.1:10911", "127.0.0.1:10912")

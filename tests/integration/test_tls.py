@@ -19,9 +19,9 @@ from cometmq.client import (
     PullConsumer,
     StartFrom,
 )
+from cometmq.remoting.ports import free_broker_port
 from cometmq.testing import ServerProcess
 from cometmq.testing.cluster import SMALL_FILES
-from cometmq.testing.ports import free_broker_port
 from support.certificates import Authority
 
 START_S = 60.0

@@ -20,7 +20,7 @@ from codes import Request
 from processes import Process, ProcessError, accepts
 from wire import Address, Connection
 
-from cometmq.testing.ports import free_broker_port, free_port
+from cometmq.remoting.ports import free_broker_port, free_port
 
 VERSIONS = ("4.9.7", "5.3.3")
 CLUSTER, BROKER_NAME = "DefaultCluster", "broker-a"

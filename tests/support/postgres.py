@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cometmq.testing.ports import free_port
+from cometmq.remoting.ports import free_port
 
 ACCOUNT = "postgres"
 PACKAGED = Path("/usr/lib/postgresql")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cometmq.testing.ports import free_broker_port, free_port
+from cometmq.remoting.ports import free_broker_port, free_port
 
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 90.0

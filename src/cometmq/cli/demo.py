@@ -32,7 +32,7 @@ from cometmq.client import (
     StoredMessage,
 )
 from cometmq.model.errors import CometError
-from cometmq.testing.ports import free_broker_port, free_port
+from cometmq.remoting.ports import free_broker_port, free_port
 from cometmq.testing.process import ServerProcess
 
 TOPIC = "demo"

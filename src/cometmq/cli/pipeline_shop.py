@@ -26,7 +26,7 @@ from cometmq.client import Message, SendReceipt, StartFrom, StoredMessage
 from cometmq.client.blocking import AdminClient, Producer, PushConsumer
 from cometmq.model.errors import CometError
 from cometmq.model.topic import dlq_topic
-from cometmq.testing.ports import free_broker_port, free_port
+from cometmq.remoting.ports import free_broker_port, free_port
 
 log = logging.getLogger(__name__)
 

@@ -181,7 +181,7 @@ def _broker_configuration(
 
 def _take_free_port(parts: Configuration) -> None:
     """Choose a free port for the broker; the port minus two is free too."""
-    from cometmq.testing.ports import free_broker_port
+    from cometmq.remoting.ports import free_broker_port
 
     parts.set({"listenPort": str(free_broker_port())})
 

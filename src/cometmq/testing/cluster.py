@@ -14,9 +14,9 @@ from cometmq.broker.app import Broker
 from cometmq.namesrv.app import SETTINGS as NAMESRV_SETTINGS
 from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.config import files_below
+from cometmq.remoting.ports import LOOPBACK, free_broker_port
 from cometmq.system.configuration import Configuration, load
 from cometmq.system.rocketmq_keys import BROKER_KEYS, NAMESRV_KEYS
-from cometmq.testing.ports import LOOPBACK, free_broker_port
 
 SMALL_FILES = {
     "mappedFileSizeCommitLog": str(16 * 1024 * 1024),

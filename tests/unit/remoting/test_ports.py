@@ -1,4 +1,4 @@
-"""Ports for servers of tests: free, in a row, and nobody else's."""
+"""Free ports: consecutive, and given to one process only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from cometmq.model.errors import CometError
-from cometmq.testing import ports
-from cometmq.testing.ports import (
+from cometmq.remoting import ports
+from cometmq.remoting.ports import (
     FAST_PORT_GAP,
     FIRST,
     LANE,
@@ -83,9 +83,8 @@ def test_another_lane_is_taken_when_one_has_no_room() -> None:
 
 def test_other_processes_have_other_lanes() -> None:
     mine = lane_of(free_port())
-    ask = (
-        "import os; from cometmq.testing.ports import *; os.getpid = lambda: {}; print(free_port())"
-    )
+    ask = "import os; from cometmq.remoting.ports import *; os.getpid = lambda: {}"
+    ask += "; print(free_port())"
     # the other one begins its search where this one's lane is
     pid = os.getpid() + (mine - os.getpid()) % ((LAST - FIRST + 1) // LANE)
     said = subprocess.check_output([sys.executable, "-c", ask.format(pid)], text=True)

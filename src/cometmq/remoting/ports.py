@@ -1,11 +1,9 @@
-"""Finds TCP ports of the loopback that nobody uses, and that nobody takes before they are used.
+"""Chooses free TCP ports of the loopback, for servers that are started without a port of their own.
 
-Systems give outgoing connections ports from a range of their own; those given here lie below its
-usual place. And each process has them from lanes of its own: it keeps a lane's first port bound for
-as long as it lives, so that others find the lane taken. Within a lane ports go round, so that one
-comes back as late as can be.
-
-Source: ours.
+The ports lie below the range from which systems usually take ports for outgoing connections. Each
+process takes them from lanes: it keeps the first port of a lane bound for as long as it lives, so
+other processes see that the lane is taken. Within a lane the ports are given in a circle, so a port
+is given again as late as possible.
 """
 
 from __future__ import annotations
@@ -19,14 +17,14 @@ from itertools import chain
 from cometmq.model.errors import CometError
 
 FAST_PORT_GAP = 2
-"""A broker also listens this far below its port."""
+"""The fast port of a broker is this far below its port."""
 
 LOOPBACK = "127.0.0.1"
 FIRST = 12_000
 """Above the ports that RocketMQ's servers have by default."""
 LAST = 32_767
 LANE = 128
-"""Ports in a lane, the one that marks it as taken included."""
+"""Number of ports in a lane, including the one that marks it as taken."""
 
 
 class _Lanes:
@@ -40,7 +38,7 @@ class _Lanes:
         self._next: list[int] = []
 
     def take(self, count: int) -> int:
-        """Give the first of ``count`` ports in a row, of a lane at hand or of a new one."""
+        """Return the first of ``count`` ports in a row, of a lane at hand or of a new one."""
         for lane in range(len(self._lanes)):
             if first := self._search(lane, count):
                 return first
@@ -50,7 +48,7 @@ class _Lanes:
         raise CometError(f"no {count} free ports in a row in {self._lanes[-1]}")
 
     def close(self) -> None:
-        """Let others have these lanes, or, in a fork, let only the parent have them."""
+        """Release the lanes; in a forked process, leave them to the parent alone."""
         while self._marks:
             os.close(self._marks.pop())
 
@@ -84,7 +82,7 @@ _lock = threading.Lock()
 
 
 def free_ports(count: int) -> int:
-    """Give the first of so many ports in a row that nobody uses.
+    """Return the first of ``count`` consecutive free ports.
 
     Args:
         count: how many, at most 127.
@@ -103,7 +101,7 @@ def free_ports(count: int) -> int:
 
 
 def free_port() -> int:
-    """Give a port that nobody uses.
+    """Return a free port.
 
     Raises:
         CometError: there is none.
@@ -112,7 +110,7 @@ def free_port() -> int:
 
 
 def free_broker_port() -> int:
-    """Give a port that nobody uses, nor the fast one below it, nor the next, for replication.
+    """Return a free port for a broker; its fast port and its replication port are free too.
 
     Raises:
         CometError: there are no such ports.

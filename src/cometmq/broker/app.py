@@ -13,28 +13,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
-from cometmq.broker.admin import feature as admin
-from cometmq.broker.assembly import Endpoint, Parts, Routes, assemble
-from cometmq.broker.clients import feature as clients
+from cometmq.broker.assembly import FEATURES, Endpoint, Parts, assemble
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.delay import feature as delay
 from cometmq.broker.fast_paths import FastPaths
-from cometmq.broker.groups import feature as groups
-from cometmq.broker.jobs import JobRunner
-from cometmq.broker.offsets import feature as offsets
-from cometmq.broker.pulling import feature as pulling
-from cometmq.broker.queries import feature as queries
 from cometmq.broker.registration import Identity
-from cometmq.broker.sending import feature as sending
-from cometmq.broker.stats import feature as stats
-from cometmq.broker.storage import feature as storage
-from cometmq.broker.topics import feature as topics
 from cometmq.model.errors import StoreError
-from cometmq.protocol.octets import is_compiled
 from cometmq.protocol.record import encode_host
 from cometmq.remoting import (
     Connection,
@@ -47,6 +34,9 @@ from cometmq.remoting import (
     access_warnings,
     outgoing_context,
 )
+from cometmq.remoting.features import Feature, handlers_of
+from cometmq.remoting.jobs import JobRunner
+from cometmq.remoting.wire import FastPath
 from cometmq.store import StoreSettings
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.configuration import Configuration
@@ -56,22 +46,6 @@ log = logging.getLogger(__name__)
 
 SETTINGS = (BrokerSettings, StoreSettings, RemotingSettings, TlsSettings, TlsClientSettings)
 """The settings classes that a broker's configuration file feeds."""
-
-FEATURES = (
-    sending,
-    pulling,
-    clients,
-    offsets,
-    topics,
-    groups,
-    delay,
-    queries,
-    stats,
-    storage,
-    admin,
-)
-"""What a broker consists of: each has its routes, and those with something to repeat their jobs."""
-WITH_JOBS = (sending, clients, offsets, delay, stats, storage)
 
 DRAIN_S = 1.0
 JOBS_S = 0.5
@@ -152,14 +126,15 @@ class Broker:
             await loop.run_in_executor(None, parts.store.wait_for_segment)
         except StoreError as problem:  # sends wait for the file, or are refused
             log.warning("cannot allocate the first commit-log file: %s", problem)
-        await self._listen(parts)
+        features = await self._listen(parts)
         parts.commit.start()
         parts.delay.start()
-        self._jobs = JobRunner([job for feature in WITH_JOBS for job in feature.jobs(parts)])
+        self._jobs = JobRunner([job for feature in features for job in feature.jobs])
         self._jobs.start()
         await parts.registration.start(self._identity(), self._name_servers())
 
-    async def _listen(self, parts: Parts) -> None:
+    async def _listen(self, parts: Parts) -> list[Feature]:
+        """Open the ports; return the features, whose handlers know the address."""
         for warning in access_warnings(self.configuration[TlsSettings]):
             log.warning("%s", warning)
         settings = self._settings()
@@ -168,22 +143,22 @@ class Broker:
                 "brokerRole=%s has no effect: this release has no replication",
                 settings.broker_role,
             )
-        table: Routes = {}
-        main = self._server("broker", table)
+        handlers: dict[int, Processor] = {}
+        main = self._server("broker", handlers)
         await main.start(settings.bind_address, settings.listen_port)
         self._servers = [main]
         endpoint = Endpoint(self.address, encode_host(parts.address.ip, main.port))
-        for feature in FEATURES:
-            table.update(feature.routes(parts, endpoint))
-        sends = sending.fast_path(parts, endpoint)
-        main.fast_path = FastPaths(sends, pulling.fast_path(parts)) if is_compiled() else sends
+        features = [build(parts, endpoint) for build in FEATURES]
+        handlers.update(handlers_of(features))
+        main.fast_path = _fast_path_of(features)
         if settings.fast_port_enable and main.port > 2:
-            fast = {code: p for code, p in table.items() if code not in pulling.CODES}
-            server = self._server("broker-fast", fast)
-            server.fast_path = sends
+            fast = [feature for feature in features if feature.on_fast_port]
+            server = self._server("broker-fast", handlers_of(fast))
+            server.fast_path = _fast_path_of(fast)
             choice = "it is two below listenPort; fastPortEnable=false does without it"
             await server.start(settings.bind_address, main.port - 2, choice=choice)
             self._servers.append(server)
+        return features
 
     def _server(self, name: str, table: Mapping[int, Processor]) -> RemotingServer:
         return RemotingServer(
@@ -252,6 +227,11 @@ class Broker:
             except Exception:
                 log.exception("cannot write offsets during shutdown")
         parts.store.close()
+
+
+def _fast_path_of(features: Iterable[Feature]) -> FastPath | None:
+    paths = [feature.fast_path for feature in features if feature.fast_path is not None]
+    return reduce(FastPaths, paths) if paths else None
 
 
 async def _all_of(endings: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -1,42 +1,54 @@
 """Assembles the parts of a broker; nothing runs yet.
 
-The store is opened here, because every other part depends on its content. What a feature serves and
-runs is listed in its own folder, in ``feature.py``.
+The store is opened here, because every other part depends on its content. `FEATURES` lists the
+features; what one of them serves and runs is in its own folder, in ``feature.py``.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cometmq.broker.address import OwnAddress, own_address
+from cometmq.broker.admin import feature as admin
+from cometmq.broker.clients import feature as clients
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.notices import ConsumerNotices
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.clients.queue_locks import QueueLocks
 from cometmq.broker.clients.relay import ConsumerRelay
 from cometmq.broker.config import BrokerSettings
+from cometmq.broker.delay import feature as delay
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.delay.levels import DelayLevels
+from cometmq.broker.groups import feature as groups
 from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.offsets import feature as offsets
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.pulling import feature as pulling
 from cometmq.broker.pulling.cold_reads import ColdReads
 from cometmq.broker.pulling.long_polling import HeldPulls
+from cometmq.broker.queries import feature as queries
 from cometmq.broker.registration import Registration
+from cometmq.broker.sending import feature as sending
 from cometmq.broker.sending.flow_control import FlowControl, flow_limits
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.sending.validation import SendValidation, send_rules
+from cometmq.broker.stats import feature as stats
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.group_lag import GroupLags
 from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
 from cometmq.broker.stats.throughput import Throughput
+from cometmq.broker.storage import feature as storage
 from cometmq.broker.storage.flushing import Flusher, flush_pace
+from cometmq.broker.topics import feature as topics
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.message_id import UniqueIds
-from cometmq.remoting import Processor, RemotingClient
+from cometmq.remoting import RemotingClient
+from cometmq.remoting.features import Feature
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
@@ -44,10 +56,6 @@ from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files
 
 log = logging.getLogger(__name__)
-
-
-Routes = dict[int, Processor]
-"""The handler of each request code."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +114,22 @@ class Parts:
         self.store.reconfigure(stored)
         if "brokerPermission" in changes:
             await self.topics.touch()
+
+
+FEATURES: Sequence[Callable[[Parts, Endpoint], Feature]] = (
+    sending.build,
+    pulling.build,
+    clients.build,
+    offsets.build,
+    topics.build,
+    groups.build,
+    delay.build,
+    queries.build,
+    stats.build,
+    storage.build,
+    admin.build,
+)
+"""What a broker consists of. Fast paths are tried in this order."""
 
 
 def assemble(

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from cometmq.broker.admin.config_handler import ConfigHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
+from cometmq.remoting.features import Feature
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Endpoint, Parts, Routes
+    from cometmq.broker.assembly import Endpoint, Parts
 
 
-def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
+def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """The handlers that show and change the settings."""
     config = ConfigHandler(
         parts.configuration,
@@ -21,7 +22,9 @@ def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
         clock=parts.clock,
         on_change=parts.settings_changed,
     )
-    return {
-        RequestCode.GET_BROKER_CONFIG: config.show,
-        RequestCode.UPDATE_BROKER_CONFIG: exclusive(config.update),
-    }
+    return Feature(
+        {
+            RequestCode.GET_BROKER_CONFIG: config.show,
+            RequestCode.UPDATE_BROKER_CONFIG: exclusive(config.update),
+        }
+    )

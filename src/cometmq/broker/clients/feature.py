@@ -9,17 +9,18 @@ from cometmq.broker.clients.heartbeats import HeartbeatHandler
 from cometmq.broker.clients.queue_locks import LockHandler
 from cometmq.broker.clients.relay import RelayHandler
 from cometmq.broker.creation import creating
-from cometmq.broker.jobs import Job, every
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting.features import Feature
+from cometmq.remoting.jobs import Job, every
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Endpoint, Parts, Routes
+    from cometmq.broker.assembly import Endpoint, Parts
 
 
 SWEEP_S = 10.0
 
 
-def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
+def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """The handlers of heartbeats, members, queue locks and relayed requests."""
     beats = HeartbeatHandler(
         consumers=parts.consumers,
@@ -38,23 +39,26 @@ def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
         groups=parts.groups,
         broker_name=parts.settings().broker_name,
     )
-    return {
-        RequestCode.HEART_BEAT: beats.heartbeat,
-        RequestCode.UNREGISTER_CLIENT: beats.unregister,
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP: beats.consumer_list,
-        RequestCode.CHECK_CLIENT_CONFIG: beats.check_client,
-        RequestCode.LOCK_BATCH_MQ: creating(locks.lock),
-        RequestCode.UNLOCK_BATCH_MQ: creating(locks.unlock),
-        RequestCode.GET_CONSUMER_CONNECTION_LIST: connections.of_consumers,
-        RequestCode.GET_PRODUCER_CONNECTION_LIST: connections.of_producers,
-        RequestCode.GET_ALL_PRODUCER_INFO: connections.of_all_producers,
-        RequestCode.GET_CONSUMER_RUNNING_INFO: relay.running_info,
-        RequestCode.CONSUME_MESSAGE_DIRECTLY: relay.consume_directly,
-        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: relay.consumer_status,
-    }
+    return Feature(
+        {
+            RequestCode.HEART_BEAT: beats.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: beats.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: beats.consumer_list,
+            RequestCode.CHECK_CLIENT_CONFIG: beats.check_client,
+            RequestCode.LOCK_BATCH_MQ: creating(locks.lock),
+            RequestCode.UNLOCK_BATCH_MQ: creating(locks.unlock),
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: connections.of_consumers,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: connections.of_producers,
+            RequestCode.GET_ALL_PRODUCER_INFO: connections.of_all_producers,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: relay.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: relay.consume_directly,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: relay.consumer_status,
+        },
+        _jobs(parts),
+    )
 
 
-def jobs(parts: Parts) -> list[Job]:
+def _jobs(parts: Parts) -> list[Job]:
     """Removal of silent clients and of expired queue locks."""
 
     def sweep_clients() -> None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.jobs import Job
 from cometmq.broker.offsets.handler import OffsetHandler
 from cometmq.broker.offsets.queue_bounds import QueueBoundsHandler
 from cometmq.broker.offsets.reset import ResetHandler
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting.features import Feature
+from cometmq.remoting.jobs import Job
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Endpoint, Parts, Routes
+    from cometmq.broker.assembly import Endpoint, Parts
 
 
 FIRST_PERSIST_S = 10.0
 
 
-def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
+def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """The handlers of committed offsets, resets and the bounds of queues."""
     offsets = OffsetHandler(
         parts.offsets, store=parts.store, topics=parts.topics, groups=parts.groups
@@ -31,21 +32,24 @@ def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
         groups=parts.groups,
         settings=parts.settings,
     )
-    return {
-        RequestCode.QUERY_CONSUMER_OFFSET: offsets.query,
-        RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update,
-        RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.all,
-        RequestCode.CLONE_GROUP_OFFSET: offsets.clone,
-        RequestCode.QUERY_CORRECTION_OFFSET: offsets.correction,
-        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: bounds.search,
-        RequestCode.GET_MAX_OFFSET: bounds.max_offset,
-        RequestCode.GET_MIN_OFFSET: bounds.min_offset,
-        RequestCode.GET_EARLIEST_MSG_STORETIME: bounds.earliest_time,
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset.reset,
-    }
+    return Feature(
+        {
+            RequestCode.QUERY_CONSUMER_OFFSET: offsets.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.all,
+            RequestCode.CLONE_GROUP_OFFSET: offsets.clone,
+            RequestCode.QUERY_CORRECTION_OFFSET: offsets.correction,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: bounds.search,
+            RequestCode.GET_MAX_OFFSET: bounds.max_offset,
+            RequestCode.GET_MIN_OFFSET: bounds.min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: bounds.earliest_time,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset.reset,
+        },
+        _jobs(parts),
+    )
 
 
-def jobs(parts: Parts) -> list[Job]:
+def _jobs(parts: Parts) -> list[Job]:
     """The write of committed offsets to their file."""
     return [
         Job(

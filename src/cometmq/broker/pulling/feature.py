@@ -8,27 +8,16 @@ from cometmq.broker.creation import creating
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.octets import is_compiled
+from cometmq.remoting.features import Feature
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Endpoint, Parts, Routes
+    from cometmq.broker.assembly import Endpoint, Parts
 
 
-CODES = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
-"""The requests of this feature; the fast port (listenPort - 2) does not serve them."""
-
-
-def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
-    """The handler of pulls."""
-    return dict.fromkeys(CODES, creating(_pull_handler(parts).pull))
-
-
-def fast_path(parts: Parts) -> PullFastPath:
-    """The fast path of pulls."""
-    return PullFastPath(_pull_handler(parts))
-
-
-def _pull_handler(parts: Parts) -> PullHandler:
-    return PullHandler(
+def build(parts: Parts, _endpoint: Endpoint) -> Feature:
+    """The handler of pulls; the fast port does not serve them."""
+    handler = PullHandler(
         store=parts.store,
         topics=parts.topics,
         groups=parts.groups,
@@ -38,4 +27,10 @@ def _pull_handler(parts: Parts) -> PullHandler:
         cold_reads=parts.cold_reads,
         settings=parts.settings,
         stats=parts.stats,
+    )
+    pull = creating(handler.pull)
+    return Feature(
+        {RequestCode.PULL_MESSAGE: pull, RequestCode.LITE_PULL_MESSAGE: pull},
+        fast_path=PullFastPath(handler) if is_compiled() else None,
+        on_fast_port=False,
     )

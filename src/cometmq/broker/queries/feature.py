@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING
 
 from cometmq.broker.queries.handler import QueryHandler
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting.features import Feature
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Endpoint, Parts, Routes
+    from cometmq.broker.assembly import Endpoint, Parts
 
 
-def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
+def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """The handlers of queries for stored messages."""
     query = QueryHandler(parts.store, parts.topics, parts.consumers)
-    return {
-        RequestCode.QUERY_MESSAGE: query.by_key,
-        RequestCode.VIEW_MESSAGE_BY_ID: query.by_place,
-        RequestCode.QUERY_CONSUME_QUEUE: query.queue_entries,
-    }
+    return Feature(
+        {
+            RequestCode.QUERY_MESSAGE: query.by_key,
+            RequestCode.VIEW_MESSAGE_BY_ID: query.by_place,
+            RequestCode.QUERY_CONSUME_QUEUE: query.queue_entries,
+        }
+    )

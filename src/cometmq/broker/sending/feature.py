@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cometmq.broker.creation import creating
-from cometmq.broker.jobs import Job, every
 from cometmq.broker.sending.fast_path import SendFastPath
 from cometmq.broker.sending.flow_control import LOOK_INTERVAL_S
 from cometmq.broker.sending.handler import SendHandler
@@ -13,14 +12,24 @@ from cometmq.broker.sending.reply import ReplyHandler
 from cometmq.broker.sending.send_back import SendBackHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import RemotingSettings
+from cometmq.remoting.features import Feature
+from cometmq.remoting.jobs import every
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Endpoint, Parts, Routes
+    from cometmq.broker.assembly import Endpoint, Parts
 
 
-def routes(parts: Parts, endpoint: Endpoint) -> Routes:
-    """The handlers of sends, send-backs and replies."""
-    send = _send_handler(parts, endpoint)
+def build(parts: Parts, endpoint: Endpoint) -> Feature:
+    """The handlers of sends, send-backs and replies, and the measurement of flow control."""
+    send = SendHandler(
+        parts.store,
+        parts.validation,
+        parts.flow,
+        parts.stats,
+        parts.throughput,
+        commit=parts.commit if parts.sync_flush else None,
+        store_host=endpoint.store_host,
+    )
     back = SendBackHandler(
         parts.store,
         topics=parts.topics,
@@ -40,34 +49,15 @@ def routes(parts: Parts, endpoint: Endpoint) -> Routes:
         store_host=endpoint.store_host,
         store_address=endpoint.address,
     )
-    return {
-        RequestCode.SEND_MESSAGE: creating(send.handle, send.failed),
-        RequestCode.SEND_MESSAGE_V2: creating(send.handle, send.failed),
-        RequestCode.SEND_BATCH_MESSAGE: creating(send.handle, send.failed),
-        RequestCode.CONSUMER_SEND_MSG_BACK: creating(back.send_back),
-        RequestCode.SEND_REPLY_MESSAGE: reply.reply,
-        RequestCode.SEND_REPLY_MESSAGE_V2: reply.reply,
-    }
-
-
-def fast_path(parts: Parts, endpoint: Endpoint) -> SendFastPath:
-    """The fast path of sends."""
-    frame_bytes_max = parts.configuration[RemotingSettings].frame_bytes_max
-    return SendFastPath(_send_handler(parts, endpoint), frame_bytes_max)
-
-
-def jobs(parts: Parts) -> list[Job]:
-    """The measurement of flow control."""
-    return [every(LOOK_INTERVAL_S, parts.flow.look, "watch-flow")]
-
-
-def _send_handler(parts: Parts, endpoint: Endpoint) -> SendHandler:
-    return SendHandler(
-        parts.store,
-        parts.validation,
-        parts.flow,
-        parts.stats,
-        parts.throughput,
-        commit=parts.commit if parts.sync_flush else None,
-        store_host=endpoint.store_host,
+    return Feature(
+        {
+            RequestCode.SEND_MESSAGE: creating(send.handle, send.failed),
+            RequestCode.SEND_MESSAGE_V2: creating(send.handle, send.failed),
+            RequestCode.SEND_BATCH_MESSAGE: creating(send.handle, send.failed),
+            RequestCode.CONSUMER_SEND_MSG_BACK: creating(back.send_back),
+            RequestCode.SEND_REPLY_MESSAGE: reply.reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: reply.reply,
+        },
+        [every(LOOK_INTERVAL_S, parts.flow.look, "watch-flow")],
+        fast_path=SendFastPath(send, parts.configuration[RemotingSettings].frame_bytes_max),
     )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.jobs import Job, every
 from cometmq.broker.stats.handlers import (
     BrokerStatsHandler,
     GroupStatsHandler,
     TopicStatsHandler,
 )
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting.features import Feature
+from cometmq.remoting.jobs import Job, every
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Endpoint, Parts, Routes
+    from cometmq.broker.assembly import Endpoint, Parts
 
 
 COUNTERS_S = 10.0
@@ -21,7 +22,7 @@ RATES_S = 1.0
 IDLE_COUNTERS_S = 600.0
 
 
-def routes(parts: Parts, endpoint: Endpoint) -> Routes:
+def build(parts: Parts, endpoint: Endpoint) -> Feature:
     """The handlers that show statistics of the broker, its topics and its groups."""
     broker = BrokerStatsHandler(parts.runtime, parts.stats)
     topics = TopicStatsHandler(parts.store, topics=parts.topics, stats=parts.stats, lags=parts.lags)
@@ -33,20 +34,23 @@ def routes(parts: Parts, endpoint: Endpoint) -> Routes:
         lags=parts.lags,
         address=lambda: endpoint.address,
     )
-    return {
-        RequestCode.GET_BROKER_RUNTIME_INFO: broker.runtime_info,
-        RequestCode.VIEW_BROKER_STATS_DATA: broker.counter,
-        RequestCode.GET_TOPIC_STATS_INFO: topics.stats_of_topic,
-        RequestCode.GET_CONSUME_STATS: groups.consume_stats,
-        RequestCode.GET_BROKER_CONSUME_STATS: groups.all_consume_stats,
-        RequestCode.QUERY_CONSUME_TIME_SPAN: groups.time_spans,
-        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: groups.groups_of_topic,
-        RequestCode.QUERY_TOPICS_BY_CONSUMER: groups.topics_of_group,
-        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: groups.subscription,
-    }
+    return Feature(
+        {
+            RequestCode.GET_BROKER_RUNTIME_INFO: broker.runtime_info,
+            RequestCode.VIEW_BROKER_STATS_DATA: broker.counter,
+            RequestCode.GET_TOPIC_STATS_INFO: topics.stats_of_topic,
+            RequestCode.GET_CONSUME_STATS: groups.consume_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: groups.all_consume_stats,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: groups.time_spans,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: groups.groups_of_topic,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: groups.topics_of_group,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: groups.subscription,
+        },
+        _jobs(parts),
+    )
 
 
-def jobs(parts: Parts) -> list[Job]:
+def _jobs(parts: Parts) -> list[Job]:
     """The samples of counters and rates, and the removal of idle counters."""
     return [
         every(COUNTERS_S, parts.stats.sample, "sample-counters"),

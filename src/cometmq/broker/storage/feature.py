@@ -8,27 +8,31 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cometmq.broker.jobs import Job
 from cometmq.broker.storage.handler import StorageHandler, clean
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
+from cometmq.remoting.features import Feature
+from cometmq.remoting.jobs import Job
 from cometmq.store import StoreSettings, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Endpoint, Parts, Routes
+    from cometmq.broker.assembly import Endpoint, Parts
 
 
-def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
+def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """The handlers of requests about the store as a whole."""
     storage = StorageHandler(parts.store)
-    return {
-        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: exclusive(storage.clean_queues),
-        RequestCode.DELETE_EXPIRED_COMMITLOG: exclusive(storage.clean_log),
-        RequestCode.GET_BROKER_HA_STATUS: storage.replication_status,
-    }
+    return Feature(
+        {
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: exclusive(storage.clean_queues),
+            RequestCode.DELETE_EXPIRED_COMMITLOG: exclusive(storage.clean_log),
+            RequestCode.GET_BROKER_HA_STATUS: storage.replication_status,
+        },
+        _jobs(parts),
+    )
 
 
-def jobs(parts: Parts) -> list[Job]:
+def _jobs(parts: Parts) -> list[Job]:
     """The flush of log and queues, and the deletion of expired files."""
     stored = parts.configuration.view(StoreSettings)
     return [

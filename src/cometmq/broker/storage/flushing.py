@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from cometmq.broker.jobs import Job
+from cometmq.remoting.jobs import Job
 from cometmq.store import StoreSettings
 from cometmq.system.clock import Clock
 

@@ -12,14 +12,15 @@ from cometmq.broker.topics.handler import TopicHandler
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
+from cometmq.remoting.features import Feature
 
 if TYPE_CHECKING:
-    from cometmq.broker.assembly import Endpoint, Parts, Routes
+    from cometmq.broker.assembly import Endpoint, Parts
 
 log = logging.getLogger(__name__)
 
 
-def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
+def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """The handlers that create, change, show and delete topics."""
 
     forgetting = asyncio.Lock()
@@ -44,12 +45,14 @@ def routes(parts: Parts, _endpoint: Endpoint) -> Routes:
         announce=parts.registration.announce,
         forget=forget_topic,
     )
-    return {
-        RequestCode.UPDATE_AND_CREATE_TOPIC: exclusive(topics.put),
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: exclusive(topics.put_list),
-        RequestCode.DELETE_TOPIC_IN_BROKER: exclusive(topics.delete),
-        RequestCode.CLEAN_UNUSED_TOPIC: topics.clean_unused,
-        RequestCode.GET_TOPIC_CONFIG: topics.show,
-        RequestCode.GET_ALL_TOPIC_CONFIG: topics.show_all,
-        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.show_system,
-    }
+    return Feature(
+        {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: exclusive(topics.put),
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: exclusive(topics.put_list),
+            RequestCode.DELETE_TOPIC_IN_BROKER: exclusive(topics.delete),
+            RequestCode.CLEAN_UNUSED_TOPIC: topics.clean_unused,
+            RequestCode.GET_TOPIC_CONFIG: topics.show,
+            RequestCode.GET_ALL_TOPIC_CONFIG: topics.show_all,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.show_system,
+        }
+    )

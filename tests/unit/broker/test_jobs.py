@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.jobs import Job, JobRunner, every
 from cometmq.broker.storage.flushing import Flusher, FlushPace, flush_pace
+from cometmq.remoting.jobs import Job, JobRunner, every
 from cometmq.store import StoreSettings
 from cometmq.system.clock import ManualClock
 
@@ -105,7 +105,7 @@ async def test_a_slow_turn_is_reported_and_not_started_twice() -> None:
 
     job = Job("slow", lambda: 0.001, slow, blocking=True, limit_s=0.01)
     reports = Reports()
-    housekeeping_log = logging.getLogger("cometmq.broker.jobs")
+    housekeeping_log = logging.getLogger("cometmq.remoting.jobs")
     housekeeping_log.addHandler(reports)
     housekeeping = JobRunner([job])
     housekeeping.start()

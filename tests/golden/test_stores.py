@@ -39,6 +39,7 @@ def settings_of(name: str, folder: Path) -> StoreSettings:
         consume_queue_ext_enabled=name.endswith("filter"),
         index_slots=sizes["maxHashSlotNum"],
         index_entries=sizes["maxIndexNum"],
+        flush_disk_type="ASYNC_FLUSH",
     )
 
 

@@ -219,13 +219,17 @@ async def test_a_sync_that_hangs_holds_up_nobody_but_those_who_wait_for_it(start
     running.disk.go_on.clear()
     waiting = asyncio.create_task(running.send(b"not synced"))
     await asyncio.wait([waiting], timeout=0.2)
-    assert len(await running.bodies()) == 2
+    assert await running.bodies() == [b"synced"]  # a consumer must not see what may be lost
+    held = asyncio.create_task(running.pull(offset=1, hold_ms=60_000))
     assert not running.disk.go_on.is_set()
 
     late = await waiting
     assert late.code == ResponseCode.FLUSH_DISK_TIMEOUT
     assert late.fields["queueOffset"] == "1"
+    assert not held.done()
     running.disk.go_on.set()
+    (message,) = decode_messages((await held).body)
+    assert message.body == b"not synced"
     assert (await running.send(b"synced again")).code == 0
 
 

@@ -53,7 +53,11 @@ class Administered:
         settings = BrokerSettings(broker_name="broker-a")
         self.store = MessageStore(
             StoreSettings(
-                root=folder, commit_log_file_bytes=2**20, index_slots=100, index_entries=400
+                root=folder,
+                commit_log_file_bytes=2**20,
+                index_slots=100,
+                index_entries=400,
+                flush_disk_type="ASYNC_FLUSH",
             ),
             clock=self.clock,
         )

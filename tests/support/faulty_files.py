@@ -47,7 +47,8 @@ class FaultyFiles(SystemFiles):
             path, size_bytes, create=create, read_only=read_only, keep_open=keep_open
         )
         file.disk = self
-        file.durable = bytes(file.map)
+        known = None if create else self._mapped.get(path)  # another process had it open
+        file.durable = bytes(file.map) if known is None else known.durable
         self._mapped[path] = file
         return file
 

@@ -21,9 +21,10 @@ TOPIC = "orders"
 
 
 def small_settings(root: Path, **changes: Any) -> StoreSettings:
-    """Settings with files so small that a few messages fill them."""
+    """Settings with files so small that a few messages fill them; reads see what is written."""
     values: dict[str, Any] = {
         "root": root,
+        "flush_disk_type": "ASYNC_FLUSH",
         "commit_log_file_bytes": LOG_FILE_BYTES,
         "consume_queue_file_bytes": 20 * 50,
         "consume_queue_ext_file_bytes": 256,

@@ -126,8 +126,8 @@ class Broker:
             await loop.run_in_executor(None, parts.store.wait_for_segment)
         except StoreError as problem:  # sends wait for the file, or are refused
             log.warning("cannot allocate the first commit-log file: %s", problem)
-        features = await self._listen(parts)
         parts.commit.start()
+        features = await self._listen(parts)
         parts.delay.start()
         self._jobs = JobRunner([job for feature in features for job in feature.jobs])
         self._jobs.start()

@@ -6,7 +6,6 @@ features; what one of them serves and runs is in its own folder, in ``feature.py
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets import feature as offsets
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.pulling import feature as pulling
+from cometmq.broker.pulling.arrivals import Arrivals
 from cometmq.broker.pulling.cold_reads import ColdReads
 from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.broker.queries import feature as queries
@@ -45,7 +45,6 @@ from cometmq.broker.storage import feature as storage
 from cometmq.broker.storage.flushing import Flusher, flush_pace
 from cometmq.broker.topics import feature as topics
 from cometmq.broker.topics.table import TopicTable
-from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.features import Feature
@@ -54,8 +53,6 @@ from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -203,8 +200,7 @@ def _around(
     held = HeldPulls(held_max=now.pull_queue_capacity)
     throughput = Throughput(stats, clock=clock)
     commit = GroupCommit(store, timeout_s=stored().sync_flush_timeout_ms / 1000)
-    held.awaited[DELAY_TOPIC] = 1  # by the timer
-    store.tell_arrivals(_arrivals(held, delay), held.awaited)
+    Arrivals(store, held, delay.arrived, commit.kick)
     address = own_address(now)
     return Parts(
         configuration=configuration,
@@ -263,27 +259,3 @@ def _around(
         registration=Registration(client, topics, settings),
         address=address,
     )
-
-
-def _arrivals(
-    held: HeldPulls, delay: ScheduledDelivery
-) -> Callable[[str, int, int, int, int, bytes], None]:
-    """Return the function that is called for each stored message: it notifies held pulls."""
-
-    def arrived(
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        tags_code: int,
-        store_time_ms: int,
-        properties: bytes,
-    ) -> None:
-        # The message is stored, whatever fails here.
-        try:
-            held.arrived(topic, queue_id, queue_offset, tags_code, store_time_ms, properties)
-            if topic == DELAY_TOPIC:
-                delay.arrived(queue_id)
-        except Exception:
-            log.exception("cannot notify held pulls topic=%s queue=%d", topic, queue_id)
-
-    return arrived

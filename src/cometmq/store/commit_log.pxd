@@ -13,6 +13,7 @@ cdef class CommitLog:
     cdef readonly object allocator
     cdef readonly long long written_to
     cdef public long long flushed_to
+    cdef readonly bint shows_unsynced
     cdef public long long last_store_ms
     cdef unsigned char* memory
     cdef readonly long long filled
@@ -28,6 +29,7 @@ cdef class CommitLog:
     cdef object _view
 
     cpdef long long min_offset(self)
+    cpdef long long readable_to(self)
     cpdef make_room(self, long long size)
     cpdef commit(self)
     cdef discard(self)

@@ -57,11 +57,15 @@ class CommitLog:
     Args:
         segments: the files, already loaded.
         allocator: makes segments ahead of need.
+        shows_unsynced: whether readers see records that no sync has covered.
     """
 
-    def __init__(self, segments: Segments, allocator: SegmentAllocator) -> None:
+    def __init__(
+        self, segments: Segments, allocator: SegmentAllocator, *, shows_unsynced: bool = True
+    ) -> None:
         self.segments = segments
         self.allocator = allocator
+        self.shows_unsynced = shows_unsynced
         self.written_to = 0
         self.flushed_to = 0
         self.last_store_ms = 0
@@ -79,6 +83,10 @@ class CommitLog:
         """Return where the oldest record that is kept begins."""
         first = self.segments.first()
         return first.base_offset if first is not None else self.written_to
+
+    def readable_to(self) -> int:
+        """Return the log offset up to which readers see records."""
+        return self.written_to if self.shows_unsynced else self.flushed_to
 
     def begin_at(self, offset: int) -> None:
         """Go on writing at ``offset``, all before it being on the disk."""
@@ -199,9 +207,9 @@ class CommitLog:
         self.filled = 0
 
     def record(self, log_offset: int, size: int) -> memoryview | None:
-        """Return ``size`` bytes at an offset, or None where the log has no such run."""
+        """Return ``size`` bytes at an offset, or None where readers see no such run."""
         segment = self.segments.find(log_offset)
-        if segment is None or size <= 0 or log_offset + size > self.written_to:
+        if segment is None or size <= 0 or log_offset + size > self.readable_to():
             return None
         start = log_offset - segment.base_offset
         if start + size > segment.size_bytes:

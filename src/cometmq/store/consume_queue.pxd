@@ -23,6 +23,11 @@ cdef class ConsumeQueue:
     cdef long long _room_end
     cdef long long _loaded_to
 
+    @cython.locals(
+        low=cython.longlong, high=cython.longlong, step=cython.longlong, middle=cython.longlong)
+    cpdef long long end_at(self, long long log_end)
+    @cython.locals(segment=Segment)
+    cdef long long _log_offset(self, long long queue_offset) except? -1
     cpdef long long recent_from(self)
     cpdef make_room(self, long long units)
     cpdef put(

@@ -145,6 +145,37 @@ class ConsumeQueue:
                 high = middle
         return low
 
+    def end_at(self, log_end: int) -> int:
+        """Return the queue offset behind the last unit whose record ends at ``log_end`` at most.
+
+        The search begins at the newest unit: what readers do not see yet are the last few.
+        """
+        high = self.max_offset
+        if self.max_physical <= log_end:
+            return high
+        low = high
+        step = 1
+        while low > self.min_offset:
+            low = max(self.min_offset, high - step)
+            if self._log_offset(low) < log_end:
+                break
+            high = low
+            step *= 2
+        while low < high:
+            middle = (low + high) // 2
+            if self._log_offset(middle) < log_end:
+                low = middle + 1
+            else:
+                high = middle
+        return high
+
+    def _log_offset(self, queue_offset: int) -> int:
+        """Return where the record of a unit between the bounds begins; 0 for a filler."""
+        segment = self.segments.find(queue_offset * _UNIT_BYTES)
+        if segment is None:
+            return 0
+        return raw.get_i64(segment.memory, queue_offset * _UNIT_BYTES - segment.base_offset)
+
     def correct_min(self, log_min: int) -> None:
         """Move the least offset past the units whose records are gone from the log."""
         self.min_offset = self.first_at_or_after(log_min)

@@ -56,6 +56,7 @@ class Durability:
     ) -> None:
         self.checkpoint = Checkpoint()
         self.failure: str | None = None
+        self.on_flush: Callable[[], object] | None = None
         self._files = files
         self._path = path
         self._log = log
@@ -86,7 +87,10 @@ class Durability:
             store_ms = self._log.last_store_ms
             self._sync(self._log.flush)
             self.checkpoint.physic_ms = max(self.checkpoint.physic_ms, store_ms)
-            return self._log.flushed_to
+            flushed_to: int = self._log.flushed_to
+        if self.on_flush is not None:
+            self.on_flush()
+        return flushed_to
 
     def flush_queues(self, least_pages: int, *, with_index: bool) -> None:
         """Sync queues and index; see `MessageStore.flush_queues`."""

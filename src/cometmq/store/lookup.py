@@ -56,7 +56,7 @@ def store_time_of_unit(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -
         return -1
     log_offset, size, _ = queue.unit(queue_offset)
     segment = log.segments.find(log_offset)
-    if segment is None or log_offset + size > log.written_to:
+    if segment is None or log_offset + size > log.readable_to():
         return -1
     position = log_offset - segment.base_offset
     return store_time(segment, position) if record_size(segment, position) == size else -1
@@ -64,7 +64,7 @@ def store_time_of_unit(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -
 
 def offset_at_time(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool) -> int:
     """Return the offset of the message stored at a time; see `MessageStore.offset_at_time`."""
-    low, high = queue.min_offset, queue.max_offset
+    low, high = queue.min_offset, queue.end_at(log.readable_to())
     while low < high:
         middle = (low + high) // 2
         stored_ms = store_time_of_unit(log, queue, middle)

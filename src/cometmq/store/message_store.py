@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from struct import error as StructError  # noqa: N812 (an error by name)
@@ -105,7 +105,7 @@ class MessageStore:
         self._allocator = SegmentAllocator(
             segments, ahead=self._threaded, wait_ms=settings.segment_wait_ms
         )
-        self._log = CommitLog(segments, self._allocator)
+        self._log = CommitLog(segments, self._allocator, shows_unsynced=not settings.sync_flush)
         self._index: Index | None = loader.index() if settings.index_enabled else None
         self._table = QueueTable(loader.queue)
         self._dispatcher = Dispatcher(self._index, settings.delay_levels)
@@ -193,6 +193,8 @@ class MessageStore:
         )
         self._appender.resume_at(recovery.run())
         self._durability.begin(checkpoint)
+        if self.settings.sync_flush:  # a killed process may have left records that readers wait for
+            self.flush()
         self.topics_from_log = recovery.new_topics
 
     def allocate_first_segment(self) -> None:
@@ -365,6 +367,11 @@ class MessageStore:
     # --- reading ------------------------------------------------------------------------------
 
     @property
+    def shows_unsynced(self) -> bool:
+        """Whether readers see messages before they are on disk: with asynchronous flush."""
+        return self._log.shows_unsynced
+
+    @property
     def reader(self) -> QueueReader:
         """What `get` calls, for whoever reads very often."""
         return self._reader
@@ -406,9 +413,19 @@ class MessageStore:
         return None if record is None else bytes(record)
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the least queue offset kept and the next one to be given; 0, 0 for no queue."""
+        """Return the least queue offset kept and the one behind the last that readers see.
+
+        Both are 0 if there is no such queue.
+        """
         queue = self._table.find(topic, queue_id)
-        return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+        if queue is None:
+            return 0, 0
+        return queue.min_offset, queue.end_at(self._log.readable_to())
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset that the next message of a queue gets; 0 if there is no queue."""
+        queue = self._table.find(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
 
     def offset_at_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = "LOWER"
@@ -458,7 +475,8 @@ class MessageStore:
         queue = self._table.find(topic, queue_id)
         if queue is None or index < queue.min_offset:
             return []
-        units = [queue.unit(at) for at in range(index, min(index + count, queue.max_offset))]
+        end = min(index + count, queue.end_at(self._log.readable_to()))
+        units = [queue.unit(at) for at in range(index, end)]
         return [(place, size, queue.tags_code_of(code)) for place, size, code in units]
 
     def queue_keys(self) -> list[tuple[str, int]]:
@@ -504,6 +522,10 @@ class MessageStore:
             StoreUnavailableError: as for `flush`.
         """
         self._durability.flush_queues(least_pages, with_index=with_index)
+
+    def notify_of_flushes(self, flushed: Callable[[], object]) -> None:
+        """Call ``flushed`` after each flush of the log, in the thread that flushes."""
+        self._durability.on_flush = flushed
 
     def write_checkpoint(self) -> None:
         """Write down up to when everything is on the disk; from any thread.

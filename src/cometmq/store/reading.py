@@ -224,7 +224,9 @@ def read_queue(
 ) -> GetResult:
     """Return the messages of a queue from ``offset`` on; see `MessageStore.get`."""
     low = queue.min_offset
-    high = queue.max_offset
+    high = queue.end_at(log.readable_to())
+    if high < offset <= queue.max_offset:  # behind messages that are not on disk yet
+        return GetResult(_OFFSET_OVERFLOW_ONE, offset, low, high)
     if high == 0:
         return GetResult(_NO_MESSAGE_IN_QUEUE, 0, low, high)
     if offset < low:
@@ -248,9 +250,9 @@ def _scan(
     matcher: Any,
     max_bytes: int,
 ) -> None:
-    log_end = log.written_to
+    log_end = log.readable_to()
     log_min = log.min_offset()
-    stop = min(queue.max_offset, offset + max(limits.units, min(max_count, _UNITS_MAX)))
+    stop = min(result.max_offset, offset + max(limits.units, min(max_count, _UNITS_MAX)))
     units: Any = None
     units_at = units_end = 0
     run_start = run_end = run_limit = 0

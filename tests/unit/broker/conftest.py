@@ -61,8 +61,9 @@ def tables(tmp_path: Path) -> Tables:
 
 
 def open_store(root: Path, tables: Tables, **changes: object) -> MessageStore:
-    """A store with small files, on the tables' clock."""
+    """A store with small files, on the tables' clock; reads see what is written."""
     small = {
+        "flush_disk_type": "ASYNC_FLUSH",
         "commit_log_file_bytes": 1 << 20,
         "consume_queue_file_bytes": 20_000,
         "index_slots": 100,

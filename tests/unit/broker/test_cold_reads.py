@@ -80,7 +80,7 @@ class Broker:
         self.disk = ColdDisk()
         settings = StoreSettings(
             root=folder, commit_log_file_bytes=1 << 20, consume_queue_file_bytes=20_000,
-            index_slots=100, index_entries=1000,
+            index_slots=100, index_entries=1000, flush_disk_type="ASYNC_FLUSH",
         )  # fmt: skip
         self.store = MessageStore(settings, clock=tables.clock, files=self.disk)
         self.store.open()

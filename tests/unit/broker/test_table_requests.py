@@ -48,7 +48,8 @@ class Broker:
         self.files, self.clock = Failing(), ManualClock()
         self.settings = BrokerSettings(broker_name="broker-a")
         sizes = {"commit_log_file_bytes": 2**20, "index_slots": 100, "index_entries": 400}
-        self.store = MessageStore(StoreSettings(root=folder, **sizes), clock=self.clock)
+        settings = StoreSettings(root=folder, flush_disk_type="ASYNC_FLUSH", **sizes)
+        self.store = MessageStore(settings, clock=self.clock)
         self.store.open()
         config = folder / "config"
         self.topics = TopicTable(

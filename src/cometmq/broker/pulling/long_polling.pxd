@@ -13,6 +13,7 @@ cdef class HeldPull:
     cdef public bint sits_out
     cdef public double until_s
     cdef public long long ticks
+    cdef public long long seen_to
 
     cpdef rerun(self)
 
@@ -28,6 +29,7 @@ cdef class HeldPulls:
     cdef long long _held
     cdef list _woken
     cdef bint _is_open
+    cdef public object on_hold
 
     @cython.locals(waits_ms=cython.longlong)
     cpdef bint hold(self, HeldPull pull, object hold_ms) except -1

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
 
@@ -62,6 +63,8 @@ class HeldPull:
         """When its time is over, by the loop's clock."""
         self.ticks = 0
         """For how long it is held."""
+        self.seen_to = 0
+        """The queue offset up to which messages were checked since it is held."""
 
     def rerun(self) -> None:
         """Answer the pull for good; called at most once."""
@@ -88,6 +91,8 @@ class HeldPulls:
         self._held = 0
         self._woken: list[HeldPull] = []
         self._is_open = True
+        self.on_hold: Callable[[HeldPull], object] | None = None
+        """Called with each pull that is held."""
 
     def __len__(self) -> int:
         return self._held
@@ -104,6 +109,7 @@ class HeldPulls:
         waits_ms = min(max(hold_ms, 0), HOLD_MS_MAX)
         pull.ticks = (waits_ms + _TICK_MS - 1) // _TICK_MS
         pull.until_s = loop.time() + pull.ticks * _TICK_MS / 1000.0
+        pull.seen_to = pull.offset
         _put_in(self._by_ticks, pull.ticks, pull)
         _put_in(self._by_place, (pull.topic, pull.queue_id), pull)
         _put_in(self._by_owner, pull.owner, pull)
@@ -111,6 +117,8 @@ class HeldPulls:
         self.awaited[pull.topic] = self.awaited.get(pull.topic, 0) + 1
         if self._timer is None or pull.until_s < self._timer_s:
             self._set_timer(loop, pull.until_s)
+        if self.on_hold is not None:
+            self.on_hold(pull)
         return True
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop, at_s: float) -> None:
@@ -150,6 +158,12 @@ class HeldPulls:
             if pull.sits_out or queue_offset < pull.offset:
                 continue
             if _wants(pull.matcher, tags_code, properties):
+                self._wake(pull)
+
+    def check(self, topic: str, queue_id: int, finds: Callable[[HeldPull], bool]) -> None:
+        """Wake the pulls of a queue that now find a message they want."""
+        for pull in list(self._by_place.get((topic, queue_id), ())):
+            if not pull.sits_out and finds(pull):
                 self._wake(pull)
 
     def topic_gone(self, topic: str) -> None:

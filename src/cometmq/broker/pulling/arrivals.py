@@ -1,0 +1,119 @@
+"""Notifies held pulls and scheduled delivery of messages that readers can see.
+
+With asynchronous flush that is each message as soon as it is stored. With synchronous flush readers
+see a message when it is on disk. So a queue that got one is noted, and its held pulls are checked
+after the next sync; a sync is requested if none is under way.
+
+Owned by the event loop's thread; only `flushed` is called by the threads that sync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from cometmq.broker.pulling.long_polling import HeldPull, HeldPulls
+from cometmq.model.topic import DELAY_TOPIC
+from cometmq.store import GetStatus, MessageStore
+
+log = logging.getLogger(__name__)
+
+
+class Arrivals:
+    """Connects a store with those who wait for its messages.
+
+    Args:
+        store: where messages arrive.
+        held: the pulls that wait.
+        scheduled: called with the number of a queue of the delay topic that got a message.
+        request_sync: has the log synced soon; for synchronous flush.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        held: HeldPulls,
+        scheduled: Callable[[int], object],
+        request_sync: Callable[[], object],
+    ) -> None:
+        self._store = store
+        self._held = held
+        self._scheduled = scheduled
+        self._request_sync = request_sync
+        self._unsynced: dict[tuple[str, int], None] = {}
+        """Queues with messages that readers may not have seen at the last sync."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        held.awaited[DELAY_TOPIC] = 1  # by the delivery of delayed messages
+        store.tell_arrivals(self._arrived, held.awaited)
+        if not store.shows_unsynced:
+            held.on_hold = self._was_held
+            store.notify_of_flushes(self.flushed)
+
+    def _arrived(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        tags_code: int,
+        store_time_ms: int,
+        properties: bytes,
+    ) -> None:
+        # The message is stored, whatever fails here.
+        try:
+            if self._store.shows_unsynced:
+                self._held.arrived(
+                    topic, queue_id, queue_offset, tags_code, store_time_ms, properties
+                )
+                if topic == DELAY_TOPIC:
+                    self._scheduled(queue_id)
+            elif (topic, queue_id) not in self._unsynced:
+                self._wait_for_sync((topic, queue_id))
+                self._request_sync()
+        except Exception:
+            log.exception("cannot notify held pulls topic=%s queue=%d", topic, queue_id)
+
+    def _was_held(self, pull: HeldPull) -> None:
+        """Check a pull after the next sync if messages are stored that it could not see."""
+        if self._store.next_offset(pull.topic, pull.queue_id) > pull.offset:
+            self._wait_for_sync((pull.topic, pull.queue_id))
+
+    def _wait_for_sync(self, queue: tuple[str, int]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._unsynced[queue] = None
+        if self._store.flushed_to >= self._store.written_to:  # a sync came in between
+            self._loop.call_soon(self._notify)
+
+    def flushed(self) -> None:
+        """Have held pulls checked after a sync; from any thread."""
+        if self._unsynced and self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._notify)
+            except RuntimeError:  # the loop is closed: the broker has stopped
+                return
+
+    def _notify(self) -> None:
+        """Notify those who wait for messages that are on disk now."""
+        queues, self._unsynced = self._unsynced, {}
+        for topic, queue_id in queues:
+            try:
+                if (
+                    self._store.next_offset(topic, queue_id)
+                    > self._store.bounds(topic, queue_id)[1]
+                ):
+                    self._wait_for_sync((topic, queue_id))  # more messages, not yet synced
+                if topic == DELAY_TOPIC:
+                    self._scheduled(queue_id)
+                self._held.check(topic, queue_id, self._finds)
+            except Exception:
+                log.exception("cannot notify held pulls topic=%s queue=%d", topic, queue_id)
+
+    def _finds(self, pull: HeldPull) -> bool:
+        """Whether a held pull would find a message; looks at each message once."""
+        while True:
+            found = self._store.get(pull.topic, pull.queue_id, pull.seen_to, 1, pull.matcher, 0)
+            if found.status is not GetStatus.NO_MATCHED_MESSAGE:
+                return found.status is GetStatus.FOUND
+            pull.seen_to = found.next_begin_offset
+            if pull.seen_to >= found.max_offset:
+                return False

@@ -1,0 +1,198 @@
+"""Held pulls and scheduled delivery are notified when readers can see a message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.pulling.arrivals import Arrivals
+from cometmq.broker.pulling.long_polling import HeldPull, HeldPulls
+from cometmq.model.topic import DELAY_TOPIC
+from cometmq.protocol.hashing import java_hash
+from cometmq.store import MessageStore, StoreUnavailableError, TagMatcher
+from support.faulty_files import FaultyFiles
+from support.stores import TOPIC, opened, put
+
+HOLD_MS = 60_000
+
+
+class Pull(HeldPull):
+    """A pull that counts its runs."""
+
+    runs = 0
+
+    def rerun(self) -> None:
+        self.runs += 1
+
+
+class Waiting:
+    """A store with synchronous flush, and those who wait for its messages."""
+
+    def __init__(self, root: Path) -> None:
+        self.files = FaultyFiles()
+        self.store = self.open(root)
+        self.held = HeldPulls()
+        self.syncs_requested = 0
+        self.scheduled: list[int] = []
+        Arrivals(self.store, self.held, self.scheduled.append, self._sync_soon)
+
+    def open(self, root: Path) -> MessageStore:
+        return opened(root, files=self.files, flush_disk_type="SYNC_FLUSH")
+
+    def _sync_soon(self) -> None:
+        self.syncs_requested += 1
+
+    def hold(self, offset: int = 0, *, tag: str | None = None, **more: bool) -> Pull:
+        matcher = None if tag is None else TagMatcher(frozenset({java_hash(tag)}))
+        pull = Pull(TOPIC, 0, offset, matcher, "connection", **more)
+        assert self.held.hold(pull, HOLD_MS)
+        return pull
+
+    def put(self, *tags: str) -> None:
+        for tag in tags:
+            put(self.store, properties={"TAGS": tag})
+
+
+async def settle() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Iterator[Waiting]:
+    made = Waiting(tmp_path)
+    yield made
+    made.store.close()
+
+
+async def test_a_pull_is_notified_when_its_message_is_on_disk(waiting: Waiting) -> None:
+    pull = waiting.hold()
+    waiting.put("a")
+    await settle()
+    assert pull.runs == 0
+    waiting.store.flush()
+    await settle()
+    assert pull.runs == 1
+
+
+async def test_a_sync_in_another_thread_notifies_as_well(waiting: Waiting) -> None:
+    pull = waiting.hold()
+    waiting.put("a")
+    await asyncio.to_thread(waiting.store.flush)
+    await settle()
+    assert pull.runs == 1
+
+
+async def test_an_awaited_message_requests_one_sync_for_its_queue(waiting: Waiting) -> None:
+    waiting.put("nobody waits")
+    assert waiting.syncs_requested == 0
+    for count in (1, 2):
+        waiting.hold(waiting.store.next_offset(TOPIC, 0))
+        waiting.put("a", "b", "c")
+        assert waiting.syncs_requested == count
+        waiting.store.flush()
+        await settle()
+
+
+async def test_a_pull_that_is_held_between_write_and_sync_is_notified(waiting: Waiting) -> None:
+    waiting.put("a")
+    pull = waiting.hold()
+    await settle()
+    assert pull.runs == 0
+    waiting.store.flush()
+    await settle()
+    assert pull.runs == 1
+
+
+async def test_a_pull_that_did_not_see_what_was_synced_meanwhile_is_notified(
+    waiting: Waiting,
+) -> None:
+    waiting.put("a")
+    waiting.store.flush()  # after the pull has read, before it is held
+    pull = waiting.hold()
+    await settle()
+    assert pull.runs == 1
+
+
+async def test_a_pull_is_not_notified_of_messages_before_its_offset(waiting: Waiting) -> None:
+    waiting.put("a", "b")
+    waiting.store.flush()
+    pull = waiting.hold(2)
+    waiting.store.flush()
+    await settle()
+    assert pull.runs == 0
+
+
+async def test_only_a_wanted_message_ends_a_pull(waiting: Waiting) -> None:
+    pull = waiting.hold(tag="b")
+    for tags in (["a"] * 3, ["a"] * 2000, ["b"]):
+        assert pull.runs == 0
+        waiting.put(*tags)
+        waiting.store.flush()
+        await settle()
+    assert pull.runs == 1
+    assert pull.seen_to >= 2000  # no message is looked at twice
+
+
+async def test_messages_behind_those_of_a_sync_are_notified_of_with_the_next(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pull = waiting.hold(tag="b")
+    waiting.put("a")
+    refuse_sync = waiting.files.refuse_sync
+
+    def late(self: FaultyFiles) -> None:
+        refuse_sync()
+        monkeypatch.undo()
+        waiting.put("b")
+
+    monkeypatch.setattr(FaultyFiles, "refuse_sync", late)
+    waiting.store.flush()
+    await settle()
+    assert pull.runs == 0
+    waiting.store.flush()
+    await settle()
+    assert pull.runs == 1
+
+
+async def test_short_polling_waits_for_its_time_only(waiting: Waiting) -> None:
+    pull = waiting.hold(sits_out=True)
+    waiting.put("a")
+    waiting.store.flush()
+    await settle()
+    assert pull.runs == 0
+
+
+async def test_a_failed_sync_notifies_nobody(waiting: Waiting) -> None:
+    pull = waiting.hold()
+    waiting.put("a")
+    waiting.files.fail_sync = True
+    with pytest.raises(StoreUnavailableError):
+        waiting.store.flush()
+    await settle()
+    assert pull.runs == 0
+
+
+async def test_scheduled_delivery_is_notified_when_the_message_is_on_disk(waiting: Waiting) -> None:
+    put(waiting.store, topic=DELAY_TOPIC, queue_id=2, properties={"DELAY": "3"})
+    await settle()
+    assert waiting.scheduled == []
+    waiting.store.flush()
+    await settle()
+    assert waiting.scheduled == [2]
+
+
+async def test_with_asynchronous_flush_a_pull_is_notified_at_once(tmp_path: Path) -> None:
+    store, held = opened(tmp_path, flush_disk_type="ASYNC_FLUSH"), HeldPulls()
+    scheduled: list[int] = []
+    Arrivals(store, held, scheduled.append, lambda: None)
+    pull = Pull(TOPIC, 0, 0, None, "connection")
+    held.hold(pull, HOLD_MS)
+    put(store)
+    put(store, topic=DELAY_TOPIC, queue_id=2, properties={"DELAY": "3"})
+    await settle()
+    assert (pull.runs, scheduled) == (1, [2])
+    store.close()

@@ -98,11 +98,12 @@ def broker(
     host: options.Host = None,
     store: options.Store = None,
     namesrv: options.NameServers = None,
+    processes: options.Processes = None,
     config: options.ConfigFile = None,
     print_config: options.PrintConfig = False,
     log_level: options.LogLevel = "info",
 ) -> None:
-    """Run a broker until SIGTERM or Ctrl-C."""
+    """Run a broker, or several with --processes, until SIGTERM or Ctrl-C."""
     from cometmq.cli import servers
 
     raise typer.Exit(
@@ -111,6 +112,7 @@ def broker(
             host=host,
             store=store,
             namesrv=namesrv,
+            processes=processes,
             config=config,
             print_config=print_config,
             log_level=log_level,

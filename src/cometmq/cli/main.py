@@ -1,34 +1,17 @@
-"""The entry point of the command line, and its exit codes.
-
-0 done · 1 failed · 2 wrong usage: an unknown option or an invalid setting.
-"""
+"""The entry point of the command line."""
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import NoReturn
 
 from cometmq.cli import quick
-from cometmq.model.errors import CometError, ConfigError
-
-FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+from cometmq.cli.exit_codes import exit_with
 
 
 def main() -> NoReturn:
     """Run the command that the arguments name, and exit with its code."""
-    try:
-        sys.exit(_run(sys.argv[1:]))
-    except ConfigError as error:
-        _give_up(str(error), MISUSED)
-    except CometError as error:
-        _give_up(f"{type(error).__name__}: {error}", FAILED)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # The reader closed the pipe; the interpreter must not try to write the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(FAILED)
+    exit_with(lambda: _run(sys.argv[1:]), "cometmq")
 
 
 def _run(arguments: list[str]) -> int:
@@ -39,8 +22,3 @@ def _run(arguments: list[str]) -> int:
 
     app(prog_name="cometmq")
     return 0
-
-
-def _give_up(reason: str, code: int) -> NoReturn:
-    print(f"cometmq: {reason}", file=sys.stderr)
-    sys.exit(code)

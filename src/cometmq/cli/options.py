@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from cometmq.cli.quick import PROCESSES_MAX
+
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
 
@@ -33,6 +35,14 @@ BrokerPort = Annotated[
     typer.Option(
         min=0, max=65_535, help="TCP port of the broker, which also listens on this port minus 2; "
         "0 for free ports.", show_default=str(BROKER_PORT),
+    ),
+]  # fmt: skip
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes", min=1, max=PROCESSES_MAX, metavar="N", show_default="none",
+        help="Run N brokers of one cluster, each in its own process with its own name, ports and "
+        "store.",
     ),
 ]  # fmt: skip
 Store = Annotated[

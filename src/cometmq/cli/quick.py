@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+PROCESSES_MAX = 64
+
 
 class Call(NamedTuple):
     """A command and the values of its options, by the name of their parameter."""
@@ -25,6 +27,12 @@ class _Option(NamedTuple):
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= 65_535):
+        raise ValueError(text)
+    return int(text)
+
+
+def _processes(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= PROCESSES_MAX):
         raise ValueError(text)
     return int(text)
 
@@ -51,6 +59,7 @@ SERVERS: Mapping[str, Mapping[str, _Option]] = {
         "--port": _Option("port", _port),
         "-n": _Option("namesrv", str),
         "--namesrv": _Option("namesrv", str),
+        "--processes": _Option("processes", _processes),
     },
 }
 """The server commands and their options."""

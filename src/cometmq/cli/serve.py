@@ -1,4 +1,4 @@
-"""Runs a server until a signal asks it to stop.
+"""Runs a server until a signal, or the end of its standard input, asks it to stop.
 
 It prints one line that starts with ``ready`` when the server serves requests. On SIGTERM or Ctrl-C
 it stops accepting, drains, flushes, writes the checkpoint and ends with exit code 0. If that takes
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
 from collections.abc import Callable
@@ -32,18 +33,20 @@ class Server(Protocol):
         """Serve no more; also after a start that failed."""
 
 
-def serve(server: Server, ready: Callable[[], str]) -> int:
+def serve(server: Server, ready: Callable[[], str], *, until_end_of: int | None = None) -> int:
     """Run a server until a signal comes.
 
     Args:
         server: what to run.
         ready: makes the line to print once it serves, without its first word.
+        until_end_of: a file descriptor at whose end it stops, too; a supervisor holds the other
+            end of the pipe.
 
     Returns:
         The exit code: 0 after an orderly stop, 1 when stopping took too long.
     """
     _allow_many_files()
-    return run(_serve(server, ready))
+    return run(_serve(server, ready, until_end_of))
 
 
 def _allow_many_files() -> None:
@@ -53,8 +56,10 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(server: Server, ready: Callable[[], str]) -> int:
-    stopping = _stop_signals()
+async def _serve(server: Server, ready: Callable[[], str], until_end_of: int | None) -> int:
+    stopping = stop_signals()
+    if until_end_of is not None:
+        _set_at_end(stopping, until_end_of)
     try:
         await server.start()
         _settle_memory()
@@ -66,12 +71,25 @@ async def _serve(server: Server, ready: Callable[[], str]) -> int:
     return 0 if orderly else 1
 
 
-def _stop_signals() -> asyncio.Event:
+def stop_signals() -> asyncio.Event:
+    """Return an event that SIGTERM and Ctrl-C set from now on."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     return stopping
+
+
+def _set_at_end(stopping: asyncio.Event, descriptor: int) -> None:
+    """Set the event at the end of a pipe; what comes before it is read and discarded."""
+    loop = asyncio.get_running_loop()
+
+    def readable() -> None:
+        if not os.read(descriptor, 4096):
+            loop.remove_reader(descriptor)
+            stopping.set()
+
+    loop.add_reader(descriptor, readable)
 
 
 async def _stop(server: Server) -> bool:

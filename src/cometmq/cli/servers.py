@@ -1,13 +1,8 @@
-"""Creates servers from options and files, and runs them.
-
-The broker and its store read one properties file. An option of the command line takes precedence
-over it, as in RocketMQ. A name server in the same process does not read that file.
-"""
+"""Creates servers from options and files, and runs them."""
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from cometmq.cli import logs
 from cometmq.cli.build import build
+from cometmq.cli.configurations import broker_configuration, namesrv_configuration
 from cometmq.cli.serve import serve
-from cometmq.system.configuration import Configuration, load
-from cometmq.system.rocketmq_keys import BROKER_KEYS, NAMESRV_KEYS
+from cometmq.system.configuration import Configuration
 
 if TYPE_CHECKING:
     from cometmq.broker.app import Broker
@@ -80,8 +75,9 @@ def standalone(
     log_level: str = INFO,
 ) -> int:
     """Run a name server and a broker in one process; gives the exit code."""
-    names = _namesrv_configuration(namesrv_port, host, None, home=store)
-    parts = _broker_configuration(broker_port, host, store, None, config)
+    names = namesrv_configuration(namesrv_port, host, None, home=store)
+    parts = broker_configuration(broker_port, host, store, None, config)
+    _take_free_port(parts)
     if print_config:
         return _show(names, parts)
     _begin(log_level, names, parts)
@@ -100,7 +96,7 @@ def name_server(
     """Run a name server; gives the exit code."""
     from cometmq.namesrv.app import NameServer
 
-    names = _namesrv_configuration(port, host, config)
+    names = namesrv_configuration(port, host, config)
     if print_config:
         return _show(names)
     _begin(log_level, names)
@@ -114,17 +110,28 @@ def broker(
     host: str | None = None,
     store: Path | None = None,
     namesrv: str | None = None,
+    processes: int | None = None,
     config: Path | None = None,
     print_config: bool = False,
     log_level: str = INFO,
 ) -> int:
-    """Run a broker; gives the exit code."""
+    """Run a broker, or several processes of one; gives the exit code."""
     from cometmq.broker.app import Broker
+    from cometmq.cli.broker_processes import BrokerFamily, warn_of_stores_left
+    from cometmq.store import StoreSettings
 
-    parts = _broker_configuration(port, host, store, namesrv, config)
+    if processes is not None:
+        family = BrokerFamily(processes, port, host, store, namesrv, config)
+        if print_config:
+            return _show(*family.configurations())
+        _begin(log_level, family.shared)
+        return family.run(log_level)
+    parts = broker_configuration(port, host, store, namesrv, config)
+    _take_free_port(parts)
     if print_config:
         return _show(parts)
     _begin(log_level, parts)
+    warn_of_stores_left(parts[StoreSettings].root, 0)
     server = Broker(parts, config_file=config)
     return serve(server, lambda: f"broker={server.address} build={build()}")
 
@@ -137,57 +144,13 @@ COMMANDS: dict[str, Callable[..., int]] = {
 """What each server command runs; all take its options as keyword arguments."""
 
 
-def _namesrv_configuration(
-    port: int | None, host: str | None, config: Path | None, *, home: Path | None = None
-) -> Configuration:
-    from cometmq.namesrv.app import SETTINGS
-    from cometmq.namesrv.config import files_below
-
-    said = _said(bindAddress=host, listenPort=port, configStorePath=config)
-    if home is not None:
-        said |= files_below(home / "namesrv")
-    return load(
-        SETTINGS,
-        known_keys=NAMESRV_KEYS,
-        file=config,
-        command_line=said,
-        environment=os.environ,
-    )
-
-
-def _broker_configuration(
-    port: int | None,
-    host: str | None,
-    store: Path | None,
-    namesrv: str | None,
-    config: Path | None,
-) -> Configuration:
-    from cometmq.broker.app import SETTINGS
-    from cometmq.broker.config import BrokerSettings
-
-    parts = load(
-        SETTINGS,
-        known_keys=BROKER_KEYS,
-        file=config,
-        command_line=_said(
-            bindAddress=host, listenPort=port, storePathRootDir=store, namesrvAddr=namesrv
-        ),
-        environment=os.environ,
-    )
-    if parts[BrokerSettings].listen_port == 0:
-        _take_free_port(parts)
-    return parts
-
-
 def _take_free_port(parts: Configuration) -> None:
-    """Choose a free port for the broker; the port minus two is free too."""
+    """If the system chooses the broker's port, choose one; the port minus two is free too."""
+    from cometmq.broker.config import BrokerSettings
     from cometmq.remoting.ports import free_broker_port
 
-    parts.set({"listenPort": str(free_broker_port())})
-
-
-def _said(**values: object) -> dict[str, str]:
-    return {key: str(value) for key, value in values.items() if value is not None}
+    if parts[BrokerSettings].listen_port == 0:
+        parts.set({"listenPort": str(free_broker_port())})
 
 
 def _show(*configurations: Configuration) -> int:

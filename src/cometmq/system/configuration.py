@@ -214,6 +214,7 @@ def load(
     *,
     known_keys: frozenset[str],
     file: Path | None = None,
+    changes: Path | None = None,
     command_line: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Configuration:
@@ -223,6 +224,8 @@ def load(
         kinds: the settings classes that the file feeds.
         known_keys: the keys of RocketMQ's own file of this sort (`rocketmq_keys`).
         file: a properties file of at most 1 MiB; None for none.
+        changes: another one, which takes precedence and need not exist: settings that requests
+            have changed where several processes share ``file``.
         command_line: key → text, as given by the user.
         environment: the process's environment variables.
 
@@ -234,6 +237,7 @@ def load(
     ours = {setting.key for kind in kinds for setting in describe(kind)}
     found = _from_environment(kinds, environment or {})
     found |= _from_file(file) if file is not None else {}
+    found |= _from_file(changes) if changes is not None and changes.exists() else {}
     found |= {key: Value(text, COMMAND_LINE) for key, text in (command_line or {}).items()}
     _refuse_unknown(found, ours | known_keys)
     return Configuration(

@@ -60,13 +60,16 @@ def test_the_short_way_knows_the_options_of_the_full_command_line(name: str) -> 
 
 
 def test_the_short_way_reads_plain_options() -> None:
-    words = "broker --port 0 --store=/s -n a:1;b:2 -c /f --log-level debug --host 0.0.0.0"
+    words = (
+        "broker --processes 4 --port 0 --store=/s -n a:1;b:2 -c /f --log-level debug --host 0.0.0.0"
+    )
 
     call = quick.parse(words.split())
 
     assert call == quick.Call(
         "broker",
         {
+            "processes": 4,
             "port": 0,
             "store": Path("/s"),
             "namesrv": "a:1;b:2",
@@ -88,6 +91,9 @@ def test_the_short_way_reads_plain_options() -> None:
         "broker --port",
         "broker --port x",
         "broker --port 65536",
+        "broker --processes 0",
+        "broker --processes 65",
+        "broker --processes x",
         "broker --unknown 1",
         "broker extra",
         "broker -c=/f",
@@ -112,8 +118,12 @@ def test_the_build_is_the_one_that_is_under_test() -> None:
     assert build.build() == ("compiled" if compiled_modules() else "interpreted")
 
 
-def test_a_mistake_is_named_and_ends_with_code_2() -> None:
-    result = CliRunner().invoke(app, ["broker", "--port", "70000"])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--port", "70000"), ("--processes", "0"), ("--processes", "65"), ("--processes", "two")],
+)
+def test_a_mistake_is_named_and_ends_with_code_2(option: str, value: str) -> None:
+    result = CliRunner().invoke(app, ["broker", option, value])
 
     assert result.exit_code == 2
-    assert "--port" in result.output
+    assert option in result.output

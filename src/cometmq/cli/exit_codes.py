@@ -1,0 +1,41 @@
+"""The exit codes of commands.
+
+0 done · 1 failed · 2 wrong usage: an unknown option or an invalid setting.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from cometmq.model.errors import CometError, ConfigError
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+
+
+def exit_with(run: Callable[[], int], name: str) -> NoReturn:
+    """Run a command and exit with its code, or with that of its error.
+
+    Args:
+        run: gives the exit code.
+        name: stands before the message of an error.
+    """
+    try:
+        sys.exit(run())
+    except ConfigError as error:
+        _give_up(f"{name}: {error}", MISUSED)
+    except CometError as error:
+        _give_up(f"{name}: {type(error).__name__}: {error}", FAILED)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader closed the pipe; the interpreter must not try to write the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
+
+
+def _give_up(reason: str, code: int) -> NoReturn:
+    print(reason, file=sys.stderr)
+    sys.exit(code)

@@ -320,6 +320,15 @@ class Registry:
         for topic in list(self.topics):
             self._delete_row(topic, group.name)
 
+    # --- reading ---------------------------------------------------------------------------------
+
+    def members(self, cluster: str, broker_name: str) -> dict[int, str] | None:
+        """Return broker id → address of one group of one cluster, or None."""
+        group = self.groups.get(broker_name)
+        if group is None or group.cluster != cluster:
+            return None
+        return dict(sorted(group.addresses.items()))
+
     # --- topics ----------------------------------------------------------------------------------
 
     def wipe_write_perm(self, broker_name: str) -> int:

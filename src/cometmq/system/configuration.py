@@ -142,39 +142,40 @@ class Configuration:
             raise ConfigError(f"no such setting: {', '.join(unknown)}")
         self._put(self._with(values, origin))
 
-    def change(
-        self,
-        values: Mapping[str, str],
-        origin: str,
-        persist: Callable[[Mapping[str, str]], None] | None = None,
-    ) -> dict[str, str]:
-        """Apply a remote request to change settings: all of it, or nothing.
+    def accepted(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Return the keys and values of a remote request that `change` would apply.
 
-        Only settings declared ``remote`` can be changed. Keys that are no settings of ours are
-        left out, as RocketMQ does.
-
-        Args:
-            values: key → text.
-            origin: who asked, for `origin`.
-            persist: keeps the changes for the next start; called before they are seen.
-
-        Returns:
-            The keys and values that were applied.
+        Only settings declared ``remote`` can be changed. Unknown keys are left out, as in RocketMQ.
 
         Raises:
             ProtectedSettingError: a key must not be changed by a request.
-            ConfigError: a value is of the wrong kind or out of range, or cannot be kept.
+            ConfigError: a value is of the wrong kind or out of range.
         """
         remote = self._remote_keys()
         refused = [key for key in values if key in PROTECTED_KEYS or not remote.get(key, True)]
         if refused:
             raise ProtectedSettingError(f"no request may change {', '.join(sorted(refused))}")
-        applied = {key: text for key, text in values.items() if key in remote}
+        accepted = {key: text for key, text in values.items() if key in remote}
+        self._with(accepted, DEFAULT)
+        return accepted
+
+    def change(self, values: Mapping[str, str], origin: str) -> dict[str, str]:
+        """Apply a remote request to change settings: all of it, or nothing.
+
+        Args:
+            values: key → text.
+            origin: the requester, for `origin`.
+
+        Returns:
+            The keys and values that were applied, see `accepted`.
+
+        Raises:
+            ProtectedSettingError: a key must not be changed by a request.
+            ConfigError: a value is of the wrong kind or out of range.
+        """
+        applied = self.accepted(values)
         if applied:
-            found = self._with(applied, origin)
-            if persist is not None:
-                persist(applied)
-            self._put(found)
+            self._put(self._with(applied, origin))
             self.changes += 1
         return applied
 
@@ -193,20 +194,17 @@ class Configuration:
         self._values, self._settings = found
 
 
-def keep_in(path: Path, files: Files) -> Callable[[Mapping[str, str]], None]:
-    """Return what writes changed settings into a properties file, its comments kept.
+def write_changes(path: Path, values: Mapping[str, str], files: Files) -> None:
+    """Write changed settings into a properties file; its comments stay.
 
-    The function raises `ConfigError` when the file cannot be written; it is then as it was.
+    Raises:
+        ConfigError: the file cannot be written; it is as it was.
     """
-
-    def keep(values: Mapping[str, str]) -> None:
-        try:
-            text = java_properties.decode(files.read(path) or b"")
-            save_with_backup(files, path, java_properties.with_changes(text, values).encode())
-        except (OSError, ValueError) as problem:
-            raise ConfigError(f"the change cannot be kept in {path}: {problem}") from problem
-
-    return keep
+    try:
+        text = java_properties.decode(files.read(path) or b"")
+        save_with_backup(files, path, java_properties.with_changes(text, values).encode())
+    except (OSError, ValueError) as problem:
+        raise ConfigError(f"the change cannot be written to {path}: {problem}") from problem
 
 
 def load(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from cometmq.broker.admin.config_handler import BODY_BYTES_MAX, ConfigHandler
+from cometmq.broker.admin.config_handler import ConfigHandler
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import Request
+from cometmq.remoting.config_update import BODY_BYTES_MAX
 from cometmq.store.config import StoreSettings
 from cometmq.system import java_properties
 from cometmq.system.clock import ManualClock
@@ -158,13 +160,28 @@ async def test_the_change_is_written_into_the_file_and_the_rest_of_it_stays(
     assert entries == {"brokerPermission": "4", "listenPort": "10911", "traceOn": "false"}
 
 
-async def test_a_change_holds_when_the_file_cannot_be_written(
+async def test_a_change_that_cannot_be_written_is_refused_and_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "broker.conf"
     folder.mkdir()
     running = Running(folder)
-    await running.update(b"brokerPermission=4\n")
+    refusal = await running.refuse(b"brokerPermission=4\n")
 
-    assert running.settings.broker_permission == 4
-    assert "cannot write the changed configuration" in caplog.text
+    assert refusal.code == 1
+    assert "cannot be written" in refusal.remark
+    assert "the change is refused" in caplog.text
+    assert running.settings.broker_permission == 6
+    assert running.told == []
+
+
+async def test_changes_at_the_same_time_are_all_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("")
+    running = Running(file)
+    await asyncio.gather(
+        *(running.update(line) for line in (b"brokerPermission=4", b"traceOn=false"))
+    )
+
+    assert sorted(file.read_text().split()) == ["brokerPermission=4", "traceOn=false"]
+    assert (running.settings.broker_permission, running.settings.trace_on) == (4, False)

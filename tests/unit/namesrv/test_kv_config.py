@@ -7,45 +7,45 @@ from pathlib import Path
 import pytest
 
 from cometmq.model.errors import ConfigError, StoreError
-from cometmq.namesrv import kv_config
-from cometmq.namesrv.kv_config import KvConfig, TableFullError
+from cometmq.namesrv.kv_config import table
+from cometmq.namesrv.kv_config.table import KvTable, TableFullError
 from cometmq.store.config_files import JsonFile
 from cometmq.system.files import SystemFiles
 
 
-def table_in(folder: Path) -> KvConfig:
+def table_in(folder: Path) -> KvTable:
     file = JsonFile(folder / "kvConfig.json", SystemFiles())
-    return KvConfig(file.load(), file.save)
+    return KvTable(file.load(), file.save)
 
 
-def test_values_are_there_after_a_restart(tmp_path: Path) -> None:
+async def test_values_are_there_after_a_restart(tmp_path: Path) -> None:
     kv = table_in(tmp_path)
-    kv.put("ns", "k", "v ü\n")
-    kv.put("ns", "gone", "x")
-    kv.delete("ns", "gone")
+    await kv.put("ns", "k", "v ü\n")
+    await kv.put("ns", "gone", "x")
+    await kv.delete("ns", "gone")
     again = table_in(tmp_path)
     assert again.get("ns", "k") == "v ü\n"
     assert again.namespace("ns") == {"k": "v ü\n"}
 
 
-def test_what_was_never_put_is_none(tmp_path: Path) -> None:
+async def test_what_was_never_put_is_none(tmp_path: Path) -> None:
     kv = table_in(tmp_path)
     assert kv.get("ns", "k") is None
     assert kv.namespace("ns") is None
-    kv.delete("ns", "k")
+    await kv.delete("ns", "k")
     assert not (tmp_path / "kvConfig.json").exists()
 
 
-def test_emptied_namespace_is_known_still(tmp_path: Path) -> None:
+async def test_emptied_namespace_is_known_still(tmp_path: Path) -> None:
     kv = table_in(tmp_path)
-    kv.put("ns", "k", "v")
-    kv.delete("ns", "k")
+    await kv.put("ns", "k", "v")
+    await kv.delete("ns", "k")
     assert kv.namespace("ns") == {}
 
 
-def test_namespace_is_handed_out_as_a_copy(tmp_path: Path) -> None:
+async def test_namespace_is_handed_out_as_a_copy(tmp_path: Path) -> None:
     kv = table_in(tmp_path)
-    kv.put("ns", "k", "v")
+    await kv.put("ns", "k", "v")
     found = kv.namespace("ns")
     assert found is not None
     found["k"] = "changed"
@@ -65,20 +65,20 @@ def test_file_of_another_shape_is_refused(tmp_path: Path, text: str) -> None:
         table_in(tmp_path)
 
 
-def test_change_that_cannot_be_written_is_not_made(tmp_path: Path) -> None:
+async def test_change_that_cannot_be_written_is_not_made(tmp_path: Path) -> None:
     kv = table_in(tmp_path / "folder")
-    kv.put("ns", "k", "old")
+    await kv.put("ns", "k", "old")
     (tmp_path / "folder" / "kvConfig.json.tmp").mkdir()
     with pytest.raises(StoreError):
-        kv.put("ns", "k", "new")
+        await kv.put("ns", "k", "new")
     assert kv.get("ns", "k") == "old"
 
 
-def test_table_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_config, "ENTRIES_MAX", 2)
+async def test_table_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "ENTRIES_MAX", 2)
     kv = table_in(tmp_path)
-    kv.put("a", "1", "x")
-    kv.put("b", "1", "x")
-    kv.put("b", "1", "y")
+    await kv.put("a", "1", "x")
+    await kv.put("b", "1", "x")
+    await kv.put("b", "1", "y")
     with pytest.raises(TableFullError):
-        kv.put("c", "1", "x")
+        await kv.put("c", "1", "x")

@@ -14,7 +14,7 @@ from cometmq.namesrv.registry import (
     Registration,
     Registry,
 )
-from cometmq.namesrv.routes import route_of
+from cometmq.namesrv.routes.route_data import route_of
 from cometmq.protocol.bodies import DataVersion, QueueData
 
 MASTER, SLAVE = "10.0.0.1:10911", "10.0.0.2:10911"

@@ -8,14 +8,8 @@ import pytest
 
 from cometmq.model.topic import TopicConfig
 from cometmq.namesrv.registry import Registration, Registry
-from cometmq.namesrv.routes import (
-    cluster_info,
-    member_group,
-    route_of,
-    system_topics,
-    topics_by_flag,
-    topics_of_cluster,
-)
+from cometmq.namesrv.routes.route_data import cluster_info, route_of
+from cometmq.namesrv.topics.handler import system_topics, topics_by_flag, topics_of_cluster
 from cometmq.protocol.bodies import DataVersion
 
 
@@ -111,9 +105,9 @@ def test_cluster_info_names_brokers_by_cluster(registry: Registry) -> None:
 
 def test_members_are_those_of_one_cluster(registry: Registry) -> None:
     add(registry, "a", port=1)
-    assert member_group(registry, "c", "a") == {0: "10.0.0.1:1"}
-    assert member_group(registry, "d", "a") is None
-    assert member_group(registry, "c", "x") is None
+    assert registry.members("c", "a") == {0: "10.0.0.1:1"}
+    assert registry.members("d", "a") is None
+    assert registry.members("c", "x") is None
 
 
 def test_lists_of_topics(registry: Registry) -> None:

@@ -20,8 +20,8 @@ from cometmq.system.configuration import (
     DEFAULT,
     Configuration,
     ProtectedSettingError,
-    keep_in,
     load,
+    write_changes,
 )
 from cometmq.system.files import SystemFiles
 from cometmq.system.rocketmq_keys import BROKER_KEYS, NAMESRV_KEYS
@@ -219,22 +219,18 @@ def test_change_that_does_not_go_together_with_the_rest_changes_nothing() -> Non
     assert configuration[Limits].speed == 1
 
 
-def test_change_is_kept_in_the_file_before_it_is_seen(tmp_path: Path) -> None:
+def test_changes_are_written_into_the_file_and_its_comments_stay(tmp_path: Path) -> None:
     file = tmp_path / "a.conf"
-    configuration = from_file(file, "# how fast\nspeed=1\n")
-    configuration.change({"speed": "5"}, "request", keep_in(file, SystemFiles()))
+    file.write_text("# how fast\nspeed=1\n")
+    write_changes(file, {"speed": "5"}, SystemFiles())
     assert file.read_text() == "# how fast\nspeed=5\n"
     assert from_file(file, file.read_text())[Limits].speed == 5
 
 
-def test_change_that_cannot_be_kept_is_not_made(tmp_path: Path) -> None:
+def test_changes_that_cannot_be_written_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("a file where a folder must be")
-    configuration = loaded()
-    with pytest.raises(ConfigError, match="cannot be kept"):
-        configuration.change(
-            {"speed": "5"}, "request", keep_in(tmp_path / "blocked" / "a.conf", SystemFiles())
-        )
-    assert configuration[Limits].speed == 1
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_changes(tmp_path / "blocked" / "a.conf", {"speed": "5"}, SystemFiles())
 
 
 def test_program_may_set_what_requests_may_not() -> None:

@@ -1,4 +1,4 @@
-"""What brokers ask of a name server: to be known, to be forgotten, and who else is there.
+"""Handles requests of brokers, and of tools that change the permissions of a broker.
 
 Source: DefaultRequestProcessor, RocketMQ 5.3.
 """
@@ -9,11 +9,10 @@ import logging
 from collections.abc import Callable
 
 from cometmq.model.errors import ResponseError
+from cometmq.namesrv.brokers.registrations import read_registration
 from cometmq.namesrv.config import NameServerSettings
-from cometmq.namesrv.kv_config import ORDER_NAMESPACE, KvConfig
-from cometmq.namesrv.registrations import read_registration
+from cometmq.namesrv.kv_config.table import ORDER_NAMESPACE, KvTable
 from cometmq.namesrv.registry import BrokerKey, IncrementFirstError, MinIdNotice, Registry
-from cometmq.namesrv.routes import member_group
 from cometmq.protocol.bodies import (
     BrokerMemberGroup,
     DataVersion,
@@ -39,21 +38,21 @@ from cometmq.remoting import Request, Response
 log = logging.getLogger(__name__)
 
 
-class BrokerRequests:
-    """Answers brokers, and tools that change what a broker serves.
+class BrokerHandler:
+    """Handles registrations, heartbeats, members of groups and permissions.
 
     Args:
-        registry: the tables.
-        kv: where the order configurations are.
-        settings: gives the settings as they are now.
-        now_ms: gives the time, on a clock that never jumps.
-        notify: tells brokers that the smallest id of their group changed.
+        registry: the registered brokers.
+        kv: contains the order configurations.
+        settings: returns the current settings.
+        now_ms: returns the time of a monotonic clock.
+        notify: notifies the brokers of a group that its smallest id changed.
     """
 
     def __init__(
         self,
         registry: Registry,
-        kv: KvConfig,
+        kv: KvTable,
         settings: Callable[[], NameServerSettings],
         *,
         now_ms: Callable[[], int],
@@ -128,7 +127,7 @@ class BrokerRequests:
         return Response()
 
     def query_data_version(self, request: Request) -> Response:
-        """QUERY_DATA_VERSION (322); also a sign of life."""
+        """QUERY_DATA_VERSION (322); counts as a heartbeat."""
         header = request.header(QueryDataVersionRequest)
         key = BrokerKey(header.cluster_name, header.broker_addr)
         changed = self._registry.has_changed(key, DataVersion.decode(request.body))
@@ -148,7 +147,7 @@ class BrokerRequests:
     def members(self, request: Request) -> Response:
         """GET_BROKER_MEMBER_GROUP (901)."""
         header = request.header(GetBrokerMemberGroupRequest)
-        addresses = member_group(self._registry, header.cluster_name, header.broker_name)
+        addresses = self._registry.members(header.cluster_name, header.broker_name)
         group = BrokerMemberGroup(
             cluster=header.cluster_name,
             broker_name=header.broker_name,

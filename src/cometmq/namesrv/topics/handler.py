@@ -1,4 +1,4 @@
-"""What tools ask of a name server about topics: which there are, and to forget or add one.
+"""Handles requests of tools that list, remove and add topics.
 
 Source: DefaultRequestProcessor, RocketMQ 5.3.
 """
@@ -13,7 +13,6 @@ from cometmq.model.flags import TopicSysFlag
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.namesrv.names import check_name
 from cometmq.namesrv.registry import Registry
-from cometmq.namesrv.routes import system_topics, topics_by_flag, topics_of_cluster
 from cometmq.protocol.bodies import TopicList, TopicRouteData
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import (
@@ -26,12 +25,12 @@ from cometmq.remoting import Request, Response
 log = logging.getLogger(__name__)
 
 
-class TopicRequests:
-    """Answers tools about topics.
+class TopicHandler:
+    """Handles requests for topics.
 
     Args:
-        registry: the tables.
-        settings: gives the settings as they are now.
+        registry: the registered brokers and their topics.
+        settings: returns the current settings.
     """
 
     def __init__(self, registry: Registry, settings: Callable[[], NameServerSettings]) -> None:
@@ -55,15 +54,15 @@ class TopicRequests:
         return Response(body=TopicList(topic_list=names, broker_addr=address).encode())
 
     def unit(self, request: Request) -> Response:
-        """GET_UNIT_TOPIC_LIST (311): topics of units."""
+        """GET_UNIT_TOPIC_LIST (311): topics of a unit."""
         return self._by_flag(lambda flag: bool(flag & TopicSysFlag.UNIT))
 
     def unit_sub(self, request: Request) -> Response:
-        """GET_HAS_UNIT_SUB_TOPIC_LIST (312): topics that units subscribe to."""
+        """GET_HAS_UNIT_SUB_TOPIC_LIST (312): retry topics of groups that belong to a unit."""
         return self._by_flag(lambda flag: bool(flag & TopicSysFlag.UNIT_SUB))
 
     def unit_sub_ununit(self, request: Request) -> Response:
-        """GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST (313): those of them that are of no unit."""
+        """GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST (313): those of them that do not belong to a unit."""
         return self._by_flag(
             lambda flag: bool(flag & TopicSysFlag.UNIT_SUB) and not flag & TopicSysFlag.UNIT
         )
@@ -99,3 +98,29 @@ def _check_enabled(is_enabled: bool) -> None:
 
 def _list_of(topics: Iterable[str]) -> Response:
     return Response(body=TopicList(topic_list=list(topics)).encode())
+
+
+def topics_of_cluster(registry: Registry, cluster: str) -> list[str]:
+    """Return the topics that brokers of a cluster serve."""
+    names = registry.clusters.get(cluster, {})
+    return [topic for topic, rows in registry.topics.items() if not names.keys().isdisjoint(rows)]
+
+
+def topics_by_flag(registry: Registry, accepts: Callable[[int], bool]) -> list[str]:
+    """Return the topics for whose flags, those of the first row, ``accepts`` is true."""
+    return [
+        topic
+        for topic, rows in registry.topics.items()
+        if accepts(next(iter(rows.values())).topic_sys_flag)
+    ]
+
+
+def system_topics(registry: Registry) -> tuple[list[str], str | None]:
+    """Return the topics named after clusters and brokers, and one broker's address."""
+    names = list(registry.clusters)
+    names += [name for members in registry.clusters.values() for name in members]
+    for group in registry.groups.values():
+        smallest = group.smallest_id
+        if smallest is not None:
+            return list(dict.fromkeys(names)), group.addresses[smallest]
+    return list(dict.fromkeys(names)), None

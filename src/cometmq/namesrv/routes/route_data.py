@@ -1,11 +1,9 @@
-"""Answers read from the tables of a name server: routes, members of clusters, lists of topics.
+"""Routes of topics and brokers by cluster, read from the registry.
 
 Source: RouteInfoManager and ZoneRouteRPCHook, RocketMQ 5.3.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from cometmq.model.topic import SYNC_BROKER_MEMBER_PREFIX, Perm
 from cometmq.namesrv.registry import MASTER_ID, BrokerKey, Group, Registry
@@ -20,13 +18,13 @@ def route_of(
     shows_acting_masters: bool = False,
     zone: str | None = None,
 ) -> TopicRouteData | None:
-    """Return where a topic is, or None when no known broker serves it.
+    """Return the route of a topic, or None if no registered broker serves it.
 
     Args:
-        registry: the tables.
+        registry: the registered brokers and their topics.
         topic: its name.
-        order_config: the topic's order configuration, if routes carry it.
-        shows_acting_masters: show the smallest slave as master where the group has none and
+        order_config: the topic's order configuration, if routes contain it.
+        shows_acting_masters: show the smallest slave as master if the group has no master and
             allows it.
         zone: leave out the brokers of other zones that have a master.
     """
@@ -48,7 +46,7 @@ def route_of(
 
 
 def _is_in_zone(group: Group, zone: str) -> bool:
-    """A group without a master is kept whatever its zone: nobody else serves its queues."""
+    """A group without a master is kept in any zone: no other group serves its queues."""
     return MASTER_ID not in group.addresses or (group.zone or "").lower() == zone.lower()
 
 
@@ -92,37 +90,3 @@ def cluster_info(registry: Registry) -> ClusterInfo:
         },
         cluster_addr_table={cluster: list(names) for cluster, names in registry.clusters.items()},
     )
-
-
-def member_group(registry: Registry, cluster: str, broker_name: str) -> dict[int, str] | None:
-    """Return broker id → address of one group of one cluster."""
-    group = registry.groups.get(broker_name)
-    if group is None or group.cluster != cluster:
-        return None
-    return dict(sorted(group.addresses.items()))
-
-
-def topics_of_cluster(registry: Registry, cluster: str) -> list[str]:
-    """Return the topics that brokers of a cluster serve."""
-    names = registry.clusters.get(cluster, {})
-    return [topic for topic, rows in registry.topics.items() if not names.keys().isdisjoint(rows)]
-
-
-def topics_by_flag(registry: Registry, accepts: Callable[[int], bool]) -> list[str]:
-    """Return the topics whose first row has flags that ``accepts`` takes."""
-    return [
-        topic
-        for topic, rows in registry.topics.items()
-        if accepts(next(iter(rows.values())).topic_sys_flag)
-    ]
-
-
-def system_topics(registry: Registry) -> tuple[list[str], str | None]:
-    """Return the topics named after clusters and brokers, and one broker's address."""
-    names = list(registry.clusters)
-    names += [name for members in registry.clusters.values() for name in members]
-    for group in registry.groups.values():
-        smallest = group.smallest_id
-        if smallest is not None:
-            return list(dict.fromkeys(names)), group.addresses[smallest]
-    return list(dict.fromkeys(names)), None

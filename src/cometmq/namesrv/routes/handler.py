@@ -1,4 +1,4 @@
-"""What clients ask of a name server: where a topic is, and which brokers there are.
+"""Handles requests of clients for routes and for the brokers of clusters.
 
 Clients before 4.9.4 read routes whose integer keys are bare (``{0:"…"}``), later ones strict JSON.
 
@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from cometmq.model.errors import ResponseError
 from cometmq.namesrv.config import NameServerSettings
-from cometmq.namesrv.kv_config import ORDER_NAMESPACE, KvConfig
+from cometmq.namesrv.kv_config.table import ORDER_NAMESPACE, KvTable
 from cometmq.namesrv.registry import Registry
-from cometmq.namesrv.routes import cluster_info, route_of
+from cometmq.namesrv.routes.route_data import cluster_info, route_of
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.protocol.version import STRICT_ROUTE_VERSION_MIN
@@ -23,20 +23,20 @@ FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further det
 _NAME_SHOWN_MAX = 512
 
 
-class RouteRequests:
-    """Answers clients.
+class RouteHandler:
+    """Handles requests for routes and clusters.
 
     Args:
-        registry: the tables.
-        kv: where the order configurations are.
-        settings: gives the settings as they are now.
-        up_ms: gives how long the server has been up.
+        registry: the registered brokers.
+        kv: contains the order configurations.
+        settings: returns the current settings.
+        up_ms: returns how long the name server has been running.
     """
 
     def __init__(
         self,
         registry: Registry,
-        kv: KvConfig,
+        kv: KvTable,
         settings: Callable[[], NameServerSettings],
         *,
         up_ms: Callable[[], int],

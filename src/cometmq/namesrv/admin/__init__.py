@@ -1,0 +1,1 @@
+"""Settings that change at run time."""

@@ -1,0 +1,1 @@
+"""Brokers at a name server: registration, heartbeats, expiry, members of a group."""

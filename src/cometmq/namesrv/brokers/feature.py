@@ -1,0 +1,36 @@
+"""What the name server serves and runs for brokers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cometmq.namesrv.brokers.handler import BrokerHandler
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting.features import Feature
+from cometmq.remoting.jobs import Job
+
+if TYPE_CHECKING:
+    from cometmq.namesrv.assembly import Parts
+
+
+def build(parts: Parts) -> Feature:
+    """The handlers of registrations, heartbeats and permissions; removal of silent brokers."""
+    brokers = BrokerHandler(
+        parts.registry,
+        parts.kv,
+        parts.settings,
+        now_ms=parts.now_ms,
+        notify=parts.liveness.notify,
+    )
+    return Feature(
+        {
+            RequestCode.REGISTER_BROKER: brokers.register,
+            RequestCode.UNREGISTER_BROKER: brokers.unregister,
+            RequestCode.QUERY_DATA_VERSION: brokers.query_data_version,
+            RequestCode.BROKER_HEARTBEAT: brokers.heartbeat,
+            RequestCode.GET_BROKER_MEMBER_GROUP: brokers.members,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: brokers.wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: brokers.add_write_perm,
+        },
+        [Job("expiry", lambda: parts.settings().expiry_scan_ms / 1000, parts.liveness.expire)],
+    )

@@ -1,0 +1,1 @@
+"""Routes of topics, and brokers by cluster."""

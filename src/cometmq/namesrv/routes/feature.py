@@ -1,0 +1,23 @@
+"""What the name server serves for routes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cometmq.namesrv.routes.handler import RouteHandler
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting.features import Feature
+
+if TYPE_CHECKING:
+    from cometmq.namesrv.assembly import Parts
+
+
+def build(parts: Parts) -> Feature:
+    """The handlers of routes of topics, and of brokers by cluster."""
+    routes = RouteHandler(parts.registry, parts.kv, parts.settings, up_ms=parts.up_ms)
+    return Feature(
+        {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: routes.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: routes.clusters,
+        }
+    )

@@ -1,0 +1,1 @@
+"""Lists of topics, and changes of them by tools."""

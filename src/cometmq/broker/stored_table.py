@@ -1,4 +1,4 @@
-"""A table of the broker in its JSON file: a change is visible once it is on disk.
+"""Tables of the broker in JSON files: a change is visible once it is on disk.
 
 The file is written in a thread, so the event loop never waits for the disk. Changes that arrive
 during a write share the next one: ten thousand new topics cost a few dozen writes. A change is a
@@ -6,7 +6,9 @@ function of the entry that it replaces, applied in the order of the requests: of
 create one topic the first wins, and none overwrites what another has changed meanwhile. A change
 that the disk refuses is not made, and its requester gets the reason.
 
-Owned by the event loop's thread; before the loop runs, `change_now` writes at once.
+`StoredTable` stores sections of entries; `ConfigTable` is the base of the tables of topics and groups.
+Both are owned by the event loop's thread; before the loop runs, `change_now` and `put_now` write at
+once.
 """
 
 from __future__ import annotations
@@ -14,11 +16,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from operator import attrgetter
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.fastjson import FastJsonError
+from cometmq.protocol.lenient import read_struct
 from cometmq.store.config_files import JsonFile, entry_text, object_text
 from cometmq.system.clock import Clock
 
@@ -28,6 +35,8 @@ CHANGES_MAX: Final = 20_000
 """Changes that wait for a write; further requests are refused as busy."""
 CLOSE_S_MAX: Final = 5.0
 
+C = TypeVar("C", bound=msgspec.Struct)
+W = TypeVar("W", bound=msgspec.Struct)
 Texts = dict[str, dict[str, str]]
 Values = dict[tuple[str, str], Any]
 
@@ -208,6 +217,123 @@ class StoredTable:
             self.on_change()
         except Exception:
             log.exception("a change of a table could not be announced path=%s", self.file.path)
+
+
+class ConfigTable(Generic[C]):
+    """Settings of topics or groups by name: one section of a stored table.
+
+    Args:
+        file: where they are stored.
+        section: the section of the settings.
+        name_field: the field of the settings that contains the name.
+        others: further sections of the file.
+        clock: stamps the version.
+    """
+
+    def __init__(
+        self,
+        file: JsonFile,
+        section: str,
+        name_field: str,
+        *,
+        others: Iterable[str] = (),
+        clock: Clock,
+    ) -> None:
+        self._stored = StoredTable(file, sorted([section, *others]), clock=clock)
+        self._table: dict[str, C] = self._stored.sections[section]
+        self._section = section
+        self._name_field = name_field
+        self._name_of: Callable[[C], str] = attrgetter(name_field)
+
+    @property
+    def version(self) -> DataVersion:
+        """The version of the table."""
+        return self._stored.version
+
+    def notify(self, on_change: Callable[[], None]) -> None:
+        """Call a function after every change."""
+        self._stored.on_change = on_change
+
+    async def close(self) -> None:
+        """Return when no change is being written."""
+        await self._stored.close()
+
+    def get(self, name: str) -> C | None:
+        """Return the settings with a name, or None."""
+        return self._table.get(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._table
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def all(self) -> Mapping[str, C]:
+        """Return name → settings of every entry; not to be changed."""
+        return self._table
+
+    async def put(self, configs: Iterable[C]) -> bool:
+        """Create or change entries, all of them or none; return whether anything changed.
+
+        Raises:
+            StoreError: the file cannot be written; nothing was changed.
+        """
+        return await self.change({self._name_of(config): _always(config) for config in configs})
+
+    async def change(self, changes: Mapping[str, Callable[[C | None], C]]) -> bool:
+        """Change entries by functions of their present settings; return whether any changed.
+
+        Raises:
+            StoreError: the file cannot be written; nothing was changed.
+            ResponseError: what a function raises; nothing was changed.
+        """
+        if not changes:
+            return False
+        before = {name: self._table.get(name) for name in changes}
+        await self._stored.change(
+            Change(self._section, name, make) for name, make in changes.items()
+        )
+        return any(self._table.get(name) != config for name, config in before.items())
+
+    def put_now(self, configs: Iterable[C]) -> None:
+        """Create or change entries before the event loop runs.
+
+        Raises:
+            StoreError: the file cannot be written; nothing was changed.
+        """
+        self._stored.change_now(
+            put(self._section, self._name_of(config), config) for config in configs
+        )
+
+    def _load(
+        self, kind: type[W], sections: Callable[[W], Mapping[str, Mapping[str, Any]]]
+    ) -> None:
+        """Read the file, if there is one.
+
+        Args:
+            kind: the struct of its content, which has a ``data_version``.
+            sections: returns the entries of each section.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        content = self._stored.file.load()
+        if content is None:
+            return
+        try:
+            found: Any = read_struct(content, kind)
+        except FastJsonError as problem:
+            raise StoreError(
+                f"{self._stored.file.path} has no {self._section}: {problem}"
+            ) from problem
+        entries = sections(found)
+        for name, config in entries[self._section].items():
+            setattr(config, self._name_field, name)
+        self._stored.take(found.data_version, entries)
+
+
+def _always(config: C) -> Callable[[C | None], C]:
+    return lambda _: config
 
 
 def _text(value: Any) -> str:

@@ -14,19 +14,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from cometmq.broker.checks import FAQ, check_group
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.creation import CreationNeededError
-from cometmq.broker.stored_table import Change, StoredTable, create, put, remove
+from cometmq.broker.stored_table import Change, ConfigTable, create, remove
 from cometmq.model.errors import InvalidNameError, ResponseError, StoreError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import check_group_name
-from cometmq.protocol.bodies import DataVersion, SubscriptionGroupWrapper
+from cometmq.protocol.bodies import SubscriptionGroupWrapper
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.fastjson import FastJsonError
-from cometmq.protocol.lenient import read_struct
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
 
@@ -53,11 +50,11 @@ READ_BIT = 1 << 2
 Forbidden = dict[str, dict[str, int]]
 
 
-class GroupTable:
+class GroupTable(ConfigTable[SubscriptionGroupConfig]):
     """All consumer groups of one broker.
 
     Args:
-        settings: gives the broker's settings as they are now.
+        settings: returns the current settings of the broker.
         file: subscriptionGroup.json.
         clock: stamps the table's version.
     """
@@ -65,35 +62,11 @@ class GroupTable:
     def __init__(
         self, settings: Callable[[], BrokerSettings], file: JsonFile, *, clock: Clock
     ) -> None:
+        super().__init__(file, _GROUPS, "group_name", others=[_FORBIDDEN], clock=clock)
         self._settings = settings
-        self._stored = StoredTable(file, [_FORBIDDEN, _GROUPS], clock=clock)
-        self._table: dict[str, SubscriptionGroupConfig] = self._stored.sections[_GROUPS]
         self._forbidden: Forbidden = self._stored.sections[_FORBIDDEN]
 
-    @property
-    def version(self) -> DataVersion:
-        """The version of the table."""
-        return self._stored.version
-
-    async def close(self) -> None:
-        """Return when no change is being written."""
-        await self._stored.close()
-
     # --- reading --------------------------------------------------------------------------------
-
-    def get(self, name: str) -> SubscriptionGroupConfig | None:
-        """Return a group's settings, or None; makes nothing."""
-        return self._table.get(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._table
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def all(self) -> Mapping[str, SubscriptionGroupConfig]:
-        """Return name → settings of every group; not to be changed."""
-        return self._table
 
     def forbidden(self) -> Mapping[str, Mapping[str, int]]:
         """Return group → topic → bits of what is forbidden; not to be changed."""
@@ -113,11 +86,13 @@ class GroupTable:
         Raises:
             StoreError: the file cannot be read, or cannot be written.
         """
-        content = self._stored.file.load()
-        if content is not None:
-            found = _read(content, self._stored.file)
-            groups, forbidden = found.subscription_group_table, found.forbidden_table or {}
-            self._stored.take(found.data_version, {_GROUPS: groups, _FORBIDDEN: forbidden})
+        self._load(
+            SubscriptionGroupWrapper,
+            lambda found: {
+                _GROUPS: found.subscription_group_table,
+                _FORBIDDEN: found.forbidden_table or {},
+            },
+        )
         missing = [name for name in PREDEFINED_GROUPS if name not in self._table]
         if missing:
             self.put_now(SubscriptionGroupConfig(group_name=name) for name in missing)
@@ -143,7 +118,7 @@ class GroupTable:
         return [self._table.get(name) for name in wanted]
 
     async def _create(self, names: list[str]) -> None:
-        """Create groups; only in memory if the disk refuses: they have but the usual settings."""
+        """Create groups with default settings; only in memory if the disk refuses."""
         created = {name: SubscriptionGroupConfig(group_name=name) for name in names}
         try:
             await self._stored.change(create(_GROUPS, *entry) for entry in created.items())
@@ -202,15 +177,6 @@ class GroupTable:
             return False
         return True
 
-    async def put(self, configs: Iterable[SubscriptionGroupConfig]) -> bool:
-        """Create or change groups, all of them or none; return whether anything changed.
-
-        Raises:
-            InvalidNameError: a group's name is illegal; nothing was changed.
-            StoreError: the file cannot be written; nothing was changed.
-        """
-        return await self.change({config.group_name: _always(config) for config in configs})
-
     async def change(
         self,
         changes: Mapping[str, Callable[[SubscriptionGroupConfig | None], SubscriptionGroupConfig]],
@@ -223,22 +189,10 @@ class GroupTable:
         """
         for name in changes:
             check_group_name(name)
-        if not changes:
-            return False
-        before = {name: self._table.get(name) for name in changes}
-        await self._stored.change(Change(_GROUPS, name, make) for name, make in changes.items())
-        return any(self._table.get(name) != config for name, config in before.items())
-
-    def put_now(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
-        """Create or change groups before the event loop runs.
-
-        Raises:
-            StoreError: the file cannot be written; nothing was changed.
-        """
-        self._stored.change_now(put(_GROUPS, config.group_name, config) for config in configs)
+        return await super().change(changes)
 
     async def delete(self, name: str) -> bool:
-        """Forget a group and what it is forbidden; return whether there was one.
+        """Delete a group and its forbidden topics; return whether there was one.
 
         Raises:
             StoreError: the file cannot be written; the group is still there.
@@ -265,19 +219,3 @@ def _set_readable(
     bits = dict(topics or {})
     bits[topic] = bits.get(topic, 0) & ~READ_BIT if readable else bits.get(topic, 0) | READ_BIT
     return {name: value for name, value in bits.items() if value} or None
-
-
-def _always(
-    config: SubscriptionGroupConfig,
-) -> Callable[[SubscriptionGroupConfig | None], SubscriptionGroupConfig]:
-    return lambda _: config
-
-
-def _read(content: Mapping[str, Any], file: JsonFile) -> SubscriptionGroupWrapper:
-    try:
-        found = read_struct(content, SubscriptionGroupWrapper)
-    except FastJsonError as problem:
-        raise StoreError(f"{file.path} has no table of groups: {problem}") from problem
-    for name, config in found.subscription_group_table.items():
-        config.group_name = name
-    return found

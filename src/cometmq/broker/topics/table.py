@@ -15,15 +15,14 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
 
 import msgspec
 
 from cometmq.broker.checks import FAQ
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.creation import CreationNeededError
-from cometmq.broker.stored_table import Change, StoredTable, create, put
-from cometmq.model.errors import InvalidNameError, ResponseError, StoreError
+from cometmq.broker.stored_table import Change, ConfigTable, create
+from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.flags import TopicSysFlag
 from cometmq.model.topic import (
     BENCHMARK_TOPIC,
@@ -41,10 +40,8 @@ from cometmq.model.topic import (
     is_system_topic,
     reply_topic,
 )
-from cometmq.protocol.bodies import DataVersion, TopicConfigSerializeWrapper
+from cometmq.protocol.bodies import TopicConfigSerializeWrapper
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.fastjson import FastJsonError
-from cometmq.protocol.lenient import read_struct
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
 
@@ -62,11 +59,11 @@ _INTERNAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _READ_WRITE = Perm.READ | Perm.WRITE
 
 
-class TopicTable:
+class TopicTable(ConfigTable[TopicConfig]):
     """All topics of one broker.
 
     Args:
-        settings: gives the broker's settings as they are now.
+        settings: returns the current settings of the broker.
         file: topics.json.
         clock: stamps the table's version.
     """
@@ -74,31 +71,13 @@ class TopicTable:
     def __init__(
         self, settings: Callable[[], BrokerSettings], file: JsonFile, *, clock: Clock
     ) -> None:
+        super().__init__(file, _SECTION, "topic_name", clock=clock)
         self._settings = settings
-        self._stored = StoredTable(file, [_SECTION], clock=clock)
-        self._table: dict[str, TopicConfig] = self._stored.sections[_SECTION]
         self._system: set[str] = set()
         self._leaving: dict[str, asyncio.Event] = {}
-        """Deleted topics of which something is left on disk; set when they may be created."""
-
-    @property
-    def version(self) -> DataVersion:
-        """The version of the table."""
-        return self._stored.version
-
-    def notify(self, on_change: Callable[[], None]) -> None:
-        """Call a function after every change."""
-        self._stored.on_change = on_change
-
-    async def close(self) -> None:
-        """Return when no change is being written."""
-        await self._stored.close()
+        """Topics that are being deleted, of which files still exist; set when they are gone."""
 
     # --- reading --------------------------------------------------------------------------------
-
-    def get(self, name: str) -> TopicConfig | None:
-        """Return a topic's settings, or None."""
-        return self._table.get(name)
 
     def require(self, name: str) -> TopicConfig:
         """Return the settings of a topic that a request names.
@@ -113,16 +92,6 @@ class TopicTable:
                 f"topic[{name[:300]}] not exist, apply first please! {FAQ}",
             )
         return topic
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._table
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def all(self) -> Mapping[str, TopicConfig]:
-        """Return name → settings of every topic; not to be changed."""
-        return self._table
 
     def is_system(self, name: str) -> bool:
         """Return whether a topic is one of the broker's own."""
@@ -141,10 +110,7 @@ class TopicTable:
         Raises:
             StoreError: the file cannot be read, or cannot be written.
         """
-        content = self._stored.file.load()
-        if content is not None:
-            found = _read(content, self._stored.file)
-            self._stored.take(found.data_version, {_SECTION: found.topic_config_table})
+        self._load(TopicConfigSerializeWrapper, lambda found: {_SECTION: found.topic_config_table})
         own = _system_topics(self._settings())
         self._system |= {config.topic_name for config in own}
         missing = [config for config in own if config.topic_name not in self._table]
@@ -236,14 +202,6 @@ class TopicTable:
 
     # --- change ---------------------------------------------------------------------------------
 
-    async def put(self, configs: Iterable[TopicConfig]) -> bool:
-        """Create or change topics, all of them or none; return whether anything changed.
-
-        Raises:
-            StoreError: the file cannot be written; nothing was changed.
-        """
-        return await self.change({config.topic_name: _always(config) for config in configs})
-
     async def change(
         self, changes: Mapping[str, Callable[[TopicConfig | None], TopicConfig]]
     ) -> bool:
@@ -253,20 +211,8 @@ class TopicTable:
             StoreError: the file cannot be written; nothing was changed.
             ResponseError: what a function raises; nothing was changed.
         """
-        if not changes:
-            return False
         await self._until_gone(changes)
-        before = {name: self._table.get(name) for name in changes}
-        await self._stored.change(Change(_SECTION, name, make) for name, make in changes.items())
-        return any(self._table.get(name) != config for name, config in before.items())
-
-    def put_now(self, configs: Iterable[TopicConfig]) -> None:
-        """Create or change topics before the event loop runs.
-
-        Raises:
-            StoreError: the file cannot be written; nothing was changed.
-        """
-        self._stored.change_now(put(_SECTION, config.topic_name, config) for config in configs)
+        return await super().change(changes)
 
     async def delete(self, name: str, forget: Callable[[str], Awaitable[None]]) -> bool:
         """Delete a topic; return whether there was one.
@@ -313,10 +259,6 @@ class TopicTable:
             StoreError: the file cannot be written.
         """
         await self._stored.change([])
-
-
-def _always(config: TopicConfig) -> Callable[[TopicConfig | None], TopicConfig]:
-    return lambda _: config
 
 
 def _ordered(config: TopicConfig | None) -> TopicConfig | None:
@@ -373,13 +315,3 @@ def _system_topics(settings: BrokerSettings) -> list[TopicConfig]:
     if settings.trace_topic_enable:
         topics.append(own(settings.msg_trace_topic_name, 1))
     return topics
-
-
-def _read(content: Mapping[str, Any], file: JsonFile) -> TopicConfigSerializeWrapper:
-    try:
-        found = read_struct(content, TopicConfigSerializeWrapper)
-    except FastJsonError as problem:
-        raise StoreError(f"{file.path} has no table of topics: {problem}") from problem
-    for name, config in found.topic_config_table.items():
-        config.topic_name = name
-    return found

@@ -6,9 +6,9 @@ function of the entry that it replaces, applied in the order of the requests: of
 create one topic the first wins, and none overwrites what another has changed meanwhile. A change
 that the disk refuses is not made, and its requester gets the reason.
 
-`StoredTable` stores sections of entries; `ConfigTable` is the base of the tables of topics and groups.
-Both are owned by the event loop's thread; before the loop runs, `change_now` and `put_now` write at
-once.
+`StoredTable` stores sections of entries; `ConfigTable` is the base of the tables of topics and
+groups. Both are owned by the event loop's thread; before the loop runs, `change_now` and `put_now`
+write at once.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from cometmq.store cimport raw
 from cometmq.store.segments cimport Segment, Segments
 
 
-cdef int _UNIT_BYTES, _PAGE_BYTES, _RESERVE_BYTES, _RECENT_UNITS
+cdef int _UNIT_BYTES, _PAGE_BYTES, _RESERVE_BYTES, _RECENT_UNITS, _FIRST_PAGE_UNITS
 
 
 cdef class ConsumeQueue:
@@ -53,5 +53,6 @@ cdef class ConsumeQueue:
 
 
 cdef bint _has_unit(Segment segment, long long number) except -1
-@cython.locals(low=cython.longlong, high=cython.longlong, middle=cython.longlong)
+@cython.locals(
+    total=cython.longlong, low=cython.longlong, high=cython.longlong, middle=cython.longlong)
 cdef long long _count_by_halves(Segment segment) except -1

@@ -27,6 +27,7 @@ _UNIT_BYTES = UNIT_BYTES  # a C number once compiled
 _PAGE_BYTES = 4096
 _RESERVE_BYTES = 16 * 1024
 _RECENT_UNITS = 8192
+_FIRST_PAGE_UNITS = _PAGE_BYTES // _UNIT_BYTES
 _WALKED_FILES = 3
 """Of a queue whose end is not known to be followed by zeros."""
 
@@ -399,6 +400,7 @@ class ConsumeQueue:
                 items = items[:-1]
             items = items[-1:]
         for segment in items[-_WALKED_FILES:]:
+            segment.file.advise_random()  # or the first touch of a page brings in megabytes
             if is_zero_behind:
                 count = _count_by_halves(segment)
             else:
@@ -428,8 +430,15 @@ def _has_unit(segment: Segment, number: int) -> bool:
 
 
 def _count_by_halves(segment: Segment) -> int:
-    """Return how many units a file has that nothing but zeros follows."""
-    low, high = 0, segment.size_bytes // _UNIT_BYTES
+    """Return how many units a file has that nothing but zeros follows.
+
+    The search begins in the first page: most of many queues have few units, and each further page
+    that is looked at comes from the disk.
+    """
+    total = segment.size_bytes // _UNIT_BYTES
+    low, high = 0, min(_FIRST_PAGE_UNITS, total)
+    while high < total and _has_unit(segment, high - 1):
+        low, high = high, min(4 * high, total)
     while low < high:
         middle = (low + high) // 2
         if _has_unit(segment, middle):

@@ -51,6 +51,20 @@ def test_files_follow_each_other_and_are_named_by_their_first_byte(
     assert [queue.unit(at) for at in range(25)] == [(at * 100, 100, at + 7) for at in range(25)]
 
 
+@pytest.mark.parametrize("count", [0, 1, 203, 204, 205, 816, 817, 3263, 3264, 4000])
+def test_the_end_of_a_long_file_is_found(tmp_path: Path, count: int) -> None:
+    queue = ConsumeQueue("t", 0, Segments(SystemFiles(), tmp_path / "q", 20 * 4000))
+    queue.load()
+    fill(queue, count)
+    queue.close()
+
+    again = ConsumeQueue("t", 0, Segments(SystemFiles(), tmp_path / "q", 20 * 4000))
+    again.load(is_zero_behind=True)
+
+    assert again.max_offset == count
+    again.close()
+
+
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 20, 35])
 def test_a_queue_goes_on_where_its_files_end(tmp_path: Path, count: int) -> None:
     queue = queue_in(tmp_path)
@@ -189,3 +203,21 @@ def test_a_unit_outside_the_files_cannot_be_asked_for(queue: ConsumeQueue) -> No
     for offset in (-1, 10, 10**9):
         with pytest.raises(IndexError, match="no unit"):
             queue.unit(offset)
+
+
+def test_loading_a_queue_reads_the_pages_of_its_units_only(tmp_path: Path) -> None:
+    """Not the megabytes that a kernel reads ahead into a mapping, for each of many queues."""
+    file_bytes = 20 * 300_000
+    queue = ConsumeQueue("t", 0, Segments(SystemFiles(), tmp_path / "q", file_bytes))
+    queue.load()
+    fill(queue, 3)
+    queue.close()
+
+    again = ConsumeQueue("t", 0, Segments(SystemFiles(), tmp_path / "q", file_bytes))
+    again.load(is_zero_behind=True)
+
+    (segment,) = again.segments.items
+    pages = range(4096, file_bytes - 4096, 4096)
+    read = sum(segment.file.is_resident(at, at + 1) for at in pages)
+    again.close()
+    assert read == 0

@@ -1,10 +1,11 @@
-"""Requests as Java's clients write them, plain and odd, for the short ways and the long ones."""
+"""Requests as clients write them, plain and odd, for the fast readers and the general one."""
 
 from __future__ import annotations
 
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from hypothesis import strategies as st
 
@@ -43,8 +44,88 @@ def java_header(
     ).encode()
 
 
+LONG_NAMES = {
+    "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums",
+    "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties",
+    "j": "reconsumeTimes", "k": "unitMode", "l": "maxReconsumeTimes", "m": "batch", "n": "bname",
+}  # fmt: skip
+FORMS = ["java", "go", "cpp", "node", "mixed", "spaced", "binary", "binary 10"]
+
+
+def header_of(
+    form: str,
+    fields: Mapping[str, str],
+    *,
+    code: str,
+    opaque: str = "7",
+    version: str = "479",
+    flag: str = "0",
+    language: str = '"JAVA"',
+    raw: Mapping[str, str] | None = None,
+) -> bytes:
+    """The same send as each client writes it; `java_header` says what the parameters are."""
+    written = {name: json.dumps(value) for name, value in fields.items()} | dict(raw or {})
+    if form in ("go", "cpp", "binary 10"):
+        code = "10"
+        written = {LONG_NAMES.get(name, name): value for name, value in written.items()}
+    if form.startswith("binary"):
+        return binary_header(written, code=code, opaque=opaque, version=version, flag=flag)
+    if form in ("cpp", "node"):
+        written = {name: _bare(value) for name, value in written.items()}
+    if form == "cpp":
+        written = dict(sorted((written | {"Signature": '"EZ=="', "AccessKey": '""'}).items()))
+    pairs = "{" + ",".join(f'"{name}":{value}' for name, value in written.items()) + "}"
+    members = {"code": code, "language": language, "version": version, "opaque": opaque}
+    members |= {"flag": flag, "remark": '""', "extFields": pairs}
+    if form == "cpp":
+        order = ["code", "extFields", "flag", "language", "opaque", "remark", "version"]
+    elif form == "mixed":
+        members["serializeTypeCurrentRPC"], members["more"] = '"JSON"', "12"
+        order = [
+            "extFields",
+            "more",
+            "flag",
+            "opaque",
+            "serializeTypeCurrentRPC",
+            "version",
+            "code",
+        ]
+    else:
+        order = list(members)
+    text = ",".join(f'"{name}":{members[name]}' for name in order)
+    if form == "spaced":
+        text = text.replace('":', '" : ').replace(',"', ' ,\t"')
+    return f"{{{text}}}{chr(10) * (form == 'cpp')}".encode()
+
+
+def _bare(value: str) -> str:
+    """A number without its quotes, as some clients write it."""
+    return value[1:-1] if value[1:-1].isdigit() and str(int(value[1:-1])) == value[1:-1] else value
+
+
+def binary_header(
+    fields: Mapping[str, str], *, code: str, opaque: str, version: str, flag: str
+) -> bytes:
+    """A binary header of fields whose values are JSON; what is no text is written as it stands."""
+    pairs = b""
+    for name, value in fields.items():
+        said = json.loads(value) if value.startswith('"') else value
+        text = str(said).encode("utf-8", "replace")
+        pairs += struct.pack(">H", len(name)) + name.encode() + struct.pack(">i", len(text)) + text
+    numbers = [_int_of(code, 16), 0, _int_of(version, 16), _int_of(opaque, 32), _int_of(flag, 32)]
+    return struct.pack(">hBhii", *numbers) + struct.pack(">ii", 0, len(pairs)) + pairs
+
+
+def _int_of(text: str, bits: int) -> int:
+    number = int(text) if text.lstrip("-").isdigit() else 0
+    return number if -(2 ** (bits - 1)) <= number < 2 ** (bits - 1) else 0
+
+
 def frame(header: bytes, body: bytes = b"") -> bytes:
-    return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+    """A frame; a header that begins with a brace or a blank is JSON, any other one binary."""
+    kind = 0 if header[:1] in b"{ " else 1 << 24
+    size = kind | len(header)
+    return struct.pack(">II", 4 + len(header) + len(body), size) + header + body
 
 
 def headers(
@@ -54,17 +135,21 @@ def headers(
     odd_max: int,
     left_out: Iterable[str],
     codes: Sequence[str],
+    forms: Sequence[str] = ("java",),
 ) -> st.SearchStrategy[bytes]:
     """Headers whose members are of any kind.
 
     Of the ``fields`` up to ``odd_max`` are odd, and one of ``left_out`` may be missing.
     """
     return st.builds(
-        lambda odd, left_out, **members: java_header(
+        lambda form, odd, left_out, **members: (
+            java_header if form == "java" else partial(header_of, form)
+        )(
             {name: value for name, value in fields.items() if name not in left_out},
             raw=dict(odd),
             **members,
         ),
+        st.sampled_from(list(forms)),
         st.lists(odd, max_size=odd_max),
         st.sets(st.sampled_from(list(left_out)), max_size=1),
         opaque=st.sampled_from(OPAQUES),

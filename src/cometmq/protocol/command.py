@@ -253,8 +253,8 @@ def command_at(
     return command
 
 
-def plain_send_header(data: bytes) -> tuple[SendMessageV2Request, int] | None:
-    """Return fields and opaque number of a JSON header; None unless it is a send's, and plain.
+def send_header(data: bytes) -> tuple[SendMessageV2Request, int] | None:
+    """Return fields and opaque number of a JSON header; None unless it is that of an everyday send.
 
     That is, the header of a SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE that wants an answer, in which
     nothing needs a second look.

@@ -40,6 +40,8 @@ cdef Py_ssize_t end_of_run(
 
 cdef const unsigned char* memory_of(const unsigned char[::1] data) noexcept
 
+cdef unsigned char* start_of(object data) except NULL
+
 cdef const unsigned char* window(
     const unsigned char* memory, Py_ssize_t at, Py_ssize_t size) noexcept
 

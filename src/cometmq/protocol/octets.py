@@ -84,6 +84,13 @@ def memory_of(data: Any) -> Any:
     return data if isinstance(data, bytes) else memoryview(data)
 
 
+def start_of(data: Any) -> Any:
+    """Return what the functions here call ``memory`` of bytes, which may be none."""
+    if cython.compiled:
+        return cython.cast(cython.p_uchar, data)
+    return data
+
+
 def window(memory: Any, at: int, size: int) -> Any:
     """Return the ``memory`` that begins at ``at``, for ``size`` bytes."""
     if cython.compiled:

@@ -56,6 +56,12 @@ def joined_bytes(memory: Any, at: int, end: int, more: bytes) -> int:
     return end - at + gap + len(more)
 
 
+def joined(text: bytes, more: bytes) -> bytes:
+    """Return a property string with another one behind it."""
+    gap = joined_bytes(text, 0, len(text), more) - len(text) - len(more)
+    return text + b"\x02" * gap + more
+
+
 def marker(name: bytes) -> bytes:
     """Return what :func:`value_of` looks for in order to find a property."""
     return b"\x02" + name + b"\x01"

@@ -4,7 +4,7 @@ from cometmq.protocol.octets cimport copy_of, put_bytes, put_decimal, put_hex, p
 from cometmq.protocol.command cimport Command
 from cometmq.remoting.wire cimport Wire
 
-cdef int _DECIMAL, _HEX
+cdef int _HEX, _TEXT, _OPAQUE_AT
 
 
 cdef class Request:
@@ -30,14 +30,21 @@ cdef class Response:
 
 
 cdef class SuccessFormat:
-    cdef bytes _format
+    cdef long long numbers[8]
+    cdef readonly Py_ssize_t size_max
+    cdef bint _is_binary
+    cdef unsigned int _word
+    cdef Py_ssize_t _fields_at
     cdef list _pieces
-    cdef list _conversions
-    cdef bytearray _space
+    cdef list _kinds
+    cdef list _leads
 
-    cpdef bytes head(self, tuple values, Py_ssize_t body_bytes=*)
+    @cython.locals(at=cython.Py_ssize_t, space=bytearray)
+    cpdef bytes head(self, object values, Py_ssize_t body_bytes=*, bytes text=*)
 
     @cython.locals(
-        space=bytearray, pieces=list, conversions=list, conversion=cython.int,
-        end=cython.Py_ssize_t, at=cython.Py_ssize_t)
-    cdef bytes _put_together(self, tuple values, Py_ssize_t body_bytes)
+        kinds=list, kind=cython.int, numbers=cython.p_longlong, number=cython.int,
+        end=cython.Py_ssize_t, length_at=cython.Py_ssize_t, fields_at=cython.Py_ssize_t,
+        at=cython.Py_ssize_t)
+    cpdef Py_ssize_t put(
+        self, bytearray space, Py_ssize_t start, bytes text, Py_ssize_t body_bytes) except -1

@@ -10,8 +10,8 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cometmq.protocol.command import RESPONSE_FLAG, Command, encode_command, encode_head
-from cometmq.protocol.frame import PREFIX_BYTES, TWO_U32
+from cometmq.protocol.command import RESPONSE_FLAG, Command, encode_head
+from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER, PREFIX_BYTES
 from cometmq.protocol.headers.base import Header, encode_fields
 from cometmq.protocol.octets import copy_of, put_bytes, put_decimal, put_hex, put_u32
 from cometmq.remoting.wire import Slice, Wire
@@ -24,11 +24,14 @@ except ImportError:  # interpreted, without Cython at hand
 if TYPE_CHECKING:
     from cometmq.remoting.connection import Connection
 
-_pack_two = TWO_U32.pack
-_CONVERSION = re.compile(r"(?<!%)%(?:016X|d|s)")
-_CONVERSIONS = ["%d", "%016X", "%s"]
-_DECIMAL, _HEX = 0, 1
+DECIMAL, HEX, TEXT = "\0d", "\0x", "\0s"
+_CONVERSIONS = [DECIMAL, HEX, TEXT]
+_CONVERSION = re.compile("\0[dxs]")
+_HEX, _TEXT = 1, 2
 _DIGITS_MAX = 20
+_NUMBERS_MAX = 8
+_OPAQUE_AT = PREFIX_BYTES + 5
+"""In a frame with a binary header."""
 
 H = TypeVar("H", bound=Header)
 
@@ -146,47 +149,123 @@ def exclusive(processor: Processor) -> Processor:
 
 
 class SuccessFormat:
-    """Writes the head of one kind of success, in JSON, many times over.
+    """Writes the head of one kind of success many times over.
 
     Args:
-        fields: a percent format of the header's fields as a JSON object: ``%d`` and ``%016X`` for
-            numbers, ``%s`` for ASCII bytes.
+        fields: the header's fields. A value may contain one of `DECIMAL`, `HEX` (16 upper-case
+            digits) and `TEXT`, which stands for what differs each time.
         remark: a text for people, or None.
+        serialization: that of the header.
     """
 
-    def __init__(self, fields: str, remark: str | None = None) -> None:
-        sample = Command(0, flag=RESPONSE_FLAG, fields={"": ""}, opaque=0, remark=remark)
-        known = encode_command(sample)
-        text = known[PREFIX_BYTES:].decode().replace("%", "%%")
-        text = text.replace('{"":""}', fields).replace('"opaque":0', '"opaque":%d')
-        self._format = text.encode()
-        pieces = _CONVERSION.split(text)
-        self._pieces = [piece.replace("%%", "%").encode() for piece in pieces]
-        self._conversions = [_CONVERSIONS.index(found) for found in _CONVERSION.findall(text)]
-        known_bytes = PREFIX_BYTES + sum(map(len, self._pieces))
-        self._space = bytearray(known_bytes + _DIGITS_MAX * len(self._conversions))
+    def __init__(
+        self,
+        fields: Mapping[str, str],
+        remark: str | None = None,
+        *,
+        serialization: int = JSON_HEADER,
+    ) -> None:
+        self._is_binary = serialization == BINARY_HEADER
+        self._word = serialization << 24
+        self._kinds: list[int] = []
+        self._leads: list[bytes] = []
+        self._fields_at = 0
+        if self._is_binary:
+            self._pieces = self._binary_pieces(fields, remark)
+        else:
+            self._pieces = self._json_pieces(fields, remark)
+        numbers = sum(kind != _TEXT for kind in self._kinds) + self._is_binary
+        if numbers > _NUMBERS_MAX:
+            raise ValueError(
+                f"{numbers} numbers in an answer, expected at most {_NUMBERS_MAX} with the opaque"
+            )
+        known_bytes = sum(map(len, self._pieces)) + sum(map(len, self._leads))
+        self.size_max = PREFIX_BYTES + known_bytes + (4 + _DIGITS_MAX) * len(self._kinds)
+        """Bytes that suffice for all but the text."""
+        if not cython.compiled:
+            self.numbers: Any = [0] * _NUMBERS_MAX
+            """For `put`: the numbers in the order of the fields, and the opaque behind them."""
 
-    def head(self, values: tuple[int | bytes, ...], body_bytes: int = 0) -> bytes:
-        """The frame for these values, the opaque being the last of them, up to its body."""
-        if cython.compiled:
-            return self._put_together(values, body_bytes)
-        header = self._format % values
-        size = len(header)
-        return _pack_two(4 + size + body_bytes, size) + header
+    def _json_pieces(self, fields: Mapping[str, str], remark: str | None) -> list[bytes]:
+        head = encode_head(0, opaque=0, flag=RESPONSE_FLAG, fields=fields, remark=remark)
+        text = head[PREFIX_BYTES:].decode().replace('"opaque":0', f'"opaque":{_json_of(DECIMAL)}')
+        for conversion in _CONVERSIONS:
+            text = text.replace(_json_of(conversion), conversion)
+        self._kinds = [_CONVERSIONS.index(found) for found in _CONVERSION.findall(text)]
+        self._leads = [b""] * len(self._kinds)
+        return [piece.encode() for piece in _CONVERSION.split(text)]
 
-    def _put_together(self, values: tuple[Any, ...], body_bytes: int) -> bytes:
-        space, pieces, conversions = self._space, self._pieces, self._conversions
-        end = put_bytes(space, PREFIX_BYTES, pieces[0])
-        for at in range(len(conversions)):
-            conversion = conversions[at]
-            if conversion == _DECIMAL:
-                end = put_decimal(space, end, values[at])
-            elif conversion == _HEX:
-                end = put_hex(space, end, values[at])
+    def _binary_pieces(self, fields: Mapping[str, str], remark: str | None) -> list[bytes]:
+        """What lies between the values, each of which begins with its length and its lead."""
+        head = encode_head(
+            0,
+            opaque=0,
+            flag=RESPONSE_FLAG,
+            remark=remark,
+            fields=fields,
+            serialization=BINARY_HEADER,
+        )
+        pieces, rest = [], head[PREFIX_BYTES:]
+        for value in fields.values():
+            found = _CONVERSION.search(value)
+            if found is None:
+                continue
+            if not value.endswith(found[0]):
+                raise ValueError(f"the field {value!r} goes on behind what differs in it")
+            known = value.encode()
+            before, rest = rest.split(len(known).to_bytes(4, "big") + known, 1)
+            pieces.append(before)
+            self._kinds.append(_CONVERSIONS.index(found[0]))
+            self._leads.append(value[: found.start()].encode())
+        sample = encode_head(
+            0, opaque=0, flag=RESPONSE_FLAG, remark=remark, serialization=BINARY_HEADER
+        )
+        self._fields_at = len(sample) - 4
+        return [*pieces, rest]
+
+    def head(self, values: Sequence[int], body_bytes: int = 0, *, text: bytes = b"") -> bytes:
+        """The frame for these numbers, the opaque being the last of them, up to its body."""
+        for at in range(len(values)):
+            self.numbers[at] = values[at]
+        space = bytearray(self.size_max + len(text))
+        return copy_of(space, 0, self.put(space, 0, text, body_bytes))
+
+    def put(self, space: bytearray, start: int, text: bytes, body_bytes: int) -> int:
+        """Write the frame for `numbers` and the text; return the position behind it.
+
+        Args:
+            space: has room for `size_max` bytes and the text from ``start`` on.
+            start: where the frame begins.
+            text: what stands for `TEXT`.
+            body_bytes: how long the body is that follows.
+        """
+        kinds, numbers, number = self._kinds, self.numbers, 0
+        end = put_bytes(space, start + PREFIX_BYTES, self._pieces[0])
+        for at in range(len(kinds)):
+            length_at = end
+            if self._is_binary:
+                end = put_bytes(space, end + 4, self._leads[at])
+            kind = kinds[at]
+            if kind == _TEXT:
+                end = put_bytes(space, end, text)
             else:
-                space = space + bytes(len(values[at]))
-                end = put_bytes(space, end, values[at])
-            end = put_bytes(space, end, pieces[at + 1])
-        put_u32(space, 0, end - 4 + body_bytes)
-        put_u32(space, 4, end - 8)
-        return copy_of(space, 0, end)
+                if kind == _HEX:
+                    end = put_hex(space, end, numbers[number])
+                else:
+                    end = put_decimal(space, end, numbers[number])
+                number += 1
+            if self._is_binary:
+                put_u32(space, length_at, end - length_at - 4)
+            end = put_bytes(space, end, self._pieces[at + 1])
+        if self._is_binary:
+            put_u32(space, start + _OPAQUE_AT, numbers[number] & 0xFFFFFFFF)
+            fields_at = start + self._fields_at
+            put_u32(space, fields_at, end - fields_at - 4)
+        put_u32(space, start, end - start - 4 + body_bytes)
+        put_u32(space, start + 4, self._word | (end - start - PREFIX_BYTES))
+        return end
+
+
+def _json_of(conversion: str) -> str:
+    """What JSON writes for it."""
+    return f"\\u0000{conversion[1]}"

@@ -43,16 +43,21 @@ cdef class Appender:
     cdef public object on_arrival
     cdef public dict awaited
     cdef public object on_failure
+    cdef TopicQueues _queues
+    cdef ConsumeQueue _queue
+    cdef bytes _checked_more
+    cdef readonly long long log_offset
+    cdef readonly int size_bytes
+    cdef readonly long long queue_offset
+    cdef readonly long long store_time_ms
     cdef bint _held
+    cdef long long _held_ms
     cdef object _lost
     cdef long long _undispatched_at
     cdef list _news
     cdef list _late
 
-    @cython.locals(
-        appended=Appended,
-        queues=TopicQueues, queue=ConsumeQueue, total=cython.longlong, kind=cython.int,
-        queue_offset=cython.longlong, store_ms=cython.longlong, log_offset=cython.longlong)
+    @cython.locals(appended=Appended)
     cpdef Appended append(
         self, str topic, int queue_id, bytes body, bytes properties, int flag, int sys_flag,
         long long born_ms, bytes born_host, bytes store_host, int reconsumed,
@@ -63,28 +68,45 @@ cdef class Appender:
         long long born_ms, bytes born_host, bytes store_host, int reconsumed)
 
     @cython.locals(
-        queues=TopicQueues, queue=ConsumeQueue, total=cython.longlong, whole=cython.longlong,
-        first=cython.longlong, store_ms=cython.longlong, log_offset=cython.longlong,
-        extra=cython.longlong, item_flag=cython.int, packed_offsets=bytearray,
-        offsets=cython.p_uchar, field_bytes=cython.Py_ssize_t,
+        text_bytes=cython.Py_ssize_t, total=cython.longlong, kind=cython.int)
+    cdef put(
+        self, str topic, long long queue_id, const unsigned char* source, Py_ssize_t body_at,
+        Py_ssize_t body_end, const unsigned char* text, Py_ssize_t text_at, Py_ssize_t text_end,
+        bytes more, int flag, int sys_flag, long long born_ms, bytes born_host,
+        bytes store_host, int reconsumed, long long prepared_offset)
+
+    @cython.locals(
+        total=cython.longlong, whole=cython.longlong, first=cython.longlong,
+        log_offset=cython.longlong, extra=cython.longlong, item_flag=cython.int,
+        packed_offsets=bytearray, offsets=cython.p_uchar, field_bytes=cython.Py_ssize_t,
         position=cython.Py_ssize_t, body_at=cython.Py_ssize_t, body_end=cython.Py_ssize_t,
-        text_at=cython.Py_ssize_t, text_bytes=cython.Py_ssize_t, count=cython.Py_ssize_t,
-        is_awaited=cython.bint, filled=cython.Py_ssize_t, queue_offset=cython.longlong)
-    cdef AppendedBatch append_items(
-        self, str topic, int queue_id, const unsigned char* source, Py_ssize_t start,
-        Py_ssize_t stop, bytes properties, int sys_flag, long long born_ms, bytes born_host,
+        text_at=cython.Py_ssize_t, text_bytes=cython.Py_ssize_t, count=cython.Py_ssize_t)
+    cdef AppendedBatch put_batch(
+        self, str topic, long long queue_id, const unsigned char* source, Py_ssize_t start,
+        Py_ssize_t stop, bytes more, int sys_flag, long long born_ms, bytes born_host,
         bytes store_host, int reconsumed)
+
+    @cython.locals(queues=TopicQueues, queue=ConsumeQueue)
+    cdef _find(self, str topic, long long queue_id, bytes more)
+    cdef long long _store_ms(self) except -1
+    @cython.locals(queues=TopicQueues, log_offset=cython.longlong, filled=cython.Py_ssize_t)
+    cdef long long _write(
+        self, long long total, const unsigned char* source, Py_ssize_t body_at,
+        Py_ssize_t body_end, const unsigned char* text, Py_ssize_t text_at, Py_ssize_t text_end,
+        bytes more, Py_ssize_t text_bytes, long long queue_offset, int flag, int sys_flag,
+        long long born_ms, bytes born_host, bytes store_host, int reconsumed,
+        long long prepared_offset) except -1
 
     @cython.locals(total=cython.longlong)
     cdef long long _record_bytes(
-        self, TopicQueues queues, long long body_bytes, long long properties_bytes) except -1
+        self, long long body_bytes, long long properties_bytes) except -1
     cdef long long _extra_bytes(self, bytes born_host, bytes store_host) except -1
     cdef _make_room(self, ConsumeQueue queue, long long total, long long count)
     @cython.locals(tags_code=cython.longlong, properties=bytes)
     cdef _follow(
         self, TopicQueues queues, ConsumeQueue queue, long long log_offset, int total,
         long long queue_offset, int sys_flag, long long store_ms, const unsigned char* memory,
-        Py_ssize_t at, Py_ssize_t end, bint is_awaited)
+        Py_ssize_t at, Py_ssize_t end)
     cdef bint _is_awaited(self, TopicQueues queues) except -1
     cpdef hold(self)
     cpdef release(self)
@@ -97,7 +119,7 @@ cdef class Appender:
     cdef long long _behind_from(self) except -1
     cdef object _log_failed(self, object problem)
     cdef TopicQueues _admit(self, str topic)
-    cdef ConsumeQueue _admit_queue(self, TopicQueues queues, int queue_id)
+    cdef ConsumeQueue _admit_queue(self, TopicQueues queues, long long queue_id)
 
 
 cdef long long _size_of(
@@ -105,3 +127,5 @@ cdef long long _size_of(
 
 @cython.locals(bits=cython.int)
 cdef int _v6_bits(bytes born_host, bytes store_host)
+
+cdef _check_text(const unsigned char* text, Py_ssize_t at, Py_ssize_t end)

@@ -136,7 +136,16 @@ class Appender:
         self.on_arrival: Arrival | None = None
         self.awaited: Any = None
         self.on_failure: Callable[[str], StoreUnavailableError] = StoreUnavailableError
+        self._queues: Any = None
+        self._queue: Any = None
+        self._checked_more = b""
+        self.log_offset = 0
+        """Where the message of the last `put` begins in the log."""
+        self.size_bytes = 0
+        self.queue_offset = 0
+        self.store_time_ms = 0
         self._held = False
+        self._held_ms = 0
         self._lost: str | None = None
         self._undispatched_at = -1
         self._news: list[tuple[str, int, int, int, int, bytes]] = []
@@ -157,70 +166,29 @@ class Appender:
         prepared_offset: int,
     ) -> Appended:
         """Store one message; see `MessageStore.append`."""
-        if self.refusal is not None:
-            raise StoreUnavailableError(self.refusal)
-        if self._undispatched_at >= 0:
-            self.catch_up()
-        queues = self._topics.get(topic)
-        if queues is None:
-            queues = self._admit(topic)
-        queue = queues.queues.get(queue_id)
-        if queue is None:
-            queue = self._admit_queue(queues, queue_id)
-        total = self._record_bytes(queues, len(body), len(properties))
-        if b"\0" in properties:
-            raise _nul_met()
-        sys_flag = sys_flag & ~_V6_BITS
-        if len(born_host) != _HOST_V4_BYTES or len(store_host) != _HOST_V4_BYTES:
-            total += self._extra_bytes(born_host, store_host)
-            sys_flag |= _v6_bits(born_host, store_host)
-        self._make_room(queue, total, 1)
-        kind = sys_flag & 0xC
-        queue_offset = queue.max_offset if kind == 0 or kind == 8 else 0
-        store_ms = self._now_ms()
-        log_offset = self._log.write(
-            total,
-            _V2 if queues.long_name else _V1,
-            checksum.crc_of(body, 0, len(body)) & _CRC_MASK,
+        self.put(
+            topic,
             queue_id,
-            flag,
-            queue_offset,
-            sys_flag,
-            born_ms,
-            born_host,
-            store_ms,
-            store_host,
-            reconsumed,
-            prepared_offset,
             body,
             0,
             len(body),
-            queues.field,
-            0,
-            0,
             properties,
+            0,
             len(properties),
-        )
-        self._follow(
-            queues,
-            queue,
-            log_offset,
-            total,
-            queue_offset,
+            b"",
+            flag,
             sys_flag,
-            store_ms,
-            properties,
-            0,
-            len(properties),
-            self._is_awaited(queues),
+            born_ms,
+            born_host,
+            store_host,
+            reconsumed,
+            prepared_offset,
         )
-        if not self._held:
-            self.release()
         appended = Appended.__new__(Appended)  # no call of __init__, which would box its numbers
-        appended.log_offset = log_offset
-        appended.size_bytes = total
-        appended.queue_offset = queue_offset
-        appended.store_time_ms = store_ms
+        appended.log_offset = self.log_offset
+        appended.size_bytes = self.size_bytes
+        appended.queue_offset = self.queue_offset
+        appended.store_time_ms = self.store_time_ms
         return appended
 
     def append_batch(
@@ -236,7 +204,7 @@ class Appender:
         reconsumed: int,
     ) -> AppendedBatch:
         """Store the messages of a batch; see `MessageStore.append_batch`."""
-        return self.append_items(
+        return self.put_batch(
             topic,
             queue_id,
             batch_body,
@@ -250,14 +218,73 @@ class Appender:
             reconsumed,
         )
 
-    def append_items(
+    def put(
+        self,
+        topic: str,
+        queue_id: int,
+        source: Any,
+        body_at: int,
+        body_end: int,
+        text: Any,
+        text_at: int,
+        text_end: int,
+        more: bytes,
+        flag: int,
+        sys_flag: int,
+        born_ms: int,
+        born_host: bytes,
+        store_host: bytes,
+        reconsumed: int,
+        prepared_offset: int,
+    ) -> None:
+        """Store one message whose parts lie in buffers; the attributes say what came of it.
+
+        Args:
+            source, body_at, body_end: where the body lies.
+            text, text_at, text_end: where the properties lie.
+            more: properties to be stored behind them.
+        """
+        self._find(topic, queue_id, more)
+        _check_text(text, text_at, text_end)
+        sys_flag = sys_flag & ~_V6_BITS | _v6_bits(born_host, store_host)
+        text_bytes = property_text.joined_bytes(text, text_at, text_end, more)
+        total = self._record_bytes(body_end - body_at, text_bytes)
+        total += self._extra_bytes(born_host, store_host)
+        self._make_room(self._queue, total, 1)
+        kind = sys_flag & 0xC
+        self.queue_offset = self._queue.max_offset if kind == 0 or kind == 8 else 0
+        self.size_bytes = total
+        self.store_time_ms = self._store_ms()
+        self.log_offset = self._write(
+            total,
+            source,
+            body_at,
+            body_end,
+            text,
+            text_at,
+            text_end,
+            more,
+            text_bytes,
+            self.queue_offset,
+            flag,
+            sys_flag,
+            born_ms,
+            born_host,
+            store_host,
+            reconsumed,
+            prepared_offset,
+        )
+        if not self._held:
+            self.release()
+
+    def put_batch(
         self,
         topic: str,
         queue_id: int,
         source: Any,
         start: int,
         stop: int,
-        properties: bytes,
+        more: bytes,
         sys_flag: int,
         born_ms: int,
         born_host: bytes,
@@ -265,105 +292,164 @@ class Appender:
         reconsumed: int,
     ) -> AppendedBatch:
         """Store the messages of a batch that lies from ``start`` to ``stop`` in a buffer."""
-        if self.refusal is not None:
-            raise StoreUnavailableError(self.refusal)
-        if self._undispatched_at >= 0:
-            self.catch_up()
         if sys_flag & 0xC:
             raise InvalidMessageError("a batch cannot be part of a transaction")
         if stop - start > self.message_bytes_max:
             raise _too_large("a batch", stop - start, self.message_bytes_max)
-        queues = self._topics.get(topic)
-        if queues is None:
-            queues = self._admit(topic)
-        if queues.long_name:
+        self._find(topic, queue_id, more)
+        if self._queues.long_name:
             raise _too_large("the topic of a batch", len(topic.encode()), TOPIC_BYTES_MAX_V1)
-        queue = queues.queues.get(queue_id)
-        if queue is None:
-            queue = self._admit_queue(queues, queue_id)
-        sys_flag = sys_flag & ~_V6_BITS | _v6_bits(born_host, store_host)
-        extra = self._extra_bytes(born_host, store_host)
         if start == stop:
             raise InvalidMessageError("a batch without messages")
-        if b"\0" in properties:
-            raise _nul_met()
+        sys_flag = sys_flag & ~_V6_BITS | _v6_bits(born_host, store_host)
+        extra = self._extra_bytes(born_host, store_host)
         count = 0
         whole = 0
         position = start
         while position < stop:
             _, body_at, body_end, text_at, position = batch.item_at(source, position, stop)
-            if octets.end_of_run(source, text_at, position, 0) != position:
-                raise _nul_met()
-            text_bytes = property_text.joined_bytes(source, text_at, position, properties)
-            whole += self._record_bytes(queues, body_end - body_at, text_bytes) + extra
+            _check_text(source, text_at, position)
+            text_bytes = property_text.joined_bytes(source, text_at, position, more)
+            whole += self._record_bytes(body_end - body_at, text_bytes) + extra
             count += 1
         if whole > self.message_bytes_max:
             raise _too_large("the records of a batch", whole, self.message_bytes_max)
-        self._make_room(queue, whole, count)
-        is_awaited = self._is_awaited(queues)
-        queue_offset = first = queue.max_offset
-        store_ms = self._now_ms()
+        self._make_room(self._queue, whole, count)
+        first = self._queue.max_offset
+        self.store_time_ms = self._store_ms()
         packed_offsets = bytearray(count * 8)
         offsets = raw.address_of(packed_offsets)
-        field_bytes = len(queues.field)
+        field_bytes = len(self._queues.field)
         count = 0
         log_offset = total = 0
         position = start
         while position < stop:
             item_flag, body_at, body_end, text_at, position = batch.item_at(source, position, stop)
-            text_bytes = property_text.joined_bytes(source, text_at, position, properties)
+            text_bytes = property_text.joined_bytes(source, text_at, position, more)
             total = _size_of(field_bytes, body_end - body_at, text_bytes) + extra
-            log_offset = self._log.write(
+            log_offset = self._write(
                 total,
-                _V1,
-                checksum.crc_of(source, body_at, body_end) & _CRC_MASK,
-                queue_id,
+                source,
+                body_at,
+                body_end,
+                source,
+                text_at,
+                position,
+                more,
+                text_bytes,
+                first + count,
                 item_flag,
-                queue_offset,
                 sys_flag,
                 born_ms,
                 born_host,
-                store_ms,
                 store_host,
                 reconsumed,
                 0,
-                source,
-                body_at,
-                body_end - body_at,
-                queues.field,
-                text_at,
-                position - text_at,
-                properties,
-                text_bytes,
             )
             raw.put_i64(offsets, count * 8, log_offset)
             count += 1
-            filled = self._log.filled
-            self._follow(
-                queues,
-                queue,
-                log_offset,
-                total,
-                queue_offset,
-                sys_flag,
-                store_ms,
-                self._log.memory,
-                filled - text_bytes,
-                filled,
-                is_awaited,
-            )
-            queue_offset += 1
         if not self._held:
             self.release()
-        return AppendedBatch(packed_offsets, log_offset + total, whole, first, store_ms)
+        return AppendedBatch(packed_offsets, log_offset + total, whole, first, self.store_time_ms)
 
-    def _record_bytes(self, queues: TopicQueues, body_bytes: int, properties_bytes: int) -> int:
+    def _find(self, topic: str, queue_id: int, more: bytes) -> None:
+        """Find the queue of what is to be stored, and see that anything may be.
+
+        Raises:
+            StoreUnavailableError: nothing is taken now.
+            InvalidMessageError: there can be no such queue, or ``more`` is no property string.
+        """
+        if self.refusal is not None:
+            raise StoreUnavailableError(self.refusal)
+        if self._undispatched_at >= 0:
+            self.catch_up()
+        if more is not self._checked_more:
+            _check_text(more, 0, len(more))
+            self._checked_more = more
+        queues = self._topics.get(topic)
+        if queues is None:
+            queues = self._admit(topic)
+        queue = queues.queues.get(queue_id)
+        if queue is None:
+            queue = self._admit_queue(queues, queue_id)
+        self._queues, self._queue = queues, queue
+
+    def _store_ms(self) -> int:
+        """When what is stored now counts as stored: between `hold` and `release` all at once."""
+        if not self._held:
+            return self._now_ms()
+        if self._held_ms == 0:
+            self._held_ms = self._now_ms()
+        return self._held_ms
+
+    def _write(
+        self,
+        total: int,
+        source: Any,
+        body_at: int,
+        body_end: int,
+        text: Any,
+        text_at: int,
+        text_end: int,
+        more: bytes,
+        text_bytes: int,
+        queue_offset: int,
+        flag: int,
+        sys_flag: int,
+        born_ms: int,
+        born_host: bytes,
+        store_host: bytes,
+        reconsumed: int,
+        prepared_offset: int,
+    ) -> int:
+        """Put a record for which there is room into log, queue and index; return where it goes."""
+        queues = self._queues
+        log_offset = self._log.write(
+            total,
+            _V2 if queues.long_name else _V1,
+            checksum.crc_of(source, body_at, body_end) & _CRC_MASK,
+            self._queue.queue_id,
+            flag,
+            queue_offset,
+            sys_flag,
+            born_ms,
+            born_host,
+            self.store_time_ms,
+            store_host,
+            reconsumed,
+            prepared_offset,
+            source,
+            body_at,
+            body_end - body_at,
+            queues.field,
+            text,
+            text_at,
+            text_end - text_at,
+            more,
+            text_bytes,
+        )
+        filled = self._log.filled
+        self._follow(
+            queues,
+            self._queue,
+            log_offset,
+            total,
+            queue_offset,
+            sys_flag,
+            self.store_time_ms,
+            self._log.memory,
+            filled - text_bytes,
+            filled,
+        )
+        return log_offset
+
+    def _record_bytes(self, body_bytes: int, properties_bytes: int) -> int:
         """Return the size of a record between IPv4 hosts, if it keeps the limits."""
         if body_bytes > self.message_bytes_max:
             raise _too_large("a body", body_bytes, self.message_bytes_max)
         if properties_bytes > _PROPERTIES_MAX:
             raise _too_large("properties", properties_bytes, PROPERTIES_BYTES_MAX)
-        total = _size_of(len(queues.field), body_bytes, properties_bytes)
+        total = _size_of(len(self._queues.field), body_bytes, properties_bytes)
         if total > self.message_bytes_max + _MARGIN_BYTES:
             raise _too_large("a record", total, self.message_bytes_max + RECORD_MARGIN_BYTES)
         return total
@@ -401,7 +487,6 @@ class Appender:
         memory: Any,
         at: int,
         end: int,
-        is_awaited: bool,
     ) -> None:
         """Dispatch a record that was just written, and tell of it.
 
@@ -424,7 +509,7 @@ class Appender:
                 )
             except OSError as problem:
                 self._not_dispatched(log_offset, problem)
-        if not is_awaited or sys_flag & _PREPARED:
+        if sys_flag & _PREPARED or not self._is_awaited(queues):
             return
         properties = bytes(memory[at:end])
         if self._undispatched_at < 0:
@@ -446,6 +531,7 @@ class Appender:
         Until then nobody may read what was appended, nor be told that it is stored.
         """
         self._held = True
+        self._held_ms = 0
         self._lost = None
 
     def release(self) -> None:
@@ -595,6 +681,7 @@ def _too_large(what: str, met: int, limit: int) -> InvalidMessageError:
     return InvalidMessageError(f"{what} of {met} bytes, at most {limit}")
 
 
-def _nul_met() -> InvalidMessageError:
-    """Recovery takes zeros in properties for what a power cut has torn."""
-    return InvalidMessageError("properties with a character of code 0, expected none")
+def _check_text(text: Any, at: int, end: int) -> None:
+    """Refuse zeros in properties, which recovery takes for what a power cut has torn."""
+    if octets.end_of_run(text, at, end, 0) != end:
+        raise InvalidMessageError("properties with a character of code 0, expected none")

@@ -40,8 +40,8 @@ cdef class CommitLog:
         long long queue_offset, int sys_flag, long long born_ms, bytes born_host,
         long long store_ms, bytes store_host, int reconsumed, long long prepared_offset,
         const unsigned char* source, Py_ssize_t body_at, Py_ssize_t body_bytes,
-        bytes topic_field, Py_ssize_t text_at, Py_ssize_t text_bytes, bytes more,
-        Py_ssize_t properties_bytes) except -1
+        bytes topic_field, const unsigned char* text, Py_ssize_t text_at, Py_ssize_t text_bytes,
+        bytes more, Py_ssize_t properties_bytes) except -1
 
     @cython.locals(segment=Segment, start=cython.longlong)
     cpdef record(self, long long log_offset, long long size)

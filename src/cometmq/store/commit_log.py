@@ -136,6 +136,7 @@ class CommitLog:
         body_at: int,
         body_bytes: int,
         topic_field: bytes,
+        text: Any,
         text_at: int,
         text_bytes: int,
         more: bytes,
@@ -143,8 +144,8 @@ class CommitLog:
     ) -> int:
         """Put together a record of ``total`` bytes, for which there is room; return where it goes.
 
-        See `raw.write_record` for what is taken from ``source``. Until `commit`, the record lies
-        before ``filled`` in ``memory``, and nowhere else.
+        See `raw.write_record` for what it is made of. Until `commit`, the record lies before
+        ``filled`` in ``memory``, and nowhere else.
         """
         log_offset = self._base + self._start + self.filled
         raw.write_record(
@@ -168,6 +169,7 @@ class CommitLog:
             body_at,
             body_bytes,
             topic_field,
+            text,
             text_at,
             text_bytes,
             more,

@@ -33,8 +33,8 @@ cdef void write_record(
     int queue_id, int flag, long long queue_offset, long long log_offset, int sys_flag,
     long long born_ms, bytes born_host, long long store_ms, bytes store_host, int reconsumed,
     long long prepared_offset, const unsigned char* source, Py_ssize_t body_at,
-    Py_ssize_t body_bytes, bytes topic_field, Py_ssize_t text_at, Py_ssize_t text_bytes,
-    bytes more, Py_ssize_t properties_bytes) noexcept
+    Py_ssize_t body_bytes, bytes topic_field, const unsigned char* text, Py_ssize_t text_at,
+    Py_ssize_t text_bytes, bytes more, Py_ssize_t properties_bytes) noexcept
 
 cdef (int, int, int, int, int, long long, long long, int) read_prefix(
     const unsigned char* memory, Py_ssize_t position) noexcept

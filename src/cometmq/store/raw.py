@@ -130,6 +130,7 @@ def write_record(
     body_at: int,
     body_bytes: int,
     topic_field: bytes,
+    text: Any,
     text_at: int,
     text_bytes: int,
     more: bytes,
@@ -137,8 +138,9 @@ def write_record(
 ) -> None:
     """Write a whole record of ``total`` bytes.
 
-    ``topic_field`` is the topic with its length. Body and properties are parts of ``source``;
-    ``more`` goes behind the properties, after a separator where ``properties_bytes`` counts one.
+    ``topic_field`` is the topic with its length. The body is a part of ``source``, and the
+    properties are one of ``text``; ``more`` goes behind them, after a separator where
+    ``properties_bytes`` counts one.
     """
     if cython.compiled:
         put_i32(memory, position, total)
@@ -163,7 +165,7 @@ def write_record(
         put_bytes(memory, position, topic_field)
         position += len(topic_field)
         put_i16(memory, position, properties_bytes)
-        memcpy(memory + position + 2, source + text_at, text_bytes)
+        memcpy(memory + position + 2, text + text_at, text_bytes)
         position += 2 + properties_bytes
         if text_bytes + len(more) < properties_bytes:
             memory[position - len(more) - 1] = 2
@@ -193,7 +195,7 @@ def write_record(
                 source[body_at : body_at + body_bytes],
                 topic_field,
                 _I16.pack(properties_bytes),
-                source[text_at : text_at + text_bytes],
+                text[text_at : text_at + text_bytes],
                 b"\x02" if text_bytes + len(more) < properties_bytes else b"",
                 more,
             )

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from cometmq.broker.clients.queue_locks import QueueLocks
 from cometmq.broker.creation import with_creation
 from cometmq.broker.delay.levels import DelayLevels
-from cometmq.broker.sending.validation import SendRules, SendValidation, Target
+from cometmq.broker.sending.send import Send, SendHeader
+from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.model.errors import ResponseError
 from cometmq.model.flags import SysFlag
 from cometmq.model.queue import MessageQueue
@@ -60,7 +61,7 @@ def header(
     )
 
 
-def created(place: Callable[[], Target]) -> Target:
+def created(place: Callable[[], Send]) -> Send:
     """Place a message, and create what it needs, in a loop of its own."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, with_creation(place)).result()
@@ -101,32 +102,82 @@ class Door:
         known = self.tables.topics.get(name) or TopicConfig(topic_name=name)
         self.tables.topics.put_now([msgspec.structs.replace(known, **changes)])
 
-    def place(
+    def send(
         self, properties: dict[str, str] | str | None = None, *, body: bytes = b"b", **more: Any
-    ) -> Target:
-        return created(lambda: self.intake.place(header(properties, **more), body, self.connection))
+    ) -> Send:
+        """What a request asks for, not placed yet."""
+        return self.asking(header(properties, **more), body)
 
-    def place_batch(
-        self, properties: dict[str, str] | str | None = None, *, body: bytes = b"b", **more: Any
-    ) -> Target:
-        return created(
-            lambda: self.intake.place_batch(header(properties, **more), body, self.connection)
-        )
+    def asking(self, asked: SendHeader, body: bytes = b"b") -> Send:
+        send = Send(self.connection)
+        send.take_header(asked, body)
+        return send
+
+    def place(self, properties: dict[str, str] | str | None = None, **more: Any) -> Send:
+        def placed() -> Send:
+            send = self.send(properties, **more)
+            self.intake.place(send)
+            return send
+
+        return created(placed)
+
+    def place_batch(self, properties: dict[str, str] | str | None = None, **more: Any) -> Send:
+        return self.place(properties, batch=True, **more)
 
 
-def refusal(place: Callable[..., Target], *args: Any, **more: Any) -> tuple[int, str]:
+def refusal(place: Callable[..., Send], *args: Any, **more: Any) -> tuple[int, str]:
     with pytest.raises(ResponseError) as refused:
         place(*args, **more)
     return refused.value.code, refused.value.remark
 
 
-def stored(placement: Target) -> dict[str, str]:
-    return decode_properties(placement.properties)
+def stored(placement: Send) -> dict[str, str]:
+    return decode_properties(placement.properties())
 
 
 @pytest.fixture
 async def door(tables: Tables) -> Door:
     return Door(tables)
+
+
+# --- at a glance ----------------------------------------------------------------------------------
+
+ENTRIES = [
+    *("UNIQ_KEY\x01u", "UNIQ_KEY\x01", "UNIQ_KEY", "XUNIQ_KEY\x01u", "KEYS\x01k", "KEYS\x01k l"),
+    *("TAGS\x01t", "TAGS", "WAIT\x01true", "WAIT\x01false", "WAIT\x01", "AWAIT\x01false", ""),
+    *("DELAY\x011", "DELAY\x010", "MYDELAY\x011", "CODE\x01x", "TRAN_MSG\x01true", "T\x01t"),
+    *("TIMER_DELAY_SEC\x015", "CLUSTER\x01x", "MSG_REGION\x01x", "TRACE_ON\x01x", "POP_CK\x01x"),
+    *("PGROUP\x01g", "é\x01ü", "a\x01b\x01c", "\x01UNIQ_KEY\x01u", "a\x03b"),
+]
+
+
+@settings(max_examples=600, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    entries=st.lists(st.sampled_from(ENTRIES), max_size=5),
+    is_closed=st.booleans(),
+    batch=st.booleans(),
+    queue_id=st.integers(-1, 6),
+    sys_flag=st.sampled_from([0, 0, 0, 1, 4, 8, 12, 16, 32]),
+    topic=st.sampled_from(["T", "T", "T", "Many", RETRY, "SCHEDULE_TOPIC_XXXX"]),
+    size=st.sampled_from([1, 1, 1, 0, 1000, 1001]),
+    more=st.sampled_from([0, 0, 0, 32600, 32700, 32767]),
+)
+async def test_what_passes_at_a_glance_passes_all_checks_and_goes_to_the_same_place(
+    door: Door, entries: list[str], is_closed: bool, size: int, more: int, **asked: Any
+) -> None:
+    door.topic("Many", topic_filter_type="MULTI_TAG")
+    text = "\x02".join(entries) + "\x02" * is_closed
+    if more:
+        text += "x\x01" + "y" * max(0, more - len(text)) + "\x02"
+    quick, checked = (door.send(text, body=bytes(size), **asked) for _ in range(2))
+    door.intake.renew()
+    if not door.intake.glance(quick):
+        assert quick.topic == ""
+        return
+    door.intake.check(checked)
+    for field in ("topic", "queue_id", "asked_queue_id", "sys_flag", "body_at", "body_end"):
+        assert getattr(quick, field) == getattr(checked, field), field
+    assert quick.properties() == checked.properties()
 
 
 # --- a plain message ----------------------------------------------------------------------------
@@ -137,7 +188,7 @@ async def test_a_plain_message_goes_where_it_asks_to_with_the_brokers_stamps(doo
 
     assert (placement.topic, placement.queue_id, placement.asked_queue_id) == ("T", 3, 3)
     assert placement.sys_flag == 0
-    assert placement.properties == (
+    assert placement.properties() == (
         b"KEYS\x01k\x02UNIQ_KEY\x01u\x02CLUSTER\x01c1\x02MSG_REGION\x01r1\x02TRACE_ON\x01true\x02"
     )
 
@@ -154,7 +205,8 @@ async def test_both_forms_of_the_request_are_taken(door: Door) -> None:
         flag=0,
         properties="KEYS\x01k\x02",
     )
-    placement = door.intake.place(long, b"b", door.connection)
+    placement = door.asking(long)
+    door.intake.place(placement)
 
     assert stored(placement) == stored(door.place({"KEYS": "k"}))
 
@@ -408,11 +460,11 @@ async def test_a_body_is_neither_empty_nor_too_large(
 async def test_properties_are_measured_in_bytes_and_with_what_the_broker_adds(
     door: Door, lead: str
 ) -> None:
-    added = len(door.place(f"UNIQ_KEY\x01u\x02{lead}a\x01b\x02").properties)
+    added = len(door.place(f"UNIQ_KEY\x01u\x02{lead}a\x01b\x02").properties())
     room = (32767 - added + 1) // 2
     fits = f"UNIQ_KEY\x01u\x02{lead}a\x01{'é' * room}\x02"
 
-    assert len(door.place(fits).properties) in (32766, 32767)
+    assert len(door.place(fits).properties()) in (32766, 32767)
     code, remark = refusal(door.place, fits.replace("é", "éé", 1))
     assert code == 13
     assert "properties of 3276" in remark

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.command import Command, decode_command, encode_head
-from cometmq.protocol.frame import BINARY_HEADER, FrameDecoder
+from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER, FrameDecoder
 from cometmq.protocol.headers import (
     GetRouteinfoByTopicRequest,
     QueryConsumerOffsetResponse,
     SendMessageResponse,
 )
 from cometmq.remoting import Request, Response, SuccessFormat
+from cometmq.remoting.exchange import DECIMAL, HEX, TEXT
 from support.fake_transport import Wired
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -32,52 +33,68 @@ def decoded(head: bytes) -> Command:
     return decode_command(frame)
 
 
+@pytest.mark.parametrize("serialization", [JSON_HEADER, BINARY_HEADER])
+@pytest.mark.parametrize("remark", [None, "FOUND"])
 @given(st.integers(0, 2**63 - 1), st.integers(0, 65535), st.integers(0, 2**63 - 1), INT32)
-def test_the_short_way_writes_what_the_long_way_writes(
-    log_offset: int, queue_id: int, queue_offset: int, opaque: int
+def test_a_format_writes_what_a_response_writes(
+    serialization: int,
+    remark: str | None,
+    log_offset: int,
+    queue_id: int,
+    queue_offset: int,
+    opaque: int,
 ) -> None:
     """Byte for byte, when the fields come in the same order."""
-    short = SuccessFormat(
-        '{"msgId":"7F000001%016X","queueId":"%d","queueOffset":"%d",'
-        '"MSG_REGION":"DefaultRegion","TRACE_ON":"true"}'
+    success = SuccessFormat(
+        {"msgId": "7F000001" + HEX, "queueId": DECIMAL, "queueOffset": DECIMAL, **TRACE},
+        remark,
+        serialization=serialization,
     )
     header = SendMessageResponse(
         msg_id=f"7F000001{log_offset:016X}", queue_id=queue_id, queue_offset=queue_offset
     )
     fields = Response(header=header, fields=TRACE).all_fields()
 
-    assert short.head((log_offset, queue_id, queue_offset, opaque)) == encode_head(
-        0, opaque=opaque, flag=1, fields=fields
+    assert success.head((log_offset, queue_id, queue_offset, opaque)) == encode_head(
+        0, opaque=opaque, flag=1, fields=fields, remark=remark, serialization=serialization
     )
 
 
-@given(st.lists(st.binary(max_size=300).map(bytes.hex), max_size=40), INT32)
-def test_a_text_in_the_short_way_may_have_any_length(ids: list[str], opaque: int) -> None:
-    short = SuccessFormat('{"before":"%d","ids":"%s","after":"%d"}')
+@pytest.mark.parametrize("serialization", [JSON_HEADER, BINARY_HEADER])
+@given(st.lists(st.binary(min_size=1, max_size=300).map(bytes.hex), min_size=1, max_size=40), INT32)
+def test_a_text_in_a_format_may_have_any_length(
+    serialization: int, ids: list[str], opaque: int
+) -> None:
+    success = SuccessFormat(
+        {"before": DECIMAL, "ids": TEXT, "after": DECIMAL}, serialization=serialization
+    )
     told = ",".join(ids)
 
-    for _ in range(2):  # the space of the first is used again
-        answer = decoded(short.head((7, told.encode(), 8, opaque)))
+    for _ in range(2):
+        answer = decoded(success.head((7, 8, opaque), text=told.encode()))
         assert answer.opaque == opaque
         assert answer.fields == {"before": "7", "ids": told, "after": "8"}
 
 
-def test_a_format_may_be_long_in_any_language() -> None:
-    region = "海" * 5000
-    short = SuccessFormat(f'{{"region":"{region}","offset":"%d"}}')
+@pytest.mark.parametrize("region", ["海" * 5000, "100%", 'a "quoted" one', '"opaque":0', "\\"])
+@pytest.mark.parametrize("serialization", [JSON_HEADER, BINARY_HEADER])
+def test_what_is_always_the_same_may_be_any_text(region: str, serialization: int) -> None:
+    success = SuccessFormat({"region": region, "offset": DECIMAL}, serialization=serialization)
 
-    assert decoded(short.head((5, 9))).fields == {"region": region, "offset": "5"}
+    answer = decoded(success.head((5, 9)))
+    assert (answer.opaque, answer.fields) == (9, {"region": region, "offset": "5"})
 
 
-def test_a_percent_sign_in_the_format_stays_one() -> None:
-    short = SuccessFormat('{"region":"100%%","offset":"%d"}')
-
-    assert decoded(short.head((5, 9))).fields == {"region": "100%", "offset": "5"}
+def test_a_format_with_more_numbers_than_it_has_room_for_is_refused() -> None:
+    for serialization in (JSON_HEADER, BINARY_HEADER):
+        SuccessFormat({str(n): DECIMAL for n in range(7)}, serialization=serialization)
+        with pytest.raises(ValueError, match="9 numbers in an answer, expected at most 8"):
+            SuccessFormat({str(n): DECIMAL for n in range(8)}, serialization=serialization)
 
 
 def test_an_answer_that_is_formatted_says_all_that_an_answer_says() -> None:
-    answer = decoded(SuccessFormat('{"offset":"%d"}').head((5, 9)))
-    written = json.loads(SuccessFormat('{"offset":"%d"}').head((5, 9))[8:])
+    head = SuccessFormat({"offset": DECIMAL}).head((5, 9))
+    answer, written = decoded(head), json.loads(head[8:])
 
     assert (answer.code, answer.opaque, answer.flag, answer.remark) == (0, 9, 1, None)
     assert (answer.version, answer.language) == (479, "PYTHON")

@@ -35,7 +35,7 @@ from cometmq.protocol.frame import JSON_HEADER
 from cometmq.protocol.headers import PullMessageRequest
 from cometmq.protocol.subscription import ALL_TAGS, TAG_KIND
 from cometmq.remoting.connection import answer_failure
-from cometmq.remoting.exchange import Request, Response, SuccessFormat
+from cometmq.remoting.exchange import DECIMAL, Request, Response, SuccessFormat
 from cometmq.remoting.wire import Wire
 from cometmq.store import GetStatus, Matcher, MessageStore
 from cometmq.store.reading import RESPONSE_BYTES_MAX, ColdPart, GetResult
@@ -180,10 +180,8 @@ class PullHandler:
         self._settings = settings
         self._followed: BrokerSettings | None = None
         self._stats = stats
-        self._found = SuccessFormat(
-            '{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"}',
-            remark=_FOUND_REMARK,
-        )
+        place = ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
+        self._found = SuccessFormat(dict.fromkeys(place, DECIMAL), _FOUND_REMARK)
 
     def pull(self, request: Request) -> Response | None:
         """Answer now, or hold the pull and return None."""

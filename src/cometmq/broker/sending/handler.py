@@ -9,37 +9,32 @@ Source: SendMessageProcessor, RocketMQ 5.3 (codes, remarks, the answer's header)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from time import perf_counter
-
-import msgspec
+from typing import Final
 
 from cometmq.broker.creation import CreationNeededError, SharedCall
 from cometmq.broker.sending.flow_control import FlowControl
 from cometmq.broker.sending.group_commit import GroupCommit
-from cometmq.broker.sending.validation import SendHeader, SendRules, SendValidation
+from cometmq.broker.sending.send import Send, SendHeader
+from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.throughput import Throughput
 from cometmq.model import property_names
 from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
-from cometmq.model.flags import SysFlag
+from cometmq.protocol import octets
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.command import Command
-from cometmq.protocol.frame import JSON_HEADER
-from cometmq.protocol.headers import (
-    SendMessageRequest,
-    SendMessageResponse,
-    SendMessageV2Request,
-)
+from cometmq.protocol.command import Command, command_at
+from cometmq.protocol.frame import BINARY_HEADER
+from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
 from cometmq.protocol.octets import copy_of, put_hex, two_u32
 from cometmq.protocol.properties import decode_properties
-from cometmq.remoting.exchange import Request, Response, SuccessFormat
+from cometmq.remoting.exchange import DECIMAL, HEX, TEXT, Request, Response, SuccessFormat
 from cometmq.remoting.wire import Wire
 from cometmq.store import MessageStore, SegmentCreateError, SegmentNotReadyError
 from cometmq.store.appending import AppendedBatch
 
-Place = tuple[int | bytes, int, int]
-"""What an answer tells: log offset or message ids, queue, and queue offset."""
-
+RESPONSES_BYTES: Final = 128 * 1024
 _ID_END = b"0" * 16 + b","
 """The digits of a log offset, yet to be filled in, and what separates ids."""
 
@@ -68,20 +63,20 @@ class SendHandler:
         commit: GroupCommit | None,
         store_host: bytes,
     ) -> None:
-        self._store = store
         self._segment = SharedCall(store.wait_for_segment)
         self.appender = store.appender
         self.validation = validation
         self.flow = flow
         self.stats = stats
         self._throughput = throughput
-        self._began_s = 0.0
         self._commit = commit
-        self.store_host = store_host
+        self._store_host = store_host
         self._id_prefix = store_host.hex().upper()
         self._id_pattern = self._id_prefix.encode() + _ID_END
-        self._host_flag = SysFlag.STORE_HOST_V6 if len(store_host) > 8 else 0
         self._rules: SendRules | None = None
+        self._responses = bytearray(RESPONSES_BYTES)
+        self.log_end = 0
+        """The log offset where the last send that was stored ends."""
         self.follow_rules()
 
     def follow_rules(self) -> None:
@@ -94,10 +89,13 @@ class SendHandler:
             "MSG_REGION": rules.region,
             "TRACE_ON": "true" if rules.trace_on else "false",
         }
-        trace = msgspec.json.encode(self._trace_fields).decode()[:-1].replace("%", "%%")
-        place = '"queueId":"%d","queueOffset":"%d"}'
-        self.success = SuccessFormat(f'{trace},"msgId":"{self._id_prefix}%016X",{place}')
-        self.batch_success = SuccessFormat(f'{trace},"msgId":"%s",{place}')
+        place = {"queueId": DECIMAL, "queueOffset": DECIMAL}
+        one = {**self._trace_fields, "msgId": self._id_prefix + HEX, **place}
+        many = {**self._trace_fields, "msgId": TEXT, **place}
+        self._one_json = SuccessFormat(one)
+        self._many_json = SuccessFormat(many)
+        self._one_binary = SuccessFormat(one, serialization=BINARY_HEADER)
+        self._many_binary = SuccessFormat(many, serialization=BINARY_HEADER)
 
     def handle(self, request: Request) -> Response | None:
         """Answer one send.
@@ -105,21 +103,22 @@ class SendHandler:
         Raises:
             ResponseError: the message was refused and is not stored.
         """
-        began_s = self._began_s = perf_counter()
+        began_s = perf_counter()
         self.follow_rules()
         header: SendHeader
         if request.code == RequestCode.SEND_MESSAGE:
             header = request.header(SendMessageRequest)
         else:
             header = request.header(SendMessageV2Request)
+        send = Send(request.connection)
+        send.take_header(header, request.body)
+        command = request.command
         try:
             refusal = self.flow.refusal()
             if refusal is not None:
                 raise refusal
-            if header.batch:
-                self._store_batch(request, header)
-            else:
-                self._store_one(request, header)
+            self.validation.place(send)
+            end = self.store(send, command.opaque, command.serialization == BINARY_HEADER, 0)
         except ResponseError as refused:
             return self._refused(refused.code, refused.remark)
         except InvalidMessageError as problem:
@@ -128,10 +127,91 @@ class SendHandler:
             raise CreationNeededError(self._segment) from None
         except StoreError as problem:
             return self.failed(problem)
-        self._appended(began_s)
+        response = self.responses_to(0 if request.oneway else end)
+        if self._commit is not None and not _waits_for_disk(header.properties or ""):
+            self._commit.kick()
+            self._took(began_s)
+            _write(request.connection, response)
+        else:
+            self.respond(request.connection, response, 1, began_s)
         return None
 
-    def _appended(self, began_s: float) -> None:
+    def store(self, send: Send, opaque: int, is_binary: bool, at: int) -> int:
+        """Store what was placed and write its response; return the position behind that.
+
+        Args:
+            send: the message or the batch.
+            opaque: the request's number.
+            is_binary: whether its header is.
+            at: where in the space for responses this one begins.
+
+        Raises:
+            CometError: it is not stored.
+        """
+        host = send.wire.peer_bytes
+        source = octets.start_of(send.source)
+        ids = b""
+        if send.is_batch:
+            success = self._many_binary if is_binary else self._many_json
+            batch = self.appender.put_batch(
+                send.topic,
+                send.queue_id,
+                source,
+                send.body_at,
+                send.body_end,
+                send.more,
+                send.sys_flag,
+                send.born_ms,
+                host,
+                self._store_host,
+                send.reconsumed,
+            )
+            self.stats.put(send.topic, send.queue_id, batch.count, batch.size_bytes)
+            ids = self._ids_of(batch)
+            self.log_end = batch.log_offset_end
+            success.numbers[0] = send.asked_queue_id
+            success.numbers[1] = batch.queue_offset
+            success.numbers[2] = opaque
+        else:
+            success = self._one_binary if is_binary else self._one_json
+            stored = self.appender
+            stored.put(
+                send.topic,
+                send.queue_id,
+                source,
+                send.body_at,
+                send.body_end,
+                octets.start_of(send.text),
+                send.text_at,
+                send.text_end,
+                send.more,
+                send.flag,
+                send.sys_flag,
+                send.born_ms,
+                host,
+                self._store_host,
+                send.reconsumed,
+                0,
+            )
+            self.stats.put(send.topic, send.queue_id, 1, stored.size_bytes)
+            self.log_end = stored.log_offset + stored.size_bytes
+            success.numbers[0] = stored.log_offset
+            success.numbers[1] = send.asked_queue_id
+            success.numbers[2] = stored.queue_offset
+            success.numbers[3] = opaque
+        room = at + success.size_max + len(ids)
+        if room > len(self._responses):
+            self._responses.extend(bytes(room))
+        return success.put(self._responses, at, ids, 0)
+
+    def responses_to(self, end: int) -> bytes:
+        """The responses that `store` has written, to be begun anew after this."""
+        responses = copy_of(self._responses, 0, end)
+        if len(self._responses) > RESPONSES_BYTES:  # a batch of very many messages was among them
+            self._responses = bytearray(RESPONSES_BYTES)
+        return responses
+
+    def _took(self, began_s: float) -> None:
         took_ms = int((perf_counter() - began_s) * 1000)
         if took_ms > 0:
             self.flow.append_took(took_ms)
@@ -149,40 +229,7 @@ class SendHandler:
     def _refused(self, code: int, remark: str) -> Response:
         return Response(code, remark, fields=self._trace_fields)
 
-    def _store_one(self, request: Request, header: SendHeader) -> None:
-        connection = request.connection
-        placement = self.validation.place(header, request.body, connection)
-        host = connection.peer_bytes
-        stored = self.appender.append(
-            placement.topic,
-            placement.queue_id,
-            request.body,
-            placement.properties,
-            header.flag,
-            self._sys_flag(header, host) | placement.sys_flag,
-            header.born_timestamp,
-            host,
-            self.store_host,
-            header.reconsume_times or 0,
-            0,
-        )
-        self.stats.put(placement.topic, placement.queue_id, 1, stored.size_bytes)
-        place = (stored.log_offset, placement.asked_queue_id, stored.queue_offset)
-        if self._commit is None:
-            self._succeed(request, self.success, place)
-        else:
-            end = stored.log_offset + stored.size_bytes
-            self._answer_when_synced(request, header, self.success, place, end)
-
-    def _sys_flag(self, header: SendHeader, born_host: bytes) -> int:
-        flag = header.sys_flag & ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
-        return flag | self.host_flags(born_host)
-
-    def host_flags(self, born_host: bytes) -> int:
-        """The bits that say which hosts of a record have IPv6 addresses."""
-        return self._host_flag | (SysFlag.BORN_HOST_V6 if len(born_host) > 8 else 0)
-
-    def ids_of(self, batch: AppendedBatch) -> bytes:
+    def _ids_of(self, batch: AppendedBatch) -> bytes:
         """The ids of the messages of a batch, as an answer tells them."""
         space = bytearray(self._id_pattern * batch.count)
         step = len(self._id_pattern)
@@ -193,128 +240,67 @@ class SendHandler:
             at += step
         return copy_of(space, 0, len(space) - 1)
 
-    def _store_batch(self, request: Request, header: SendHeader) -> None:
-        connection = request.connection
-        placement = self.validation.place_batch(header, request.body, connection)
-        host = connection.peer_bytes
-        stored = self._store.append_batch(
-            placement.topic,
-            placement.queue_id,
-            request.body,
-            placement.properties,
-            sys_flag=self._sys_flag(header, host) | placement.sys_flag,
-            born_time_ms=header.born_timestamp,
-            born_host=host,
-            store_host=self.store_host,
-            reconsume_times=header.reconsume_times or 0,
-        )
-        self.stats.put(placement.topic, placement.queue_id, stored.count, stored.size_bytes)
-        place = (self.ids_of(stored), placement.asked_queue_id, stored.queue_offset)
-        if self._commit is None:
-            self._succeed(request, self.batch_success, place)
-        else:
-            end = stored.log_offset_end
-            self._answer_when_synced(request, header, self.batch_success, place, end)
+    # --- responses ----------------------------------------------------------------------------
 
-    # --- answers ------------------------------------------------------------------------------
-
-    def _answer_when_synced(
-        self,
-        request: Request,
-        header: SendHeader,
-        success: SuccessFormat,
-        place: Place,
-        end: int,
-    ) -> None:
-        assert self._commit is not None
-        if not _waits_for_disk(header.properties or ""):
-            self._commit.kick()
-            self._succeed(request, success, place)
-            return
-        began_s = self._began_s
-        self.flow.wait_began()
-
-        def told(synced: bool, error: StoreError | None) -> None:
-            self.flow.wait_ended()
-            self._throughput.put_took(int((perf_counter() - began_s) * 1000))
-            if synced:
-                self._succeed(request, success, place)
-            else:
-                request.reply(self._not_synced(place, error))
-
-        self._commit.wait(end, told)
-
-    def answer_plain(
-        self,
-        wire: Wire,
-        heads: bytes,
-        places: list[tuple[int | bytes, int, int, int]],
-        end: int,
-        began_s: float,
-    ) -> None:
-        """Answer several sends of one peer, when their bytes are on disk if they must be.
+    def respond(self, wire: Wire, responses: bytes, count: int, began_s: float) -> None:
+        """Send the responses of stored messages, when their bytes are on disk if they must be.
 
         Args:
-            wire: where they came from.
-            heads: the answers if all is well, one after the other.
-            places: log offset or ids, queue, queue offset and opaque of each.
-            end: the log offset where the last of them ends.
-            began_s: when the first of them was begun.
+            wire: where the requests came from.
+            responses: those if all is well, one after the other.
+            count: how many they are.
+            began_s: when the first of the requests was begun.
         """
-        self._appended(began_s)
+        self._took(began_s)
         if self._commit is None:
-            wire.write(heads)
+            _write(wire, responses)
             return
-        self.flow.wait_began(len(places))
+        self.flow.wait_began(count)
 
         def told(synced: bool, error: StoreError | None) -> None:
-            self.flow.wait_ended(len(places))
-            self._throughput.put_took(int((perf_counter() - began_s) * 1000), len(places))
+            self.flow.wait_ended(count)
+            self._throughput.put_took(int((perf_counter() - began_s) * 1000), count)
             if synced:
-                wire.write(heads)
-                return
-            for where, queue_id, queue_offset, opaque in places:
-                answer = self._not_synced((where, queue_id, queue_offset), error)
-                request = Request(Command(RequestCode.SEND_MESSAGE_V2, opaque=opaque), wire)
-                request.reply(answer)
+                _write(wire, responses)
+            else:
+                self._retract(wire, responses, error)
 
-        self._commit.wait(end, told)
+        self._commit.wait(self.log_end, told)
 
-    def answer_lost(
-        self,
-        wire: Wire,
-        places: list[tuple[int | bytes, int, int, int]],
-        problem: StoreError,
-    ) -> None:
+    def refuse(self, wire: Wire, responses: bytes, count: int, problem: StoreError) -> None:
         """Refuse sends that were given their places and could not be written there after all."""
-        for *_, opaque in places:
+        for _ in range(count):
             self.stats.put_failed()
-            request = Request(Command(RequestCode.SEND_MESSAGE_V2, opaque=opaque), wire)
-            request.reply(self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem)))
+        refused = self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem))
+        for success in _commands_in(responses):
+            Request(success, wire).reply(refused)
 
-    def _succeed(self, request: Request, success: SuccessFormat, place: Place) -> None:
-        command = request.command
-        if command.serialization == JSON_HEADER:
-            request.reply_head(success.head((*place, command.opaque)))
-        else:
-            request.reply(self._stored(ResponseCode.SUCCESS, place))
-
-    def _not_synced(self, place: Place, error: StoreError | None) -> Response:
-        if error is None:
-            return self._stored(ResponseCode.FLUSH_DISK_TIMEOUT, place)
+    def _retract(self, wire: Wire, responses: bytes, error: StoreError | None) -> None:
+        """Say instead that stored messages are not, or perhaps not, on the disk."""
         remark = f"stored, but not on disk, and nothing further will be: {error}"
-        return self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+        for success in _commands_in(responses):
+            if error is not None:
+                response = self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+            else:
+                response = Response(ResponseCode.FLUSH_DISK_TIMEOUT, fields=success.fields)
+            Request(success, wire).reply(response)
 
-    def _stored(self, code: int, place: Place) -> Response:
-        """The long way, for answers that are no success or not in JSON."""
-        where, queue_id, queue_offset = place
-        message_id = (
-            where.decode() if isinstance(where, bytes) else f"{self._id_prefix}{where:016X}"
-        )
-        header = SendMessageResponse(
-            msg_id=message_id, queue_id=queue_id, queue_offset=queue_offset
-        )
-        return Response(code, header=header, fields=self._trace_fields)
+
+def _write(wire: Wire, responses: bytes) -> None:
+    """Send responses; there are none to requests that want none."""
+    if responses:
+        wire.write(responses)
+
+
+def _commands_in(responses: bytes) -> Iterator[Command]:
+    """The responses one by one, each of which leads to its request's number and serialization."""
+    at = 0
+    while at < len(responses):
+        command = command_at(responses, at, len(responses), len(responses))
+        assert command is not None, "part of a response"
+        command.flag = 0
+        at += command.frame_bytes
+        yield command
 
 
 def _waits_for_disk(properties: str) -> bool:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.creation import CreationNeededError, SharedCall, with_creation
-from cometmq.broker.sending.validation import SendHeader, SendValidation, Target
+from cometmq.broker.sending.send import Send, SendHeader
+from cometmq.broker.sending.validation import SendValidation
 from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError, RemotingError, ResponseError, StoreError
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -74,18 +75,16 @@ class ReplyHandler:
         """Push the reply, store it, and tell whether the client has it."""
         header = _header(request)
         try:
-            placement = await with_creation(
-                lambda: self._validation.place(header, request.body, request.connection)
-            )
+            send = await with_creation(lambda: self._placed(request, header))
         except ResponseError as refusal:
             return Response(refusal.code, refusal.remark, fields=self._trace_fields())
-        problem = await self._push(request, header, placement)
-        answer = SendMessageResponse(msg_id="0", queue_id=placement.asked_queue_id, queue_offset=0)
+        problem = await self._push(request, header, send)
+        answer = SendMessageResponse(msg_id="0", queue_id=send.asked_queue_id, queue_offset=0)
         if self._settings().store_reply_message_enable:
             try:
-                await with_creation(lambda: self._keep(request, header, placement, answer))
+                await with_creation(lambda: self._keep(send, answer))
             except ResponseError as failure:  # the client has the reply all the same
-                log.warning("cannot store a reply topic=%s: %s", placement.topic, failure.remark)
+                log.warning("cannot store a reply topic=%s: %s", send.topic, failure.remark)
         return Response(
             ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR,
             problem,
@@ -93,7 +92,14 @@ class ReplyHandler:
             fields=self._trace_fields(),
         )
 
-    async def _push(self, request: Request, header: SendHeader, placement: Target) -> str | None:
+    def _placed(self, request: Request, header: SendHeader) -> Send:
+        send = Send(request.connection)
+        send.take_header(header, request.body)
+        send.is_batch = False
+        self._validation.place(send)
+        return send
+
+    async def _push(self, request: Request, header: SendHeader, send: Send) -> str | None:
         """Hand the reply over; returns what went wrong."""
         properties = decode_properties(header.properties or "")
         client_id = properties.get(names.REPLY_TO_CLIENT)
@@ -109,7 +115,7 @@ class ReplyHandler:
             topic=header.topic,
             default_topic=header.default_topic,
             default_topic_queue_nums=header.default_topic_queue_nums,
-            queue_id=placement.asked_queue_id,
+            queue_id=send.asked_queue_id,
             sys_flag=header.sys_flag,
             born_timestamp=header.born_timestamp,
             flag=header.flag,
@@ -133,31 +139,25 @@ class ReplyHandler:
             return f"push reply message to {client_id}fail."
         return None
 
-    def _keep(
-        self,
-        request: Request,
-        header: SendHeader,
-        placement: Target,
-        answer: SendMessageResponse,
-    ) -> None:
+    def _keep(self, send: Send, answer: SendMessageResponse) -> None:
         """Store the reply; when it is stored the answer says where."""
         try:
             stored = self._store.append(
-                placement.topic,
-                placement.queue_id,
-                request.body,
-                placement.properties,
-                flag=header.flag,
-                sys_flag=header.sys_flag,
-                born_time_ms=header.born_timestamp,
-                born_host=request.connection.peer_bytes,
+                send.topic,
+                send.queue_id,
+                bytes(send.source),
+                send.properties(),
+                flag=send.flag,
+                sys_flag=send.sys_flag,
+                born_time_ms=send.born_ms,
+                born_host=send.wire.peer_bytes,
                 store_host=self._store_host,
-                reconsume_times=header.reconsume_times or 0,
+                reconsume_times=send.reconsumed,
             )
         except SegmentNotReadyError:
             raise CreationNeededError(self._segment) from None
         except (StoreError, InvalidMessageError) as problem:
-            log.warning("cannot store a reply topic=%s: %s", placement.topic, problem)
+            log.warning("cannot store a reply topic=%s: %s", send.topic, problem)
             return
         answer.msg_id = encode_offset_id(self._store_host, stored.log_offset)
         answer.queue_offset = stored.queue_offset

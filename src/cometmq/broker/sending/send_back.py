@@ -17,6 +17,7 @@ from cometmq.broker.creation import CreationNeededError, SharedCall
 from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.sending.group_commit import GroupCommit
+from cometmq.broker.sending.validation import retries_max
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model import property_names as names
@@ -31,10 +32,6 @@ from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import RecordParts, split_record
 from cometmq.remoting import Request, Response
 from cometmq.store import Appended, MessageStore, SegmentNotReadyError
-
-VERSION_WITH_MAX_RECONSUME = 121
-"""From 3.4.9 on clients say how often a message of theirs may be retried."""
-
 
 FIRST_RETRY_LEVEL = 3
 """The delay level of a first retry for which the consumer asks no other; each further adds one."""
@@ -140,16 +137,13 @@ class SendBackHandler:
         group: SubscriptionGroupConfig,
         record: RecordParts,
     ) -> Retry:
-        most = group.retry_max_times
-        knows_its_most = request.connection.version >= VERSION_WITH_MAX_RECONSUME
-        if header.max_reconsume_times is not None and knows_its_most:
-            most = header.max_reconsume_times
+        version = request.connection.version
         return plan_retry(
             decode_properties(record.properties),
             topic=record.topic,
             message_id=encode_offset_id(record.store_host, record.log_offset),
             reconsume_times=record.reconsume_times,
-            reconsume_times_max=most,
+            reconsume_times_max=retries_max(group, header.max_reconsume_times, version),
             delay_level=header.delay_level,
         )
 

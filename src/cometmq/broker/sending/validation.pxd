@@ -1,17 +1,12 @@
 cimport cython
 
+from cometmq.broker.sending.send cimport Send
 from cometmq.protocol cimport octets
+from cometmq.protocol cimport properties as property_text
 
 
-cdef bytes _END, _WAITS, _UNIQUE_KEY
-
-
-cdef class Target:
-    cdef readonly str topic
-    cdef readonly int queue_id
-    cdef readonly bytes properties
-    cdef readonly int asked_queue_id
-    cdef readonly int sys_flag
+cdef bytes _END, _WAIT, _WAITS, _UNIQUE_KEY
+cdef int _UNDECIDED, _PROPERTIES_MAX, _NOTHING, _ID, _CARE
 
 
 cdef class SendValidation:
@@ -25,27 +20,36 @@ cdef class SendValidation:
     cdef object _queue_chance
     cdef dict _stamps
     cdef bytes _suffix
+    cdef bytes _batch_suffix
     cdef Py_ssize_t _body_bytes_max
     cdef bint _watchful
+    cdef str _seen_topic
+    cdef long long _seen_queues
 
-    cpdef bint sizes_fit(self, Py_ssize_t body_bytes, Py_ssize_t properties_bytes)
-    cdef _check_size(self, bytes body, bytes properties)
-    cpdef int plain_queues(self, str topic) except -1
+    cpdef renew(self)
 
-    @cython.locals(entries=bytes)
-    cpdef bytes plain_properties(self, bytes properties)
-
-    cpdef bytes plain_batch_properties(self, bytes properties)
-
-    @cython.locals(topic=str, properties=bytes, queue_id=cython.longlong)
-    cpdef Target place(self, object header, bytes body, object connection)
-    cdef bytes _stamped(self, str text)
+    @cython.locals(
+        topic=str, more=bytes, found=cython.int, text=cython.p_uchar)
+    cpdef bint glance(self, Send send) except -1
+    cdef long long _plain_queues(self, str topic) except -1
+    cpdef place(self, Send send)
+    cpdef check(self, Send send)
+    cdef _place_message(self, Send send, object header)
+    cdef _place_batch(self, Send send, object header)
+    cdef _rewrite(self, Send send, object properties)
+    @cython.locals(
+        body_bytes=cython.Py_ssize_t, text_bytes=cython.Py_ssize_t, text=cython.p_uchar)
+    cdef _check_size(self, Send send)
+    cdef _place_unusual(self, Send send, object header)
 
 
 @cython.locals(
-    has_unique_key=cython.bint, at=cython.Py_ssize_t, stop=cython.Py_ssize_t, first=cython.uchar,
+    found=cython.int, start=cython.Py_ssize_t, stop=cython.Py_ssize_t, first=cython.uchar,
     size=cython.Py_ssize_t)
-cdef bint _is_everyday(const unsigned char* text, Py_ssize_t length) noexcept
+cdef int _glance(const unsigned char* text, Py_ssize_t at, Py_ssize_t end) except -1
 
-@cython.locals(at=cython.Py_ssize_t)
-cdef bint _has_unique_key(str text)
+@cython.locals(entries=bytes)
+cdef int _look(bytes text) except -1
+
+cdef bint _only_waits(
+    const unsigned char* text, Py_ssize_t at, Py_ssize_t end) noexcept

@@ -1,9 +1,12 @@
-# cython: annotation_typing=False
+# cython: annotation_typing=False, boundscheck=False, wraparound=False
 """Where a producer's message goes and what the broker writes into its properties.
 
-All checks of a send happen here, in RocketMQ's order, before anything is stored. The result says
+All checks of a send happen here, in RocketMQ's order, before anything is stored. A `Send` then says
 topic, queue and properties of what is to be stored: mostly those of the request, but a message
 that asks for a delay is parked, and a retry that was tried too often becomes a dead letter.
+
+Of nearly every send a glance shows that all checks would let it pass and put it where it was sent
+to. `SendValidation.glance` says so, and nothing that the checks would say otherwise.
 
 Source: AbstractSendMessageProcessor.msgCheck, SendMessageProcessor and HookUtils, RocketMQ 5.3.
 """
@@ -12,13 +15,14 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.levels import DelayLevels
+from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.model import property_names
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.flags import SysFlag
@@ -34,8 +38,8 @@ from cometmq.model.topic import (
     dlq_topic,
 )
 from cometmq.protocol import octets
+from cometmq.protocol import properties as property_text
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
 from cometmq.protocol.properties import (
     PROPERTIES_BYTES_MAX,
     decode_properties,
@@ -58,11 +62,13 @@ VERSION_WITH_MAX_RECONSUME: Final = 121
 MULTI_TAG: Final = "MULTI_TAG"
 UNDECIDED: Final = int(SysFlag.TRANSACTION_PREPARED)
 """The bit that half messages and rolled-back ones have; nobody would ever see such a message."""
-SendHeader = SendMessageRequest | SendMessageV2Request
-
 _END = b"\x02"
-_WAITS = b"WAIT\x01true" + _END
-_UNIQUE_KEY = b"\x02UNIQ_KEY\x01"
+_WAIT = b"WAIT\x01true"
+_WAITS = _WAIT + _END
+_UNIQUE_KEY = b"UNIQ_KEY\x01"
+_UNDECIDED = UNDECIDED  # C numbers once compiled
+_PROPERTIES_MAX = PROPERTIES_BYTES_MAX
+_NOTHING, _ID, _CARE = 0, 1, 2
 _unusual = re.compile(rb"\x02(?:DELAY|TRAN_MSG|TIMER_D\w*|CLUSTER|MSG_REGION|TRACE_ON|POP_CK)\x01")
 _needs_care = re.compile(
     _unusual.pattern + rb"|\x02UNIQ_KEY\x01\x02|\x02WAIT\x01(?!true\x02)"
@@ -112,28 +118,6 @@ class SendRules:
     body_bytes_max: int = 4 * 1024 * 1024
 
 
-class Target:
-    """What is to be stored, and where.
-
-    Args:
-        topic, queue_id: where it goes.
-        properties: its properties with the broker's own.
-        asked_queue_id: the queue the answer names: that of the request, even for a parked message.
-        sys_flag: bits to add to those of the request.
-    """
-
-    __slots__ = ("asked_queue_id", "properties", "queue_id", "sys_flag", "topic")
-
-    def __init__(
-        self, topic: str, queue_id: int, properties: bytes, asked_queue_id: int, sys_flag: int = 0
-    ) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.properties = properties
-        self.asked_queue_id = asked_queue_id
-        self.sys_flag = sys_flag
-
-
 class SendValidation:
     """Checks and places messages.
 
@@ -166,6 +150,8 @@ class SendValidation:
         self._new_unique_key = new_unique_key
         self._now_ms = now_ms
         self._queue_chance = queue_chance
+        self._seen_topic: str | None = None
+        self._seen_queues = 0
         self.change(rules)
 
     def change(self, rules: SendRules) -> None:
@@ -178,14 +164,51 @@ class SendValidation:
             property_names.TRACE_ON: trace,
         }
         self._suffix = encode_properties(self._stamps)
+        self._batch_suffix = _WAITS + self._suffix
         self._body_bytes_max = rules.body_bytes_max
         self._watchful = not rules.broker_writable or rules.accept_from_ms > 0
 
-    def plain_queues(self, topic: str) -> int:
-        """How many queues of a topic take messages without further checks; 0 for none.
+    def renew(self) -> None:
+        """Look at the topics again: from one read of a connection to the next they may change."""
+        self._seen_topic = None
+        self._seen_queues = 0
 
-        Only for messages whose properties are plain, too; see `plain_properties`.
+    def glance(self, send: Send) -> bool:
+        """Place a send of which a glance shows that all checks let it pass; False for all others.
+
+        Those whose sender does not wait for the disk are among the others.
         """
+        topic = send.asked_topic
+        if topic is not self._seen_topic:
+            self._seen_topic = topic
+            self._seen_queues = self._plain_queues(topic)
+        if not 0 <= send.asked_queue_id < self._seen_queues or send.sys_flag & _UNDECIDED:
+            return False
+        if not 0 < send.body_end - send.body_at <= self._body_bytes_max:
+            return False
+        more = self._suffix
+        if send.is_batch:
+            if send.text_at < send.text_end:
+                if not _only_waits(octets.start_of(send.text), send.text_at, send.text_end):
+                    return False
+                send.text_end, more = send.text_at, self._batch_suffix
+        else:
+            text = octets.start_of(send.text)
+            found = _glance(text, send.text_at, send.text_end)
+            if found == _CARE:
+                return False
+            if found == _ID:
+                more = _UNIQUE_KEY + self._new_unique_key().encode() + _END + more
+            if (
+                property_text.joined_bytes(text, send.text_at, send.text_end, more)
+                > _PROPERTIES_MAX
+            ):
+                return False
+        send.topic, send.queue_id, send.more = topic, send.asked_queue_id, more
+        return True
+
+    def _plain_queues(self, topic: str) -> int:
+        """How many queues of a topic take messages without further checks; 0 for none."""
         config = self._topics.get(topic)
         if (
             config is None
@@ -197,70 +220,43 @@ class SendValidation:
             return 0
         return config.write_queue_nums
 
-    def plain_properties(self, properties: bytes) -> bytes | None:
-        """What is stored for properties that need nothing but the broker's own behind them.
-
-        None for those that need more, and for those whose sender does not wait for the disk.
-        """
-        if not properties.endswith(_END):
-            properties += _END
-        if not _is_everyday(properties, len(properties)):
-            entries = _END + properties
-            if entries.find(_UNIQUE_KEY) < 0 or _needs_care(entries) is not None:
-                return None
-        return properties + self._suffix
-
-    def plain_batch_properties(self, properties: bytes) -> bytes | None:
-        """What each message of a batch gains from the broker and from the batch as a whole.
-
-        None for a batch that says more of itself than that it waits for the disk.
-        """
-        if not properties:
-            return self._suffix
-        return (
-            _WAITS + self._suffix if properties == _WAITS or properties + _END == _WAITS else None
-        )
-
-    def sizes_fit(self, body_bytes: int, properties_bytes: int) -> bool:
-        """Whether a body and the properties to be stored with it keep the limits."""
-        return 0 < body_bytes <= self._body_bytes_max and properties_bytes <= PROPERTIES_BYTES_MAX
-
-    def place(self, header: SendHeader, body: bytes, connection: Connection) -> Target:
-        """Decide where a single message goes.
+    def place(self, send: Send) -> None:
+        """Decide where a send with a typed header goes.
 
         Raises:
             ResponseError: it may not be stored; nothing was.
         """
-        topic, queue_id, properties = header.topic, header.queue_id, None
-        if 0 <= queue_id < self.plain_queues(topic) and not header.sys_flag & UNDECIDED:
-            properties = self.plain_properties((header.properties or "").encode())
-        if properties is None:
-            return self._place_with_care(header, body, connection)
-        self._check_size(body, properties)
-        return Target(topic, queue_id, properties, queue_id)
+        self.renew()
+        if not self.glance(send):
+            self.check(send)
 
-    def _place_with_care(self, header: SendHeader, body: bytes, connection: Connection) -> Target:
-        """Run every check in RocketMQ's order."""
+    def check(self, send: Send) -> None:
+        """Do the same as `place` with every check, whatever a glance would show."""
+        header, connection = send.header, send.wire
+        assert header is not None
         config = self._checked_topic(header, connection)
         queue_id = self._checked_queue(header, config, connection)
-        text = header.properties or ""
-        is_odd = header.sys_flag & UNDECIDED or _unusual.search(b"\x02" + text.encode()) is not None
-        if is_odd or header.topic.startswith(RETRY_PREFIX):
-            placement = self._place_unusual(header, queue_id, config, connection)
+        send.asked_queue_id = send.queue_id = queue_id
+        send.topic = header.topic
+        send.sys_flag |= _flag_of(config)
+        if send.is_batch:
+            self._place_batch(send, header)
         else:
-            stamped = self._stamped(text)
-            placement = Target(header.topic, queue_id, stamped, queue_id, _flag_of(config))
-        self._check_size(body, placement.properties)
-        return placement
+            self._place_message(send, header)
+        self._check_size(send)
 
-    def place_batch(self, header: SendHeader, body: bytes, connection: Connection) -> Target:
-        """Decide where the messages of a batch go; the properties are those each one gains.
+    def _place_message(self, send: Send, header: SendHeader) -> None:
+        text = bytes(send.text)
+        is_odd = header.sys_flag & UNDECIDED or _unusual.search(_END + text) is not None
+        if is_odd or header.topic.startswith(RETRY_PREFIX):
+            self._place_unusual(send, header)
+            return
+        send.more = self._suffix
+        if not _has_unique_key(text):
+            send.more = _UNIQUE_KEY + self._new_unique_key().encode() + _END + self._suffix
 
-        Raises:
-            ResponseError: it may not be stored; nothing was.
-        """
-        config = self._checked_topic(header, connection)
-        queue_id = self._checked_queue(header, config, connection)
+    def _place_batch(self, send: Send, header: SendHeader) -> None:
+        """Decide what each message of a batch gains."""
         if len(header.topic) > TOPIC_CHARS_MAX:
             raise _illegal(f"message topic length too long {len(header.topic)}")
         if header.topic.startswith(RETRY_PREFIX):
@@ -269,11 +265,12 @@ class SendValidation:
         self._refuse_what_waits(header, properties)
         if self._levels.level_of(properties):
             raise _illegal("a batch cannot be delayed")
-        properties.update(self._stamps)
-        stamped = encode_properties(properties)
-        placement = Target(header.topic, queue_id, stamped, queue_id, _flag_of(config))
-        self._check_size(body, placement.properties)
-        return placement
+        self._rewrite(send, properties | self._stamps)
+
+    def _rewrite(self, send: Send, properties: Mapping[str, str]) -> None:
+        """Store these properties instead of those of the request."""
+        send.text_at = send.text_end = 0
+        send.more = encode_properties(properties)
 
     # --- checks -------------------------------------------------------------------------------
 
@@ -337,14 +334,16 @@ class SendValidation:
             )
         return queue_id
 
-    def _check_size(self, body: bytes, properties: bytes) -> None:
-        if self.sizes_fit(len(body), len(properties)):
+    def _check_size(self, send: Send) -> None:
+        body_bytes = send.body_end - send.body_at
+        text = octets.start_of(send.text)
+        text_bytes = property_text.joined_bytes(text, send.text_at, send.text_end, send.more)
+        if 0 < body_bytes <= self._body_bytes_max and text_bytes <= PROPERTIES_BYTES_MAX:
             return
-        limit = self.rules.body_bytes_max
         raise _illegal(
             "the message is illegal, maybe msg body or properties length not matched. msg body"
-            f" length limit {limit}B, msg properties length limit 32KB. Met a body of"
-            f" {len(body)}B and properties of {len(properties)}B."
+            f" length limit {self._body_bytes_max}B, msg properties length limit 32KB. Met a body"
+            f" of {body_bytes}B and properties of {text_bytes}B."
         )
 
     def _forbidden(self, what: str, why: str = "") -> ResponseError:
@@ -353,33 +352,21 @@ class SendValidation:
 
     # --- properties ---------------------------------------------------------------------------
 
-    def _stamped(self, text: str) -> bytes:
-        """The properties with the broker's own behind them; a unique id where there was none."""
-        if text and not text.endswith("\x02"):
-            text += "\x02"
-        if not _has_unique_key(text):
-            text += f"UNIQ_KEY\x01{self._new_unique_key()}\x02"
-        return text.encode() + self._suffix
-
-    def _place_unusual(
-        self, header: SendHeader, queue_id: int, config: TopicConfig, connection: Connection
-    ) -> Target:
+    def _place_unusual(self, send: Send, header: SendHeader) -> None:
         properties = decode_properties(header.properties or "")
-        topic, target = header.topic, queue_id
-        if topic.startswith(RETRY_PREFIX):
-            topic, target = self._retried(header, queue_id, connection.version)
+        if send.topic.startswith(RETRY_PREFIX):
+            send.topic, send.queue_id = self._retried(header, send.queue_id, send.wire.version)
         self._refuse_what_waits(header, properties)
         properties.pop(property_names.POP_CK, None)
         if not properties.get(property_names.UNIQ_KEY):
             properties[property_names.UNIQ_KEY] = self._new_unique_key()
-        if topic.startswith(DLQ_PREFIX) and topic != header.topic:
+        if send.topic.startswith(DLQ_PREFIX) and send.topic != header.topic:
             properties.pop(property_names.DELAY, None)
         properties.update(self._stamps)
-        parked = self._levels.park(topic, target, properties)
+        parked = self._levels.park(send.topic, send.queue_id, properties)
         if parked is not None:
-            topic, target, properties = parked
-        encoded = encode_properties(properties)
-        return Target(topic, target, encoded, queue_id, _flag_of(config))
+            send.topic, send.queue_id, properties = parked
+        self._rewrite(send, properties)
 
     def _retried(self, header: SendHeader, queue_id: int, version: int) -> tuple[str, int]:
         """Where a consumer's own retry goes: back to its group, or to the dead letters."""
@@ -390,10 +377,8 @@ class SendValidation:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {group_name}",
             )
-        most = group.retry_max_times
-        if header.max_reconsume_times is not None and version >= VERSION_WITH_MAX_RECONSUME:
-            most = header.max_reconsume_times
         times = header.reconsume_times or 0
+        most = retries_max(group, header.max_reconsume_times, version)
         if times > most or self._holds_locks(group_name):
             dead = self._topics.require_internal(dlq_topic(group_name), 1)
             return dead.topic_name, self._queue_chance(max(dead.write_queue_nums, 1))
@@ -414,43 +399,57 @@ class SendValidation:
             )
 
 
-def _is_everyday(text: Any, length: int) -> bool:
-    """Whether a glance shows that `_needs_care` finds nothing and that there is a unique id.
+def retries_max(group: SubscriptionGroupConfig, asked: int | None, version: int) -> int:
+    """How often a group's message is tried again: as its client asks, if its version tells."""
+    if asked is not None and version >= VERSION_WITH_MAX_RECONSUME:
+        return asked
+    return group.retry_max_times
 
-    That is, whether no entry but tags begins with the letter of one that needs care.
-    """
+
+def _glance(text: Any, at: int, end: int) -> int:
+    """What properties need besides what the broker puts behind all: _NOTHING, _ID, or _CARE."""
+    found = _ID
+    start = at
     if not cython.compiled:
-        return False
-    has_unique_key = False
-    at = 0
-    while at < length:
-        stop = octets.end_of_run(text, at, length, 2)
+        return _look(octets.bytes_in(text, at, end - at))
+    while at < end:
+        stop = octets.end_of_run(text, at, end, 2)
         first = text[at]
         size = stop - at
-        if size > 9 and memcmp(text + at, b"UNIQ_KEY\x01", 9) == 0:
-            has_unique_key = True
-        elif size > 5 and memcmp(text + at, b"TAGS\x01", 5) == 0:
+        if first == 85 and size > 9 and memcmp(text + at, b"UNIQ_KEY\x01", 9) == 0:
+            found = _NOTHING
+        elif first == 84 and size > 5 and memcmp(text + at, b"TAGS\x01", 5) == 0:
             pass
         elif first in (67, 68, 77, 80, 84, 85, 87) and (  # one of CDMPTUW
             size != 9 or memcmp(text + at, b"WAIT\x01true", 9) != 0
         ):
-            return False
+            return _look(octets.bytes_in(text, start, end - start))
         at = stop + 1
-    return has_unique_key
+    return found
+
+
+def _look(text: bytes) -> int:
+    """The same for all properties, of which a glance knows only the most frequent ones."""
+    entries = b"\x02%b\x02" % text
+    if _needs_care(entries) is not None:
+        return _CARE
+    return _NOTHING if entries.find(b"\x02" + _UNIQUE_KEY) >= 0 else _ID
+
+
+def _only_waits(text: Any, at: int, end: int) -> bool:
+    """Whether properties say no more than that the sender waits for the disk."""
+    if end - at == len(_WAITS):
+        end -= text[end - 1] == 2
+    return octets.equals(text, at, end - at, _WAIT)
 
 
 def _flag_of(config: TopicConfig) -> int:
     return SysFlag.MULTI_TAGS if config.topic_filter_type == MULTI_TAG else 0
 
 
-def _has_unique_key(text: str) -> bool:
+def _has_unique_key(text: bytes) -> bool:
     """Whether there is a unique id, and not just a name that ends like one, or an empty value."""
-    at = text.find("UNIQ_KEY\x01")
-    if at < 0:
-        return False
-    if (at == 0 or text[at - 1] == "\x02") and text[at + 9] != "\x02":
-        return True
-    return property_names.UNIQ_KEY in decode_properties(text)
+    return property_text.value_of(text, property_text.UNIQ_KEY_MARKER) is not None
 
 
 def _refuse_forbidden(topic: str) -> None:

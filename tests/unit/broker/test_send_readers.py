@@ -1,7 +1,8 @@
-"""The short way of plain sends beside the long one: same records, same answers, byte for byte."""
+"""The fast reader of sends beside the general one: same records, same answers, byte for byte."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import AsyncIterator
 from functools import partial
@@ -36,6 +37,7 @@ from support.stores import all_messages, opened, put
 
 from .conftest import Tables
 
+BENCHMARK_FRAMES = Path(__file__).parents[3] / "benchmarks/frames"
 HOST = encode_host("10.0.0.1", 10911)
 RULES = SendRules(broker_ip="10.0.0.1", cluster="c", region="r", trace_on=True, body_bytes_max=2000)
 FIELDS = {
@@ -50,7 +52,9 @@ java = partial(plain_ways.java_header, code="310")
 class Side:
     """A store with a processor of sends, with the short way before it or without."""
 
-    def __init__(self, folder: Path, tables: Tables, *, short: bool, sync: bool = False) -> None:
+    def __init__(
+        self, folder: Path, tables: Tables, *, short: bool, sync: bool = False, scans: bool = True
+    ) -> None:
         self.files = FaultyFiles()
         self.store = opened(
             folder,
@@ -84,7 +88,7 @@ class Side:
             store_host=HOST,
         )
         self.handled = 0
-        self.fast_path: FastPath | None = SendFastPath(self.send) if short else None
+        self.fast_path: FastPath | None = SendFastPath(self.send, scans=scans) if short else None
         if self.commit is not None:
             put(self.store, b"makes the files", topic="T", queue_id=1)
             self.commit.start()
@@ -109,6 +113,7 @@ class Both:
     """The two sides, given the same."""
 
     def __init__(self, folder: Path, tables: Tables) -> None:
+        self.topic = tables.topic
         tables.topic("T", queues=4)
         tables.topic("Many", queues=4)
         tables.topic("%RETRY%G", queues=1)
@@ -234,6 +239,25 @@ async def test_a_batch_cut_anywhere_is_refused_alike(both: Both) -> None:
     assert len(all_messages(both.short.store, "T", 1)) == 1 + 2  # where a message ends
 
 
+@pytest.mark.parametrize("form", plain_ways.FORMS)
+async def test_each_clients_sends_and_batches_are_read_fast(both: Both, form: str) -> None:
+    code = "10" if form in ("go", "cpp", "binary 10") else "310"
+    write = partial(plain_ways.header_of, form, code=code)
+    stream = [frame(write(FIELDS, opaque=str(n)), b"%d" % n) for n in range(3)]
+    stream.append(frame(write(BATCH, opaque="3"), encode_batch(ITEMS)))
+    stream.append(frame(write(FIELDS | {"i": "TAGS\x01t\x02CODE\x01c\x02"}, opaque="4")))
+    stream.append(frame(write(FIELDS | {"b": "unknown", "c": "none"}, opaque="5")))
+    assert await both.same(b"".join(stream)) == 1
+    assert len(all_messages(both.short.store, "T", 1)) == 7
+
+
+@pytest.mark.parametrize("client", ["java", "java-binary", "go", "cpp", "node"])
+async def test_recorded_sends_of_real_clients_are_read_fast(both: Both, client: str) -> None:
+    recorded = json.loads((BENCHMARK_FRAMES / f"{client}.json").read_text())
+    both.topic("bench-frames", queues=8)
+    assert await both.same(base64.b64decode(recorded["frame"])) == 0
+
+
 # --- anything at all ----------------------------------------------------------------------------
 
 VALUES = [
@@ -258,7 +282,12 @@ ODD = st.one_of(
     st.just(("m", '"true"')),
 )
 HEADERS = headers(
-    FIELDS, ODD, odd_max=2, left_out="abcdefghijkmn", codes=["310", "310", "310", "320", "10"]
+    FIELDS,
+    ODD,
+    odd_max=2,
+    left_out="abcdefghijkmn",
+    codes=["310", "310", "310", "320", "10"],
+    forms=plain_ways.FORMS,
 )
 BODIES = st.sampled_from(
     [
@@ -269,11 +298,15 @@ BODIES = st.sampled_from(
 )
 
 
+@pytest.mark.parametrize("form", plain_ways.FORMS)
 @pytest.mark.parametrize("name", list("abcdefghjklmnx"))
-async def test_each_odd_value_of_a_field_means_the_same_both_ways(both: Both, name: str) -> None:
+async def test_each_odd_value_of_a_field_means_the_same_both_ways(
+    both: Both, name: str, form: str
+) -> None:
+    write = partial(plain_ways.header_of, form, code="310")
     for value in VALUES:
-        await both.same(frame(java(FIELDS, raw={name: value})))
-    await both.same(frame(java({key: value for key, value in FIELDS.items() if key != name})))
+        await both.same(frame(write(FIELDS, raw={name: value})))
+    await both.same(frame(write({key: value for key, value in FIELDS.items() if key != name})))
 
 
 async def test_a_send_without_a_topic_does_not_go_where_the_last_one_went(both: Both) -> None:
@@ -281,21 +314,27 @@ async def test_a_send_without_a_topic_does_not_go_where_the_last_one_went(both: 
     await both.same(frame(java(FIELDS | {"b": ""})))
 
 
-async def test_each_odd_property_string_means_the_same_both_ways(both: Both) -> None:
+@pytest.mark.parametrize("form", plain_ways.FORMS)
+async def test_each_odd_property_string_means_the_same_both_ways(both: Both, form: str) -> None:
+    write = partial(plain_ways.header_of, form, code="310")
     for text in TEXTS:
-        await both.same(frame(java(FIELDS | {"i": text})))
-        await both.same(frame(java(FIELDS, raw={"i": json.dumps(text, ensure_ascii=False)})))
+        await both.same(frame(write(FIELDS | {"i": text})))
+        await both.same(frame(write(FIELDS, raw={"i": json.dumps(text, ensure_ascii=False)})))
     for value in VALUES:
-        await both.same(frame(java(FIELDS, raw={"i": value})))
+        await both.same(frame(write(FIELDS, raw={"i": value})))
 
 
-async def test_each_odd_member_means_the_same_both_ways(both: Both) -> None:
+@pytest.mark.parametrize("form", plain_ways.FORMS)
+async def test_each_odd_member_means_the_same_both_ways(both: Both, form: str) -> None:
+    write = partial(plain_ways.header_of, form, code="310")
     for opaque in OPAQUES:
-        await both.same(frame(java(FIELDS, opaque=opaque)))
+        await both.same(frame(write(FIELDS, opaque=opaque)))
     for version in VERSIONS:
-        await both.same(frame(java(FIELDS, version=version)))
+        await both.same(frame(write(FIELDS, version=version)))
     for language in LANGUAGES:
-        await both.same(frame(java(FIELDS, language=language)))
+        await both.same(frame(write(FIELDS, language=language)))
+    for flag in ("0", "1", "2", "3"):
+        await both.same(frame(write(FIELDS, flag=flag)))
 
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -311,7 +350,8 @@ async def test_whatever_is_asked_the_two_ways_do_the_same(
 async def test_whatever_happens_to_the_bytes_the_two_ways_do_the_same(
     both: Both, data: st.DataObject
 ) -> None:
-    stream = bytearray(frame(java(FIELDS, opaque="1")) + frame(java(FIELDS, opaque="2"), b"two"))
+    write = partial(plain_ways.header_of, data.draw(st.sampled_from(plain_ways.FORMS)), code="310")
+    stream = bytearray(frame(write(FIELDS, opaque="1")) + frame(write(FIELDS, opaque="2"), b"two"))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(stream)))
         new = data.draw(

@@ -1,0 +1,27 @@
+cimport cython
+
+from cometmq.remoting.wire cimport Wire
+
+
+cdef class Send:
+    cdef public Wire wire
+    cdef public object header
+    cdef public str asked_topic
+    cdef public long long asked_queue_id
+    cdef public long long sys_flag
+    cdef public long long born_ms
+    cdef public long long flag
+    cdef public long long reconsumed
+    cdef public bint is_batch
+    cdef public object source
+    cdef public Py_ssize_t body_at
+    cdef public Py_ssize_t body_end
+    cdef public object text
+    cdef public Py_ssize_t text_at
+    cdef public Py_ssize_t text_end
+    cdef public str topic
+    cdef public long long queue_id
+    cdef public bytes more
+
+    cpdef take_header(self, object header, object body)
+    cpdef bytes properties(self)

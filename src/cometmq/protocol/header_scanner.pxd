@@ -1,0 +1,71 @@
+cimport cython
+
+from cometmq.protocol cimport octets
+
+cdef int _DIGITS_MAX, _BINARY_FIXED_BYTES, _REQUIRED, _TEXT, _ESCAPED, _BARE
+cdef int _CODE, _FLAG, _OPAQUE, _VERSION, _LANGUAGE, _FIELDS, _REMARK, _SERIALIZATION
+cdef long long _INT32_MAX
+cdef bytes _SERIALIZATION_NAME
+
+
+cdef class HeaderScanner:
+    cdef readonly long long code
+    cdef readonly long long flag
+    cdef readonly long long opaque
+
+    cdef bint note(
+        self, const unsigned char* memory, Py_ssize_t name, Py_ssize_t name_end, Py_ssize_t at,
+        Py_ssize_t end, int kind) except -1
+
+    @cython.locals(seen=cython.int, name=cython.Py_ssize_t, name_end=cython.Py_ssize_t,
+        member=cython.int)
+    cdef bint scan_json(
+        self, const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) except -1
+
+    @cython.locals(stop=cython.Py_ssize_t, value=cython.longlong)
+    cdef Py_ssize_t _scan_member(
+        self, const unsigned char* memory, Py_ssize_t at, Py_ssize_t end,
+        int member) except -2
+
+    @cython.locals(name=cython.Py_ssize_t, name_end=cython.Py_ssize_t, stop=cython.Py_ssize_t,
+        rest=cython.Py_ssize_t, kind=cython.int)
+    cdef Py_ssize_t _scan_fields(
+        self, const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) except -2
+
+    @cython.locals(name=cython.Py_ssize_t, name_end=cython.Py_ssize_t, size=cython.Py_ssize_t)
+    cdef bint scan_binary(
+        self, const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) except -1
+
+
+@cython.locals(unit=cython.uchar)
+cdef Py_ssize_t end_of_text(
+    const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept
+
+@cython.locals(unit=cython.uchar)
+cdef Py_ssize_t end_of_escaped(
+    const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept
+
+@cython.locals(unit=cython.uchar, filled=cython.Py_ssize_t)
+cdef Py_ssize_t unescape(
+    const unsigned char* memory, Py_ssize_t at, Py_ssize_t end, unsigned char* space) noexcept
+
+@cython.locals(unit=cython.uchar, stop=cython.Py_ssize_t, digits_at=cython.Py_ssize_t)
+cdef Py_ssize_t end_of_bare(
+    const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept
+
+@cython.locals(start=cython.Py_ssize_t)
+cdef Py_ssize_t end_of_number(
+    const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept
+
+@cython.locals(is_negative=cython.bint, value=cython.longlong)
+cdef long long number(
+    const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept
+
+cdef Py_ssize_t _skip_blanks(
+    const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept
+
+cdef Py_ssize_t _value_at(
+    const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept
+
+cdef int _member_of(
+    const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept

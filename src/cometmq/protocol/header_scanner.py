@@ -1,0 +1,292 @@
+# cython: annotation_typing=False, boundscheck=False, wraparound=False
+"""Reads headers where they lie in the receive buffer, without objects in between.
+
+A header may be JSON, with its members in any order, or binary; `Command` says how both look. What
+is scanned here is only what every reader understands in the same way: texts of printable ASCII,
+whole numbers of no more than 18 digits, no member twice. The general reader takes all else.
+
+Compiled, ``memory`` is an address, and nothing but the code here checks its bounds. Source: ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cometmq.protocol import octets
+
+DIGITS_MAX = 18
+_DIGITS_MAX = DIGITS_MAX
+_INT32_MAX = 2**31 - 1
+_BINARY_FIXED_BYTES = 21
+"""Up to the fields, where there is no remark."""
+_CODE, _FLAG, _OPAQUE, _VERSION = 1, 2, 4, 8
+_LANGUAGE, _FIELDS, _REMARK, _SERIALIZATION = 16, 32, 64, 128
+_SERIALIZATION_NAME = b"serializeTypeCurrentRPC"
+_REQUIRED = _CODE | _FLAG | _OPAQUE | _VERSION | _FIELDS
+
+# Kinds of values, as `note` gets them.
+TEXT, ESCAPED, BARE = 0, 1, 2
+_TEXT, _ESCAPED, _BARE = TEXT, ESCAPED, BARE
+
+
+class HeaderScanner:
+    """Finds the fields of headers; who builds on it says in `note` which of them it wants."""
+
+    def __init__(self) -> None:
+        self.code = 0
+        self.flag = 0
+        self.opaque = 0
+
+    def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
+        """Take one field; False if it is not as it should be.
+
+        Args:
+            memory: the buffer.
+            name, name_end: where the name lies.
+            at, end: where the value lies.
+            kind: TEXT, or in JSON also ESCAPED, a text with escapes, and BARE, a number or a
+                boolean without quotes.
+        """
+        raise NotImplementedError
+
+    def scan_json(self, memory: Any, at: int, end: int) -> bool:
+        """Read the JSON header from ``at`` to ``end``; False if the general reader must."""
+        seen = 0
+        at = _skip_blanks(memory, at, end)
+        if at >= end or memory[at] != 123:
+            return False
+        while True:
+            name = _skip_blanks(memory, at + 1, end) + 1
+            if name > end or memory[name - 1] != 34:
+                return False
+            name_end = end_of_text(memory, name, end)
+            at = _value_at(memory, name_end + 1, end)
+            if name_end == 0 or at < 0:
+                return False
+            member = _member_of(memory, name, name_end)
+            if seen & member:
+                return False
+            seen |= member
+            if member == _FIELDS:
+                at = self._scan_fields(memory, at, end)
+            else:
+                at = self._scan_member(memory, at, end, member)
+            if at < 0:
+                return False
+            at = _skip_blanks(memory, at, end)
+            if at >= end:
+                return False
+            if memory[at] == 125:
+                return _skip_blanks(memory, at + 1, end) == end and seen & _REQUIRED == _REQUIRED
+            if memory[at] != 44:
+                return False
+
+    def _scan_member(self, memory: Any, at: int, end: int, member: int) -> int:
+        """Read the value of a member; returns the position behind it, -1 if it is not plain."""
+        if memory[at] == 34:
+            if member & (_CODE | _FLAG | _OPAQUE | _VERSION):
+                return -1
+            at = end_of_text(memory, at + 1, end)
+            return at + 1 if at > 0 else -1
+        stop = end_of_bare(memory, at, end)
+        if stop == 0 or member & (_LANGUAGE | _SERIALIZATION):
+            return -1
+        if member & (_CODE | _FLAG | _OPAQUE | _VERSION):
+            if end_of_number(memory, at, stop) != stop:
+                return -1
+            value = number(memory, at, stop)
+            if not -_INT32_MAX <= value <= _INT32_MAX:
+                return -1
+            if member == _CODE:
+                self.code = value
+            elif member == _FLAG:
+                self.flag = value
+            elif member == _OPAQUE:
+                self.opaque = value
+        elif member == _REMARK:
+            return -1
+        return stop
+
+    def _scan_fields(self, memory: Any, at: int, end: int) -> int:
+        """Read the fields; returns the position behind them, -1 if they are not plain."""
+        if memory[at] != 123:
+            return -1
+        while True:
+            name = _skip_blanks(memory, at + 1, end) + 1
+            if name > end or memory[name - 1] != 34:
+                return -1
+            name_end = end_of_text(memory, name, end)
+            at = _value_at(memory, name_end + 1, end)
+            if name_end == 0 or at < 0:
+                return -1
+            if memory[at] == 34:
+                at += 1
+                stop, kind = end_of_text(memory, at, end), _TEXT
+                if stop == 0:
+                    stop, kind = end_of_escaped(memory, at, end), _ESCAPED
+                rest = stop + 1
+            else:
+                stop, kind = end_of_bare(memory, at, end), _BARE
+                rest = stop
+            if stop == 0 or not self.note(memory, name, name_end, at, stop, kind):
+                return -1
+            at = _skip_blanks(memory, rest, end)
+            if at >= end:
+                return -1
+            if memory[at] == 125:
+                return at + 1
+            if memory[at] != 44:
+                return -1
+
+    def scan_binary(self, memory: Any, at: int, end: int) -> bool:
+        """Read the binary header from ``at`` to ``end``; False if the general reader must."""
+        if at + _BINARY_FIXED_BYTES > end:
+            return False
+        self.code = octets.i16_in(memory, at)
+        self.opaque = octets.i32_in(memory, at + 5)
+        self.flag = octets.i32_in(memory, at + 9)
+        if octets.i32_in(memory, at + 13) or octets.i32_in(memory, at + 17) != end - at - 21:
+            return False
+        at += _BINARY_FIXED_BYTES
+        while at < end:
+            if at + 2 > end:
+                return False
+            name, name_end = at + 2, at + 2 + (octets.i16_in(memory, at) & 0xFFFF)
+            at = name_end + 4
+            if at > end:
+                return False
+            size = octets.i32_in(memory, name_end)
+            if not 0 <= size <= end - at or not octets.is_ascii(memory, name, name_end - name):
+                return False
+            if size:  # a value of no bytes is none
+                if not octets.is_ascii(memory, at, size):
+                    return False
+                if not self.note(memory, name, name_end, at, at + size, _TEXT):
+                    return False
+            at += size
+        return True
+
+
+def end_of_text(memory: Any, at: int, end: int) -> int:
+    """Where the quote behind a text without escapes is; 0 if there is none."""
+    while at < end:
+        unit = memory[at]
+        if unit == 34:
+            return at
+        if unit == 92 or unit < 32 or unit > 126:
+            return 0
+        at += 1
+    return 0
+
+
+def end_of_escaped(memory: Any, at: int, end: int) -> int:
+    """Where the quote behind a text is whose escapes are all one of the two of properties."""
+    while at < end:
+        unit = memory[at]
+        if unit == 34:
+            return at
+        if unit < 32 or unit > 126:
+            return 0
+        at += 1
+        if unit == 92:
+            if at + 5 > end or memory[at] != 117:
+                return 0
+            if not memory[at + 1] == memory[at + 2] == memory[at + 3] == 48:
+                return 0
+            if memory[at + 4] != 49 and memory[at + 4] != 50:
+                return 0
+            at += 5
+    return 0
+
+
+def unescape(memory: Any, at: int, end: int, space: Any) -> int:
+    """Copy a text that `end_of_escaped` has seen the end of; returns how many bytes it has.
+
+    Args:
+        memory: the buffer.
+        at, end: where the text lies.
+        space: where it goes; it has room for all of it.
+    """
+    filled = 0
+    while at < end:
+        unit = memory[at]
+        if unit == 92:
+            unit = memory[at + 5] - 48
+            at += 5
+        space[filled] = unit
+        filled += 1
+        at += 1
+    return filled
+
+
+def end_of_bare(memory: Any, at: int, end: int) -> int:
+    """The position behind a number as JSON writes it or a boolean; 0 if there is none."""
+    unit = memory[at]
+    if unit == 116:
+        return at + 4 if at + 4 <= end and octets.equals(memory, at, 4, b"true") else 0
+    if unit == 102:
+        return at + 5 if at + 5 <= end and octets.equals(memory, at, 5, b"false") else 0
+    stop = end_of_number(memory, at, end)
+    digits_at = at + 1 if unit == 45 else at
+    if stop > digits_at + 1 and memory[digits_at] == 48:
+        return 0
+    return stop
+
+
+def end_of_number(memory: Any, at: int, end: int) -> int:
+    """The position behind a whole number; 0 if there is none, or one of too many digits."""
+    if at < end and memory[at] == 45:
+        at += 1
+    start = at
+    while at < end and 48 <= memory[at] <= 57:
+        at += 1
+    return at if 0 < at - start <= _DIGITS_MAX else 0
+
+
+def number(memory: Any, at: int, end: int) -> int:
+    """The whole number that lies from ``at`` to ``end``."""
+    is_negative = memory[at] == 45
+    if is_negative:
+        at += 1
+    value = 0
+    while at < end:
+        value = value * 10 + (memory[at] - 48)
+        at += 1
+    return -value if is_negative else value
+
+
+def _skip_blanks(memory: Any, at: int, end: int) -> int:
+    while at < end and (memory[at] == 32 or 9 <= memory[at] <= 10 or memory[at] == 13):
+        at += 1
+    return at
+
+
+def _value_at(memory: Any, at: int, end: int) -> int:
+    """Where the value begins whose name ends before ``at``; -1 if there is none."""
+    at = _skip_blanks(memory, at, end)
+    if at >= end or memory[at] != 58:
+        return -1
+    at = _skip_blanks(memory, at + 1, end)
+    return at if at < end else -1
+
+
+def _member_of(memory: Any, at: int, end: int) -> int:
+    """The bit of the member with this name; 0 if nobody knows it."""
+    size = end - at
+    if size == 4:
+        if octets.equals(memory, at, size, b"code"):
+            return _CODE
+        return _FLAG if octets.equals(memory, at, size, b"flag") else 0
+    if size == 6:
+        if octets.equals(memory, at, size, b"opaque"):
+            return _OPAQUE
+        return _REMARK if octets.equals(memory, at, size, b"remark") else 0
+    if size == 7:
+        return _VERSION if octets.equals(memory, at, size, b"version") else 0
+    if size == 8:
+        return _LANGUAGE if octets.equals(memory, at, size, b"language") else 0
+    if size == 9:
+        return _FIELDS if octets.equals(memory, at, size, b"extFields") else 0
+    if size == 23:
+        return _SERIALIZATION if octets.equals(memory, at, size, _SERIALIZATION_NAME) else 0
+    return 0

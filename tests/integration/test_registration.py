@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from cometmq.broker.topics.table import TopicTable
 from cometmq.model.topic import TopicConfig
 from cometmq.namesrv import NameServer, NameServerSettings
 from cometmq.namesrv.registry import BrokerKey
-from cometmq.protocol.bodies import DataVersion
+from cometmq.protocol.bodies import DataVersion, RegisterBrokerBody
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import PutKvConfigRequest, QueryDataVersionResponse
 from cometmq.remoting import RemotingClient, RemotingServer, Request, Response, check
@@ -140,6 +140,75 @@ async def test_announced_change_is_known_when_the_call_returns(
             await broker.put(f"t{number}", perm=4)
             await broker.registration.announce()
             assert server.registry.topics[f"t{number}"]["broker-a"].perm == 4
+
+
+async def registered(broker: Broker, *changes: Callable[[], Awaitable[object]]) -> list[list[str]]:
+    """The topics of each registration: that of the start, and one after each change."""
+    bodies: list[list[str]] = []
+
+    def register(request: Request) -> Response:
+        topics = RegisterBrokerBody.decode(request.body).topic_config_serialize_wrapper
+        bodies.append(sorted(topics.topic_config_table))
+        return Response()
+
+    server = RemotingServer({RequestCode.REGISTER_BROKER: register}, name="recording")
+    await server.start("127.0.0.1", 0)
+    try:
+        await broker.start(f"127.0.0.1:{server.port}")
+        for change in changes:
+            await change()
+            await broker.registration.announce()
+        await broker.registration.stop()
+    finally:
+        await server.stop(0.1)
+    return bodies
+
+
+async def test_a_new_topic_is_registered_alone_however_many_there_are(broker: Broker) -> None:
+    await broker.topics.put([TopicConfig(topic_name=f"old{n}") for n in range(1000)])
+    before = sorted(broker.topics.all())
+
+    bodies = await registered(
+        broker, lambda: broker.put("a"), lambda: broker.put("b"), lambda: broker.put("a", perm=4)
+    )
+
+    assert bodies == [before, ["a"], ["b"], ["a"]]
+
+
+async def forget(name: str) -> None:
+    """Drop nothing: the broker of this test has no messages."""
+
+
+async def test_all_topics_are_registered_if_more_than_one_has_changed_or_one_has_gone(
+    broker: Broker,
+) -> None:
+    async def replace_one() -> None:
+        await asyncio.gather(broker.topics.delete("a", forget), broker.put("c"))
+
+    def withhold() -> Awaitable[bool]:
+        broker.settings = dataclasses.replace(broker.settings, broker_permission=4)
+        return broker.topics.put([TopicConfig(topic_name="d")])
+
+    both = [TopicConfig(topic_name="a"), TopicConfig(topic_name="b")]
+    own = set(broker.topics.all())
+
+    bodies = await registered(
+        broker, lambda: broker.topics.put(both), replace_one, broker.topics.touch, withhold
+    )
+
+    more = [set(), {"a", "b"}, {"b", "c"}, {"b", "c"}, {"b", "c", "d"}]
+    assert bodies == [sorted(own | names) for names in more]
+
+
+async def test_an_increment_that_is_refused_is_followed_by_all_topics(
+    broker: Broker, tmp_path: Path
+) -> None:
+    async with name_server(tmp_path) as server:
+        await broker.start(server.address)
+        server.registry.unregister(KEY, "broker-a")  # as if it had been silent for too long
+        await broker.put("fresh")
+        await until(server, "TBW102")
+        assert server.registry.topics.keys() == broker.topics.all().keys()
 
 
 async def test_change_is_registered_in_the_background(broker: Broker, tmp_path: Path) -> None:

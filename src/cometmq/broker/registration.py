@@ -153,6 +153,10 @@ class _Link:
         self._wake = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
         self._failures = 0
+        self._registered: dict[str, TopicConfig] = {}
+        """The topics that the name server knows of; empty if that is in doubt."""
+        self._registered_as: tuple[DataVersion, int] | None = None
+        """Their version, and the permission of the broker."""
 
     def wake(self) -> None:
         """Register soon, whatever the name server's version of the topics is."""
@@ -182,7 +186,7 @@ class _Link:
     async def _turn(self, is_urgent: bool) -> None:
         try:
             if is_urgent or self._settings().force_register or await self._is_outdated():
-                await self._register()
+                await self._register(is_urgent=is_urgent)
         except (CometError, OSError) as problem:
             self._note_failure(problem)
         else:
@@ -228,6 +232,7 @@ class _Link:
             await connection.wait_closed()
         except (CometError, OSError):
             pass
+        self._registered = {}
         log.info("connection lost namesrv=%s", self.address)
         await asyncio.sleep(RETRY_S_FIRST)  # one that closes every connection is not hammered
         self.wake()
@@ -263,11 +268,14 @@ class _Link:
             log.debug("cannot get the data version namesrv=%s: %s", self.address, problem)
             return True
 
-    async def _register(self) -> None:
+    async def _register(self, *, is_urgent: bool) -> None:
         who = self._identity
-        body = registration_body(
-            self._topics.all(), self._topics.version, self._settings().broker_permission
-        )
+        topics, version = dict(self._topics.all()), self._topics.version
+        permission = self._settings().broker_permission
+        if is_urgent and self._registered and self._registered_as == (version, permission):
+            return  # a registration for another reason has brought the change
+        changed = self._only_change(topics, permission) if is_urgent else None
+        body = registration_body(changed or topics, version, permission)
         header = RegisterBrokerRequest(
             broker_name=who.broker_name,
             broker_addr=who.address,
@@ -277,12 +285,32 @@ class _Link:
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
             enable_acting_master=False,
         )
+        self._registered = {}
         answer = await self._client.call(
             self.address, RequestCode.REGISTER_BROKER, header, body, timeout=self._timeout_s()
         )
         check(answer)
+        self._registered, self._registered_as = topics, (version, permission)
         if answer.body:
             await self._take_order(KVTable.decode(answer.body).table)
+
+    def _only_change(
+        self, topics: Mapping[str, TopicConfig], permission: int
+    ) -> dict[str, TopicConfig] | None:
+        """Return the one topic that was created or changed since the last registration.
+
+        A name server takes such a registration as an increment, and refuses it if it does not know
+        the broker. None if anything else has changed, so that all topics have to be sent.
+        Source: BrokerController.registerIncrementBrokerData, RocketMQ 5.3.
+        """
+        before = self._registered
+        if not before or self._registered_as is None or self._registered_as[1] != permission:
+            return None
+        changed = {
+            name: config for name, config in topics.items() if before.get(name) is not config
+        }
+        is_new = not before.keys() >= changed.keys()
+        return changed if len(changed) == 1 and len(topics) == len(before) + is_new else None
 
     async def _take_order(self, order_configs: Iterable[str]) -> None:
         try:

@@ -138,6 +138,53 @@ def test_a_full_disk_refuses_sends_and_nothing_else(
     server.stop()
 
 
+@pytest.mark.parametrize("damage", ["no checkpoint", "sparse", "sparse after a power cut"])
+def test_a_start_on_a_full_disk_needs_neither_blocks_nor_a_checkpoint(
+    damage: str, disk: Disk, tmp_path: Path
+) -> None:
+    """A power cut may take the blocks of what was not synced; RocketMQ's files never had them."""
+    settings = {
+        **SETTINGS,
+        "enableConsumeQueueExt": "true",
+        "mappedFileSizeConsumeQueueExt": 64 * 1024,
+        "flushIntervalConsumeQueue": 50,
+        "flushConsumeQueueThoroughInterval": 1,
+    }
+    server, sender = Standalone(tmp_path, settings=settings), Sender()
+    server.start()
+    with connected(server) as connection:
+        kit.ok(kit.create_topic(connection, TOPIC, read=QUEUES, write=QUEUES))
+        for _ in range(500):
+            kit.ok(sender.send(connection))
+        kit.eventually((disk.path / "checkpoint").exists, timeout=60.0)
+        disk.fill(0)
+        sender.until_refused(connection)
+    server.kill()
+    if damage == "no checkpoint":
+        (disk.path / "checkpoint").unlink()
+    else:
+        for folder in ("consumequeue", "consumequeue_ext", "index"):
+            for path in (disk.path / folder).rglob("*"):
+                if path.is_file():
+                    subprocess.run(["fallocate", "--dig-holes", path], check=True)
+    if damage == "sparse after a power cut":
+        (disk.path / "abort").write_bytes(b"1\nanother boot")
+    for free_bytes in (0, 8192, 0):
+        disk.fill(free_bytes)
+        server.start()
+        with connected(server) as connection:
+            if damage != "sparse after a power cut":
+                sender.check(connection)
+            sender.until_refused(connection)
+        server.kill()
+    disk.clear()
+    server.start()
+    with connected(server) as connection:
+        kit.eventually(lambda: sender.send(connection).code == Answer.SUCCESS, timeout=60.0)
+        sender.check(connection)
+    assert server.stop() == 0
+
+
 @contextmanager
 def connected(server: Standalone) -> Iterator[Connection]:
     with closing(Connection(server.broker, timeout=60.0)) as connection:

@@ -3,7 +3,8 @@
 Faults it knows, and nothing else:
 
     fail_write      nothing can be written to mapped files but through their mappings
-    fail_sync       every sync fails, and what it was for may be lost
+    fail_sync       every sync fails, and what it was for may be lost: of the log, which is written
+                    with `write`, a later sync leaves out what was not written again
     room_bytes      so many bytes can still be reserved; then the disk is full
     usage           what the disk says of itself
     crash           each page that was never synced is kept or lost, as a seed has it
@@ -49,12 +50,13 @@ class FaultyFiles(SystemFiles):
         file.disk = self
         known = None if create else self._mapped.get(path)  # another process had it open
         file.durable = bytes(file.map) if known is None else known.durable
+        file.dropped = {} if known is None else known.dropped
         self._mapped[path] = file
         return file
 
     def write(self, path: Path, data: bytes) -> None:
+        super().write(path, data)  # to the page cache
         self.refuse_sync()
-        super().write(path, data)
 
     def overwrite(self, path: Path, data: bytes) -> None:
         self.refuse_sync()
@@ -105,6 +107,8 @@ class FaultyMappedFile(SystemMappedFile):
 
     disk: FaultyFiles
     durable: bytes
+    dropped: dict[int, bytes]
+    """The pages that a failed sync was for, by their numbers; the kernel takes them for clean."""
 
     def reserve(self, start: int, stop: int) -> None:
         room = self.disk.room_bytes
@@ -120,12 +124,32 @@ class FaultyMappedFile(SystemMappedFile):
         if self.disk.fail_write:
             raise OSError(errno.EIO, "the disk is gone")
         super().write(start, data)
+        for number in range(start // PAGE_BYTES, (start + len(data) - 1) // PAGE_BYTES + 1):
+            self.dropped.pop(number, None)
 
     def sync(self) -> None:
         written = bytes(self.map)
-        self.disk.refuse_sync()
+        try:
+            self.disk.refuse_sync()
+        except OSError:
+            if "commitlog" in self.path.parts:
+                self._drop_pages(written)
+            raise
         super().sync()
+        if self.dropped:
+            synced = bytearray(written)
+            for number, page in self.dropped.items():
+                at = number * PAGE_BYTES
+                if written[at : at + PAGE_BYTES] == page:
+                    synced[at : at + PAGE_BYTES] = self.durable[at : at + PAGE_BYTES]
+            written = bytes(synced)
         self.durable = written
+
+    def _drop_pages(self, written: bytes) -> None:
+        for at in range(0, len(written), PAGE_BYTES):
+            page = written[at : at + PAGE_BYTES]
+            if page != self.durable[at : at + PAGE_BYTES]:
+                self.dropped[at // PAGE_BYTES] = page
 
 
 def nearly_full_disk(percent: int = 80) -> FaultyFiles:

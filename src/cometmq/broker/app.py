@@ -226,6 +226,8 @@ class Broker:
                 persist()
             except Exception:
                 log.exception("cannot write offsets during shutdown")
+        for file in parts.table_files:
+            file.close()
         parts.store.close()
 
 

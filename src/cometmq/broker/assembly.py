@@ -54,6 +54,9 @@ from cometmq.system.clock import Clock
 from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files
 
+_TABLES = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
+"""The files of tables beside the store."""
+
 
 @dataclass(frozen=True)
 class Endpoint:
@@ -74,6 +77,7 @@ class Parts:
     """Where changed settings are written."""
     clock: Clock
     files: Files
+    table_files: Sequence[JsonFile]
     settings: Callable[[], BrokerSettings]
     store: MessageStore
     topics: TopicTable
@@ -151,17 +155,18 @@ def assemble(
     settings = configuration.view(BrokerSettings)
     stored = configuration[StoreSettings]
     folder = stored.root / "config"
-    topics = TopicTable(settings, JsonFile(folder / "topics.json", files), clock=clock)
-    groups = GroupTable(settings, JsonFile(folder / "subscriptionGroup.json", files), clock=clock)
+    tables = {name: JsonFile(folder / f"{name}.json", files) for name in _TABLES}
+    topics = TopicTable(settings, tables["topics"], clock=clock)
+    groups = GroupTable(settings, tables["subscriptionGroup"], clock=clock)
     store = MessageStore(stored, clock=clock, files=files, threaded=True)
     store.open()  # first: its lock protects the tables beside it, too
     try:
         topics.load()
         groups.load()
-        for name in store.topics_from_log:  # a topic that was deleted just before a crash
-            if name not in topics and not topics.is_system(name):
-                store.delete_topic(name)
-        parts = _around(store, configuration, topics, groups, config_file, client, clock, files)
+        store.expect_topics(lambda name: name in topics or topics.is_system(name))
+        parts = _around(
+            store, configuration, topics, groups, tables, config_file, client, clock, files
+        )
     except BaseException:
         store.close()
         raise
@@ -174,6 +179,7 @@ def _around(
     configuration: Configuration,
     topics: TopicTable,
     groups: GroupTable,
+    tables: Mapping[str, JsonFile],
     config_file: Path | None,
     client: RemotingClient,
     clock: Clock,
@@ -182,13 +188,10 @@ def _around(
     settings = configuration.view(BrokerSettings)
     now = settings()
     stored = configuration.view(StoreSettings)
-    folder = stored().root / "config"
-    offsets = OffsetStore(JsonFile(folder / "consumerOffset.json", files), clock=clock)
+    offsets = OffsetStore(tables["consumerOffset"], clock=clock)
     offsets.load(None if store.dispatch_behind_bytes else store.bounds)
     levels = DelayLevels.parse(stored().delay_levels)
-    delay = ScheduledDelivery(
-        store, levels, JsonFile(folder / "delayOffset.json", files), clock=clock
-    )
+    delay = ScheduledDelivery(store, levels, tables["delayOffset"], clock=clock)
     delay.load()
     stats = BrokerStats(now.broker_cluster_name, clock=clock, is_system_topic=topics.is_system)
     delay.on_delivery = lambda topic, queue_id, size: stats.put(topic, queue_id, 1, size)
@@ -207,6 +210,7 @@ def _around(
         config_file=config_file,
         clock=clock,
         files=files,
+        table_files=tuple(tables.values()),
         settings=settings,
         store=store,
         topics=topics,

@@ -54,6 +54,8 @@ cdef class Appender:
     cdef long long _held_ms
     cdef object _lost
     cdef long long _undispatched_at
+    cdef long long _behind_at
+    cdef public object on_new_topics
     cdef list _news
     cdef list _late
 

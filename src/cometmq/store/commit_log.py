@@ -241,6 +241,18 @@ class CommitLog:
         facts = read_facts(segment, log_offset - segment.base_offset, False)
         return facts.properties if facts.problem is None and facts.total == size else b""
 
+    def write_again(self, start: int) -> None:
+        """Write the bytes from ``start`` on to the log once more, so that a sync covers them.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        for segment in self.segments.items:
+            stop = min(self.written_to, segment.end_offset) - segment.base_offset
+            for at in range(max(0, start - segment.base_offset), stop, _SPACE_BYTES):
+                data = bytes(segment.view[at : min(at + _SPACE_BYTES, stop)])
+                segment.file.write(at, data)
+
     def due_pages(self) -> int:
         """Return how many pages wait for a flush."""
         return self.written_to // _PAGE_BYTES - self.flushed_to // _PAGE_BYTES

@@ -12,6 +12,7 @@ Source: ConfigManager and MixAll.string2File, RocketMQ 4.9; the syncs are ours.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ class JsonFile:
     def __init__(self, path: Path, files: Files) -> None:
         self.path = path
         self._files = files
+        self._saving = threading.Lock()
+        self._is_closed = False
 
     def load(self) -> dict[str, Any] | None:
         """Return the object the file holds, or None when neither it nor its backup has any.
@@ -55,15 +58,26 @@ class JsonFile:
         self.save_text(entry_text(content, depth=0))
 
     def save_text(self, text: str) -> None:
-        """Replace the file by a text; from any thread, one at a time.
+        """Replace the file by a text; from any thread.
 
         Raises:
-            StoreError: the disk refused; the file is as it was.
+            StoreError: the disk refused, or the file is closed; the file is as it was.
         """
-        try:
-            save_with_backup(self._files, self.path, text.encode())
-        except OSError as problem:
-            raise StoreError(f"cannot write {self.path}: {problem}") from problem
+        with self._saving:
+            if self._is_closed:
+                raise StoreError(f"cannot write {self.path}: the broker has stopped")
+            try:
+                save_with_backup(self._files, self.path, text.encode())
+            except OSError as problem:
+                raise StoreError(f"cannot write {self.path}: {problem}") from problem
+
+    def close(self) -> None:
+        """Return when no thread writes the file; further writes are refused.
+
+        The next process that opens the store must not find its own file replaced by ours.
+        """
+        with self._saving:
+            self._is_closed = True
 
 
 def entry_text(content: Any, *, depth: int) -> str:

@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 from struct import Struct
 
-from cometmq.store.segments import Segments
+from cometmq.store.segments import Segment, Segments
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,8 @@ class ConsumeQueueExt:
         self.writing = writing
         self.end_offset = 0
         self.flushed_offset = 0
+        self._reserved: Segment | None = None
+        """The file whose blocks are known to be there."""
 
     def load(self, *, may_be_torn: bool = False) -> None:
         """Map the files and find the end in the newest one; see `Segments.load`."""
@@ -164,6 +166,9 @@ class ConsumeQueueExt:
         """Return where a unit of ``size`` goes, closing a file that has no room for it."""
         segment = self.segments.last()
         if segment is not None and segment.base_offset <= self.end_offset < segment.end_offset:
+            if segment is not self._reserved:  # it may be sparse: RocketMQ's are
+                segment.file.reserve(self.end_offset - segment.base_offset, segment.size_bytes)
+                self._reserved = segment
             left = segment.end_offset - self.end_offset
             if size <= left - _END_MARK_BYTES:
                 return self.end_offset
@@ -171,6 +176,7 @@ class ConsumeQueueExt:
         base = segment.end_offset if segment is not None else 0
         fresh = self.segments.add(base)
         fresh.file.reserve(0, fresh.size_bytes)
+        self._reserved = fresh
         self.end_offset = base
         return base
 

@@ -57,6 +57,8 @@ class Durability:
         self.checkpoint = Checkpoint()
         self.failure: str | None = None
         self.on_flush: Callable[[], object] | None = None
+        self.needed_from = 0
+        """The log offset from which a start after a power cut reads, by the checkpoint on disk."""
         self._files = files
         self._path = path
         self._log = log
@@ -155,6 +157,8 @@ class Durability:
                 logger.warning("cannot write the checkpoint path=%s: %s", self._path, problem)
             else:
                 self._written = content
+                if checkpoint.position is not None:
+                    self.needed_from = checkpoint.position.queues_offset
 
     def finish(self) -> None:
         """Sync everything before the store is closed.

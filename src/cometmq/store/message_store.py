@@ -43,7 +43,7 @@ from cometmq.store.reading import (
     QueueReader,
     ReadLimits,
 )
-from cometmq.store.recovery import Ending, Recovery, ending_of
+from cometmq.store.recovery import Ending, Recovery, ending_of, is_in_doubt
 from cometmq.store.removal import Remover
 from cometmq.store.retention import drop_log_files, is_hour_of_deletion, look_at_disk
 from cometmq.store.segment_allocator import SegmentAllocator
@@ -82,8 +82,8 @@ class MessageStore:
         self.settings = settings
         self.paths = StorePaths(settings)
         self.disk_full = False
-        self.topics_from_log: frozenset[str] = frozenset()
-        """Topics whose queues were made anew from the log when the store was opened."""
+        self._topic_exists: Callable[[str], bool] | None = None
+        self._new_topics: list[str] = []
         self._clock = clock or SystemClock()
         self._files = files or SystemFiles()
         self._lock: FileLock | None = None
@@ -171,7 +171,8 @@ class MessageStore:
         for entry in self._files.entries(self.paths.deleted):
             self._remover.remove_tree(self.paths.deleted / entry.name)
         checkpoint = read_checkpoint(self._files, self.paths.checkpoint)
-        ending = ending_of(self._files.read(self.paths.abort), self._files.boot_id())
+        abort = self._files.read(self.paths.abort)
+        ending = ending_of(abort, self._files.boot_id())
         may_be_torn = ending is Ending.CUT_OFF
         self._loader.load(
             self._log,
@@ -190,12 +191,36 @@ class MessageStore:
             self._dispatcher,
             checkpoint,
             ending,
+            is_in_doubt=is_in_doubt(abort),
         )
         self._appender.resume_at(recovery.run())
         self._durability.begin(checkpoint)
         if self.settings.sync_flush:  # a killed process may have left records that readers wait for
             self.flush()
-        self.topics_from_log = recovery.new_topics
+        self._new_topics = sorted(recovery.new_topics)
+        self._appender.on_new_topics = (
+            self._delete_unexpected if checkpoint.position is not None else None
+        )
+
+    def expect_topics(self, exists: Callable[[str], bool]) -> None:
+        """Delete the queues of topics that were deleted just before a crash.
+
+        A start, or catching up with the log after a full disk, makes them anew from the log.
+
+        Args:
+            exists: whether there is a topic of that name; kept until the store is closed.
+        """
+        self._topic_exists = exists
+        new, self._new_topics = self._new_topics, []
+        self._delete_unexpected(new)
+
+    def _delete_unexpected(self, new: Iterable[str]) -> None:
+        if self._topic_exists is None:
+            self._new_topics.extend(new)
+            return
+        for topic in new:
+            if not self._topic_exists(topic):
+                self.delete_topic(topic)
 
     def allocate_first_segment(self) -> None:
         """Begin to allocate the first commit-log file, if there is none."""
@@ -567,8 +592,8 @@ class MessageStore:
         """Do the same in short steps; yields how many commit-log files each has deleted."""
         if self._lock is None:
             return
-        with contextlib.suppress(StoreUnavailableError):
-            self._appender.catch_up()
+        for _ in self._catch_up():
+            yield 0
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
         disk = look_at_disk(self._files, self.settings)
         self._disk_ratio = disk.used_ratio
@@ -581,11 +606,22 @@ class MessageStore:
                 self.settings,
                 now_ms,
                 delete_any=disk.delete_any,
-                flushed_to=self._log.flushed_to,
+                needed_from=self._durability.needed_from,
             )
         if self._followed_min != self._log.min_offset():
             for _ in self._follow_log_min():
                 yield 0
+
+    def _catch_up(self) -> Iterator[None]:
+        """Dispatch what a full disk kept out of queues and index, some records at a time."""
+        left = self._appender.behind_bytes()
+        while left > 0:
+            with contextlib.suppress(StoreUnavailableError):
+                self._appender.catch_up()
+            left, before = self._appender.behind_bytes(), left
+            if left >= before:  # there is still no room
+                return
+            yield
 
     def _mind_disk(self, *, refuse: bool, accept: bool) -> None:
         if refuse and not self.disk_full:

@@ -96,6 +96,15 @@ class Follower:
     store_ms: int
 
 
+def is_in_doubt(abort: bytes | None) -> bool:
+    """Return whether the page cache may have pages that are neither on disk nor going there.
+
+    A failed sync leaves such pages. A later sync takes them for written, unless they are written
+    again.
+    """
+    return abort is not None and abort.endswith(b"\n")
+
+
 def ending_of(abort: bytes | None, boot_id: str) -> Ending:
     """Tell from the file ``abort`` how the last process ended; None if there is no such file."""
     if abort is None:
@@ -112,6 +121,7 @@ class Recovery:
         log, table, index, dispatcher: its parts, loaded; the index is None if there is none.
         checkpoint: as read.
         ending: how the last process ended.
+        is_in_doubt: whether a later sync would leave out pages; see `is_in_doubt`.
     """
 
     def __init__(
@@ -125,6 +135,8 @@ class Recovery:
         dispatcher: Dispatcher,
         checkpoint: Checkpoint,
         ending: Ending,
+        *,
+        is_in_doubt: bool = False,
     ) -> None:
         self._settings = settings
         self._paths = paths
@@ -136,6 +148,7 @@ class Recovery:
         self._dispatcher = dispatcher
         self._checkpoint = checkpoint
         self._ending = ending
+        self._is_in_doubt = is_in_doubt
         self._crashed = ending is not Ending.CLOSED
         self._queues_end = max((queue.max_physical for queue in table.all()), default=-1)
         self.new_topics: frozenset[str] = frozenset()
@@ -170,6 +183,8 @@ class Recovery:
         self._forget_position_beyond(end.offset)
         index_start = self._repair_index(end.offset, is_exact=is_exact)
         self._truncate_log(end)
+        if self._is_in_doubt:
+            self._log.write_again(walk_from if at is None else at.log_offset)
         start = walk_from if start is None else start
         self._truncate_queues(start, end.offset)
         if not is_exact and not self._crashed:
@@ -322,6 +337,10 @@ class Recovery:
             return
         if self._ending is Ending.CUT_OFF and known_to >= 0:
             return  # what follows was never on disk for certain
+        if at is None and self._checkpoint.physic_ms == 0:
+            # The checkpoint is lost. RocketMQ, which alone leaves records behind the end, writes
+            # one; so nothing is a left-over, even if the clock was set back.
+            end = replace(end, last_store_ms=0)
         follower = find_follower(self._segments, end)
         if follower is None:
             return
@@ -531,11 +550,12 @@ def redispatch(
     dispatcher: Dispatcher,
     *,
     finds_gaps: bool = False,
+    records_max: int | None = None,
 ) -> Redispatched:
     """Dispatch the records from log offset ``start`` to ``end`` again.
 
     What queues and index have already stays as it is; only the keys of the index's last record may
-    get there a second time, which queries do not show.
+    get there a second time, which queries do not show. It ends early after ``records_max`` records.
 
     Raises:
         QueueGapError: a queue lacks units of records before ``start``; if ``finds_gaps`` is set.
@@ -552,6 +572,8 @@ def redispatch(
                 raise QueueGapError(f"no record begins at {segment.base_offset + position}")
             if facts.problem is not None or facts.total == 0:
                 break
+            if count == records_max:
+                return Redispatched(facts.log_offset, count)
             try:
                 _dispatch(facts, table, dispatcher, finds_gaps=finds_gaps)
             except OSError as problem:

@@ -63,7 +63,7 @@ def drop_log_files(
     now_ms: int,
     *,
     delete_any: bool,
-    flushed_to: int,
+    needed_from: int,
 ) -> int:
     """Delete old commit-log files, the oldest first; return how many.
 
@@ -73,12 +73,12 @@ def drop_log_files(
         settings: how long files are kept.
         now_ms: the wall clock.
         delete_any: delete files that have not expired as well.
-        flushed_to: what is not yet synced stays.
+        needed_from: what a start after a power cut would read stays, from this log offset on.
     """
     dropped = 0
     while len(segments.items) > 1 and dropped < settings.delete_files_batch_max:
         oldest = segments.items[0]
-        if oldest.end_offset > flushed_to:
+        if oldest.end_offset > needed_from:
             break
         modified_ms = files.modified_ms(oldest.file.path)
         expired = modified_ms + settings.file_reserved_hours * _HOUR_MS < now_ms

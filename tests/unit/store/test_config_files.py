@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,38 @@ def test_saving_that_breaks_off_anywhere_leaves_the_old_or_the_new_content(
     else:
         assert breaking.left >= 0
         assert whole.load() == {"n": 3}
+
+
+class Hanging(SystemFiles):
+    """A disk whose renames take until the test lets them go on."""
+
+    def __init__(self) -> None:
+        self.go_on, self.hanging = threading.Event(), threading.Event()
+
+    def rename(self, path: Path, target: Path) -> None:
+        self.hanging.set()
+        assert self.go_on.wait(60)
+        super().rename(path, target)
+
+
+def test_closing_waits_for_a_write_and_refuses_further_ones(tmp_path: Path) -> None:
+    """Else it could replace what the next broker on this store has written."""
+    disk = Hanging()
+    file = JsonFile(tmp_path / "x.json", disk)
+    writing = threading.Thread(target=file.save, args=({"n": 1},))
+    writing.start()
+    assert disk.hanging.wait(60)
+    closing = threading.Thread(target=file.close)
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    disk.go_on.set()
+    closing.join(60)
+    assert file.load() == {"n": 1}
+    with pytest.raises(StoreError, match=r"x\.json: the broker has stopped"):
+        file.save({"n": 2})
+    assert file.load() == {"n": 1}
+    writing.join(60)
 
 
 def test_number_keys_without_quotes_are_read(file: JsonFile) -> None:

@@ -11,11 +11,13 @@ from cometmq.store import MessageStore
 from cometmq.store.consume_queue_ext import ConsumeQueueExt, ExtUnit, address_of, is_address
 from cometmq.store.segments import Segments
 from cometmq.system.files import SystemFiles
+from support.faulty_files import FaultyFiles
 from support.stores import TOPIC, put
 
 
-def ext_in(folder: Path, size_bytes: int = 64) -> ConsumeQueueExt:
-    ext = ConsumeQueueExt(Segments(SystemFiles(), folder / "ext", size_bytes), writing=True)
+def ext_in(folder: Path, size_bytes: int = 64, files: SystemFiles | None = None) -> ConsumeQueueExt:
+    segments = Segments(files or SystemFiles(), folder / "ext", size_bytes)
+    ext = ConsumeQueueExt(segments, writing=True)
     ext.load()
     return ext
 
@@ -39,6 +41,18 @@ def test_the_stream_goes_on_where_its_files_end(tmp_path: Path, count: int) -> N
     assert again.end_offset == first.end_offset
     assert [again.get(address) for address in addresses] == units
     assert again.get(again.put(77, 1)) == ExtUnit(77, 1)
+
+
+def test_a_file_that_was_there_before_gets_its_blocks_before_it_is_written(tmp_path: Path) -> None:
+    """RocketMQ leaves it sparse: on a full disk a write to its mapping is a signal."""
+    ext_in(tmp_path).put(3, 5)
+    files = FaultyFiles()
+    files.room_bytes = 0
+    again = ext_in(tmp_path, files=files)
+    assert again.put(7, 5) == 7  # the tags code itself, no address
+    files.room_bytes = 100
+    assert is_address(again.put(7, 5))
+    assert is_address(again.put(7, 5))
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 20, 40, 10**6, 2**40])

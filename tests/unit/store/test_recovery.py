@@ -20,9 +20,11 @@ from cometmq.store import (
     StoreUnavailableError,
     recovery,
 )
+from cometmq.store.checkpoint import Checkpoint, write_checkpoint
 from cometmq.system.clock import ManualClock
+from cometmq.system.files import SystemFiles
 from support.faulty_files import FaultyFiles
-from support.stores import LOG_FILE_BYTES, TOPIC, bodies, files_of, put
+from support.stores import LOG_FILE_BYTES, TOPIC, bodies, files_of, put, write_out
 
 Open = Callable[..., MessageStore]
 
@@ -190,10 +192,11 @@ def test_topics_that_the_log_brings_back_are_known(open_store: Open) -> None:
     store.delete_topic("deleted")
     store.abandon()
     again = open_store()
-    assert again.topics_from_log == {"deleted"}
-    again.delete_topic("deleted")
+    assert ("deleted", 0) in again.queue_keys()
+    again.expect_topics(lambda topic: topic != "deleted")
+    assert ("deleted", 0) not in again.queue_keys()
     again.close()
-    assert open_store().topics_from_log == frozenset()
+    assert ("deleted", 0) not in open_store().queue_keys()
 
 
 @pytest.mark.parametrize("left_over", [b"\xff" * 300, b"\0\0\0\x7b\xda\xa3\x20\xa7" + b"?" * 90])
@@ -297,6 +300,8 @@ def test_left_overs_of_an_earlier_cut_are_no_damage(
     end = young.written_to
     young.abandon()
     overwrite(log_file(tmp_path), end, stale[end:])
+    of_rocketmq = Checkpoint(physic_ms=1, logics_ms=1)
+    write_checkpoint(SystemFiles(), tmp_path / "checkpoint", of_rocketmq)
     again = open_store()
     assert bodies(again) == made
     assert not any(log_file(tmp_path).read_bytes()[end:])
@@ -475,3 +480,146 @@ def test_a_redispatch_that_begins_inside_a_record_is_told(store: MessageStore) -
         recovery.redispatch(segments, 10, store.written_to, table, dispatcher, finds_gaps=True)
     done = recovery.redispatch(segments, 0, store.written_to, table, dispatcher, finds_gaps=True)
     assert (done.to, done.count) == (store.written_to, 5)
+
+
+# --- what only looks like being on disk ----------------------------------------------------------
+
+
+def test_what_a_failed_sync_left_in_the_page_cache_is_written_again(open_store: Open) -> None:
+    """The kernel takes its pages for clean: without a write no later sync writes them."""
+    files = FaultyFiles()
+    store = open_store(files=files)
+    put(store, b"on disk")
+    write_out(store)
+    put(store, b"synced, behind the checkpoint")
+    store.flush()
+    for _ in range(3):
+        put(store, b"in doubt" * 400)
+    files.fail_sync = True
+    with pytest.raises(StoreUnavailableError):
+        store.flush()
+    store.close()
+    files.fail_sync = False
+
+    again = open_store(files=files)
+    known = bodies(again)
+    assert known[:2] == [b"on disk", b"synced, behind the checkpoint"]
+    put(again, b"later")
+    assert again.flush() == again.written_to
+    again.abandon()
+    files.crash(lambda path, page: False)
+    assert bodies(open_store(files=files)) == [*known, b"later"]
+
+
+@pytest.mark.parametrize("ending", ["closed", "killed", "cut off"])
+def test_a_lost_checkpoint_and_a_clock_that_was_set_back_lose_nothing(
+    open_store: Open, tmp_path: Path, clock: ManualClock, ending: str
+) -> None:
+    files = FaultyFiles()
+    store = open_store(files=files)
+    made = []
+    for number in range(300):
+        if number % 100 == 50:
+            clock.set_wall(clock.now_ms() - 3_600_000)
+        made.append(b"%d" % number * 50)
+        put(store, made[-1], properties={"KEYS": f"k{number}"})
+        if number == 200:
+            write_out(store)
+    store.flush()
+    if ending == "closed":
+        store.close()
+    else:
+        store.abandon()
+    if ending == "cut off":
+        files.crash(lambda path, page: False)
+    (tmp_path / "checkpoint").unlink()
+    again = open_store(files=files)
+    assert bodies(again) == made
+    for number in (0, 149, 150, 299):
+        assert len(again.query(TOPIC, f"k{number}", 9, 0, 2**62).records) == 1
+
+
+@pytest.mark.parametrize("ending", ["closed", "killed"])
+def test_damage_is_named_even_if_what_follows_is_older(
+    open_store: Open, tmp_path: Path, clock: ManualClock, ending: str
+) -> None:
+    store = open_store()
+    fill(store, 20)
+    damaged_at = store.written_to
+    put(store, b"damaged")
+    clock.set_wall(clock.now_ms() - 3_600_000)
+    fill(store, 20)
+    if ending == "closed":
+        store.close()
+    else:
+        store.abandon()
+    (tmp_path / "checkpoint").unlink(missing_ok=True)
+    overwrite(log_file(tmp_path), damaged_at + 20, b"\xff" * 30)
+    with pytest.raises(StoreCorruptError, match=f"byte {damaged_at}: "):
+        open_store()
+
+
+# --- catching up with the log --------------------------------------------------------------------
+
+
+@pytest.fixture
+def behind(open_store: Open) -> MessageStore:
+    """A store whose queues and index lack most of the log, because the disk was full at start."""
+    store = open_store()
+    fill(store, 1000)
+    put(store, topic="deleted")
+    store.close()
+    for path in ("consumequeue", "index"):
+        shutil.rmtree(store.paths.root / path)
+    files = FaultyFiles()
+    files.room_bytes = 30_000
+    again = open_store(files=files)
+    assert again.dispatch_behind_bytes > 0
+    files.room_bytes = None
+    return again
+
+
+def test_cleaning_catches_up_in_short_steps(behind: MessageStore) -> None:
+    left = [behind.dispatch_behind_bytes]
+    for _ in behind.clean_in_steps(1):
+        left.append(behind.dispatch_behind_bytes)
+    assert left[-1] == 0
+    assert len(left) > 3
+    assert left == sorted(left, reverse=True)
+    assert len(bodies(behind)) == 1000
+    for number in (0, 500, 999):
+        assert len(behind.query(TOPIC, f"k{number}", 9, 0, 2**62).records) == 1
+
+
+def test_sends_are_refused_until_all_is_caught_up(behind: MessageStore) -> None:
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError, match=r"catch up with the log, \d+ bytes"):
+            put(behind, b"new")
+    behind.clean(1)
+    assert put(behind, b"new").queue_offset == 1000
+
+
+def test_a_topic_that_was_deleted_does_not_come_back_with_its_log(behind: MessageStore) -> None:
+    behind.expect_topics(lambda topic: topic != "deleted")
+    behind.clean(1)
+    assert behind.dispatch_behind_bytes == 0
+    assert {topic for topic, _ in behind.queue_keys()} == {TOPIC}
+
+
+def test_records_without_keys_do_not_stop_the_catching_up(open_store: Open) -> None:
+    """It goes by where it came to, not by the index, which does not grow then."""
+    files = FaultyFiles()
+    store = open_store(files=files)
+    put(store, properties={"KEYS": "k"})
+    for _ in range(2000):
+        put(store)
+    store.close()
+    shutil.rmtree(store.paths.root / "consumequeue")
+    (store.paths.root / "checkpoint").unlink()
+    files.room_bytes = 16 * 1024
+    again = open_store(files=files)
+    assert again.dispatch_behind_bytes > 0
+    files.room_bytes = None
+    again.clean(1)
+    assert again.dispatch_behind_bytes == 0
+    assert again.bounds(TOPIC, 0) == (0, 2001)

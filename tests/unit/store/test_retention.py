@@ -19,7 +19,7 @@ from cometmq.store.paths import segment_name
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import DiskUsage
 from support.faulty_files import FaultyFiles
-from support.stores import LOG_FILE_BYTES, TOPIC, bodies, put, small_settings
+from support.stores import LOG_FILE_BYTES, TOPIC, bodies, put, small_settings, write_out
 
 Open = Callable[..., MessageStore]
 HOUR_MS = 3_600_000
@@ -39,7 +39,7 @@ def fill(store: MessageStore, root: Path, written_ms: int) -> None:
     """Four log files and a bit, last written at a time."""
     while store.written_to < 4 * LOG_FILE_BYTES:
         put(store, b"x" * 1000, properties={"KEYS": "k"})
-    store.flush()
+    write_out(store)
     for path in (root / "commitlog").iterdir():
         os.utime(path, ns=(written_ms * 10**6, written_ms * 10**6))
 
@@ -103,14 +103,41 @@ def test_what_is_not_on_the_disk_stays(open_store: Open, tmp_path: Path) -> None
         put(store, b"x" * 1000)
     assert store.clean() == 0
     store.flush()
+    assert store.clean() == 0  # a start after a power cut would read it to fill the queues
+    store.flush_queues()
+    assert store.clean() == 0
+    store.write_checkpoint()
     assert store.clean() == 3
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_start_after_a_power_cut_finds_the_log_that_its_checkpoint_names(
+    open_store: Open, tmp_path: Path, complete: bool
+) -> None:
+    files = disk_at(95)
+    store = open_store(files=files)
+    put(store, b"first")
+    write_out(store)
+    for number in range(60):
+        put(store, b"%d" % number * 300)
+    store.flush()
+    if complete:
+        write_out(store)
+    store.clean()
+    assert (store.min_log_offset > 0) == complete
+    low, high = store.bounds(TOPIC, 0)
+    made = bodies(store)
+    store.abandon()
+    files.crash(lambda path, page: False)
+    again = open_store(files=files)
+    assert (again.bounds(TOPIC, 0), bodies(again)) == ((low, high), made)
 
 
 def test_queues_and_index_follow_the_log(open_store: Open, tmp_path: Path) -> None:
     store = open_store(files=disk_at(80))
     for number in range(400):
         put(store, b"%d" % number, properties={"KEYS": f"k{number}"})
-    store.flush()
+    write_out(store)
     store.clean(2**45)
     low, high = store.bounds(TOPIC, 0)
     assert store.min_log_offset == store.written_to // LOG_FILE_BYTES * LOG_FILE_BYTES
@@ -128,7 +155,7 @@ def test_a_queue_whose_messages_are_all_gone_keeps_its_numbers(open_store: Open)
     put(store, topic="quiet")
     while store.written_to < 2 * LOG_FILE_BYTES:
         put(store, b"x" * 1000)
-    store.flush()
+    write_out(store)
     store.clean(2**45)
     assert store.bounds("quiet", 0) == (1, 1)
     assert store.get("quiet", 0, 0, 1).status is GetStatus.OFFSET_TOO_SMALL
@@ -189,7 +216,7 @@ def test_cleaning_is_done_in_short_steps(open_store: Open) -> None:
     store = open_store(files=disk_at(80))
     for queue_id in range(120):
         put(store, b"x" * 1000, queue_id=queue_id)
-    store.flush()
+    write_out(store)
     steps = list(store.clean_in_steps(2**45))
     assert len(steps) == 3
     assert sum(steps) == store.min_log_offset // LOG_FILE_BYTES
@@ -207,7 +234,7 @@ def test_files_that_have_had_their_time_are_deleted_in_a_thread(tmp_path: Path) 
             put(store, b"x" * 1000)
         except SegmentNotReadyError:
             store.wait_for_segment()
-    store.flush()
+    write_out(store)
     assert store.clean(2**45) == 3
     put(store, topic="gone")
     assert store.delete_topic("gone")

@@ -37,6 +37,11 @@ cdef class HeaderScanner:
         self, const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) except -1
 
 
+@cython.locals(
+    size=cython.Py_ssize_t, first=cython.uchar, found=cython.Py_ssize_t, name=bytes)
+cdef Py_ssize_t find_name(
+    const unsigned char* memory, Py_ssize_t at, Py_ssize_t end, tuple names) except -2
+
 @cython.locals(unit=cython.uchar)
 cdef Py_ssize_t end_of_text(
     const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept

@@ -167,6 +167,19 @@ class HeaderScanner:
         return True
 
 
+def find_name(memory: Any, at: int, end: int, names: tuple[bytes, ...]) -> int:
+    """The number of the name from ``at`` to ``end`` among ``names``; -1 if it is none of them."""
+    size = end - at
+    if size == 0:
+        return -1
+    first = memory[at]
+    for found in range(len(names)):
+        name = names[found]
+        if size == len(name) and first == name[0] and octets.equals(memory, at, size, name):
+            return found
+    return -1
+
+
 def end_of_text(memory: Any, at: int, end: int) -> int:
     """Where the quote behind a text without escapes is; 0 if there is none."""
     while at < end:

@@ -182,6 +182,7 @@ class SuccessFormat:
         known_bytes = sum(map(len, self._pieces)) + sum(map(len, self._leads))
         self.size_max = PREFIX_BYTES + known_bytes + (4 + _DIGITS_MAX) * len(self._kinds)
         """Bytes that suffice for all but the text."""
+        self._space = bytearray(self.size_max)
         if not cython.compiled:
             self.numbers: Any = [0] * _NUMBERS_MAX
             """For `put`: the numbers in the order of the fields, and the opaque behind them."""
@@ -227,7 +228,7 @@ class SuccessFormat:
         """The frame for these numbers, the opaque being the last of them, up to its body."""
         for at in range(len(values)):
             self.numbers[at] = values[at]
-        space = bytearray(self.size_max + len(text))
+        space = bytearray(self.size_max + len(text)) if text else self._space
         return copy_of(space, 0, self.put(space, 0, text, body_bytes))
 
     def put(self, space: bytearray, start: int, text: bytes, body_bytes: int) -> int:

@@ -1,44 +1,133 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False
-"""Reads plain pulls straight from the receive buffer, without objects in between.
+"""Reads everyday pulls straight from the receive buffer, without objects in between.
 
-A pull is plain when its frame looks just like those of Java's consumers::
-
-    {"code":11,"extFields":{ "name":"value" {,"name":"value"} },"flag":0,"language":"...",
-     "opaque":n,"serializeTypeCurrentRPC":"JSON","version":n}
-
-What differs in the least (an escape, a number that is none, a field that is missing) is left where
-it is, and the general path handles it. Checked and answered are all pulls alike, by `PullHandler`.
+The header is read where it lies, whichever client wrote it: JSON in any order or binary. What
+differs from what clients mostly write (an escape, a number that is none, a field that is missing)
+is left where it is, and the general path handles it. Checked and answered are all pulls alike, by
+`PullHandler`.
 
 Worth its while compiled only; interpreted, nothing calls it but tests. Source: ours.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from cometmq.broker.creation import CreationNeededError
 from cometmq.broker.pulling.handler import Pull, PullHandler
-from cometmq.protocol.octets import copy_of, matches, two_u32
-from cometmq.protocol.plain_json import NOT_PLAIN, end_of_number, end_of_text, number, opaque_in
+from cometmq.protocol import header_scanner, octets
+from cometmq.protocol.header_scanner import HeaderScanner
+from cometmq.protocol.octets import two_u32
 from cometmq.remoting.connection import answer_failure
 from cometmq.remoting.wire import FastPath, Wire
 
-_HEAD = b'{"code":11,"extFields":{"'
-_HEAD_BYTES = len(_HEAD)
 _PREFIX_BYTES = 8
-_INT32_MAX, _NOT_PLAIN = 2147483647, NOT_PLAIN
+_INT32_MAX = 2147483647
 _TEXTS_MAX = 10_000
 _FRAMES_MAX = 64
 """Pulls that are handled at a time."""
+_TEXT, _ESCAPED = header_scanner.TEXT, header_scanner.ESCAPED
+_CODE_MEMBER = b'{"code":'
+_PULL_MEMBER = b'{"code":11,'
 
-_GROUP, _TOPIC, _QUEUE, _OFFSET, _COUNT = 1, 2, 4, 8, 16
-_FLAGS, _COMMIT, _SUSPEND, _VERSION, _BYTES = 32, 64, 128, 256, 512
-_WIDE = _OFFSET | _COMMIT | _SUSPEND | _VERSION
+# The fields that are read, in the order of their names; each one's bit is 1 << its number.
+_GROUP, _TOPIC, _EXPRESSION, _KIND = 0, 1, 2, 3
+_QUEUE, _OFFSET, _COUNT, _FLAGS, _COMMIT, _SUSPEND, _VERSION, _BYTES = 4, 5, 6, 7, 8, 9, 10, 11
+_NAMES = (
+    b"consumerGroup", b"topic", b"subscription", b"expressionType", b"queueId", b"queueOffset",
+    b"maxMsgNums", b"sysFlag", b"commitOffset", b"suspendTimeoutMillis", b"subVersion",
+    b"maxMsgBytes", b"requestSource",
+)  # fmt: skip
+_TEXTS = 0b1111
+_WIDE = 1 << _OFFSET | 1 << _COMMIT | 1 << _SUSPEND | 1 << _VERSION
 """Those of 64 bits."""
-_REQUIRED = 511
-"""One bit for each field that a pull must have: all but the last."""
+_REQUIRED = 0b11111110011
+_KNOWN = 12
+"""How many of them a pull is made of; the rest is seldom sent, and the general reader's."""
+
+
+class PullReader(HeaderScanner):
+    """Reads the headers of pulls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pull: Pull | None = None
+        self._seen = 0
+        self._texts: dict[bytes, str] = {}
+
+    def read(self, pull: Pull, memory: Any, at: int, end: int) -> bool:
+        """Read the header from ``at`` to ``end``; False if it is not everyday."""
+        self.pull = pull
+        self._seen = 0
+        if pull.is_binary:
+            if not self.scan_binary(memory, at, end):
+                return False
+        elif not self.scan_json(memory, at, end):
+            return False
+        pull.opaque = self.opaque
+        return self.code == 11 and self.flag == 0 and self._seen & _REQUIRED == _REQUIRED
+
+    def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
+        """Take a field of a pull."""
+        field = header_scanner.find_name(memory, name, name_end, _NAMES)
+        if field < 0:
+            return kind != _ESCAPED
+        if field >= _KNOWN or kind == _ESCAPED or self._seen & 1 << field:
+            return False
+        self._seen |= 1 << field
+        if _TEXTS & 1 << field:
+            return kind == _TEXT and self._note_text(field, memory, at, end)
+        return self._note_number(field, memory, at, end)
+
+    def _note_text(self, field: int, memory: Any, at: int, end: int) -> bool:
+        """Keep a text, made once for as many pulls as say it."""
+        raw = octets.bytes_in(memory, at, end - at)
+        text = self._texts.get(raw)
+        if text is None:
+            if len(self._texts) >= _TEXTS_MAX:
+                self._texts.clear()
+            text = self._texts[raw] = raw.decode("ascii")
+        pull = self.pull
+        assert pull is not None
+        if field == _GROUP:
+            pull.group = text
+        elif field == _TOPIC:
+            pull.topic = text
+        elif field == _EXPRESSION:
+            pull.expression = text
+        else:
+            pull.kind = text
+        return True
+
+    def _note_number(self, field: int, memory: Any, at: int, end: int) -> bool:
+        if header_scanner.end_of_number(memory, at, end) != end:
+            return False
+        value = header_scanner.number(memory, at, end)
+        if not -_INT32_MAX <= value <= _INT32_MAX and not _WIDE & 1 << field:
+            return False
+        pull = self.pull
+        assert pull is not None
+        if field == _OFFSET:
+            pull.offset = value
+        elif field == _COMMIT:
+            pull.commit_offset = value
+        elif field == _SUSPEND:
+            pull.suspend_ms = value
+        elif field == _VERSION:
+            pull.version = value
+        elif field == _QUEUE:
+            pull.queue_id = value
+        elif field == _COUNT:
+            pull.count_max = value
+        elif field == _FLAGS:
+            pull.flags = value
+        else:
+            pull.bytes_max = value
+        return True
 
 
 class PullFastPath(FastPath):
-    """Takes plain pulls out of received bytes.
+    """Takes everyday pulls out of received bytes.
 
     Args:
         pulls: answers them.
@@ -46,10 +135,10 @@ class PullFastPath(FastPath):
 
     def __init__(self, pulls: PullHandler) -> None:
         self._pulls = pulls
-        self._texts: dict[bytes, str] = {}
+        self._reader = PullReader()
 
     def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
-        """Answer or hold the plain pulls at ``start``; returns how many bytes they take.
+        """Answer or hold the everyday pulls at ``start``; returns how many bytes they take.
 
         Args:
             data: received bytes.
@@ -59,20 +148,23 @@ class PullFastPath(FastPath):
         """
         at = start
         left = _FRAMES_MAX
-        while left and matches(data, at + _PREFIX_BYTES, end, _HEAD):
+        memory = octets.start_of(data)
+        while left and _may_begin(memory, at, end):
             left -= 1
             length, word = two_u32(data, at)
             frame_end = at + 4 + length
-            if frame_end > end or at + _PREFIX_BYTES + word != frame_end:
-                break  # not all there, or not just a JSON header
-            pull = self._read(data, at + _PREFIX_BYTES, frame_end, wire)
-            if pull is None:
+            header_end = at + _PREFIX_BYTES + (word & 0xFFFFFF)
+            if frame_end > end or header_end != frame_end or word >> 24 > 1:
+                break  # not all there, or not just a header
+            pull = Pull(self._pulls, wire, 0, word >> 24 == 1)
+            if not self._reader.read(pull, memory, at + _PREFIX_BYTES, frame_end):
                 break
             if not self._answer(pull):
                 break
             at = frame_end
             if wire._holds:  # this pull waits for the disk
                 break
+        self._reader.pull = None
         return at - start
 
     def _answer(self, pull: Pull) -> bool:
@@ -88,127 +180,18 @@ class PullFastPath(FastPath):
                 pull.request().reply(response)
         return True
 
-    # --- reading ------------------------------------------------------------------------------
 
-    def _read(self, data: bytearray, at: int, end: int, wire: Wire) -> Pull | None:
-        """Read the header that lies from ``at`` to ``end``; None if it is not plain."""
-        pull = Pull(self._pulls, wire, 0)
-        at = self._read_fields(data, at + _HEAD_BYTES, end, pull)
-        if at == 0:
-            return None
-        pull.opaque = opaque_in(data, at, end)
-        return None if pull.opaque == _NOT_PLAIN else pull
-
-    def _read_fields(self, data: bytearray, at: int, end: int, pull: Pull) -> int:
-        """Read the fields, ``at`` being the first one's name; returns the position behind them."""
-        seen = 0
-        memory = data
-        while True:
-            name_end = end_of_text(data, at, end)
-            if name_end == 0 or name_end + 3 > end:
-                return 0
-            if memory[name_end + 1] != 58 or memory[name_end + 2] != 34:
-                return 0
-            start = name_end + 3
-            stop = end_of_text(data, start, end)
-            if stop == 0 or stop + 2 >= end:
-                return 0
-            found = self._note(data, at, name_end, start, stop, pull)
-            if found < 0:
-                return 0
-            seen |= found
-            if memory[stop + 1] == 125:
-                return stop + 2 if seen & _REQUIRED == _REQUIRED else 0
-            if memory[stop + 1] != 44 or memory[stop + 2] != 34:
-                return 0
-            at = stop + 3
-
-    def _note(
-        self, data: bytearray, at: int, name_end: int, start: int, stop: int, pull: Pull
-    ) -> int:
-        """Keep one field; returns its bit, 0 for one that nobody needs, -1 if it is not plain."""
-        length = name_end - at
-        if length == 5 and matches(data, at, name_end, b"topic"):
-            pull.topic = self._text(data, start, stop)
-            return _TOPIC
-        if length == 13 and matches(data, at, name_end, b"consumerGroup"):
-            pull.group = self._text(data, start, stop)
-            return _GROUP
-        if length == 12 and matches(data, at, name_end, b"subscription"):
-            pull.expression = self._text(data, start, stop)
-            return 0
-        if length == 14 and matches(data, at, name_end, b"expressionType"):
-            pull.kind = self._text(data, start, stop)
-            return 0
-        bit = _bit_of(data, at, name_end)
-        if bit == 0:
-            return -1 if _is_typed(data, at, name_end) else 0
-        if end_of_number(data, start, stop) != stop:
-            return -1
-        value = number(data, start, stop)
-        is_small = -_INT32_MAX <= value <= _INT32_MAX
-        if not is_small and not bit & _WIDE:
-            return -1
-        self._keep(bit, value, pull)
-        return bit
-
-    def _keep(self, bit: int, value: int, pull: Pull) -> None:
-        """Keep a number."""
-        if bit == _OFFSET:
-            pull.offset = value
-        elif bit == _COMMIT:
-            pull.commit_offset = value
-        elif bit == _SUSPEND:
-            pull.suspend_ms = value
-        elif bit == _VERSION:
-            pull.version = value
-        elif bit == _QUEUE:
-            pull.queue_id = value
-        elif bit == _COUNT:
-            pull.count_max = value
-        elif bit == _FLAGS:
-            pull.flags = value
-        else:
-            pull.bytes_max = value
-
-    def _text(self, data: bytearray, start: int, stop: int) -> str:
-        """The text, made once for as many pulls as say it."""
-        raw = copy_of(data, start, stop)
-        text = self._texts.get(raw)
-        if text is None:
-            if len(self._texts) >= _TEXTS_MAX:
-                self._texts.clear()
-            text = self._texts[raw] = raw.decode("ascii")
-        return text
-
-
-def _bit_of(data: bytearray, at: int, end: int) -> int:
-    """The bit of the number with this name; 0 if there is none."""
-    length = end - at
-    if length == 11:
-        if matches(data, at, end, b"queueOffset"):
-            return _OFFSET
-        return _BYTES if matches(data, at, end, b"maxMsgBytes") else 0
-    if length == 7:
-        if matches(data, at, end, b"queueId"):
-            return _QUEUE
-        return _FLAGS if matches(data, at, end, b"sysFlag") else 0
-    if length == 10:
-        if matches(data, at, end, b"maxMsgNums"):
-            return _COUNT
-        return _VERSION if matches(data, at, end, b"subVersion") else 0
-    if length == 12:
-        return _COMMIT if matches(data, at, end, b"commitOffset") else 0
-    if length == 20:
-        return _SUSPEND if matches(data, at, end, b"suspendTimeoutMillis") else 0
-    return 0
-
-
-def _is_typed(data: bytearray, at: int, end: int) -> bool:
-    """Whether it is the name of a further field that is no text, and seldom sent."""
-    return (
-        matches(data, at, end, b"requestSource")
-        or matches(data, at, end, b"lo")
-        or matches(data, at, end, b"oway")
-        or matches(data, at, end, b"nsd")
-    )
+def _may_begin(memory: Any, at: int, end: int) -> bool:
+    """Whether what lies at ``at`` may begin a pull, as far as that can be told quickly."""
+    header_at = at + _PREFIX_BYTES
+    if header_at + 12 > end:
+        return False
+    if memory[at + 4] == 1:
+        found = octets.i16_in(memory, header_at) == 11
+    elif octets.equals(memory, header_at, 11, _PULL_MEMBER):
+        found = True
+    else:  # JSON with another member ahead of the code, or a blank
+        found = memory[header_at] == 123 and (
+            memory[header_at + 8] == 32 or not octets.equals(memory, header_at, 8, _CODE_MEMBER)
+        )
+    return bool(found)

@@ -2,6 +2,7 @@ cimport cython
 
 from cometmq.broker.pulling.long_polling cimport HeldPull, HeldPulls
 from cometmq.broker.stats.counters cimport BrokerStats
+from cometmq.protocol.command cimport Command
 from cometmq.remoting.exchange cimport Request, Response, SuccessFormat
 from cometmq.remoting.wire cimport Wire
 from cometmq.store.reading cimport GetResult, QueueReader
@@ -15,7 +16,8 @@ cdef int _READ, _PULL, _LITE_PULL, _COLD_READS_MAX
 cdef class Pull(HeldPull):
     cdef readonly PullHandler processor
     cdef readonly Wire wire
-    cdef readonly long long opaque
+    cdef public long long opaque
+    cdef readonly bint is_binary
     cdef readonly Request came_as
     cdef public str group
     cdef public long long count_max
@@ -32,7 +34,7 @@ cdef class Pull(HeldPull):
     cpdef rerun(self)
     cpdef Request request(self)
     @cython.locals(request=Request)
-    cpdef bint succeed(self, SuccessFormat success, tuple numbers, GetResult found) except -1
+    cpdef succeed(self, bytes head, GetResult found)
 
 
 cdef class PullHandler:
@@ -47,7 +49,8 @@ cdef class PullHandler:
     cdef object _settings
     cdef object _followed
     cdef BrokerStats _stats
-    cdef SuccessFormat _found
+    cdef SuccessFormat _found_json
+    cdef SuccessFormat _found_binary
     cdef bint _may_be_read
     cdef bint _serves_lite
     cdef bint _filters
@@ -58,7 +61,7 @@ cdef class PullHandler:
     cdef object _ip
 
     cpdef object pull(self, Request request)
-    @cython.locals(pull=Pull)
+    @cython.locals(pull=Pull, command=Command, is_binary=cython.bint)
     cdef Pull _pull_of(self, Request request)
     cpdef object answer(self, Pull pull)
     cpdef object rerun(self, Pull pull)
@@ -74,7 +77,7 @@ cdef class PullHandler:
     cdef object _check_topic(self, Pull pull)
     cdef object _matcher(self, Pull pull, object group)
     cdef Response _pending_reset(self, Pull pull)
-    @cython.locals(low=cython.longlong, high=cython.longlong)
+    @cython.locals(low=cython.longlong, high=cython.longlong, success=SuccessFormat)
     cdef Response _answer(self, Pull pull, object group, GetResult result, int code)
     cdef object _hold(self, Pull pull, long long hold_ms)
 

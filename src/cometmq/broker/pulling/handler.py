@@ -31,7 +31,7 @@ from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import Perm, TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
-from cometmq.protocol.frame import JSON_HEADER
+from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
 from cometmq.protocol.headers import PullMessageRequest
 from cometmq.protocol.subscription import ALL_TAGS, TAG_KIND
 from cometmq.remoting.connection import answer_failure
@@ -84,16 +84,23 @@ class Pull(HeldPull):
         processor: answers it when it was held.
         wire: where it came from.
         opaque: its number there.
+        is_binary: whether its header is.
         request: what it came as; made when needed where it was read from the wire as it lay there.
     """
 
     def __init__(
-        self, processor: PullHandler, wire: Wire, opaque: int, request: Request | None = None
+        self,
+        processor: PullHandler,
+        wire: Wire,
+        opaque: int,
+        is_binary: bool,
+        request: Request | None = None,
     ) -> None:
         self.processor = processor
         self.owner = wire
         self.wire = wire
         self.opaque = opaque
+        self.is_binary = is_binary
         self.came_as = request
         self.topic = ""
         self.queue_id = 0
@@ -117,21 +124,20 @@ class Pull(HeldPull):
         self.processor.rerun(self)
 
     def request(self) -> Request:
-        """The request, to be answered the long way."""
+        """The request, to be answered with a response."""
         if self.came_as is None:
-            self.came_as = Request(Command(_PULL, opaque=self.opaque), self.wire)
+            kind = BINARY_HEADER if self.is_binary else JSON_HEADER
+            command = Command(_PULL, opaque=self.opaque, serialization=kind)
+            self.came_as = Request(command, self.wire)
         return self.came_as
 
-    def succeed(self, success: SuccessFormat, numbers: tuple[int, ...], found: GetResult) -> bool:
-        """Answer with what was found; False when the answer must take the long way."""
+    def succeed(self, head: bytes, found: GetResult) -> None:
+        """Answer with what was found."""
         request = self.came_as
         if request is None:
-            self.wire.write(success.head(numbers, found.size_bytes), found.slices)
-            return True
-        if request.command.serialization != JSON_HEADER:
-            return False
-        request.reply_head(success.head(numbers, found.size_bytes), found.slices)
-        return True
+            self.wire.write(head, found.slices)
+        else:
+            request.reply_head(head, found.slices)
 
 
 class PullForbiddenError(ResponseError):
@@ -181,7 +187,9 @@ class PullHandler:
         self._followed: BrokerSettings | None = None
         self._stats = stats
         place = ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
-        self._found = SuccessFormat(dict.fromkeys(place, DECIMAL), _FOUND_REMARK)
+        fields = dict.fromkeys(place, DECIMAL)
+        self._found_json = SuccessFormat(fields, _FOUND_REMARK)
+        self._found_binary = SuccessFormat(fields, _FOUND_REMARK, serialization=BINARY_HEADER)
 
     def pull(self, request: Request) -> Response | None:
         """Answer now, or hold the pull and return None."""
@@ -189,7 +197,9 @@ class PullHandler:
 
     def _pull_of(self, request: Request) -> Pull:
         header = request.header(PullMessageRequest)
-        pull = Pull(self, request.connection, request.command.opaque, request)
+        command = request.command
+        is_binary = command.serialization == BINARY_HEADER
+        pull = Pull(self, request.connection, command.opaque, is_binary, request)
         pull.topic = header.topic
         pull.queue_id = header.queue_id
         pull.offset = header.queue_offset
@@ -397,11 +407,10 @@ class PullHandler:
             fields = _fields(suggested, result.next_begin_offset, low, high)
             return Response(code, result.status.name, fields=fields)
         self._stats.got(pull.group, pull.topic, pull.queue_id, result.count, result.size_bytes)
+        success = self._found_binary if pull.is_binary else self._found_json
         numbers = (suggested, result.next_begin_offset, low, high, pull.opaque)
-        if pull.succeed(self._found, numbers, result):
-            return None
-        fields = _fields(suggested, result.next_begin_offset, low, high)
-        return Response(code, _FOUND_REMARK, fields=fields, body=result.slices)
+        pull.succeed(success.head(numbers, result.size_bytes), result)
+        return None
 
     def _hold(self, pull: Pull, hold_ms: int) -> None:
         if pull.wire.closed:  # while its group was created; nobody would take it out again

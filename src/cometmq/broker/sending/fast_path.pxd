@@ -73,6 +73,5 @@ cdef class SendFastPath(FastPath):
     third=cython.uchar, found=cython.bint)
 cdef bint _may_begin(const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept
 
-@cython.locals(
-    size=cython.Py_ssize_t, letter=cython.uchar, first=cython.uchar, field=cython.int, name=bytes)
+@cython.locals(size=cython.Py_ssize_t, letter=cython.uchar)
 cdef int _field_of(const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) except -2

@@ -310,9 +310,4 @@ def _field_of(memory: Any, at: int, end: int) -> int:
     if size == 1:
         letter = memory[at]
         return letter - 97 if 97 <= letter <= 110 else _OTHER
-    first = memory[at] if size else 0
-    for field in range(13):
-        name = _NAME_OF[field]
-        if size == len(name) and first == name[0] and octets.equals(memory, at, size, name):
-            return field
-    return _OTHER
+    return header_scanner.find_name(memory, at, end, _NAME_OF)

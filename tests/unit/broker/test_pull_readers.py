@@ -1,4 +1,4 @@
-"""The short way of plain pulls beside the long one: same answers, byte for byte."""
+"""The fast reader of pulls beside the general one: same answers, byte for byte."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ FIELDS = {
     "sysFlag": str(SUBSCRIPTION), "commitOffset": "0", "suspendTimeoutMillis": "15000",
     "subscription": "*", "subVersion": "0", "expressionType": "TAG", "bname": "broker-a",
 }  # fmt: skip
+
+FORMS = ["java", "node", "mixed", "spaced", "binary"]
 
 java = partial(plain_ways.java_header, code="11")
 
@@ -160,6 +162,15 @@ def pull(**changes: str) -> bytes:
 async def test_plain_pulls_do_not_take_the_long_way(both: Both) -> None:
     assert await both.same(b"".join(pull(queueOffset=str(at)) for at in range(5))) == 0
     assert both.codes == [0] * 5
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_each_clients_pulls_are_read_fast(both: Both, form: str) -> None:
+    write = partial(plain_ways.header_of, form, code="11")
+    found = [frame(write(FIELDS | {"queueOffset": str(at)}, opaque=str(at))) for at in range(5)]
+    missed = [frame(write(FIELDS | {"queueOffset": "9"})), frame(write(FIELDS | {"topic": "none"}))]
+    assert await both.same(b"".join(found + missed)) == 0
+    assert both.codes == [0] * 5 + [21, 17]
 
 
 @pytest.mark.parametrize("cut", [1, 8, 40, 300])
@@ -313,14 +324,19 @@ HEADERS = headers(
     odd_max=3,
     left_out=FIELDS,
     codes=["11", "11", "11", "361"],
+    forms=FORMS,
 )
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", NAMES)
-async def test_each_odd_value_of_a_field_means_the_same_both_ways(both: Both, name: str) -> None:
+async def test_each_odd_value_of_a_field_means_the_same_both_ways(
+    both: Both, name: str, form: str
+) -> None:
+    write = partial(plain_ways.header_of, form, code="11")
     for value in VALUES:
-        await both.same(frame(java(FIELDS, raw={name: value})))
-    await both.same(frame(java({key: value for key, value in FIELDS.items() if key != name})))
+        await both.same(frame(write(FIELDS, raw={name: value})))
+    await both.same(frame(write({key: value for key, value in FIELDS.items() if key != name})))
 
 
 @settings(

@@ -12,8 +12,8 @@ import ssl
 import sys
 
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.command import decode_command, encode_command, request
-from cometmq.protocol.frame import FrameDecoder
+from cometmq.protocol.command import command_at, encode_command, request
+from cometmq.protocol.frame import FRAME_BYTES_MAX
 
 TIMEOUT_S = 5.0
 REQUESTS = {
@@ -39,15 +39,14 @@ def connect(port: int, timeout_s: float, *, tls: bool) -> socket.socket:
 
 def check(server: str, port: int, timeout_s: float = TIMEOUT_S, *, tls: bool = False) -> None:
     """Send the server a read-only request; raise OSError unless it succeeds."""
-    decoder = FrameDecoder()
+    data = bytearray()
     with connect(port, timeout_s, tls=tls) as connection:
         connection.sendall(encode_command(request(REQUESTS[server])))
-        while (frame := decoder.next_frame()) is None:
+        while (response := command_at(data, 0, len(data), FRAME_BYTES_MAX)) is None:
             received = connection.recv(65536)
             if not received:
                 raise OSError("it closed the connection")
-            decoder.receive(received)
-    response = decode_command(frame)
+            data += received
     if response.code != ResponseCode.SUCCESS:
         raise OSError(f"it responded with code {response.code}: {response.remark}")
 

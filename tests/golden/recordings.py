@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cometmq.protocol.command import Command, decode_command
-from cometmq.protocol.frame import FrameDecoder
+from cometmq.protocol.command import Command
+from support.frames import one_command
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors"
 VERSIONS = ("4.9.7", "5.3.3")
@@ -30,12 +30,7 @@ class Recorded(NamedTuple):
 
     def command(self) -> Command:
         """Decode the frame."""
-        decoder = FrameDecoder()
-        decoder.receive(self.data)
-        frame = decoder.next_frame()
-        assert frame is not None
-        assert decoder.next_frame() is None
-        return decode_command(frame)
+        return one_command(self.data)
 
 
 def recorded(scenario: str) -> Iterator[Recorded]:

@@ -10,8 +10,8 @@ import pytest
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import REQUEST_BODIES, RESPONSE_BODIES, Body, decode_body
 from cometmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from cometmq.protocol.command import Command, decode_command, encode_head
-from cometmq.protocol.frame import BINARY_HEADER, FrameDecoder
+from cometmq.protocol.command import Command, encode_head
+from cometmq.protocol.frame import BINARY_HEADER
 from cometmq.protocol.headers import (
     REQUEST_HEADERS,
     RESPONSE_HEADERS,
@@ -21,6 +21,7 @@ from cometmq.protocol.headers import (
 )
 from cometmq.protocol.record import decode_messages
 from golden.recordings import SCENARIOS, Recorded, recorded
+from support.frames import CommandDecoder
 
 ANSWERED = {
     ResponseCode.SUCCESS,
@@ -116,11 +117,11 @@ def test_each_frame_comes_out_whole_when_it_arrives_in_pieces(scenario: str) -> 
     stream = b"".join(frame.data for frame in recorded(scenario))
     expected = [frame.command().opaque for frame in recorded(scenario)]
 
-    decoder, opaques = FrameDecoder(), []
+    decoder, opaques = CommandDecoder(), []
     for start in range(0, len(stream), 997):
         decoder.receive(stream[start : start + 997])
-        while (found := decoder.next_frame()) is not None:
-            opaques.append(decode_command(found).opaque)
+        while (found := decoder.next_command()) is not None:
+            opaques.append(found.opaque)
 
     assert opaques == expected
 

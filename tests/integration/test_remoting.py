@@ -11,8 +11,8 @@ import pytest
 
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.command import Command, decode_command, encode_command
-from cometmq.protocol.frame import BINARY_HEADER, FrameDecoder
+from cometmq.protocol.command import Command, encode_command
+from cometmq.protocol.frame import BINARY_HEADER
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.remoting import (
     CallTimeoutError,
@@ -30,6 +30,7 @@ from cometmq.remoting import (
     check,
 )
 from cometmq.remoting.tls import client_context
+from support.frames import CommandDecoder
 from support.virtual_time import virtual
 
 ECHO, FAIL, REFUSE, HOLD, ASK_BACK, LARGE, WORK = 9001, 9002, 9003, 9004, 9005, 9006, 9007
@@ -129,12 +130,12 @@ async def client() -> AsyncIterator[RemotingClient]:
 
 
 async def read_command(reader: asyncio.StreamReader) -> Command:
-    decoder = FrameDecoder()
-    while (frame := decoder.next_frame()) is None:
+    decoder = CommandDecoder()
+    while (command := decoder.next_command()) is None:
         data = await asyncio.wait_for(reader.read(65536), 60)
         assert data, "the server closed the connection"
         decoder.receive(data)
-    return decode_command(frame)
+    return command
 
 
 async def test_an_answer_carries_fields_and_body(peer: Peer, client: RemotingClient) -> None:
@@ -321,11 +322,11 @@ async def test_a_peer_that_does_not_read_is_not_read_either(make_peer: MakePeer)
         await asyncio.sleep(0)
         connection = next(iter(peer.server._connections), None)
     assert connection._transport.get_write_buffer_size() <= 2 * (8 << 20)
-    decoder, answered = FrameDecoder(), set()
+    decoder, answered = CommandDecoder(), set()
     while len(answered) < asked:
         decoder.receive(await asyncio.wait_for(reader.read(1 << 20), 60))
-        while (frame := decoder.next_frame()) is not None:
-            answered.add(decode_command(frame).opaque)
+        while (command := decoder.next_command()) is not None:
+            answered.add(command.opaque)
     writer.close()
 
 

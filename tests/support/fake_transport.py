@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cometmq.protocol.command import Command, decode_command
-from cometmq.protocol.frame import FrameDecoder
+from cometmq.protocol.command import Command
 from cometmq.remoting import Connection, Processor, RemotingSettings, Supervisor
 from cometmq.remoting.wire import FastPath, turn_of
+from support.frames import CommandDecoder
 
 PEER = ("10.0.0.9", 51000)
 WAIT_S = 60.0
@@ -112,10 +112,10 @@ class FakeTransport(asyncio.Transport):
 
     def commands(self) -> list[Command]:
         """What was written, as commands; the last one must be whole."""
-        decoder, found = FrameDecoder(), []
+        decoder, found = CommandDecoder(), []
         decoder.receive(self.written)
-        while (frame := decoder.next_frame()) is not None:
-            found.append(decode_command(frame))
+        while (command := decoder.next_command()) is not None:
+            found.append(command)
         assert sum(len(command.body) for command in found) <= len(self.written)
         return found
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.protocol import fastjson
-from cometmq.protocol.command import Command, decode_command
-from cometmq.protocol.frame import FrameDecoder
+from cometmq.protocol.command import Command
+from support.frames import one_command
 
 FRAMES = Path(__file__).resolve().parents[1] / "vectors" / "frames"
 VERSIONS = ("4.9.7", "5.3.3")
@@ -19,11 +19,7 @@ def frames(version: str, scenario: str) -> Iterator[tuple[str, Command]]:
     """Yield the name and the command of every frame of one recording, in order."""
     for line in (FRAMES / version / f"{scenario}.jsonl").read_text().splitlines():
         row = json.loads(line)
-        decoder = FrameDecoder()
-        decoder.receive(bytes.fromhex(row["hex"]))
-        frame = decoder.next_frame()
-        assert frame is not None
-        yield row["name"], decode_command(frame)
+        yield row["name"], one_command(bytes.fromhex(row["hex"]))
 
 
 def answers(version: str, scenario: str, request_name: str) -> list[Command]:

@@ -31,11 +31,6 @@ def transaction_type(sys_flag: int) -> int:
     return sys_flag & SysFlag.TRANSACTION_MASK
 
 
-def with_transaction_type(sys_flag: int, kind: int) -> int:
-    """Return a message's flag with its transaction bits replaced by ``kind``."""
-    return sys_flag & ~SysFlag.TRANSACTION_MASK | kind
-
-
 class PullSysFlag:
     """Bits by which a pull says what it wants."""
 

@@ -73,14 +73,6 @@ class Perm:
     PRIORITY: Final = 8
 
 
-def perm_text(perm: int) -> str:
-    """Show permissions as RocketMQ does, such as ``RW-``."""
-    return "".join(
-        letter if perm & bit else "-"
-        for letter, bit in (("R", Perm.READ), ("W", Perm.WRITE), ("X", Perm.INHERIT))
-    )
-
-
 class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
     """The settings of one topic on one broker."""
 
@@ -122,11 +114,6 @@ def reply_topic(cluster: str) -> str:
 def is_system_topic(name: str) -> bool:
     """Whether a topic is one of the broker's own, by its name alone."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
-
-
-def is_send_forbidden(name: str) -> bool:
-    """Whether clients may not send to this topic."""
-    return name in SEND_FORBIDDEN_TOPICS
 
 
 def check_topic_name(name: str) -> None:

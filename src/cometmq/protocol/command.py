@@ -27,7 +27,6 @@ from cometmq.protocol.frame import (
     BINARY_HEADER,
     JSON_HEADER,
     PREFIX_BYTES,
-    Frame,
     checked_size,
     frame_prefix,
 )
@@ -208,17 +207,6 @@ class Command:
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "request"
         return f"<{kind} code={self.code} opaque={self.opaque} remark={self.remark!r}>"
-
-
-def decode_command(frame: Frame) -> Command:
-    """Read the header of a frame.
-
-    Raises:
-        HeaderError: it cannot be read; the connection cannot go on.
-    """
-    if frame.encoding == JSON_HEADER:
-        return _decode_json(frame.header, frame.body)
-    return _decode_binary(frame.header, frame.body)
 
 
 def command_at(

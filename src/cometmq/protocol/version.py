@@ -30,17 +30,7 @@ GO_AWAY_VERSION_MIN: Final = 476
 """Clients from here on (5.3.2 snapshot) understand GO_AWAY."""
 
 _BASES: Final = {4: 212, 5: 412}
-_RELEASES_PER_MINOR: Final = 10
 _HIGHER: Final = 612
-
-
-def version_number(major: int, minor: int, patch: int) -> int:
-    """Return the wire number of release ``major.minor.patch``; only 4.x and 5.x are regular."""
-    if major not in _BASES or not 0 <= minor < _RELEASES_PER_MINOR:
-        raise ValueError(f"version {major}.{minor}.{patch}: only 4.0 to 5.9 have regular numbers")
-    if not 0 <= patch < _RELEASES_PER_MINOR:
-        raise ValueError(f"version {major}.{minor}.{patch}: a patch number is 0 to 9")
-    return _BASES[major] + 1 + 20 * minor + 2 * patch
 
 
 def version_name(number: int) -> str:

@@ -226,8 +226,3 @@ class StoreSettings:
     def queue_file_bytes(self) -> int:
         """The size of each consume-queue file in whole units."""
         return -(-self.consume_queue_file_bytes // 20) * 20
-
-    @property
-    def index_file_bytes(self) -> int:
-        """The size of each index file."""
-        return 40 + self.index_slots * 4 + self.index_entries * 20

@@ -14,7 +14,6 @@ from cometmq.model.topic import (
     check_group_name,
     check_topic_name,
     dlq_topic,
-    perm_text,
     reply_topic,
     retry_topic,
 )
@@ -55,11 +54,6 @@ def test_topics_that_belong_to_a_group_or_cluster() -> None:
     assert retry_topic("g") == "%RETRY%g"
     assert dlq_topic("g") == "%DLQ%g"
     assert reply_topic("C") == "C_REPLY_TOPIC"
-
-
-@pytest.mark.parametrize(("perm", "text"), [(0, "---"), (6, "RW-"), (7, "RWX"), (4, "R--")])
-def test_permissions_are_shown_as_letters(perm: int, text: str) -> None:
-    assert perm_text(perm) == text
 
 
 def test_a_topic_may_be_closed_for_one_side() -> None:

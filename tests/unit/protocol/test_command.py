@@ -20,7 +20,6 @@ from cometmq.protocol.command import (
     Command,
     HeaderError,
     command_at,
-    decode_command,
     encode_command,
     encode_head,
     request,
@@ -29,8 +28,6 @@ from cometmq.protocol.frame import (
     BINARY_HEADER,
     FRAME_BYTES_MAX,
     JSON_HEADER,
-    Frame,
-    FrameDecoder,
     FrameError,
 )
 from cometmq.protocol.headers import (
@@ -40,6 +37,7 @@ from cometmq.protocol.headers import (
     SendMessageRequest,
     SendMessageV2Request,
 )
+from support.frames import command_of, one_command
 
 SEND = {
     "a": "group", "b": "topic", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000",
@@ -57,15 +55,11 @@ AT_ONCE = [(310, SEND, SendMessageV2Request), (320, SEND, SendMessageV2Request),
 
 def decoded(header: str | bytes, body: bytes = b"") -> Command:
     data = header if isinstance(header, bytes) else header.encode()
-    return decode_command(Frame(JSON_HEADER, data, body))
+    return command_of(JSON_HEADER, data, body)
 
 
 def through_the_wire(command: Command) -> Command:
-    decoder = FrameDecoder()
-    decoder.receive(encode_command(command))
-    frame = decoder.next_frame()
-    assert frame is not None
-    return decode_command(frame)
+    return one_command(encode_command(command))
 
 
 def seen(command: Command) -> dict[str, Any]:
@@ -379,7 +373,7 @@ def test_damage_to_a_frame_raises_nothing_but_what_is_said(
 @given(st.binary(max_size=60), st.sampled_from([JSON_HEADER, BINARY_HEADER]))
 def test_a_header_of_any_bytes_raises_nothing_but_what_is_said(data: bytes, encoding: int) -> None:
     try:
-        command = decode_command(Frame(encoding, data, b""))
+        command = command_of(encoding, data)
         assert isinstance(command.fields, dict)
     except ProtocolError:
         pass
@@ -407,7 +401,7 @@ def entry(name: bytes, value: bytes) -> bytes:
 
 
 def test_empty_texts_of_the_binary_form_are_not_there() -> None:
-    command = decode_command(Frame(BINARY_HEADER, binary(fields=entry(b"a", b"")), b""))
+    command = command_of(BINARY_HEADER, binary(fields=entry(b"a", b"")))
 
     assert command.remark is None
     assert command.fields == {}
@@ -415,7 +409,7 @@ def test_empty_texts_of_the_binary_form_are_not_there() -> None:
 
 
 def test_a_language_the_binary_form_does_not_know_is_none() -> None:
-    assert decode_command(Frame(BINARY_HEADER, binary(language=200), b"")).language is None
+    assert command_of(BINARY_HEADER, binary(language=200)).language is None
 
 
 def test_a_negative_code_of_the_binary_form_stays_negative() -> None:
@@ -454,7 +448,7 @@ def test_a_code_too_large_for_the_binary_form_travels_as_json(code: int) -> None
 )
 def test_a_binary_header_whose_lengths_lie_is_refused(header: bytes) -> None:
     with pytest.raises(HeaderError):
-        decode_command(Frame(BINARY_HEADER, header, b""))
+        command_of(BINARY_HEADER, header)
 
 
 # --- writing ------------------------------------------------------------------------------------

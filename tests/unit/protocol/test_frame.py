@@ -8,84 +8,73 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.protocol.command import Command, command_at, encode_command
 from cometmq.protocol.frame import (
     BINARY_HEADER,
     FRAME_BYTES_MAX,
     HEADER_BYTES_MAX,
     JSON_HEADER,
-    Frame,
-    FrameDecoder,
     FrameError,
-    cut_frame,
+    checked_size,
     frame_prefix,
-    frame_size,
+)
+from support.frames import CommandDecoder
+
+COMMANDS = st.builds(
+    Command,
+    st.integers(0, 1000),
+    opaque=st.integers(0, 2**31 - 1),
+    body=st.binary(max_size=60),
+    serialization=st.sampled_from((JSON_HEADER, BINARY_HEADER)),
 )
 
-FRAMES = st.builds(
-    Frame,
-    st.sampled_from((JSON_HEADER, BINARY_HEADER)),
-    st.binary(max_size=60),
-    st.binary(max_size=60),
-)
 
-
-def wire(frame: Frame) -> bytes:
-    """The frame as its bytes, written out by hand."""
-    length = 4 + len(frame.header) + len(frame.body)
-    word = frame.encoding << 24 | len(frame.header)
-    return struct.pack(">II", length, word) + frame.header + frame.body
-
-
-def decoded(decoder: FrameDecoder) -> list[Frame]:
-    found = []
-    while (frame := decoder.next_frame()) is not None:
-        found.append(frame)
-    return found
-
-
-@given(FRAMES)
-def test_the_prefix_says_what_the_layout_says(frame: Frame) -> None:
-    prefix = frame_prefix(frame.encoding, len(frame.header), len(frame.body))
-
-    assert prefix == wire(frame)[:8]
-
-
-@given(st.lists(FRAMES, max_size=5), st.data())
-def test_frames_come_whole_however_the_bytes_arrive(
-    frames: list[Frame], data: st.DataObject
+@given(st.sampled_from((JSON_HEADER, BINARY_HEADER)), st.binary(max_size=60), st.integers(0, 60))
+def test_the_prefix_says_what_the_layout_says(
+    encoding: int, header: bytes, body_bytes: int
 ) -> None:
-    stream = b"".join(map(wire, frames))
+    length, word = 4 + len(header) + body_bytes, encoding << 24 | len(header)
+
+    assert frame_prefix(encoding, len(header), body_bytes) == struct.pack(">II", length, word)
+
+
+@given(st.lists(COMMANDS, max_size=5), st.data())
+def test_commands_come_whole_however_the_bytes_arrive(
+    commands: list[Command], data: st.DataObject
+) -> None:
+    stream = b"".join(map(encode_command, commands))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
-    decoder, found = FrameDecoder(), []
+    decoder, found = CommandDecoder(), []
 
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         decoder.receive(stream[start:end])
-        found += decoded(decoder)
+        while (command := decoder.next_command()) is not None:
+            found.append((command.code, command.opaque, command.body))
 
-    assert found == frames
+    assert found == [(command.code, command.opaque, command.body) for command in commands]
 
 
-@given(FRAMES, st.data())
-def test_no_cut_of_a_frame_gives_a_frame(frame: Frame, data: st.DataObject) -> None:
-    stream = wire(frame)
-    decoder = FrameDecoder()
+@given(COMMANDS, st.data())
+def test_no_cut_of_a_frame_gives_a_command(command: Command, data: st.DataObject) -> None:
+    stream = encode_command(command)
+    decoder = CommandDecoder()
     decoder.receive(stream[: data.draw(st.integers(0, len(stream) - 1))])
 
-    assert decoder.next_frame() is None
+    assert decoder.next_command() is None
 
 
-@given(st.binary(max_size=20), FRAMES, st.binary(max_size=20))
-def test_a_frame_is_cut_out_of_the_middle_of_a_buffer(
-    before: bytes, frame: Frame, after: bytes
+@given(st.binary(max_size=20), COMMANDS, st.binary(max_size=20))
+def test_a_command_is_read_out_of_the_middle_of_a_buffer(
+    before: bytes, command: Command, after: bytes
 ) -> None:
-    buffer = bytearray(before + wire(frame) + after)
+    frame = encode_command(command)
+    buffer = bytearray(before + frame + after)
 
-    size = frame_size(buffer, len(before), FRAME_BYTES_MAX)
-
-    assert size == len(wire(frame))
-    cut = cut_frame(buffer, len(before), size)
+    found = command_at(buffer, len(before), len(buffer), FRAME_BYTES_MAX)
     buffer[:] = bytes(len(buffer))  # the buffer is used again
-    assert cut == frame
+
+    assert found is not None
+    assert (found.frame_bytes, found.body) == (len(frame), command.body)
 
 
 @pytest.mark.parametrize(
@@ -109,22 +98,18 @@ def test_lengths_that_no_frame_has_are_refused_at_the_eighth_byte(
     length: int, word: int, reason: str
 ) -> None:
     prefix = struct.pack(">II", length, word)
-    decoder = FrameDecoder()
-    decoder.receive(prefix)
 
     with pytest.raises(FrameError, match=reason):
-        decoder.next_frame()
-    with pytest.raises(FrameError):
-        frame_size(b"xyz" + prefix, 3, FRAME_BYTES_MAX)
+        command_at(b"xyz" + prefix, 3, 11, FRAME_BYTES_MAX)
 
 
 @pytest.mark.parametrize("limit", [8, 100, FRAME_BYTES_MAX])
 def test_the_limit_counts_the_length_field(limit: int) -> None:
-    whole = frame_prefix(JSON_HEADER, 0, limit - 8)
+    length, word = struct.unpack(">II", frame_prefix(JSON_HEADER, 0, limit - 8))
 
-    assert frame_size(whole, 0, limit) == limit
+    assert checked_size(length, word, limit) == limit
     with pytest.raises(FrameError, match=f"at most {limit - 1}"):
-        frame_size(whole, 0, limit - 1)
+        checked_size(length, word, limit - 1)
 
 
 def test_a_header_that_its_length_field_cannot_hold_is_not_written() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.command import Command, decode_command, encode_head
-from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER, FrameDecoder
+from cometmq.protocol.command import Command, encode_head
+from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
 from cometmq.protocol.headers import (
     GetRouteinfoByTopicRequest,
     QueryConsumerOffsetResponse,
@@ -19,18 +19,14 @@ from cometmq.protocol.headers import (
 from cometmq.remoting import Request, Response, SuccessFormat
 from cometmq.remoting.exchange import DECIMAL, HEX, TEXT
 from support.fake_transport import Wired
+from support.frames import one_command
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 TRACE = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
 def decoded(head: bytes) -> Command:
-    decoder = FrameDecoder()
-    decoder.receive(head)
-    frame = decoder.next_frame()
-    assert frame is not None
-    assert decoder.next_frame() is None
-    return decode_command(frame)
+    return one_command(head)
 
 
 @pytest.mark.parametrize("serialization", [JSON_HEADER, BINARY_HEADER])

@@ -83,8 +83,6 @@ class Throughput:
         self._gets_at_mornings = (0, 0)
         self.put_ms_max = 0
         """The longest put since the start."""
-        self.get_ms_max = 0
-        """The longest read since the start."""
 
     def put_took(self, took_ms: int, puts: int = 1) -> None:
         """Count how long puts took; those that took less than 1 ms need not be told."""
@@ -92,11 +90,6 @@ class Throughput:
         self._latencies[index if index > 0 else 0] += puts
         if took_ms > self.put_ms_max:
             self.put_ms_max = took_ms
-
-    def get_took(self, took_ms: int) -> None:
-        """Count how long the store took to look for one request's messages."""
-        if took_ms > self.get_ms_max:
-            self.get_ms_max = took_ms
 
     def sample(self) -> None:
         """Remember the totals, and begin a new minute or day when it is time; once a second."""

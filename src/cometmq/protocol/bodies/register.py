@@ -1,4 +1,4 @@
-"""What a broker hands to a name server when it registers: as JSON, or deflated.
+"""The body of a registration with a name server: as JSON, or deflated.
 
 deflated := zlib of
     length:i32 data version as JSON
@@ -28,7 +28,6 @@ from cometmq.protocol.version import MAPPING_VERSION_MIN
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
 _I32 = struct.Struct(">i")
 _ZLIB_FIRST_BYTE = 0x78
-_LEVEL = 9
 _TOPIC_WORDS = 5
 
 
@@ -43,25 +42,6 @@ class RegisterBrokerBody(Body, kw_only=True):
     def encode(self) -> bytes:
         """Write the body as JSON; maps of static topics have bare keys."""
         return fastjson.dumps_odd(self)
-
-    def encode_deflated(self, version: int) -> bytes:
-        """Write the body in the deflated form that a broker of ``version`` sends."""
-        return zlib.compress(b"".join(self._deflated_parts(version)), _LEVEL)
-
-    def _deflated_parts(self, version: int) -> list[bytes]:
-        wrapper = self.topic_config_serialize_wrapper
-        with_mappings = version >= MAPPING_VERSION_MIN
-        topics = wrapper.topic_config_table.values()
-        parts = [*_sized(wrapper.data_version.encode()), _I32.pack(len(topics))]
-        for topic in topics:
-            parts += _sized(_topic_words(topic, with_mappings).encode())
-        parts += _sized(fastjson.dumps(self.filter_server_list))
-        if with_mappings:
-            mappings = (wrapper.topic_queue_mapping_info_map or {}).values()
-            parts.append(_I32.pack(len(mappings)))
-            for mapping in mappings:
-                parts += _sized(fastjson.dumps_odd(mapping))
-        return parts
 
 
 def decode_register_body(data: bytes, version: int) -> RegisterBrokerBody:
@@ -136,16 +116,6 @@ def _inflated(data: bytes) -> bytes:
             f"a deflated registration is cut short or exceeds {INFLATED_BYTES_MAX} bytes"
         )
     return plain
-
-
-def _sized(data: bytes) -> list[bytes]:
-    return [_I32.pack(len(data)), data]
-
-
-def _topic_words(topic: TopicConfig, with_attributes: bool) -> str:
-    words = f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums} {topic.perm}"
-    attributes = f" {fastjson.dumps(topic.attributes).decode()}" if with_attributes else ""
-    return f"{words} {topic.topic_filter_type}{attributes}"
 
 
 def _topic(text: str) -> TopicConfig:

@@ -1,0 +1,149 @@
+"""The servers are laid out by feature: a change is made in the folder that the page names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker import assembly as broker_assembly
+from cometmq.namesrv import assembly as namesrv_assembly
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "src" / "cometmq"
+ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
+FOLDER_FILES_MAX = 3
+CHANGES = 10
+ASSEMBLIES = {"broker": broker_assembly.FEATURES, "namesrv": namesrv_assembly.FEATURES}
+
+both_servers = pytest.mark.parametrize("server", ASSEMBLIES)
+
+
+def modules(server: str) -> Iterator[tuple[Path, ast.Module]]:
+    """All modules of a server, with their paths below its package."""
+    for path in sorted((SOURCES / server).rglob("*.py")):
+        yield path.relative_to(SOURCES / server), ast.parse(path.read_text())
+
+
+def features(server: str) -> dict[str, ast.Module]:
+    """The module `feature.py` of each folder that has one."""
+    return {path.parts[0]: tree for path, tree in modules(server) if path.name == "feature.py"}
+
+
+def called(node: ast.AST) -> str:
+    """The name of what a call calls, without what stands before its last dot."""
+    if not isinstance(node, ast.Call):
+        return ""
+    function = node.func
+    return getattr(function, "id", getattr(function, "attr", ""))
+
+
+def origins(tree: ast.Module) -> dict[str, str]:
+    """Each imported name, and the module that it comes from."""
+    return {
+        alias.asname or alias.name: node.module or ""
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def routed(tree: ast.Module) -> list[str]:
+    """The request codes that are keys of a dict."""
+    return [
+        key.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Attribute) and ast.unparse(key.value) == "RequestCode"
+    ]
+
+
+@both_servers
+def test_the_assembly_lists_every_feature_once(server: str) -> None:
+    listed = [build.__module__ for build in ASSEMBLIES[server]]
+
+    assert sorted(listed) == [f"cometmq.{server}.{name}.feature" for name in features(server)]
+
+
+@both_servers
+def test_a_request_code_has_its_handler_in_one_feature(server: str) -> None:
+    places = {str(path): routed(tree) for path, tree in modules(server)}
+    codes = Counter(code for found in places.values() for code in found)
+
+    assert {path for path, found in places.items() if found and "feature.py" not in path} == set()
+    assert [code for code, count in codes.items() if count > 1] == []
+    assert len(codes) > 20
+
+
+@both_servers
+def test_the_handlers_of_a_feature_are_in_its_folder(server: str) -> None:
+    for name, tree in features(server).items():
+        found = origins(tree)
+        handlers = [called(node) for node in ast.walk(tree) if called(node).endswith("Handler")]
+        assert {found[handler].split(".")[2] for handler in handlers} <= {name}, name
+
+
+@both_servers
+def test_jobs_are_declared_in_feature_folders(server: str) -> None:
+    for path, tree in modules(server):
+        declares = any(called(node) == "Job" for node in ast.walk(tree))
+        assert not declares or path.parts[0] in features(server), path
+
+
+def test_a_table_with_a_file_is_in_a_feature_folder() -> None:
+    tables = [
+        path.parts[0]
+        for path, tree in modules("broker")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any(ast.unparse(base).startswith("ConfigTable[") for base in node.bases)
+    ]
+
+    assert sorted(tables) == ["groups", "topics"]
+
+
+def test_counters_get_their_names_in_one_module() -> None:
+    names = re.compile(r"[A-Z]+(_[A-Z]+)+")
+    places = {
+        str(path)
+        for path, tree in modules("broker")
+        for node in ast.walk(tree)
+        if called(node) == "add" and isinstance(node, ast.Call) and node.args
+        for first in node.args[:1]
+        if isinstance(first, ast.Constant) and names.fullmatch(str(first.value))
+    }
+
+    assert places == {"stats/counters.py"}
+
+
+def test_lines_of_the_runtime_information_are_in_one_module() -> None:
+    line = "putMessageTimesTotal"
+    places = [
+        path.relative_to(SOURCES).as_posix()
+        for path in SOURCES.rglob("*.py")
+        if "spark" not in path.parts and line in path.read_text()
+    ]
+
+    assert places == ["broker/stats/runtime_info.py"]
+
+
+def rows() -> dict[str, list[str]]:
+    """Each change of the table, and its files."""
+    section = ARCHITECTURE.read_text().split("## Where a change goes")[1].split("\n## ")[0]
+    table = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| A")]
+    return {change.strip(): re.findall(r"`([\w/.]+)`", files) for change, files in table}
+
+
+def test_the_files_of_each_change_exist_and_are_in_one_folder() -> None:
+    assert len(rows()) == CHANGES
+    for change, files in rows().items():
+        assert files, change
+        assert [name for name in files if not (SOURCES / name).is_file()] == [], change
+        folders = [str(Path(name).parent) for name in files if "assembly.py" not in name]
+        assert len(set(folders)) == 1, change
+        assert len(folders) <= FOLDER_FILES_MAX, change

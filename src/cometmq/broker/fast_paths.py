@@ -1,8 +1,5 @@
 # cython: annotation_typing=False
-"""Offers received bytes to several fast paths in turn.
-
-Source: ours.
-"""
+"""Offers received bytes to several fast paths in turn."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Registration:
     Args:
         client: carries the requests.
         topics: what is registered; tell it to call `wake` on every change.
-        settings: gives the broker's settings as they are now.
+        settings: returns the current settings of the broker.
     """
 
     def __init__(

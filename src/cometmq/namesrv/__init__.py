@@ -1,7 +1,4 @@
-"""The name server: which broker serves which topic.
-
-`NameServer` is one of them, `NameServerSettings` what can be set on it.
-"""
+"""The name server: which broker serves which topic."""
 
 from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.config import NameServerSettings

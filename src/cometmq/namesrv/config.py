@@ -18,7 +18,7 @@ def _home(name: str) -> Path:
 
 @dataclass(frozen=True)
 class NameServerSettings:
-    """What can be set on a name server."""
+    """The settings of a name server."""
 
     bind_address: str = setting("127.0.0.1", key="bindAddress")
     """The local address to listen on; ``0.0.0.0`` is every IPv4 address of the machine."""

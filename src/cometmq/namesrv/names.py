@@ -1,10 +1,8 @@
-"""What a name server takes for a name or an address; everything else is refused on arrival.
+"""Checks of names and addresses in requests to a name server.
 
-RocketMQ takes anything. We keep out what could do harm further on: control characters, blanks,
-slashes and texts without end. Brokers name topics after themselves, so dots are allowed here
+RocketMQ accepts any text. We refuse what could do harm later: control characters, blanks, slashes
+and very long texts. Brokers name topics after themselves, so dots are allowed here
 though no client may create such a topic.
-
-Source: ours.
 """
 
 from __future__ import annotations

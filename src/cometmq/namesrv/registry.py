@@ -1,11 +1,11 @@
 """Which broker serves which topic: the tables of a name server and the rules of their change.
 
-Everything here is decided from what is known and what is told, ``now`` included; nothing here
-waits, sends or closes. What has to be sent or closed afterwards is in the results.
+Every decision depends only on the tables and the arguments, the time included; nothing here waits,
+sends or closes. The results say what the caller has to send or close.
 
     topics    topic → broker name → row (queue counts, permission)
     groups    broker name → cluster, broker id → address (0 is the master)
-    live      (cluster, address) → last sign of life, version of its topics, its connection
+    live      (cluster, address) → last heartbeat, version of its topics, its connection
 
 A group whose last address goes takes its name out of its cluster and its rows out of all topics;
 a topic without rows is gone. Times are milliseconds of a clock that never jumps.
@@ -29,7 +29,7 @@ MASTER_ID = 0
 
 
 class BrokerKey(NamedTuple):
-    """What a broker is known by while it lives: its id can change, its address cannot."""
+    """Identifies a registered broker: its id can change, its address cannot."""
 
     cluster: str
     address: str
@@ -37,7 +37,7 @@ class BrokerKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says of itself, checked and decoded."""
+    """The registration of a broker, checked and decoded."""
 
     cluster: str
     broker_name: str
@@ -52,14 +52,14 @@ class Registration:
     expiry_ms: int = 120_000
     """How long it may be silent."""
     enable_acting_master: bool | None = None
-    """Whether a slave may stand in for the master; None from brokers that do not know of it."""
+    """Whether a slave may stand in for the master; None from older brokers."""
     zone: str | None = None
     mappings: Mapping[str, TopicQueueMappingInfo] = field(default_factory=dict)
-    """Static topics: topic → where its logical queues are, as the broker tells it."""
+    """Static topics: topic → where its logical queues are, from the broker's registration."""
 
     @property
     def key(self) -> BrokerKey:
-        """What it is known by."""
+        """Identifies the broker."""
         return BrokerKey(self.cluster, self.address)
 
 
@@ -81,7 +81,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A broker that was heard of lately."""
+    """A broker that sends heartbeats."""
 
     broker_name: str
     heard_ms: int
@@ -89,12 +89,12 @@ class Live:
     version: DataVersion
     ha_address: str
     connection: Hashable
-    """Whatever identifies the connection it registered over."""
+    """Identifies the connection that it registered over."""
 
 
 @dataclass(frozen=True, slots=True)
 class MinIdNotice:
-    """The smallest id of a group changed: whom to tell, and what."""
+    """The smallest id of a group changed: the brokers to notify, and the content."""
 
     targets: tuple[str, ...]
     min_id: int
@@ -105,7 +105,7 @@ class MinIdNotice:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What a registration led to."""
+    """The result of a registration."""
 
     accepted: bool
     """False when another broker holds the id with a newer state: nothing was changed."""
@@ -128,7 +128,7 @@ class IncrementFirstError(Exception):
 
 
 class Registry:
-    """The tables, changed by what brokers and tools tell.
+    """The tables, changed by requests of brokers and tools.
 
     Reading them is free to all; only the methods change them.
     """
@@ -141,7 +141,7 @@ class Registry:
         self.filter_servers: dict[BrokerKey, tuple[str, ...]] = {}
         self.mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
 
-    # --- coming ---------------------------------------------------------------------------------
+    # --- registration ---------------------------------------------------------------------------
 
     def register(
         self,
@@ -151,13 +151,13 @@ class Registry:
         *,
         deletes_absent_topics: bool = False,
     ) -> Registered:
-        """Take in a registration.
+        """Add or renew a registration.
 
         Args:
-            registration: what the broker says of itself.
+            registration: the registration.
             connection: identifies the connection it came over.
             now_ms: the time now.
-            deletes_absent_topics: take the broker's rows of topics it no longer names.
+            deletes_absent_topics: remove the broker's rows of topics that are not registered.
 
         Raises:
             IncrementFirstError: the broker is unknown and names exactly one topic; nothing was
@@ -247,14 +247,14 @@ class Registry:
     def _master_of(
         self, group: Group, registration: Registration
     ) -> tuple[str, str] | tuple[None, None]:
-        """Addresses of the master of a slave, while it lives."""
+        """Addresses of the master of a slave, while the master is registered."""
         master = group.addresses.get(MASTER_ID)
         if registration.broker_id == MASTER_ID or master is None:
             return None, None
         live = self.live.get(BrokerKey(registration.cluster, master))
         return (master, live.ha_address) if live is not None else (None, None)
 
-    # --- signs of life ---------------------------------------------------------------------------
+    # --- heartbeats ------------------------------------------------------------------------------
 
     def has_changed(self, key: BrokerKey, version: DataVersion) -> bool:
         """Return whether ``version`` differs from what the broker registered last, if it did."""
@@ -262,15 +262,15 @@ class Registry:
         return live is None or live.version != version
 
     def touch(self, key: BrokerKey, now_ms: int) -> None:
-        """Note that a broker gave a sign of life; one that is not registered stays unknown."""
+        """Count a heartbeat of a broker; a broker that is not registered stays unknown."""
         live = self.live.get(key)
         if live is not None:
             self.live[key] = replace(live, heard_ms=now_ms)
 
-    # --- leaving ---------------------------------------------------------------------------------
+    # --- removal ---------------------------------------------------------------------------------
 
     def unregister(self, key: BrokerKey, broker_name: str) -> MinIdNotice | None:
-        """Forget a broker: its address under whatever id, and its group if it was the last."""
+        """Remove a broker: its address under any id, and its group if it was the last."""
         self.live.pop(key, None)
         self.filter_servers.pop(key, None)
         group = self.groups.get(broker_name)
@@ -298,13 +298,13 @@ class Registry:
         return _notice(group, key.address, live.ha_address if live else None)
 
     def disconnected(self, connection: Hashable) -> list[MinIdNotice]:
-        """Forget the brokers that registered over a connection which is closed now."""
+        """Remove the brokers that registered over a connection that is closed."""
         gone = [(k, live) for k, live in self.live.items() if live.connection is connection]
         notices = [self.unregister(key, live.broker_name) for key, live in gone]
         return [notice for notice in notices if notice is not None]
 
     def expire(self, now_ms: int) -> list[Expired]:
-        """Forget the brokers that were silent for too long."""
+        """Remove the brokers that were silent for too long."""
         silent = [(k, b) for k, b in self.live.items() if b.heard_ms + b.expiry_ms < now_ms]
         return [
             Expired(key, live.connection, self.unregister(key, live.broker_name))
@@ -340,7 +340,7 @@ class Registry:
         return self._change_perm(broker_name, lambda _: Perm.READ | Perm.WRITE)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, or only its rows of one cluster's brokers."""
+        """Remove a topic, or only its rows of one cluster's brokers."""
         if cluster is None:
             self.topics.pop(topic, None)
             self.mappings.pop(topic, None)

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """Request codes."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11

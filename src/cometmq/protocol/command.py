@@ -5,8 +5,8 @@
     binary header := code:i16 | language:u8 | version:i16 | opaque:i32 | flag:i32
                      | remark:text32 | fields:bytes32      fields := (key:text16 | value:text32)*
 
-A command is a request, or with flag bit 0 a response; bit 1 marks a request that wants no answer.
-The fields of its typed header stay undecoded until somebody asks for them.
+A command is a request, or with flag bit 0 a response; bit 1 marks a one-way request.
+The fields of its typed header are decoded at their first use.
 
 Source: RemotingCommand and RocketMQSerializable, RocketMQ 4.9 and 5.3.
 """
@@ -148,7 +148,7 @@ class Command:
         self.body = body
         self.serialization = serialization
         self.frame_bytes = 0
-        """Size of the frame it came in; 0 for one of ours."""
+        """Size of the frame it came in; 0 for one that was made here."""
         self._fields = fields
         self._raw_fields: bytes | msgspec.Raw = b""
         """The fields as they came; the whole header where they were read as a typed one."""
@@ -156,12 +156,12 @@ class Command:
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request; bit 0 decides even when the oneway bit is set too."""
+        """Whether this is a response; bit 0 decides even if the one-way bit is set too."""
         return bool(self.flag & RESPONSE_FLAG)
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender waits for no answer."""
+        """Whether the sender waits for no response."""
         return bool(self.flag & ONEWAY_FLAG)
 
     @property
@@ -244,7 +244,7 @@ def command_at(
 def send_header(data: bytes) -> tuple[SendMessageV2Request, int] | None:
     """Return fields and opaque number of a JSON header; None unless it is that of an everyday send.
 
-    That is, the header of a SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE that wants an answer, in which
+    That is, the header of a SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE that is not one-way, in which
     nothing needs a second look.
     """
     try:
@@ -507,7 +507,7 @@ def request(
     oneway: bool = False,
     fields: Mapping[str, str] | None = None,
 ) -> Command:
-    """A request of ours: the typed header's fields, and ``fields`` beside them."""
+    """Return a request with the fields of a typed header, and further ``fields``."""
     every = encode_fields(header) if header is not None else None
     if fields:
         every = {**(every or {}), **fields}

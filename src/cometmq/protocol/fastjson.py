@@ -5,7 +5,7 @@ Beyond JSON the dialect has names without quotes or in single quotes, maps whose
 was written before, comments, spare commas, and numbers that end in a letter for their type.
 
 Reading accepts all of it: a map with numbers for keys gets them as text, and one with objects for
-keys becomes :class:`Pairs`. Writing is strict, unless bare keys are asked for. Members that are
+keys becomes :class:`Pairs`. Writing is strict, unless bare keys are requested. Members that are
 None are left out.
 
 Source: JSON and DefaultJSONParser of fastjson 1.2.83, as RocketMQ 5.3 uses it.
@@ -220,7 +220,7 @@ _STEP = re.compile(r"\.((?:[^.\[\\]|\\.)+)|\[(\d+)\]|\[\"([^\"]*)\"\]")
 
 
 class _Resolver:
-    """Puts copies in the place of references to what was written before."""
+    """Replaces references to earlier values by copies."""
 
     def __init__(self, root: Any) -> None:
         self._root = root

@@ -5,7 +5,7 @@ A header may be JSON, with its members in any order, or binary; `Command` says h
 is scanned here is only what every reader understands in the same way: texts of printable ASCII,
 whole numbers of no more than 18 digits, no member twice. The general reader takes all else.
 
-Compiled, ``memory`` is an address, and nothing but the code here checks its bounds. Source: ours.
+Compiled, ``memory`` is an address, and nothing but the code here checks its bounds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TEXT, _ESCAPED, _BARE = TEXT, ESCAPED, BARE
 
 
 class HeaderScanner:
-    """Finds the fields of headers; who builds on it says in `note` which of them it wants."""
+    """Finds the fields of headers; subclasses choose in `note` the fields that they need."""
 
     def __init__(self) -> None:
         self.code = 0
@@ -42,8 +42,8 @@ class HeaderScanner:
 
         Args:
             memory: the buffer.
-            name, name_end: where the name lies.
-            at, end: where the value lies.
+            name, name_end: where the name is.
+            at, end: where the value is.
             kind: TEXT, or in JSON also ESCAPED, a text with escapes, and BARE, a number or a
                 boolean without quotes.
         """
@@ -217,7 +217,7 @@ def unescape(memory: Any, at: int, end: int, space: Any) -> int:
 
     Args:
         memory: the buffer.
-        at, end: where the text lies.
+        at, end: where the text is.
         space: where it goes; it has room for all of it.
     """
     filled = 0
@@ -257,7 +257,7 @@ def end_of_number(memory: Any, at: int, end: int) -> int:
 
 
 def number(memory: Any, at: int, end: int) -> int:
-    """The whole number that lies from ``at`` to ``end``."""
+    """The whole number from ``at`` to ``end``."""
     is_negative = memory[at] == 45
     if is_negative:
         at += 1
@@ -284,7 +284,7 @@ def _value_at(memory: Any, at: int, end: int) -> int:
 
 
 def _member_of(memory: Any, at: int, end: int) -> int:
-    """The bit of the member with this name; 0 if nobody knows it."""
+    """The bit of the member with this name; 0 if there is none."""
     size = end - at
     if size == 4:
         if octets.equals(memory, at, size, b"code"):

@@ -1,12 +1,12 @@
 # cython: annotation_typing=False
 """Messages that are decoded when they are looked at.
 
-Most of what a record says, nobody reads: a consumer counts a message, filters it by its tag and
-hands it to a handler that wants the body. So a record is only checked when it arrives, field by
-field for whether it is whole, and cut out of the answer it came in. What is read then is decoded
-once and kept.
+Most fields of a record are never read: a consumer counts a message, filters it by its tag and
+passes it to a handler that needs the body. So on arrival a record is only checked for completeness,
+field by field, and copied out of the response that contains it. A field is decoded when it is first
+read, and kept.
 
-Source: ours; the format is `cometmq.protocol.record`'s.
+The format is that of `cometmq.protocol.record`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class LazyMessage(StoredMessage):
     _added: Mapping[str, str] | None
     """Properties that the receiver adds to those of the record."""
     _properties: dict[str, str] | None
-    """None until somebody wants more than one of them."""
+    """None until more than one of them is read."""
 
     def __getattr__(self, name: str) -> Any:
         # Python comes here only for what has no value yet.
@@ -129,8 +129,8 @@ def decode_lazily(
     Every record is checked first, so that looking never fails.
 
     Args:
-        data: the body of a broker's answer.
-        broker_name: who answered.
+        data: the body of a broker's response.
+        broker_name: the broker of the response.
         added: properties that every message gets besides those of its record.
 
     Raises:
@@ -234,7 +234,7 @@ def _property_text(record: bytes) -> bytes:
 
 
 def _property(message: LazyMessage, name: str, name_marker: bytes) -> str | None:
-    """Return one property, without decoding the others if nobody asked for them yet."""
+    """Return one property, without decoding the others if none was read yet."""
     if message._properties is not None:
         return message._properties.get(name)
     value = value_of(_property_text(message._record), name_marker)

@@ -95,7 +95,7 @@ def _struct_of(cls: type[msgspec.Struct]) -> _Reader:
 
     def read(value: Any) -> msgspec.Struct:
         if isinstance(value, str) and value.lstrip().startswith("{"):
-            value = loads(value)  # a key that was written as a text of its own
+            value = loads(value)  # a key that was written as a separate text
         if not isinstance(value, dict):
             raise _misfit(value, f"an object of {cls.__name__}")
         members = {}

@@ -4,8 +4,8 @@
     unique id := client ip (4 or 16 bytes) | pid:u16 | number of the process:i32
                  | ms since the beginning of the month:u32 | counter:u16
 
-The offset id is given by the broker and tells where the message lies. The unique id is given by
-the client; only that it is unique matters. Both may have 32 characters, so the text does not tell
+The offset id is given by the broker and says where the message is. The unique id is given by
+the client; only that it is unique matters. Both may have 32 characters, so the text does not show
 which it is.
 
 Source: MessageDecoder.createMessageId and MessageClientIDSetter, RocketMQ 5.3.
@@ -36,7 +36,7 @@ class InvalidMessageIdError(CometError):
 
 
 class OffsetId(NamedTuple):
-    """Where a message lies."""
+    """Where a message is."""
 
     host: str
     port: int
@@ -108,10 +108,11 @@ def _octets(text: str) -> bytes:
 
 
 def unique_id_time_ms(text: str, *, now_ms: int) -> int:
-    """Give when a unique id was made, by the local time zone, which must be its client's.
+    """Return when a unique id was made, by the local time zone, which must be its client's.
 
-    The id only tells the time since the beginning of a month: this month's, or the last one's where
-    that would lie in the future. Ids older than about a month cannot be told from younger ones.
+    The id contains the time since the beginning of a month: of this month, or of the last one if
+    that would be in the future. Ids older than about a month cannot be distinguished from younger
+    ones.
 
     Raises:
         InvalidMessageIdError: the text is not 32 or 56 hexadecimal digits.
@@ -149,7 +150,7 @@ class UniqueIds:
         _sources.add(self)
 
     def _belong_to(self, pid: int) -> None:
-        """Begin anew, for a process that makes ids nobody else makes."""
+        """Start again, with ids that no other process makes."""
         prefix = self._ip + (pid & 0xFFFF).to_bytes(2, "big") + os.urandom(4)
         self._prefix = prefix.hex().upper()
         self._counter = 0

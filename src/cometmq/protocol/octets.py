@@ -3,8 +3,6 @@
 
 Compiled, a buffer is an address and nothing checks the bounds: the caller has. What is called
 ``memory`` may be any buffer, a mapping too.
-
-Source: ours.
 """
 
 from __future__ import annotations
@@ -106,7 +104,7 @@ def bytes_in(memory: Any, at: int, size: int) -> bytes:
 
 
 def equals(memory: Any, at: int, size: int, text: bytes) -> bool:
-    """Return whether just ``text`` lies in the ``size`` bytes at ``at``."""
+    """Return whether exactly ``text`` is in the ``size`` bytes at ``at``."""
     if size != len(text):
         return False
     if cython.compiled:
@@ -116,7 +114,7 @@ def equals(memory: Any, at: int, size: int, text: bytes) -> bool:
 
 
 def are_same(memory: Any, at: int, other: int, size: int) -> bool:
-    """Return whether so many bytes are the same in two places."""
+    """Return whether so many bytes are the same at two positions."""
     if cython.compiled:
         return bool(memcmp(memory + at, memory + other, size) == 0)
     return bool(memory[at : at + size] == memory[other : other + size])
@@ -152,7 +150,7 @@ def copy_of(data: bytes | bytearray, start: int, end: int) -> bytes:
 
 
 def matches(data: bytes | bytearray, position: int, end: int, text: bytes) -> bool:
-    """Return whether ``text`` lies at ``position`` and ends before ``end``."""
+    """Return whether ``text`` is at ``position`` and ends before ``end``."""
     if position + len(text) > end:
         return False
     if cython.compiled:

@@ -1,5 +1,5 @@
 # cython: annotation_typing=False
-"""The property string of a message, and quick answers about it.
+"""The property string of a message, and fast look-ups in it.
 
     string := { name 0x01 value 0x02 }          UTF-8; the last 0x02 may be missing
 

@@ -102,16 +102,16 @@ def encode_record(
         body: as it is to be stored, perhaps compressed.
         properties: a property string of at most 32767 bytes.
         queue_id: the queue within the topic.
-        queue_offset: the place in the queue.
-        log_offset: the place in the commit log.
+        queue_offset: the queue offset.
+        log_offset: the physical offset in the commit log.
         born_time_ms: when the sender made it.
         born_host: the sender, 8 or 20 bytes; sets the bit of ``sys_flag`` for IPv6.
         store_time_ms: when the broker took it.
         store_host: the broker, 8 or 20 bytes; sets the bit of ``sys_flag`` for IPv6.
-        flag: the application's own number.
+        flag: a number of the application.
         sys_flag: bits of :class:`cometmq.model.flags.SysFlag`.
         reconsume_times: how often it was delivered again.
-        prepared_offset: where its half message lies.
+        prepared_offset: the offset of its half message.
         crc: checksum of the body if it is known already.
 
     Raises:

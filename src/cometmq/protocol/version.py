@@ -19,13 +19,13 @@ REGISTER_BODY_VERSION_MIN: Final = 37
 MAPPING_VERSION_MIN: Final = 413
 """Brokers from here on (5.0.0) append queue mappings to a compressed registration."""
 LITE_PULL_VERSION_MIN: Final = 413
-"""Brokers from here on (5.0.0) serve the pulls of lite pull consumers by a code of their own."""
+"""Brokers from here on (5.0.0) serve lite pulls by a separate request code."""
 MAX_RECONSUME_VERSION_MIN: Final = 121
-"""Clients from here on (3.4.9) may send their own limit of retries."""
+"""Clients from here on (3.4.9) may send a limit of retries."""
 RUNNING_INFO_VERSION_MIN: Final = 62
-"""Consumers from here on (3.1.8 snapshot) answer questions about their state."""
+"""Consumers from here on (3.1.8 snapshot) serve requests for their state."""
 RESET_OFFSET_VERSION_MIN: Final = 28
-"""Consumers from here on (3.0.7 snapshot) take orders to reset their offsets."""
+"""Consumers from here on (3.0.7 snapshot) serve requests to reset their offsets."""
 GO_AWAY_VERSION_MIN: Final = 476
 """Clients from here on (5.3.2 snapshot) understand GO_AWAY."""
 

@@ -1,7 +1,4 @@
-"""The asyncio client: connections by address, opened when first needed.
-
-Source: ours.
-"""
+"""The asyncio client: connections by address, opened when first needed."""
 
 from __future__ import annotations
 
@@ -38,20 +35,20 @@ class RemotingClient:
     """Calls peers by ``host:port``; one connection for each address.
 
     A connection over which nothing moved for ``settings.idle_s`` seconds is closed, unless a call
-    waits for its answer; the next call opens a new one.
+    waits for its response; the next call opens a new one.
 
     Args:
         settings: limits of every connection.
-        processors: answers to what the peers ask us.
+        processors: the handlers of requests from peers.
         tls: the context of TLS connections, None for plain ones.
         name: for logs and tasks.
-        hooks: see every request in this order, and every answer in the opposite one.
-        on_connect: told the address of each new connection, before anything is sent over it.
+        hooks: called for every request in this order, for every response in the opposite one.
+        on_connect: called with the address of each new connection, before anything is sent.
         language: what each request says we are written in.
         close_silent: give a connection up when a call over it times out after a second or more in
             which nothing at all came from the peer.
         proxies: which addresses are reached through SOCKS proxies.
-        retry_leaving: when a peer answers that it is leaving, repeat the request once over a new
+        retry_leaving: when a peer responds that it is leaving, repeat the request once over a new
             connection; the old one stays until the peer closes it.
     """
 
@@ -103,12 +100,12 @@ class RemotingClient:
         timeout: float,
         fields: Mapping[str, str] | None = None,
     ) -> Command:
-        """Send a request and wait for its answer, whatever its code.
+        """Send a request and wait for its response of any code.
 
         Raises:
-            ConnectError: the address does not answer; nothing was sent.
-            CallTimeoutError: no answer came in time.
-            ConnectionLostError: the connection broke before the answer.
+            ConnectError: the address does not accept connections; nothing was sent.
+            CallTimeoutError: no response arrived in time.
+            ConnectionLostError: the connection broke before the response.
 
         Cancelling stops the waiting; a request already sent stays sent.
         """
@@ -116,7 +113,7 @@ class RemotingClient:
         deadline = loop.time() + timeout
         connection = await self.connection(address, timeout=min(timeout, CONNECT_S))
         left = max(deadline - loop.time(), 0.001)
-        answer = await self._ask(address, connection, code, header, body, left, fields)
+        answer = await self._request(address, connection, code, header, body, left, fields)
         if answer.code != ResponseCode.GO_AWAY or not self._retry_leaving:
             return answer
         left = deadline - loop.time()
@@ -130,9 +127,9 @@ class RemotingClient:
         self._retire(address, connection)
         connection = await self.connection(address, timeout=min(left, CONNECT_S))
         left = max(deadline - loop.time(), 0.001)
-        return await self._ask(address, connection, code, header, body, left, fields)
+        return await self._request(address, connection, code, header, body, left, fields)
 
-    async def _ask(
+    async def _request(
         self,
         address: str,
         connection: Connection,
@@ -142,7 +139,7 @@ class RemotingClient:
         timeout: float,
         fields: Mapping[str, str] | None,
     ) -> Command:
-        """Call over a connection that is open; hooks see the request and its answer."""
+        """Call over an open connection, with the hooks around the call."""
         call = self._announced(address, code, header, body, fields) if self.hooks else None
         if call is not None:
             code, header, body, fields = call.code, None, call.body, call.fields or None
@@ -170,7 +167,7 @@ class RemotingClient:
         connection.abort()
 
     def _retire(self, address: str, connection: Connection) -> None:
-        """Use a connection for nothing new; what waits for answers over it goes on waiting."""
+        """Send no new requests over a connection; calls in flight still wait for responses."""
         if self._connections.get(address) is connection:
             del self._connections[address]
             if not connection.closed:
@@ -179,13 +176,13 @@ class RemotingClient:
     def ready(self, address: str) -> Connection | None:
         """Give the connection to an address if a plain request can be written to it now.
 
-        None where hooks want to see requests, or where a call would have to wait first.
+        None if there are hooks, or if a call would have to wait first.
         """
         found = self._connections.get(address)
         return found if found is not None and found.ready and not self.hooks else None
 
     def note_silence(self, connection: Connection, began_s: float) -> None:
-        """A request written at ``began_s`` to a ready connection got no answer in time."""
+        """A request written at ``began_s`` to a ready connection got no response in time."""
         self._give_up_silent(connection, began_s)
 
     async def oneway(
@@ -198,10 +195,10 @@ class RemotingClient:
         fields: Mapping[str, str] | None = None,
         remark: str | None = None,
     ) -> None:
-        """Send a request that gets no answer; ``remark`` is a text for people.
+        """Send a one-way request; ``remark`` is a text for people.
 
         Raises:
-            ConnectError: the address does not answer.
+            ConnectError: the address does not accept connections.
             CallTimeoutError: the peer takes no requests; not sent.
             ConnectionLostError: the connection broke; not sent.
         """

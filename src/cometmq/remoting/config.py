@@ -10,7 +10,7 @@ from cometmq.system.settings import setting
 
 @dataclass(frozen=True)
 class RemotingSettings:
-    """Limits that every connection keeps, whoever opened it."""
+    """Limits of every connection, whichever side opened it."""
 
     frame_bytes_max: int = setting(
         FRAME_BYTES_MAX, key="com.rocketmq.remoting.frameMaxLength", unit="bytes", low=1024

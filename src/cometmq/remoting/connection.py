@@ -1,7 +1,7 @@
 # cython: annotation_typing=False
-"""One TCP connection: commands to their processors, calls and their answers, both directions.
+"""One TCP connection: requests to their handlers, calls and their responses, in both directions.
 
-Source: ours; the flags and the opaque numbers are those of RemotingCommand.
+The flags and the opaque numbers are those of RemotingCommand.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ V4_IN_V6 = "::ffff:"
 
 
 class Connection(Wire, asyncio.BufferedProtocol):
-    """The two ways between us and one peer."""
+    """Requests and responses between this process and one peer."""
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class Connection(Wire, asyncio.BufferedProtocol):
         self.version = 0
         self.attributes: dict[str, Any] = {}
 
-    # --- life ---------------------------------------------------------------------------------
+    # --- lifecycle ----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is open: note who is there."""
+        """The socket is open: note the address of the peer."""
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self._transport = transport  # type: ignore[assignment]
         self._set_peer(transport.get_extra_info("peername"))
@@ -103,7 +103,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone: end the calls that wait for answers."""
+        """The connection is gone: end the calls in flight."""
         self._lose()
         reason = f": {exc}" if exc is not None else ""
         self._inflight.fail_all(ConnectionLostError(f"{self.peer_text} closed{reason}"))
@@ -113,7 +113,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         if self._on_close is not None:
             self._on_close(self)
 
-    # --- processing ---------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------
 
     def receive(self, command: Command) -> None:
         """Handle one command that has arrived."""
@@ -132,12 +132,12 @@ class Connection(Wire, asyncio.BufferedProtocol):
                 incoming.reply(result)
                 return
         except Exception as problem:
-            answer_failure(incoming, problem)
+            respond_with_failure(incoming, problem)
             return
         self._work(incoming, result)
 
     def _work(self, incoming: Request, result: Awaitable[Response | None]) -> None:
-        """Wait for the answer in the background, unless too much is going on there already."""
+        """Wait for the response in the background, up to a limit of such requests."""
         if self._working < WORKING_MAX or incoming.is_exclusive:  # of those there is one at most
             self._working += 1
             if incoming.is_exclusive:
@@ -155,7 +155,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
             if response is not None:
                 incoming.reply(response)
         except Exception as problem:
-            answer_failure(incoming, problem)
+            respond_with_failure(incoming, problem)
         finally:
             self._working -= 1
             if incoming.is_exclusive:
@@ -164,7 +164,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
     # --- back-pressure ------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """The peer does not take its answers: read no further requests of it."""
+        """The peer does not read its responses: read no further requests of it."""
         self._paused = True
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
@@ -213,7 +213,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         timeout: float,
         fields: Mapping[str, str] | None = None,
     ) -> Command:
-        """Send a request and wait for its answer, whatever its code.
+        """Send a request and wait for its response of any code.
 
         Args:
             code: the request code.
@@ -223,7 +223,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
             fields: further header fields.
 
         Raises:
-            CallTimeoutError: no answer came in time, or the peer took no requests.
+            CallTimeoutError: no response arrived in time, or the peer read no requests.
             ConnectionLostError: the connection was or became closed.
             TooManyCallsError: the table of waiting calls is full; nothing was sent.
 
@@ -249,7 +249,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         """Announce a request that the caller writes at once with this opaque number.
 
         Args:
-            taker: gets the answer, or the error that ends the waiting.
+            taker: gets the response or the error.
             timeout: seconds to wait.
 
         Raises:
@@ -266,7 +266,7 @@ class Connection(Wire, asyncio.BufferedProtocol):
         fields: Mapping[str, str] | None = None,
         remark: str | None = None,
     ) -> None:
-        """Send a request that gets no answer; lost silently when the connection is closed."""
+        """Send a one-way request; it is lost silently if the connection is closed."""
         opaque = self._inflight.next_opaque()
         command = request(code, header, body, opaque=opaque, oneway=True, fields=fields)
         command.remark = remark
@@ -295,15 +295,15 @@ async def wait_all_closed(connections: Iterable[Connection], timeout: float) -> 
 
 
 def refuse_unknown(incoming: Request) -> Response:
-    """The answer to a code without a processor; it says whether we know the code at all."""
+    """The response to a request code without a handler; it says whether the code exists."""
     remark = f" request type {incoming.code} not supported"
     if incoming.code in RequestCode._value2member_map_:
         remark += f": {RequestCode(incoming.code).name} is not served in this release"
     return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
 
-def answer_failure(incoming: Request, problem: Exception) -> None:
-    """Answer with what a processor raised; what it raised after its answer is only logged."""
+def respond_with_failure(incoming: Request, problem: Exception) -> None:
+    """Respond with what a handler raised; what it raised after its response is only logged."""
     if incoming.answered:
         log.error("handler failed after its response code=%s", incoming.code, exc_info=problem)
     else:
@@ -311,7 +311,7 @@ def answer_failure(incoming: Request, problem: Exception) -> None:
 
 
 def failure(incoming: Request, problem: Exception) -> Response:
-    """Turn whatever a processor raised into the answer that says so."""
+    """Return the response for what a handler raised."""
     if isinstance(problem, ResponseError):
         return Response(problem.code, _writable(problem.remark))
     if not isinstance(problem, CometError):

@@ -1,4 +1,4 @@
-"""Errors of remoting: no answer came, and why."""
+"""Errors of remoting: why no response arrived."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TooManyCallsError(RemotingError):
 
 
 def check(answer: Command) -> Command:
-    """The answer, which must be a success.
+    """Return the response, which must be a success.
 
     Raises:
         ResponseError: it is not; with the peer's code and remark.

@@ -1,4 +1,4 @@
-"""Requests that wait for their answers, found again by their opaque numbers."""
+"""Requests in flight, by their opaque numbers."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ ROUNDING_S = 1e-6
 
 
 class AnswerTaker(Protocol):
-    """Gets the answer to a request, or the error that ends the waiting: a future, or alike.
+    """Gets the response to a request, or the error that ends it: a future, or alike.
 
     Its methods are called while bytes are received, and must neither raise nor wait.
     """
 
     def done(self) -> bool:
-        """Whether it wants neither any more."""
+        """Whether it has ended."""
 
     def set_result(self, result: Command, /) -> None:
-        """The answer has come."""
+        """The response has arrived."""
 
     def set_exception(self, exception: Exception, /) -> None:
-        """No answer will come."""
+        """No response will arrive."""
 
 
 class Inflight:
@@ -47,7 +47,7 @@ class Inflight:
         return len(self._waiting)
 
     def open(self, timeout: float) -> tuple[int, asyncio.Future[Command]]:
-        """A new opaque number, and the future that its answer will fulfil.
+        """A new opaque number, and the future of its response.
 
         Raises:
             TooManyCallsError: the table is full.
@@ -56,7 +56,7 @@ class Inflight:
         return self.add(future, timeout), future
 
     def add(self, taker: AnswerTaker, timeout: float) -> int:
-        """A new opaque number, whose answer ``taker`` will get, or an error.
+        """A new opaque number, whose response or error ``taker`` gets.
 
         Raises:
             TooManyCallsError: the table is full.
@@ -77,7 +77,7 @@ class Inflight:
                 return self._last_opaque
 
     def answer(self, answer: Command) -> bool:
-        """Hand the answer to whoever waits for it; False when nobody does (any more)."""
+        """Complete a request in flight; return False if it has ended."""
         found = self._waiting.pop(answer.opaque, None)
         if found is None or found[0].done():
             return False
@@ -85,7 +85,7 @@ class Inflight:
         return True
 
     def forget(self, opaque: int) -> None:
-        """Stop waiting: a late answer will be dropped."""
+        """Stop waiting: a late response is dropped."""
         self._waiting.pop(opaque, None)
 
     def fail_all(self, problem: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Jobs: what a broker does at intervals.
+"""Jobs: what a server does at intervals.
 
 Every job is a supervised task with a name. Its interval runs from the end of one run to the start
 of the next, so two runs of one job never overlap. A failure is logged; the next run follows. A job
@@ -20,20 +20,20 @@ from cometmq.remoting import Supervisor
 log = logging.getLogger(__name__)
 
 TURN_S_MAX: Final = 30.0
-"""A turn in the thread that takes longer is reported."""
+"""A run in a thread that takes longer is reported."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One thing to do again and again.
+    """Work that is repeated.
 
     Args:
         name: of the task.
-        interval_s: seconds between two turns; asked anew each time.
+        interval_s: returns the seconds between two runs.
         turn: does the work, as a plain or a coroutine function; it is quick unless ``blocking``.
-        first_s: seconds until the first turn, by default one interval.
-        blocking: whether a turn waits for the disk and belongs into the thread.
-        limit_s: seconds after which a blocking turn is reported.
+        first_s: seconds until the first run, by default one interval.
+        blocking: whether a run waits for the disk and needs a thread.
+        limit_s: seconds after which a blocking run is reported.
     """
 
     name: str
@@ -48,12 +48,12 @@ class JobRunner:
     """Runs the jobs from :meth:`start` to :meth:`stop`.
 
     Args:
-        jobs: what to do; their names differ.
+        jobs: the jobs; their names differ.
     """
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self._jobs = {job.name: job for job in jobs}
-        self._supervisor = Supervisor("housekeeping")
+        self._supervisor = Supervisor("jobs")
         self._threads: ThreadPoolExecutor | None = None
 
     @property
@@ -62,14 +62,14 @@ class JobRunner:
         return list(self._jobs)
 
     def start(self) -> None:
-        """Begin; the event loop must be running."""
+        """Start the jobs; the event loop must be running."""
         blocking = sum(job.blocking for job in self._jobs.values())
         self._threads = ThreadPoolExecutor(max(1, blocking), thread_name_prefix="job")
         for job in self._jobs.values():
             self._supervisor.spawn(self._repeat(job), job.name)
 
     async def stop(self, timeout_s: float = 5.0) -> None:
-        """Start no further turn and wait a while for the one in the thread."""
+        """Start no further run, and wait for runs in threads, up to ``timeout_s`` seconds."""
         await self._supervisor.cancel(timeout_s)
         if self._threads is not None:
             thread, self._threads = self._threads, None
@@ -77,7 +77,7 @@ class JobRunner:
             idle = asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
             _, late = await asyncio.wait([idle], timeout=timeout_s)
             if late:
-                log.error("the housekeeping thread did not end timeout_s=%s", timeout_s)
+                log.error("the threads of jobs did not end timeout_s=%s", timeout_s)
 
     async def _repeat(self, job: Job) -> None:
         delay_s = job.interval_s() if job.first_s is None else job.first_s

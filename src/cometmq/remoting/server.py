@@ -1,9 +1,9 @@
 """The asyncio server: accepts connections, plain and TLS on one port, and hands them on.
 
-The first byte tells TLS from a plain frame; it is looked at before a transport exists, so that
+The first byte distinguishes TLS from a plain frame; it is read before a transport exists, so that
 nothing of the handshake is lost.
 
-Source: ours; the modes are RocketMQ's.
+The modes are RocketMQ's.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class RemotingServer:
     """One listening port.
 
     Args:
-        processors: request code to processor.
+        processors: request code to handler.
         settings: limits of every connection.
         tls: how to treat TLS.
-        unknown: answers codes without a processor; by default with code 3.
+        unknown: handles request codes without a handler; by default it responds with code 3.
         name: for logs and tasks.
         on_close: called with every connection that ends.
     """
@@ -115,9 +115,9 @@ class RemotingServer:
         self._idle = self._supervisor.every(look_s, self._close_idle, "idle")
 
     async def stop(self, grace_s: float = 3.0) -> None:
-        """Accept no more, let requests that are worked on answer, then close every connection.
+        """Accept no connections, wait for requests in progress, then close every connection.
 
-        Half of ``grace_s`` seconds is for the answers, the rest for peers to take them.
+        Half of ``grace_s`` seconds is for the responses, the rest for peers to read them.
         """
         self.stop_accepting()
         await self._turn_away()
@@ -134,7 +134,7 @@ class RemotingServer:
         """End the connections that are being opened.
 
         They see the end of their socket; cancelling them at a bad moment would leave a connection
-        that nobody ever closes.
+        that is never closed.
         """
         if self._idle is not None:
             self._idle.cancel()

@@ -1,9 +1,9 @@
 """Connects through SOCKS 5 proxies, each of which serves some networks.
 
-    greeting   := 5 | count:u8 | methods        answer := 5 | method:u8
-    password   := 1 | length:u8 | name | length:u8 | password        answer := 1 | status:u8
-    request    := 5 | 1 | 0 | place | port:u16  answer := 5 | reply:u8 | 0 | place | port:u16
-    place      := 1 | 4 bytes, or 4 | 16 bytes, or 3 | length:u8 | name
+    greeting   := 5 | count:u8 | methods        reply := 5 | method:u8
+    password   := 1 | length:u8 | name | length:u8 | password        reply := 1 | status:u8
+    request    := 5 | 1 | 0 | host | port:u16   reply := 5 | code:u8 | 0 | host | port:u16
+    host       := 1 | 4 bytes, or 4 | 16 bytes, or 3 | length:u8 | name
 
 Source: RFC 1928 and RFC 1929; the choice by network is NettyRemotingClient's, RocketMQ 5.3.
 """
@@ -128,7 +128,7 @@ async def connect(proxy: SocksProxy, host: str, port: int) -> socket.socket:
         await loop.sock_connect(made, address)
         talk = _Talk(loop, made)
         await talk.introduce(proxy)
-        await talk.ask_for(host, port)
+        await talk.connect_to(host, port)
     except BaseException:
         made.close()
         raise
@@ -156,9 +156,9 @@ class _Talk:
             if (await self._hear(2))[1] != 0:
                 raise SocksError("the SOCKS proxy rejects the user name or the password")
 
-    async def ask_for(self, host: str, port: int) -> None:
+    async def connect_to(self, host: str, port: int) -> None:
         """Have a connection made to a peer."""
-        await self._say(bytes([VERSION, CONNECT, 0]) + _place(host) + port.to_bytes(2, "big"))
+        await self._say(bytes([VERSION, CONNECT, 0]) + _host_bytes(host) + port.to_bytes(2, "big"))
         version, reply, _, kind = await self._hear(4)
         if version != VERSION or reply != 0:
             why = _REFUSALS.get(reply, f"reply {reply}")
@@ -179,7 +179,7 @@ class _Talk:
         return heard
 
 
-def _place(host: str) -> bytes:
+def _host_bytes(host: str) -> bytes:
     try:
         packed = ip_address(host).packed
     except ValueError:

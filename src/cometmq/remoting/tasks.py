@@ -48,7 +48,7 @@ class Supervisor:
     ) -> asyncio.Task[Any]:
         """Run ``work`` in the background under ``owner.name``.
 
-        ``awaited`` says that somebody awaits the task and sees how it fails; else it is logged.
+        ``awaited`` says that the caller awaits the task and sees its failure; else it is logged.
         """
         task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}.{name}")
         self._tasks.add(task)
@@ -63,13 +63,13 @@ class Supervisor:
         *,
         first_s: float | None = None,
     ) -> asyncio.Task[Any]:
-        """Call ``act`` every ``interval_s`` seconds; a failure is logged and the next turn comes.
+        """Call ``act`` every ``interval_s`` seconds; a failure is logged, the next run follows.
 
         Args:
-            interval_s: seconds from the end of one turn to the start of the next.
+            interval_s: seconds from the end of one run to the start of the next.
             act: a plain or a coroutine function.
             name: of the task.
-            first_s: seconds until the first turn, by default one interval.
+            first_s: seconds until the first run, by default one interval.
         """
         delay_s = interval_s if first_s is None else first_s
         return self.spawn(self._repeat(interval_s, delay_s, act, name), name)

@@ -1,6 +1,6 @@
 """TLS contexts: from the files of the settings, or from a certificate made on the spot.
 
-Source: ours; the modes are those of RocketMQ's TlsMode.
+The modes are those of RocketMQ's TlsMode.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def client_context(
 
     Args:
         trusted: file of the authorities that servers are checked against.
-        certificate, key, key_password: what the client shows of itself, if servers ask for it.
+        certificate, key, key_password: of the client, for servers that request one.
         check: check servers against the machine's authorities where ``trusted`` names none.
         names: what these are called where they are set, for error messages.
 
@@ -178,7 +178,7 @@ def _load_trusted(context: ssl.SSLContext, path: str, name: str) -> None:
 
 
 def _check_certificates(path: str, name: str) -> None:
-    """Check that a file contains certificates; OpenSSL's own error does not name the file."""
+    """Check that a file contains certificates; the error of OpenSSL does not name the file."""
     _load_trusted(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), path, name)
 
 

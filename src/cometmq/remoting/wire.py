@@ -1,18 +1,18 @@
 # cython: annotation_typing=False
-"""The bytes of one TCP connection: frames out of what is read, many answers into one write.
+"""The bytes of one TCP connection: reads frames, and joins many responses into one write.
 
-All frames of one read are handled before anything is written, so that their answers leave in one
-write; and what a turn of the event loop reads from several connections is answered at its end. The
-first answer wakes a process that sleeps, which costs more than the answer does; the others then
-meet it awake. A connection that was read twice in a row is answered at once, and so is what goes
-beyond the bounds of a turn or of a connection's write buffer.
+All frames of one read are handled before anything is written, so their responses leave in one
+write; and responses to all connections that one turn of the event loop reads are written at its
+end. The first response wakes a process that sleeps, which costs more than the response; the others
+then find it awake. A connection that was read twice in a row is written at once, and so are
+responses beyond the limits of a turn or of a connection's write buffer.
 
-A wire whose peer does not take its answers is not read any further until it does; if more piles
-up all the same, since requests that were held are answered now, it is given up. Nor is it read
+A wire whose peer does not read its responses is not read either until the peer reads; if more
+responses pile up, for instance of held pulls, the wire is closed. A wire is also not read
 while a request that the others must not overtake is handled, and between two turns of the event
 loop if what was read is much work: other connections come first then.
 
-Hot: plain control flow, compiled by Cython in pure Python mode. Source: ours.
+Hot: plain control flow, compiled by Cython in pure Python mode.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ PARTIAL_BYTES_MIN = 64 * 1024
 PARTIAL_BYTES_KEPT_MAX = 4 * PARTIAL_BYTES_MIN
 """Unfinished frames go on in the same buffer up to this size; a larger one is given back."""
 JOIN_BYTES_MAX = 64 * 1024
-"""Answers up to this size are copied into one piece, larger ones are written as slices."""
+"""Responses up to this size are copied into one piece, larger ones are written as slices."""
 TURN_BYTES_MAX = 64 * 1024
-"""Answers of one turn that wait for each other, before they are written all the same; each
-connection's are counted when it begins to wait."""
+"""Limit of the responses that wait for the end of a turn; those of a connection are counted when it
+begins to wait."""
 _TURN_BYTES_MAX = TURN_BYTES_MAX
 WORK_S_MAX = 0.002
 """So long the frames of one connection are handled before those of others are."""
@@ -107,7 +107,7 @@ class Turn:
         for wire in waiting:
             try:
                 wire.flush()
-            except Exception:  # an edge: the others are not to wait for this one
+            except Exception:  # the others must not wait for this one
                 log.exception("cannot write peer=%s", wire.peer_text)
                 wire.abort()
 
@@ -121,7 +121,7 @@ def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
 
 
 class Wire:
-    """Reads frames and writes answers, as asyncio's buffered protocols do, in the loop's thread.
+    """Reads frames and writes responses, as asyncio's buffered protocols do, in the loop's thread.
 
     Args:
         loop: the event loop.
@@ -194,7 +194,7 @@ class Wire:
     # --- reading ------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go: behind the frame that has begun, or into the shared buffer."""
+        """Where the next bytes go: behind an unfinished frame, or into the shared buffer."""
         if self._partial_view is None:
             return self._view
         return self._partial_view[self._filled :]
@@ -297,7 +297,7 @@ class Wire:
         if self._partial is not None and self._may_handle():
             try:
                 self._consume(self._partial, self._filled)
-            except Exception:  # an edge: nobody else would end this connection
+            except Exception:  # nothing else would end this connection
                 log.exception("cannot handle frames peer=%s", self.peer_text)
                 self._drop_partial()
                 self.abort()
@@ -347,7 +347,7 @@ class Wire:
             self._join_turn()
 
     def _end_read(self) -> None:
-        """Write what answers the read that has just ended, together with others of this turn."""
+        """Write the responses to the last read, together with others of this turn."""
         if self._out:
             if self._turn.is_alone(self):
                 self.flush()
@@ -395,7 +395,7 @@ class Wire:
         return True
 
     def _lose(self) -> None:
-        """Forget what was on its way: the connection is gone."""
+        """Drop unfinished frames and responses: the connection is gone."""
         self._transport = None
         self._closing = True
         if self._turn.last is self:

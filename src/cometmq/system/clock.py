@@ -1,7 +1,4 @@
-"""The clock seam: wall time for stamps, monotonic time for waiting.
-
-Source: ours.
-"""
+"""Clocks: wall time for stamps, monotonic time for waiting. Tests use their own."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time."""
+    """Wall time and monotonic time."""
 
     def now_ms(self) -> int:
         """Return the wall clock in ms since 1970; it may jump either way."""
@@ -20,7 +17,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of the machine."""
 
     def now_ms(self) -> int:
         """Return the wall clock in ms since 1970."""
@@ -32,7 +29,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is moved; for tests and simulations.
+    """A clock that only moves when it is advanced; for tests and simulations.
 
     Args:
         now_ms: the wall clock to begin with.
@@ -62,5 +59,5 @@ class ManualClock:
         self._monotonic_ms += ms
 
     def set_wall(self, now_ms: int) -> None:
-        """Set the wall clock alone, as an operator or a time server does."""
+        """Set only the wall clock, as an operator or a time server does."""
         self._now_ms = now_ms

@@ -4,7 +4,7 @@ Values are looked for in this order: command line, configuration file, environme
 file feeds several settings classes; a key that two of them claim sets both. A key that RocketMQ
 has and no class claims is kept for one warning; any other unknown key stops the start.
 
-Source: ours; the order is that of RocketMQ's start-up.
+The order is that of RocketMQ's start-up.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ class Configuration:
         return kind in self._settings
 
     def __getitem__(self, kind: type[T]) -> T:
-        """Return the settings of one class as they are now."""
+        """Return the current settings of one class."""
         settings: T = self._settings[kind]
         return settings
 
     def view(self, kind: type[T]) -> Callable[[], T]:
-        """Return a function that gives the settings of one class as they are when it is called."""
+        """Return a function that gives the settings of one class at the time of the call."""
         return lambda: self[kind]
 
     def origin(self, key: str) -> str:
@@ -220,7 +220,7 @@ def load(
 
     Args:
         kinds: the settings classes that the file feeds.
-        known_keys: the keys of RocketMQ's own file of this sort (`rocketmq_keys`).
+        known_keys: the keys of RocketMQ's file for this server (`rocketmq_keys`).
         file: a properties file of at most 1 MiB; None for none.
         changes: another one, which takes precedence and need not exist: settings that requests
             have changed where several processes share ``file``.

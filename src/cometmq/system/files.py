@@ -6,7 +6,7 @@ Tests put another `Files` in its place to fail a sync, fill the disk or lose wha
     mapped file          := a file of fixed size, written through its mapping, synced by descriptor
 
 Space is reserved before it is written, so that a full disk is an ``OSError`` here and never a
-signal in the middle of a store. Source: ours.
+signal in the middle of a store.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The randomness seam: every choice by chance goes through here, so that a seed can replay it.
-
-Source: ours.
-"""
+"""Random numbers: every random choice is made here, so that a seed can repeat it."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Protocol
 
 
 class Randomness(Protocol):
-    """Makes choices by chance."""
+    """Makes random choices."""
 
     def below(self, limit: int) -> int:
         """Return a whole number from 0 to ``limit - 1``; ``limit`` is at least 1."""
@@ -19,11 +16,11 @@ class Randomness(Protocol):
         """Return a number in [0, 1)."""
 
     def take_bytes(self, count: int) -> bytes:
-        """Return ``count`` bytes by chance."""
+        """Return ``count`` random bytes."""
 
 
 class SystemRandomness:
-    """The operating system's randomness; never the same twice."""
+    """Random numbers of the operating system."""
 
     def __init__(self) -> None:
         self._source: random.Random = random.SystemRandom()
@@ -37,15 +34,15 @@ class SystemRandomness:
         return self._source.random()
 
     def take_bytes(self, count: int) -> bytes:
-        """Return ``count`` bytes by chance."""
+        """Return ``count`` random bytes."""
         return self._source.randbytes(count)
 
 
 class SeededRandomness(SystemRandomness):
-    """The same choices again for the same seed.
+    """The same choices for the same seed.
 
     Args:
-        seed: printed by whoever uses it, so that a failure can be replayed.
+        seed: printed by the test, so that a failure can be repeated.
     """
 
     def __init__(self, seed: int) -> None:

@@ -12,7 +12,7 @@ the environment or a request) and are parsed by the field's type:
     tuple[str, ...]    values separated by semicolons, blank ones left out
     X | None           no text at all means None
 
-Source: ours; the keys are those of RocketMQ's properties files.
+The keys are those of RocketMQ's properties files.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def setting(
 
     Args:
         default: the value when nothing sets it; an immutable value.
-        key: the name in RocketMQ's properties files; None for a setting that is ours alone.
+        key: the name in RocketMQ's properties files; None for a setting that RocketMQ lacks.
         unit: of the value, for help texts: ``ms``, ``bytes``, ``%``.
         low, high: the inclusive range of a number.
         choices: the allowed texts.
@@ -57,7 +57,7 @@ def setting(
         environment: the environment variable that sets it when file and command line do not.
         remote: whether a request may change it while the server runs. Never say so of a path,
             a command or the name of code.
-        secret: never show the value, neither in a print nor in an answer.
+        secret: the value is never printed and never in a response.
     """
     facts = {
         "key": key,

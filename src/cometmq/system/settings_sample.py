@@ -1,7 +1,4 @@
-"""Sample configuration files, made from the settings classes and the docstrings of their fields.
-
-Source: ours.
-"""
+"""Sample configuration files, made from the settings classes and the docstrings of their fields."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class ConsumerRegistry:
     """The consumer groups that are online.
 
     Args:
-        clock: tells the time in ms.
+        clock: the time in ms.
         on_change: called with a group whose members or topics changed, when its members shall know.
         on_gone: called with the name of a group that lost its last member.
         silent_ms_max: how long a member may be silent before the sweep removes it.

@@ -51,7 +51,7 @@ class HeartbeatHandler:
     Args:
         consumers, producers: where clients are noted.
         topics, groups: what exists; groups and their retry topics are made here.
-        settings: gives the broker's settings as they are now.
+        settings: returns the current settings of the broker.
     """
 
     def __init__(

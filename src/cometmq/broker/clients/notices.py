@@ -19,7 +19,7 @@ class ConsumerNotices:
     """Sends the notices.
 
     Args:
-        settings: gives the broker's settings as they are now.
+        settings: returns the current settings of the broker.
     """
 
     def __init__(self, settings: Callable[[], BrokerSettings]) -> None:

@@ -20,7 +20,7 @@ class ProducerRegistry:
     """The producer groups that are online.
 
     Args:
-        clock: tells the time in ms.
+        clock: the time in ms.
         silent_ms_max: how long a member may be silent before the sweep removes it.
     """
 

@@ -5,7 +5,7 @@ client id -> view := (topic, expression, kind) for each of its topics, without t
 RocketMQ keeps one table per group, in which the last heartbeat wins: members that disagree lose
 messages to each other without a word. Here each member's own view is kept too; one that differs
 from what most others have is logged once, when it changes. Members without topics have no say, and
-the order of tags in an expression does not count. Source: ours.
+the order of tags in an expression does not count.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class GroupHandler:
 
     Args:
         groups: the table.
-        settings: gives the broker's settings as they are now.
+        settings: returns the current settings of the broker.
         forget_offsets: drops what a group has consumed.
         forget_statistics: drops what was counted for a group.
     """

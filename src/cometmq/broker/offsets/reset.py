@@ -36,7 +36,7 @@ class ResetHandler:
         consumers: the members to tell.
         store: finds offsets by time.
         topics, groups: what exists.
-        settings: gives the broker's settings as they are now.
+        settings: returns the current settings of the broker.
     """
 
     def __init__(

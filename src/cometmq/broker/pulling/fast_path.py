@@ -6,7 +6,7 @@ differs from what clients mostly write (an escape, a number that is none, a fiel
 is left where it is, and the general path handles it. Checked and answered are all pulls alike, by
 `PullHandler`.
 
-Worth its while compiled only; interpreted, nothing calls it but tests. Source: ours.
+Worth its while compiled only; interpreted, nothing calls it but tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cometmq.broker.pulling.handler import Pull, PullHandler
 from cometmq.protocol import header_scanner, octets
 from cometmq.protocol.header_scanner import HeaderScanner
 from cometmq.protocol.octets import two_u32
-from cometmq.remoting.connection import answer_failure
+from cometmq.remoting.connection import respond_with_failure
 from cometmq.remoting.wire import FastPath, Wire
 
 _PREFIX_BYTES = 8
@@ -174,7 +174,7 @@ class PullFastPath(FastPath):
         except CreationNeededError:
             return False
         except Exception as problem:
-            answer_failure(pull.request(), problem)
+            respond_with_failure(pull.request(), problem)
         else:
             if response is not None:
                 pull.request().reply(response)
@@ -182,7 +182,7 @@ class PullFastPath(FastPath):
 
 
 def _may_begin(memory: Any, at: int, end: int) -> bool:
-    """Whether what lies at ``at`` may begin a pull, as far as that can be told quickly."""
+    """Whether what is at ``at`` may begin a pull, as far as that can be told quickly."""
     header_at = at + _PREFIX_BYTES
     if header_at + 12 > end:
         return False

@@ -34,7 +34,7 @@ from cometmq.protocol.command import Command
 from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
 from cometmq.protocol.headers import PullMessageRequest
 from cometmq.protocol.subscription import ALL_TAGS, TAG_KIND
-from cometmq.remoting.connection import answer_failure
+from cometmq.remoting.connection import respond_with_failure
 from cometmq.remoting.exchange import DECIMAL, Request, Response, SuccessFormat
 from cometmq.remoting.wire import Wire
 from cometmq.store import GetStatus, Matcher, MessageStore
@@ -158,8 +158,8 @@ class PullHandler:
         offsets: takes the offsets that travel with pulls, and knows pending resets.
         held: keeps the pulls that wait.
         cold_reads: reads what is on the disk only.
-        settings: gives the broker's settings as they are now.
-        stats: counts what was handed out.
+        settings: returns the current settings of the broker.
+        stats: counts what was delivered.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class PullHandler:
             fields = _fields(0, pull.offset, low, high)
             response = Response(_RETRY, GROUP_DELETED, fields=fields)
         except Exception as problem:
-            answer_failure(pull.request(), problem)
+            respond_with_failure(pull.request(), problem)
             return
         if response is not None:
             pull.request().reply(response)
@@ -302,12 +302,12 @@ class PullHandler:
             if problem is None:
                 self._run_again(pull, may_hold)
             elif isinstance(problem, Exception) and not pull.wire.closed:
-                answer_failure(pull.request(), problem)
+                respond_with_failure(pull.request(), problem)
         finally:
             pull.wire.go_on()
 
     def _follow(self, settings: BrokerSettings) -> None:
-        """Take over the settings as they are now."""
+        """Take over the settings as they are."""
         self._may_be_read = settings.broker_permission & _READ != 0
         self._serves_lite = settings.lite_pull_message_enable
         self._filters = settings.enable_property_filter

@@ -1,5 +1,5 @@
 # cython: annotation_typing=False
-"""Counts what the broker stores and hands out, by topic, queue and group.
+"""Counts what the broker stores and delivers, by topic, queue and group.
 
 The counters are kept per queue (and group) only; those of a topic, a group or the whole broker
 are sums, made when somebody asks. So counting a message costs two look-ups and a few additions::
@@ -56,7 +56,7 @@ class BrokerStats:
 
     Args:
         cluster: the cluster's name, key of the counters of the whole broker.
-        clock: tells the time of the samples.
+        clock: the time of the samples.
         is_system_topic: tells topics of the broker's own from those of its users.
     """
 
@@ -78,7 +78,7 @@ class BrokerStats:
         self.put_bytes = 0
         self.put_failures = 0
         self.get_messages = 0
-        """Messages handed out since the start."""
+        """Messages delivered since the start."""
         self.get_found = 0
         """Reads that found something, since the start."""
         self.get_missed = 0
@@ -159,7 +159,7 @@ class BrokerStats:
 
     @property
     def users_get_messages(self) -> int:
-        """Messages handed out since the start from topics that are not the broker's own."""
+        """Messages delivered since the start from topics that are not the broker's own."""
         return self._dropped_gets + sum(cell.messages for cell in self._all_gets(users=True))
 
     # --- upkeep ---------------------------------------------------------------------------

@@ -63,7 +63,7 @@ class RuntimeInfo:
         files: tells how full the store's disk is.
         stats: the counters.
         throughput: rates and latencies.
-        settings: gives the broker's settings as they are now.
+        settings: returns the current settings of the broker.
         sends_waiting: counts the sends that wait for the disk.
         oldest_wait_s: for how long the oldest of them has waited.
         pulls_held: counts the pulls that are held.

@@ -123,7 +123,7 @@ class Throughput:
         return self._rates(lambda sample: sample.found + sample.missed)
 
     def transferred_tps(self) -> str:
-        """Messages handed out a second."""
+        """Messages delivered a second."""
         return self._rates(lambda sample: sample.transferred)
 
     def puts_of_days(self) -> Day:

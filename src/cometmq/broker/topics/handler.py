@@ -61,7 +61,7 @@ class TopicHandler:
     Args:
         topics: the table.
         queues: the store's queues.
-        settings: gives the broker's settings as they are now.
+        settings: returns the current settings of the broker.
         announce: returns once the name servers know of a change.
         forget: drops what other parts of the broker know of a deleted topic, on disk too.
     """

@@ -1,9 +1,9 @@
-"""From the request of a broker to a `Registration`: decoded, and every name and address checked.
+"""Decodes registrations of brokers, and checks every name and address in them.
 
-Topics whose names no topic may have are left out with a warning, since one of them must not keep
-a broker away; a broker whose own name or address is illegal is refused.
+Topics with illegal names are left out with a warning, so that one of them does not prevent the
+registration; a broker whose name or address is illegal is refused.
 
-Source: DefaultRequestProcessor.registerBroker, RocketMQ 4.9 and 5.3; the checks are ours.
+Source: DefaultRequestProcessor.registerBroker, RocketMQ 4.9 and 5.3, which check nothing.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _NAMES_LOGGED_MAX = 5
 def read_registration(
     header: RegisterBrokerRequest, body: bytes, *, version: int, expiry_ms: int
 ) -> Registration:
-    """Return what a broker says of itself.
+    """Return the registration of a broker.
 
     Args:
         header: of its request.
         body: of its request; empty for a broker that names no topics.
         version: the version number of its request.
-        expiry_ms: how long it may be silent if it says nothing of that.
+        expiry_ms: how long it may be silent, unless its request says how long.
 
     Raises:
         ResponseError: the body is damaged or no registration, or the broker's name, cluster or

@@ -17,7 +17,7 @@ from cometmq.protocol.lenient import read_struct
 
 
 class InvalidBodyError(ResponseError):
-    """A body is not what its command calls for; as an answer it is code 1."""
+    """A body does not fit its command; the response has code 1."""
 
     def __init__(self, text: str) -> None:
         super().__init__(ResponseCode.SYSTEM_ERROR, text)
@@ -52,7 +52,7 @@ _DECODERS: dict[type[msgspec.Struct], msgspec.json.Decoder[Any] | None] = {}
 
 
 def decode_body(cls: type[S], data: bytes) -> S:
-    """Read any struct, such as a noun of the model that travels as a body of its own.
+    """Read any struct, such as a struct of the model that is a body by itself.
 
     Raises:
         InvalidBodyError: the body is empty, malformed or of another shape.

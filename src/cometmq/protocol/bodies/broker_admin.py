@@ -77,7 +77,7 @@ class CheckRocksdbCqWriteResult(Body, kw_only=True):
 
 
 class OffsetMovedEvent(Body, kw_only=True):
-    """The body of a message that tells of an offset out of range."""
+    """The body of a message about an offset out of range."""
 
     consumer_group: str = ""
     message_queue: MessageQueue = field(default_factory=MessageQueue)

@@ -21,7 +21,7 @@ from cometmq.protocol.bodies.heartbeat import (
 
 
 class MemberSubscription(Part, kw_only=True):
-    """What one member of a group wants of one topic."""
+    """The subscription of one member of a group to one topic."""
 
     sub_string: str = ""
     """The expression; ``*`` for everything."""

@@ -1,4 +1,4 @@
-"""What a client tells its brokers about itself.
+"""The heartbeat that a client sends to brokers.
 
 Source: HeartbeatData, ConsumerData, ProducerData and SubscriptionData, RocketMQ 5.3.
 """
@@ -39,7 +39,7 @@ class ConsumeFromWhere(StrEnum):
 
 
 class SubscriptionData(Part, kw_only=True):
-    """What a group wants of one topic."""
+    """The subscription of a group to one topic."""
 
     topic: str = ""
     sub_string: str = ""

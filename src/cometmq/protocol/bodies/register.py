@@ -47,7 +47,7 @@ class RegisterBrokerBody(Body, kw_only=True):
 def decode_register_body(data: bytes, version: int) -> RegisterBrokerBody:
     """Read a registration from either form.
 
-    The first byte tells the form: brokers of 5.x announce a deflated body as a plain one.
+    The first byte decides the form: brokers of 5.x announce a deflated body as a plain one.
 
     Raises:
         InvalidBodyError: the body is of neither form, cut short, or too large once inflated.

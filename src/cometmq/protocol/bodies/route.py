@@ -1,4 +1,4 @@
-"""Which broker serves which topic, as name servers tell it.
+"""Routes: which broker serves which topic.
 
 Source: TopicRouteData, ClusterInfo, BrokerMemberGroup and TopicQueueMappingInfo, RocketMQ 5.3.
 """

@@ -1,6 +1,6 @@
 """Which JSON body belongs to which request code; commands without one are left out.
 
-Source: ours, from the processors of RocketMQ 5.3.
+From the processors of RocketMQ 5.3.
 """
 
 from collections.abc import Mapping
@@ -85,4 +85,4 @@ RESPONSE_BODIES: Mapping[int, type[msgspec.Struct]] = MappingProxyType(
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: pop.MessageRequestModeSerializeWrapper,
     }
 )
-"""The body of the answer to each request."""
+"""The body of the response to each request."""

@@ -40,7 +40,7 @@ class RpcHeader(Header, kw_only=True):
     nsd: bool | None = None
     """Whether names in the request already carry the namespace."""
     oway: bool | None = None
-    """Whether the sender wants no answer."""
+    """Whether the sender waits for no response."""
 
 
 class TopicHeader(RpcHeader, kw_only=True):

@@ -10,7 +10,7 @@ from cometmq.protocol.headers.base import Header, Int32, Int64
 
 
 class GetBrokerConfigResponse(Header, kw_only=True):
-    """The answer to GET_BROKER_CONFIG (26)."""
+    """The response to GET_BROKER_CONFIG (26)."""
 
     version: str
     """The data version of the configuration, as JSON."""
@@ -50,7 +50,7 @@ class DeleteAclConfigRequest(Header, kw_only=True):
 
 
 class GetBrokerClusterAclInfoResponse(Header, kw_only=True):
-    """The answer to GET_BROKER_CLUSTER_ACL_INFO (52)."""
+    """The response to GET_BROKER_CLUSTER_ACL_INFO (52)."""
 
     version: str
     all_acl_file_version: str | None = None
@@ -67,7 +67,7 @@ class UpdateGlobalWhiteAddrsConfigRequest(Header, kw_only=True):
 
 
 class ExchangeBrokerHaInfoRequest(Header, kw_only=True):
-    """EXCHANGE_BROKER_HA_INFO (906); without any field it only asks."""
+    """EXCHANGE_BROKER_HA_INFO (906); without any field it is a query."""
 
     master_ha_address: str | None = None
     master_flush_offset: Int64 | None = None
@@ -75,7 +75,7 @@ class ExchangeBrokerHaInfoRequest(Header, kw_only=True):
 
 
 class ExchangeBrokerHaInfoResponse(Header, kw_only=True):
-    """The answer to EXCHANGE_BROKER_HA_INFO."""
+    """The response to EXCHANGE_BROKER_HA_INFO."""
 
     master_ha_address: str | None = None
     master_flush_offset: Int64 | None = None

@@ -1,4 +1,4 @@
-"""Headers of consumer groups: membership, retries, and orders a broker gives to consumers.
+"""Headers of consumer groups: membership, retries, and requests of a broker to consumers.
 
 Source: UnregisterClientRequestHeader, ConsumerSendMsgBackRequestHeader and relatives, RocketMQ 5.3.
 """
@@ -13,7 +13,7 @@ class HeartbeatRequest(RpcHeader, kw_only=True):
 
 
 class HeartbeatResponse(Header, kw_only=True):
-    """The answer to HEART_BEAT; 5.1.3 and later brokers speak of the second heartbeat form."""
+    """The response to HEART_BEAT; 5.1.3 and later brokers announce the second heartbeat form."""
 
     is_support_heart_beat_v2: bool | None = field(name="IS_SUPPORT_HEART_BEAT_V2", default=None)
     is_sub_change: bool | None = field(name="IS_SUB_CHANGE", default=None)
@@ -48,7 +48,7 @@ class GetConsumerListByGroupRequest(RpcHeader, kw_only=True):
 
 
 class NotifyConsumerIdsChangedRequest(RpcHeader, kw_only=True):
-    """NOTIFY_CONSUMER_IDS_CHANGED (40): a broker tells a group to share its queues anew."""
+    """NOTIFY_CONSUMER_IDS_CHANGED (40): a broker notifies a group that it has to rebalance."""
 
     consumer_group: str
 
@@ -96,7 +96,7 @@ class RegisterFilterServerRequest(Header, kw_only=True):
 
 
 class RegisterFilterServerResponse(Header, kw_only=True):
-    """The answer to REGISTER_FILTER_SERVER."""
+    """The response to REGISTER_FILTER_SERVER."""
 
     broker_name: str
     broker_id: Int64

@@ -18,13 +18,13 @@ class DeleteSubscriptionGroupRequest(RpcHeader, kw_only=True):
 
     group_name: str
     clean_offset: bool | None = None
-    """Whether to forget the group's offsets too, as 5.x spells it."""
+    """Whether to delete the group's offsets too, in the spelling of 5.x."""
     remove_offset: bool | None = None
     """The same, as 4.9 spells it."""
 
 
 class UpdateAndGetGroupForbiddenRequest(TopicHeader, kw_only=True):
-    """UPDATE_AND_GET_GROUP_FORBIDDEN (353); without ``readable`` it only asks."""
+    """UPDATE_AND_GET_GROUP_FORBIDDEN (353); without ``readable`` it is a query."""
 
     group: str
     topic: str

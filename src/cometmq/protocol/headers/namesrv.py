@@ -24,7 +24,7 @@ class GetKvConfigRequest(Header, kw_only=True):
 
 
 class GetKvConfigResponse(Header, kw_only=True):
-    """The answer to GET_KV_CONFIG."""
+    """The response to GET_KV_CONFIG."""
 
     value: str | None = None
 
@@ -59,7 +59,7 @@ class RegisterBrokerRequest(Header, kw_only=True):
 
 
 class RegisterBrokerResponse(Header, kw_only=True):
-    """The answer to REGISTER_BROKER; its fields are only set for a slave whose master lives."""
+    """The response to REGISTER_BROKER; its fields are set if a slave has a master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -84,7 +84,7 @@ class QueryDataVersionRequest(Header, kw_only=True):
 
 
 class QueryDataVersionResponse(Header, kw_only=True):
-    """The answer to QUERY_DATA_VERSION."""
+    """The response to QUERY_DATA_VERSION."""
 
     changed: bool
 
@@ -105,7 +105,7 @@ class WipeWritePermOfBrokerRequest(Header, kw_only=True):
 
 
 class WipeWritePermOfBrokerResponse(Header, kw_only=True):
-    """The answer to WIPE_WRITE_PERM_OF_BROKER."""
+    """The response to WIPE_WRITE_PERM_OF_BROKER."""
 
     wipe_topic_count: Int32
 
@@ -117,7 +117,7 @@ class AddWritePermOfBrokerRequest(Header, kw_only=True):
 
 
 class AddWritePermOfBrokerResponse(Header, kw_only=True):
-    """The answer to ADD_WRITE_PERM_OF_BROKER."""
+    """The response to ADD_WRITE_PERM_OF_BROKER."""
 
     add_topic_count: Int32
 

@@ -16,7 +16,7 @@ class QueryConsumerOffsetRequest(TopicHeader, kw_only=True):
 
 
 class QueryConsumerOffsetResponse(Header, kw_only=True):
-    """The answer to QUERY_CONSUMER_OFFSET."""
+    """The response to QUERY_CONSUMER_OFFSET."""
 
     offset: Int64
 
@@ -41,7 +41,7 @@ class SearchOffsetByTimestampRequest(TopicHeader, kw_only=True):
 
 
 class SearchOffsetByTimestampResponse(Header, kw_only=True):
-    """The answer to SEARCH_OFFSET_BY_TIMESTAMP."""
+    """The response to SEARCH_OFFSET_BY_TIMESTAMP."""
 
     offset: Int64
 
@@ -55,7 +55,7 @@ class GetMaxOffsetRequest(TopicHeader, kw_only=True):
 
 
 class GetMaxOffsetResponse(Header, kw_only=True):
-    """The answer to GET_MAX_OFFSET."""
+    """The response to GET_MAX_OFFSET."""
 
     offset: Int64
 
@@ -68,7 +68,7 @@ class GetMinOffsetRequest(TopicHeader, kw_only=True):
 
 
 class GetMinOffsetResponse(Header, kw_only=True):
-    """The answer to GET_MIN_OFFSET."""
+    """The response to GET_MIN_OFFSET."""
 
     offset: Int64
 
@@ -81,7 +81,7 @@ class GetEarliestMsgStoretimeRequest(TopicHeader, kw_only=True):
 
 
 class GetEarliestMsgStoretimeResponse(Header, kw_only=True):
-    """The answer to GET_EARLIEST_MSG_STORETIME."""
+    """The response to GET_EARLIEST_MSG_STORETIME."""
 
     timestamp: Int64
 

@@ -25,7 +25,7 @@ class PopMessageRequest(TopicHeader, kw_only=True):
 
 
 class PopMessageResponse(Header, kw_only=True):
-    """The answer to POP_MESSAGE and PEEK_MESSAGE; its body holds the records."""
+    """The response to POP_MESSAGE and PEEK_MESSAGE; its body holds the records."""
 
     pop_time: Int64
     invisible_time: Int64
@@ -59,7 +59,7 @@ class ChangeMessageInvisibletimeRequest(TopicHeader, kw_only=True):
 
 
 class ChangeMessageInvisibletimeResponse(Header, kw_only=True):
-    """The answer to CHANGE_MESSAGE_INVISIBLETIME, from which clients make the new receipt."""
+    """The response to CHANGE_MESSAGE_INVISIBLETIME, from which clients make the new receipt."""
 
     pop_time: Int64
     invisible_time: Int64
@@ -67,7 +67,7 @@ class ChangeMessageInvisibletimeResponse(Header, kw_only=True):
 
 
 class NotificationRequest(TopicHeader, kw_only=True):
-    """NOTIFICATION (200054): tell me when there is something to take."""
+    """NOTIFICATION (200054): wait until there is a message to pop."""
 
     consumer_group: str
     topic: str
@@ -79,7 +79,7 @@ class NotificationRequest(TopicHeader, kw_only=True):
 
 
 class NotificationResponse(Header, kw_only=True):
-    """The answer to NOTIFICATION."""
+    """The response to NOTIFICATION."""
 
     has_msg: bool
     polling_full: bool | None = None
@@ -94,7 +94,7 @@ class PollingInfoRequest(TopicHeader, kw_only=True):
 
 
 class PollingInfoResponse(Header, kw_only=True):
-    """The answer to POLLING_INFO."""
+    """The response to POLLING_INFO."""
 
     polling_num: Int32
 

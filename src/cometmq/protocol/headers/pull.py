@@ -13,7 +13,7 @@ class PullMessageRequest(TopicHeader, kw_only=True):
     topic: str
     queue_id: Int32
     queue_offset: Int64
-    """First wanted offset."""
+    """The first offset to read."""
     max_msg_nums: Int32
     sys_flag: Int32
     """Bits of :class:`cometmq.model.flags.PullSysFlag`."""
@@ -28,7 +28,7 @@ class PullMessageRequest(TopicHeader, kw_only=True):
 
 
 class PullMessageResponse(Header, kw_only=True):
-    """The answer to a pull, complete with codes 0, 19, 20 and 21 alike."""
+    """The response to a pull, complete with codes 0, 19, 20 and 21 alike."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64

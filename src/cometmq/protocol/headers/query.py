@@ -21,7 +21,7 @@ class QueryMessageRequest(TopicHeader, kw_only=True):
 
 
 class QueryMessageResponse(Header, kw_only=True):
-    """The answer to QUERY_MESSAGE; its body holds the records."""
+    """The response to QUERY_MESSAGE; its body holds the records."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64

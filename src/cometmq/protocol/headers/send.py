@@ -29,7 +29,7 @@ class SendMessageRequest(TopicHeader, kw_only=True):
 class SendMessageV2Request(Header, kw_only=True):
     """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) and SEND_REPLY_MESSAGE_V2 (325).
 
-    The same fields as :class:`SendMessageRequest` under names of one letter. ``batch`` alone tells
+    The same fields as :class:`SendMessageRequest` under names of one letter. only ``batch`` says
     whether the body is a batch.
     """
 
@@ -50,7 +50,7 @@ class SendMessageV2Request(Header, kw_only=True):
 
 
 class SendMessageResponse(Header, kw_only=True):
-    """The answer to every kind of send; also with codes 10, 11 and 12."""
+    """The response to every kind of send; also with codes 10, 11 and 12."""
 
     msg_id: str
     """Offset message id; of a batch all ids, joined by commas."""
@@ -64,7 +64,7 @@ class SendMessageResponse(Header, kw_only=True):
 
 
 class PushReplyMessageToClientRequest(TopicHeader, kw_only=True):
-    """PUSH_REPLY_MESSAGE_TO_CLIENT (326): a broker hands a reply to the one who asked."""
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326): a broker passes a reply to the requester."""
 
     producer_group: str
     topic: str
@@ -93,7 +93,7 @@ class RecallMessageRequest(TopicHeader, kw_only=True):
 
 
 class RecallMessageResponse(Header, kw_only=True):
-    """The answer to RECALL_MESSAGE."""
+    """The response to RECALL_MESSAGE."""
 
     msg_id: str
     """Unique id of the recalled message."""

@@ -1,6 +1,6 @@
 """Which header belongs to which request code; codes without fields of their own are left out.
 
-Source: ours, from the request codes and header classes of RocketMQ 5.3.
+From the request codes and header classes of RocketMQ 5.3.
 """
 
 from collections.abc import Mapping
@@ -261,4 +261,4 @@ RESPONSE_HEADERS: Mapping[int, type[Header]] = MappingProxyType(
         RequestCode.POLLING_INFO: PollingInfoResponse,
     }
 )
-"""The header of the answer to each request."""
+"""The header of the response to each request."""

@@ -1,4 +1,4 @@
-"""Headers of transactions: how a half message ends, and how a broker asks.
+"""Headers of transactions: the end of a half message, and the check by a broker.
 
 Source: EndTransactionRequestHeader and its relatives, RocketMQ 4.9 and 5.3.
 """
@@ -23,7 +23,7 @@ class EndTransactionRequest(RpcHeader, kw_only=True):
 
 
 class CheckTransactionStateRequest(RpcHeader, kw_only=True):
-    """CHECK_TRANSACTION_STATE (39): a broker asks a producer what became of a transaction."""
+    """CHECK_TRANSACTION_STATE (39): a broker checks the state of a transaction at its producer."""
 
     tran_state_table_offset: Int64
     commit_log_offset: Int64
@@ -35,7 +35,7 @@ class CheckTransactionStateRequest(RpcHeader, kw_only=True):
 
 
 class ResumeCheckHalfMessageRequest(Header, kw_only=True):
-    """RESUME_CHECK_HALF_MESSAGE (323): ask about a half message again from the start."""
+    """RESUME_CHECK_HALF_MESSAGE (323): check a half message again from the start."""
 
     msg_id: str | None = None
     """Offset message id of the half message."""

@@ -19,6 +19,11 @@ from cometmq.store import raw
 from cometmq.store.consume_queue_ext import ConsumeQueueExt
 from cometmq.store.segments import Segment, Segments
 
+try:
+    import cython  # type: ignore[import-untyped]
+except ImportError:  # interpreted, without Cython at hand
+    from cometmq.system.uncompiled import cython
+
 logger = logging.getLogger(__name__)
 
 UNIT_BYTES = 20
@@ -67,6 +72,7 @@ class ConsumeQueue:
         self._position = 0
         self._room_end = 0
         self._loaded_to = 0
+        segments.on_release = self._leave
 
     def load(self, *, may_be_torn: bool = False, is_zero_behind: bool = False) -> None:
         """Map the files and find the last unit.
@@ -263,7 +269,7 @@ class ConsumeQueue:
             How many were deleted.
         """
         dropped = 0
-        while len(self.segments.items) > 1:
+        while self.segments.count > 1:
             last_of_first = self.segments.items[0].end_offset // _UNIT_BYTES - 1
             log_offset, size, _ = self.unit(last_of_first)
             if log_offset >= log_min and size != FILLER_SIZE:
@@ -319,7 +325,7 @@ class ConsumeQueue:
         self.segments.close()
         if self.ext is not None:
             self.ext.close()
-        self._room_end = 0
+        self._leave()
 
     def _reserve(self, units: int) -> None:
         """Slow half of `make_room`: the next file, or the next blocks of this one."""
@@ -330,12 +336,20 @@ class ConsumeQueue:
             self._enter(segment, 0)
         elif end == segment.base_offset:  # made before, but nothing could be written into it
             self._enter(segment, 0)
+        elif self._room_end == 0:  # the file was unmapped meanwhile
+            self._enter(segment, end - segment.base_offset)
         if self._position + units * _UNIT_BYTES > self._room_end:
             target = self._position + max(units * _UNIT_BYTES, _RESERVE_BYTES)
             target = min(target, self.segments.size_bytes)
             segment.file.advise_random()  # or the first touch of a page brings in megabytes
             segment.file.reserve(self._position, target)
             self._room_end = target // _UNIT_BYTES * _UNIT_BYTES
+
+    def _leave(self) -> None:
+        """Write nowhere until the files are mapped again."""
+        self._room_end = 0
+        if not cython.compiled:
+            self._memory = None  # it is the mapping itself
 
     def _enter(self, segment: Segment, position: int) -> None:
         self._memory = segment.memory

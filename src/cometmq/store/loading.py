@@ -18,8 +18,8 @@ from cometmq.store.dispatch import QueueTable
 from cometmq.store.index import Index
 from cometmq.store.paths import StorePaths
 from cometmq.store.records import read_facts
-from cometmq.store.segments import Segments
-from cometmq.system.files import Files
+from cometmq.store.segments import MappingLimit, Segments
+from cometmq.system.files import Files, mapped_files_max
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class Loader:
         self._files = files
         self._now_ms = now_ms
         self._read_only = read_only
+        self.limit = MappingLimit(mapped_files_max())
         self._has_ext = settings.consume_queue_ext_enabled or files.exists(paths.consume_queues_ext)
 
     def log_segments(self) -> Segments:
@@ -96,16 +97,20 @@ class Loader:
             ext = ConsumeQueueExt(segments, writing=self._settings.consume_queue_ext_enabled)
         directory = self._paths.queue(topic, queue_id)
         size_bytes = self._settings.queue_file_bytes
-        segments = self._queue_segments(directory, size_bytes)
+        limit = None if ext is not None else self.limit
+        segments = self._queue_segments(directory, size_bytes, limit)
         return ConsumeQueue(topic, queue_id, segments, ext, unsynced)
 
-    def _queue_segments(self, directory: Path, size_bytes: int) -> Segments:
+    def _queue_segments(
+        self, directory: Path, size_bytes: int, limit: MappingLimit | None = None
+    ) -> Segments:
         return Segments(
             self._files,
             directory,
             size_bytes,
             read_only=self._read_only,
             remove=self._remove,
+            limit=limit,
             sync_names_later=True,
         )
 

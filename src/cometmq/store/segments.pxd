@@ -13,6 +13,18 @@ cdef class Segment:
     cdef unsigned char* memory
 
 
+cdef class MappingLimit:
+    cdef readonly long long files_max
+    cdef public long long mapped
+    cdef public long long restored
+    cdef list _streams
+    cdef long long _chance
+
+    @cython.locals(victim=Segments, at=cython.longlong)
+    cpdef note(self, Segments stream)
+    cdef _add(self, Segments stream)
+
+
 cdef class Segments:
     cdef object _files
     cdef readonly object directory
@@ -20,10 +32,20 @@ cdef class Segments:
     cdef readonly bint read_only
     cdef bint _keep_open
     cdef object _remove
-    cdef readonly list items
+    cdef list _items
     cdef long long _first_base
+    cdef MappingLimit _limit
+    cdef public bint is_noted
+    cdef public object on_release
+    cdef int _released
+    cdef bint _is_syncing
     cdef bint _sync_names_later
     cdef list _unsynced_directories
+
+    cpdef bint release(self) except -1
+    cdef _restore(self)
+    cdef _close(self, list items)
+    cdef _adopt(self, Segment segment)
 
     @cython.locals(index=cython.longlong)
     cpdef Segment find(self, long long offset)

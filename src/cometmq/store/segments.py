@@ -23,6 +23,9 @@ from cometmq.system.files import Entry, Files, MappedFile
 
 logger = logging.getLogger(__name__)
 
+_RELEASES_MAX = 8
+"""Streams that are released at a time. If all of them are being synced, a few too many stay."""
+
 
 class Segment:
     """One file of a stream.
@@ -46,6 +49,48 @@ class Segment:
         self.file.close()
 
 
+class MappingLimit:
+    """Bounds how many files of many streams are mapped at a time.
+
+    A system grants a process some ten thousand mappings and descriptors, and Python keeps one of
+    each for a mapped file. Beyond the limit another stream is released, and mapped again when it is
+    used. Which one is a matter of chance: if all are used in turn, the one used longest ago is the
+    worst choice.
+
+    Args:
+        files_max: how many files.
+    """
+
+    def __init__(self, files_max: int) -> None:
+        self.files_max = files_max
+        self.mapped = 0
+        """Files that are mapped now."""
+        self.restored = 0
+        """How often a stream was mapped again."""
+        self._streams: list[Segments] = []
+        self._chance = 1
+
+    def note(self, stream: Segments) -> None:
+        """Take in a stream that has just been mapped, and release others if there are too many."""
+        for _ in range(_RELEASES_MAX):
+            if self.mapped <= self.files_max or not self._streams:
+                break
+            self._chance = (self._chance * 1_103_515_245 + 12_345) % 2**31
+            at = self._chance // 8 % len(self._streams)
+            victim = self._streams[at]
+            self._streams[at] = self._streams[-1]
+            self._streams.pop()
+            victim.is_noted = False
+            if victim is not stream and not victim.release():
+                self._add(victim)
+        if not stream.is_noted:
+            self._add(stream)
+
+    def _add(self, stream: Segments) -> None:
+        stream.is_noted = True
+        self._streams.append(stream)
+
+
 class Segments:
     """The files of one stream, in order.
 
@@ -56,6 +101,7 @@ class Segments:
         read_only: never write, create or delete any.
         keep_open: keep a descriptor of each file, for streams that are synced often.
         remove: deletes the oldest file; None for at once.
+        limit: bounds the mapped files of all streams that have it; None for no limit.
         sync_names_later: leave the names of new files to `sync`, for streams that can be made
             again; else a new file's name is on disk before the file is used.
     """
@@ -69,6 +115,7 @@ class Segments:
         read_only: bool = False,
         keep_open: bool = False,
         remove: Callable[[Path], None] | None = None,
+        limit: MappingLimit | None = None,
         sync_names_later: bool = False,
     ) -> None:
         self._files = files
@@ -77,10 +124,63 @@ class Segments:
         self.read_only = read_only
         self._keep_open = keep_open
         self._remove = remove or files.remove
-        self.items: list[Segment] = []
+        self._items: list[Segment] = []
         self._first_base = 0
+        self._limit = limit
+        self.is_noted = False
+        self.on_release: Callable[[], object] | None = None
+        """Called when the files are about to be unmapped; they are mapped again when used."""
+        self._released = 0
+        self._is_syncing = False
         self._sync_names_later = sync_names_later
         self._unsynced_directories: list[Path] = []
+
+    @property
+    def items(self) -> list[Segment]:
+        """All segments, the oldest first."""
+        if self._released:
+            self._restore()
+        return self._items
+
+    @property
+    def count(self) -> int:
+        """How many segments there are."""
+        return len(self._items) + self._released
+
+    def release(self) -> bool:
+        """Unmap all files until they are used; return False while they are being synced."""
+        items, self._items = self._items, []
+        self._released += len(items)
+        if self._is_syncing:
+            self._items = items
+            self._released -= len(items)
+            return False
+        if self.on_release is not None:
+            self.on_release()
+        self._close(items)
+        return True
+
+    def _restore(self) -> None:
+        count, self._released = self._released, 0
+        first = self._first_base
+        try:
+            for number in range(count):
+                segment = self._map(first + number * self.size_bytes)
+                segment.file.advise_random()  # or the first touch of a page brings in megabytes
+                self._adopt(segment)
+        except OSError:
+            self._close(self._items)
+            self._items = []
+            self._released = count
+            raise
+        if self._limit is not None:
+            self._limit.restored += 1
+
+    def _close(self, items: list[Segment]) -> None:
+        if self._limit is not None:
+            self._limit.mapped -= len(items)
+        for segment in items:
+            segment.close()
 
     def load(self, *, may_be_torn: bool = False) -> None:
         """Map the files that are there; a missing directory is an empty stream.
@@ -117,18 +217,24 @@ class Segments:
 
     def find(self, offset: int) -> Segment | None:
         """Return the segment that holds the byte at ``offset``, if there is one."""
+        if self._released:
+            self._restore()
         index = (offset - self._first_base) // self.size_bytes
-        if offset < self._first_base or index >= len(self.items):
+        if offset < self._first_base or index >= len(self._items):
             return None
-        return self.items[index]
+        return self._items[index]
 
     def last(self) -> Segment | None:
         """Return the newest segment, if there is one."""
-        return self.items[-1] if self.items else None
+        if self._released:
+            self._restore()
+        return self._items[-1] if self._items else None
 
     def first(self) -> Segment | None:
         """Return the oldest segment, if there is one."""
-        return self.items[0] if self.items else None
+        if self._released:
+            self._restore()
+        return self._items[0] if self._items else None
 
     def add(self, base_offset: int, *, reserve: bool = False) -> Segment:
         """Make the next segment and append it to the stream.
@@ -180,15 +286,15 @@ class Segments:
     def drop_first(self) -> None:
         """Delete the oldest segment."""
         segment = self.items.pop(0)
-        self._first_base = self.items[0].base_offset if self.items else 0
-        segment.close()
+        self._first_base = self._items[0].base_offset if self._items else 0
+        self._close([segment])
         self._remove(segment.file.path)
 
     def drop_from(self, offset: int) -> None:
         """Delete the segments that begin at ``offset`` or later."""
         while self.items and self.items[-1].base_offset >= offset:
             segment = self.items.pop()
-            segment.close()
+            self._close([segment])
             self._files.remove(segment.file.path)
         if not self.items:
             self._first_base = 0
@@ -232,15 +338,34 @@ class Segments:
         for directory in directories:
             with contextlib.suppress(FileNotFoundError):  # its topic was deleted
                 self._files.sync_dir(directory)
-        for segment in list(self.items):
-            if segment.end_offset > start and segment.base_offset < stop:
-                segment.file.sync()
+        self._is_syncing = True
+        try:
+            items = list(self._items)
+            if self._released:
+                self._sync_released(start, stop)
+            for segment in items:
+                if segment.end_offset > start and segment.base_offset < stop:
+                    segment.file.sync()
+        finally:
+            self._is_syncing = False
+
+    def _sync_released(self, start: int, stop: int) -> None:
+        """Sync files that are not mapped; from any thread."""
+        size = self.size_bytes
+        for base in range(start - start % size, stop, size):
+            path = self.directory / segment_name(base)
+            with contextlib.suppress(FileNotFoundError):  # its topic was deleted
+                file = self._files.open_mapped(path, size, keep_open=True)
+                try:
+                    file.sync()
+                finally:
+                    file.close()
 
     def close(self) -> None:
         """Let go of all files."""
-        for segment in self.items:
-            segment.close()
-        self.items.clear()
+        items, self._items = self._items, []
+        self._released = 0
+        self._close(items)
 
     def _base_of(self, entry: Entry) -> int:
         path = self.directory / entry.name
@@ -264,6 +389,9 @@ class Segments:
         return Segment(file, base)
 
     def _adopt(self, segment: Segment) -> None:
-        if not self.items:
+        if not self._items:
             self._first_base = segment.base_offset
-        self.items.append(segment)
+        self._items.append(segment)
+        if self._limit is not None:
+            self._limit.mapped += 1
+            self._limit.note(self)

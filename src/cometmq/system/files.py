@@ -19,6 +19,7 @@ import fcntl
 import logging
 import mmap
 import os
+import resource
 import shutil
 import struct
 import sys
@@ -37,6 +38,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ZEROS = bytes(64 * 1024)
 _READ_BYTES = 256 * 1024
 _LARGE_BYTES = 64 * 1024 * 1024
+_MAPPINGS_DEFAULT = 65_530
+_MAPPED_FILES_LEAST = 64
 """Files of this size keep whoever deletes them for a while: a GiB in memory for 250 ms."""
 _FIRST_BYTE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 T = TypeVar("T")
@@ -472,6 +475,21 @@ def _close_elsewhere(descriptor: int) -> None:
         _thread.start_new_thread(os.close, (descriptor,))
     except RuntimeError:  # no more threads, or the interpreter ends
         os.close(descriptor)
+
+
+def mapped_files_max() -> int:
+    """Return how many files this process may keep mapped, with room for everything else it opens.
+
+    Python keeps a descriptor of each mapped file.
+    """
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors == resource.RLIM_INFINITY:
+        descriptors = 2 * _MAPPINGS_DEFAULT
+    try:
+        mappings = int(Path("/proc/sys/vm/max_map_count").read_text())
+    except (OSError, ValueError):
+        mappings = _MAPPINGS_DEFAULT
+    return max(_MAPPED_FILES_LEAST, min(descriptors // 2, mappings // 4 * 3))
 
 
 def save_with_backup(files: Files, path: Path, data: bytes) -> None:

@@ -5,7 +5,7 @@ A header may be JSON, with its members in any order, or binary; `Command` says h
 is scanned here is only what every reader understands in the same way: texts of printable ASCII,
 whole numbers of no more than 18 digits, no member twice. The general reader takes all else.
 
-Compiled, ``memory`` is an address, and nothing but the code here checks its bounds.
+Compiled, ``memory`` is an address, and nothing but the code here checks its bounds. Source: ours.
 """
 
 from __future__ import annotations
@@ -14,8 +14,23 @@ from typing import Any
 
 from cometmq.protocol import octets
 
+try:
+    import cython  # type: ignore[import-untyped]
+except ImportError:  # interpreted, without Cython at hand
+    from cometmq.system.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcmp, memcpy  # type: ignore
+
 DIGITS_MAX = 18
 _DIGITS_MAX = DIGITS_MAX
+NOT_PLAIN = -(2**62)
+"""Stands for a number where there is none."""
+_NOT_PLAIN = NOT_PLAIN
+_SPACE_BYTES = 32 * 1024 + 8
+_ESCAPE = b"\\u000"
+_ONES, _HIGH_BITS = 0x0101010101010101, 0x8080808080808080
+_QUOTES, _BACKSLASHES, _BLANKS = 34 * _ONES, 92 * _ONES, 32 * _ONES
 _INT32_MAX = 2**31 - 1
 _BINARY_FIXED_BYTES = 21
 """Up to the fields, where there is no remark."""
@@ -30,12 +45,15 @@ _TEXT, _ESCAPED, _BARE = TEXT, ESCAPED, BARE
 
 
 class HeaderScanner:
-    """Finds the fields of headers; subclasses choose in `note` the fields that they need."""
+    """Finds the fields of headers; who builds on it says in `note` which of them it wants."""
 
     def __init__(self) -> None:
         self.code = 0
         self.flag = 0
         self.opaque = 0
+        self._unescaped = 0
+        self.space = bytearray(_SPACE_BYTES)
+        """Takes a text whose escapes are resolved."""
 
     def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
         """Take one field; False if it is not as it should be.
@@ -43,9 +61,9 @@ class HeaderScanner:
         Args:
             memory: the buffer.
             name, name_end: where the name is.
-            at, end: where the value is.
-            kind: TEXT, or in JSON also ESCAPED, a text with escapes, and BARE, a number or a
-                boolean without quotes.
+            at, end: where the value is: of an ESCAPED one, in ``space``.
+            kind: TEXT, or in JSON also ESCAPED, a text with the two escapes of properties, and
+                BARE, a number or a boolean without quotes.
         """
         raise NotImplementedError
 
@@ -92,9 +110,7 @@ class HeaderScanner:
         if stop == 0 or member & (_LANGUAGE | _SERIALIZATION):
             return -1
         if member & (_CODE | _FLAG | _OPAQUE | _VERSION):
-            if end_of_number(memory, at, stop) != stop:
-                return -1
-            value = number(memory, at, stop)
+            value = plain_number(memory, at, stop)
             if not -_INT32_MAX <= value <= _INT32_MAX:
                 return -1
             if member == _CODE:
@@ -112,31 +128,72 @@ class HeaderScanner:
         if memory[at] != 123:
             return -1
         while True:
-            name = _skip_blanks(memory, at + 1, end) + 1
-            if name > end or memory[name - 1] != 34:
+            at += 1
+            if at < end and memory[at] != 34:
+                at = _skip_blanks(memory, at, end)
+            if at >= end or memory[at] != 34:
                 return -1
+            name = at + 1
             name_end = end_of_text(memory, name, end)
             at = _value_at(memory, name_end + 1, end)
             if name_end == 0 or at < 0:
                 return -1
             if memory[at] == 34:
                 at += 1
-                stop, kind = end_of_text(memory, at, end), _TEXT
-                if stop == 0:
-                    stop, kind = end_of_escaped(memory, at, end), _ESCAPED
+                stop = end_of_text(memory, at, end)
+                if stop > 0:
+                    kept = self.note(memory, name, name_end, at, stop, _TEXT)
+                else:
+                    stop = self._unescape(memory, at, end)
+                    kept = stop > 0 and self.note(
+                        memory, name, name_end, 0, self._unescaped, _ESCAPED
+                    )
                 rest = stop + 1
             else:
-                stop, kind = end_of_bare(memory, at, end), _BARE
-                rest = stop
-            if stop == 0 or not self.note(memory, name, name_end, at, stop, kind):
+                rest = stop = end_of_bare(memory, at, end)
+                kept = stop > 0 and self.note(memory, name, name_end, at, stop, _BARE)
+            if not kept:
                 return -1
-            at = _skip_blanks(memory, rest, end)
+            at = rest
+            if at < end and memory[at] <= 32:
+                at = _skip_blanks(memory, at, end)
             if at >= end:
                 return -1
             if memory[at] == 125:
                 return at + 1
             if memory[at] != 44:
                 return -1
+
+    def _unescape(self, memory: Any, at: int, end: int) -> int:
+        """Resolve the escapes of a text into ``space``; where its quote is, 0 if it is not plain.
+
+        Plain is a text that fits, with no escapes but the two that separate properties.
+        """
+        space = octets.start_of(self.space)
+        filled = 0
+        while at < end and filled < _SPACE_BYTES - 8:
+            if cython.compiled and at + 8 <= end and not _has_special(memory + at):
+                memcpy(space + filled, memory + at, 8)
+                at += 8
+                filled += 8
+                continue
+            unit = memory[at]
+            if unit == 34:
+                self._unescaped = filled
+                return at
+            if unit < 32 or unit > 126:
+                return 0
+            if unit == 92:
+                if at + 6 > end or not octets.equals(memory, at, 5, _ESCAPE):
+                    return 0
+                unit = memory[at + 5] - 48
+                if unit != 1 and unit != 2:
+                    return 0
+                at += 5
+            space[filled] = unit
+            filled += 1
+            at += 1
+        return 0
 
     def scan_binary(self, memory: Any, at: int, end: int) -> bool:
         """Read the binary header from ``at`` to ``end``; False if the general reader must."""
@@ -175,7 +232,7 @@ def find_name(memory: Any, at: int, end: int, names: tuple[bytes, ...]) -> int:
     first = memory[at]
     for found in range(len(names)):
         name = names[found]
-        if size == len(name) and first == name[0] and octets.equals(memory, at, size, name):
+        if size == len(name) and first == name[0] and _is(memory, at, name):
             return found
     return -1
 
@@ -192,46 +249,6 @@ def end_of_text(memory: Any, at: int, end: int) -> int:
     return 0
 
 
-def end_of_escaped(memory: Any, at: int, end: int) -> int:
-    """Where the quote behind a text is whose escapes are all one of the two of properties."""
-    while at < end:
-        unit = memory[at]
-        if unit == 34:
-            return at
-        if unit < 32 or unit > 126:
-            return 0
-        at += 1
-        if unit == 92:
-            if at + 5 > end or memory[at] != 117:
-                return 0
-            if not memory[at + 1] == memory[at + 2] == memory[at + 3] == 48:
-                return 0
-            if memory[at + 4] != 49 and memory[at + 4] != 50:
-                return 0
-            at += 5
-    return 0
-
-
-def unescape(memory: Any, at: int, end: int, space: Any) -> int:
-    """Copy a text that `end_of_escaped` has seen the end of; returns how many bytes it has.
-
-    Args:
-        memory: the buffer.
-        at, end: where the text is.
-        space: where it goes; it has room for all of it.
-    """
-    filled = 0
-    while at < end:
-        unit = memory[at]
-        if unit == 92:
-            unit = memory[at + 5] - 48
-            at += 5
-        space[filled] = unit
-        filled += 1
-        at += 1
-    return filled
-
-
 def end_of_bare(memory: Any, at: int, end: int) -> int:
     """The position behind a number as JSON writes it or a boolean; 0 if there is none."""
     unit = memory[at]
@@ -246,6 +263,24 @@ def end_of_bare(memory: Any, at: int, end: int) -> int:
     return stop
 
 
+def plain_number(memory: Any, at: int, end: int) -> int:
+    """The whole number from ``at`` to ``end``; NOT_PLAIN if it is none."""
+    start = at
+    is_negative = at < end and memory[at] == 45
+    if is_negative:
+        start += 1
+    if not 0 < end - start <= _DIGITS_MAX:
+        return _NOT_PLAIN
+    value = 0
+    while start < end:
+        digit = memory[start] - 48
+        if not 0 <= digit <= 9:
+            return _NOT_PLAIN
+        value = value * 10 + digit
+        start += 1
+    return -value if is_negative else value
+
+
 def end_of_number(memory: Any, at: int, end: int) -> int:
     """The position behind a whole number; 0 if there is none, or one of too many digits."""
     if at < end and memory[at] == 45:
@@ -256,16 +291,25 @@ def end_of_number(memory: Any, at: int, end: int) -> int:
     return at if 0 < at - start <= _DIGITS_MAX else 0
 
 
-def number(memory: Any, at: int, end: int) -> int:
-    """The whole number from ``at`` to ``end``."""
-    is_negative = memory[at] == 45
-    if is_negative:
-        at += 1
-    value = 0
-    while at < end:
-        value = value * 10 + (memory[at] - 48)
-        at += 1
-    return -value if is_negative else value
+def _has_special(memory: Any) -> bool:
+    """Whether one of eight bytes ends a text, begins an escape or is not printable; compiled."""
+    word = cython.cast(cython.ulonglong, 0)
+    memcpy(cython.address(word), memory, 8)
+    quotes = word ^ _QUOTES
+    escapes = word ^ _BACKSLASHES
+    found = (quotes - _ONES) & ~quotes
+    found |= (escapes - _ONES) & ~escapes
+    found |= (word - _BLANKS) & ~word
+    found |= (word + _ONES) | word
+    return found & _HIGH_BITS != 0  # type: ignore[no-any-return]
+
+
+def _is(memory: Any, at: int, text: bytes) -> bool:
+    """Whether ``text`` is at a position behind which there are as many bytes."""
+    if cython.compiled:
+        wanted: cython.p_char = text
+        return bool(memcmp(memory + at, wanted, len(text)) == 0)
+    return bool(memory[at : at + len(text)] == text)
 
 
 def _skip_blanks(memory: Any, at: int, end: int) -> int:
@@ -284,22 +328,22 @@ def _value_at(memory: Any, at: int, end: int) -> int:
 
 
 def _member_of(memory: Any, at: int, end: int) -> int:
-    """The bit of the member with this name; 0 if there is none."""
+    """The bit of the member with this name; 0 if nobody knows it."""
     size = end - at
     if size == 4:
-        if octets.equals(memory, at, size, b"code"):
+        if _is(memory, at, b"code"):
             return _CODE
-        return _FLAG if octets.equals(memory, at, size, b"flag") else 0
+        return _FLAG if _is(memory, at, b"flag") else 0
     if size == 6:
-        if octets.equals(memory, at, size, b"opaque"):
+        if _is(memory, at, b"opaque"):
             return _OPAQUE
-        return _REMARK if octets.equals(memory, at, size, b"remark") else 0
+        return _REMARK if _is(memory, at, b"remark") else 0
     if size == 7:
-        return _VERSION if octets.equals(memory, at, size, b"version") else 0
+        return _VERSION if _is(memory, at, b"version") else 0
     if size == 8:
-        return _LANGUAGE if octets.equals(memory, at, size, b"language") else 0
+        return _LANGUAGE if _is(memory, at, b"language") else 0
     if size == 9:
-        return _FIELDS if octets.equals(memory, at, size, b"extFields") else 0
+        return _FIELDS if _is(memory, at, b"extFields") else 0
     if size == 23:
-        return _SERIALIZATION if octets.equals(memory, at, size, _SERIALIZATION_NAME) else 0
+        return _SERIALIZATION if _is(memory, at, _SERIALIZATION_NAME) else 0
     return 0

@@ -10,7 +10,7 @@ from cometmq.remoting.wire cimport FastPath, Wire
 cdef int _PREFIX_BYTES, _FRAMES_MAX, _TEXT, _ESCAPED, _TEXTS, _WIDE, _REQUIRED, _KNOWN
 cdef int _GROUP, _TOPIC, _EXPRESSION, _KIND
 cdef int _QUEUE, _OFFSET, _COUNT, _FLAGS, _COMMIT, _SUSPEND, _VERSION, _BYTES
-cdef long long _INT32_MAX
+cdef long long _INT32_MAX, _NOT_PLAIN
 cdef tuple _NAMES
 cdef bytes _CODE_MEMBER, _PULL_MEMBER
 

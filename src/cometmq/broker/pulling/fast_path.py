@@ -22,7 +22,7 @@ from cometmq.remoting.connection import respond_with_failure
 from cometmq.remoting.wire import FastPath, Wire
 
 _PREFIX_BYTES = 8
-_INT32_MAX = 2147483647
+_INT32_MAX, _NOT_PLAIN = 2**31 - 1, header_scanner.NOT_PLAIN
 _TEXTS_MAX = 10_000
 _FRAMES_MAX = 64
 """Pulls that are handled at a time."""
@@ -100,9 +100,9 @@ class PullReader(HeaderScanner):
         return True
 
     def _note_number(self, field: int, memory: Any, at: int, end: int) -> bool:
-        if header_scanner.end_of_number(memory, at, end) != end:
+        value = header_scanner.plain_number(memory, at, end)
+        if value == _NOT_PLAIN:
             return False
-        value = header_scanner.number(memory, at, end)
         if not -_INT32_MAX <= value <= _INT32_MAX and not _WIDE & 1 << field:
             return False
         pull = self.pull

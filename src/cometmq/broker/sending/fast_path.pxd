@@ -10,8 +10,8 @@ from cometmq.remoting.wire cimport FastPath, Wire
 from cometmq.store.appending cimport Appender
 
 
-cdef int _PREFIX_BYTES, _FRAMES_MAX, _PROPERTIES_MAX, _ESCAPED, _BARE
-cdef long long _INT32_MAX
+cdef int _PREFIX_BYTES, _FRAMES_MAX, _ESCAPED, _BARE
+cdef long long _INT32_MAX, _NOT_PLAIN
 cdef int _GROUP, _TOPIC, _TEMPLATE, _TEMPLATE_QUEUES, _QUEUE, _SYS_FLAG, _BORN, _FLAG
 cdef int _PROPERTIES, _RECONSUMED, _UNIT_MODE, _RETRIES_MAX, _BATCH, _BROKER
 cdef int _REQUIRED, _NUMBERS, _LETTERS, _NAMES, _OTHER
@@ -23,7 +23,6 @@ cdef class SendReader(HeaderScanner):
     cdef readonly Send send
     cdef bint _scans
     cdef int _seen
-    cdef bytearray _space
     cdef bytearray _data
     cdef bytes _topic
     cdef dict _topics

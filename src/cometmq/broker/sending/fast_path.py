@@ -36,8 +36,7 @@ _PREFIX_BYTES = 8
 _TOPICS_MAX = 10_000
 _FRAMES_MAX = 512
 """Sends that are handled at a time."""
-_PROPERTIES_MAX = 32767
-_INT32_MAX = 2**31 - 1
+_INT32_MAX, _NOT_PLAIN = 2**31 - 1, header_scanner.NOT_PLAIN
 _ESCAPED, _BARE = header_scanner.ESCAPED, header_scanner.BARE
 _CODE_MEMBER = b'{"code":'
 
@@ -69,7 +68,6 @@ class SendReader(HeaderScanner):
         self.send = Send()
         self._scans = scans
         self._seen = 0
-        self._space = bytearray(_PROPERTIES_MAX)
         self._data = bytearray()
         self._topic = b""
         self._topics: dict[bytes, str] = {}
@@ -158,10 +156,10 @@ class SendReader(HeaderScanner):
             self._topic, self.send.asked_topic = topic, text
 
     def _note_number(self, field: int, memory: Any, at: int, end: int) -> bool:
-        if header_scanner.end_of_number(memory, at, end) != end:
-            return False
-        value = header_scanner.number(memory, at, end)
+        value = header_scanner.plain_number(memory, at, end)
         send = self.send
+        if value == _NOT_PLAIN:
+            return False
         if field == _BORN:
             send.born_ms = value
             return True
@@ -181,15 +179,8 @@ class SendReader(HeaderScanner):
         send = self.send
         if kind == _BARE:
             return False
-        if kind == _ESCAPED:
-            if end - at > 6 * _PROPERTIES_MAX:
-                return False
-            if end - at > len(self._space):
-                self._space = bytearray(end - at)
-            send.text, send.text_at = self._space, 0
-            send.text_end = header_scanner.unescape(memory, at, end, octets.start_of(self._space))
-        else:
-            send.text, send.text_at, send.text_end = self._data, at, end
+        send.text = self.space if kind == _ESCAPED else self._data
+        send.text_at, send.text_end = at, end
         return True
 
 

@@ -242,11 +242,11 @@ class Appender:
         reconsumed: int,
         prepared_offset: int,
     ) -> None:
-        """Store one message whose parts lie in buffers; the attributes say what came of it.
+        """Store one message whose parts are in buffers; the attributes say what came of it.
 
         Args:
-            source, body_at, body_end: where the body lies.
-            text, text_at, text_end: where the properties lie.
+            source, body_at, body_end: where the body is.
+            text, text_at, text_end: where the properties are.
             more: properties to be stored behind them.
         """
         self._find(topic, queue_id, more)
@@ -296,7 +296,7 @@ class Appender:
         store_host: bytes,
         reconsumed: int,
     ) -> AppendedBatch:
-        """Store the messages of a batch that lies from ``start`` to ``stop`` in a buffer."""
+        """Store the messages of a batch that is from ``start`` to ``stop`` in a buffer."""
         if sys_flag & 0xC:
             raise InvalidMessageError("a batch cannot be part of a transaction")
         if stop - start > self.message_bytes_max:

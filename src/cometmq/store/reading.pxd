@@ -7,7 +7,7 @@ from cometmq.store.dispatch cimport QueueTable
 from cometmq.store.segments cimport Segment
 
 
-cdef int _UNIT_BYTES, _RESPONSE_BYTES_MIN, _BYTES_MAX, _UNITS_MAX
+cdef int _UNIT_BYTES, _RESPONSE_BYTES_MIN, _BYTES_MAX, _UNITS_MAX, _SPAN_BYTES_MAX
 
 
 cdef class GetResult:
@@ -46,7 +46,9 @@ cdef class QueueReader:
     cpdef list cold_units(
         self, str topic, long long queue_id, long long offset, long long max_count,
         object matcher)
-    @cython.locals(segment=Segment, start=cython.longlong)
+    @cython.locals(
+        segment=Segment, start=cython.longlong, first=cython.longlong, last=cython.longlong,
+        newest=cython.Py_ssize_t)
     cpdef list cold_records(self, GetResult found)
 
 
@@ -61,7 +63,7 @@ cpdef GetResult read_queue(
     run_end=cython.longlong, run_limit=cython.longlong, skip_below=cython.longlong,
     count=cython.longlong, size_sum=cython.longlong, last_log_offset=cython.longlong,
     removing=cython.bint, log_offset=cython.longlong, size=cython.int, code=cython.longlong,
-    segment=Segment)
+    segment=Segment, wanted_code=cython.longlong, is_one_tag=cython.bint)
 cdef _scan(
     GetResult result, ConsumeQueue queue, CommitLog log, ReadLimits limits, long long offset,
     long long max_count, object matcher, long long max_bytes)

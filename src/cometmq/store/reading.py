@@ -23,6 +23,8 @@ RESPONSE_BYTES_MAX = 128 * 1024 * 1024
 _BYTES_MAX = RESPONSE_BYTES_MAX
 _UNITS_MAX = 8192
 """Units that one read looks at, whatever count the client asks for: about 2 ms."""
+_SPAN_BYTES_MAX = 4 * 1024 * 1024
+"""Records that lie this close are asked for in one: whether they are in memory."""
 
 
 class GetStatus(enum.Enum):
@@ -194,7 +196,7 @@ class QueueReader:
             count = max(count, self._limits.units)
         start = offset * _UNIT_BYTES - segment.base_offset
         stop = min(start + count * _UNIT_BYTES, segment.size_bytes)
-        if segment.file.is_resident(start, stop):
+        if segment.is_resident(start, stop):
             return []
         return [ColdPart(segment.file, start, stop)]
 
@@ -202,13 +204,22 @@ class QueueReader:
         """Return what of the messages that were found is on the disk only."""
         if not found.starts or self._log.is_recent(found.starts[0]):
             return []
+        newest = len(found.starts) - 1
+        first, last = found.starts[0], found.starts[newest] + len(found.slices[newest])
+        segment = self._log.segments.find(first)
+        if (
+            segment is not None
+            and last <= min(segment.end_offset, first + _SPAN_BYTES_MAX)
+            and segment.is_resident(first - segment.base_offset, last - segment.base_offset)
+        ):
+            return []
         parts: list[ColdPart] = []
         for log_offset, data in zip(found.starts, found.slices, strict=True):
             segment = self._log.segments.find(log_offset)
             if segment is None:  # deleted meanwhile
                 continue
             start = log_offset - segment.base_offset
-            if not segment.file.is_resident(start, start + len(data)):
+            if not segment.is_resident(start, start + len(data)):
                 parts.append(ColdPart(segment.file, start, start + len(data)))
         return parts
 
@@ -253,6 +264,10 @@ def _scan(
     log_end = log.readable_to()
     log_min = log.min_offset()
     stop = min(result.max_offset, offset + max(limits.units, min(max_count, _UNITS_MAX)))
+    wanted_code = 0
+    is_one_tag = type(matcher) is TagMatcher and len(matcher.codes) == 1
+    if is_one_tag:  # compared without an object for each unit
+        (wanted_code,) = matcher.codes
     units: Any = None
     units_at = units_end = 0
     run_start = run_end = run_limit = 0
@@ -283,7 +298,11 @@ def _scan(
                     break
             elif size_sum + size > limits.bytes_in_memory or count >= limits.count_in_memory:
                 break
-        if matcher is not None and not matcher.matches_tags(queue.tags_code_of(code)):
+        if is_one_tag:
+            if queue.tags_code_of(code) != wanted_code:
+                offset += 1
+                continue
+        elif matcher is not None and not matcher.matches_tags(queue.tags_code_of(code)):
             offset += 1
             continue
         if not (run_end > run_start and log_offset == run_end and log_offset + size <= run_limit):
@@ -302,6 +321,7 @@ def _scan(
             run_start = run_end = log_offset
         if (
             matcher is not None
+            and not is_one_tag
             and matcher.needs_properties
             and not matcher.matches_properties(log.properties_at(log_offset, size))
         ):

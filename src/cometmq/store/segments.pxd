@@ -3,6 +3,9 @@ cimport cython
 from cometmq.store cimport raw
 
 
+cdef int _BLOCK_BYTES
+
+
 cdef class Segment:
     cdef readonly object file
     cdef readonly long long base_offset
@@ -11,6 +14,10 @@ cdef class Segment:
     cdef readonly object view
     cdef const unsigned char[::1] _pinned
     cdef unsigned char* memory
+    cdef dict _seen_in_memory
+
+    @cython.locals(block=cython.longlong, first=cython.longlong, now_s=cython.double)
+    cpdef bint is_resident(self, long long start, long long stop) except -1
 
 
 cdef class MappingLimit:

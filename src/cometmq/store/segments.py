@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from cometmq.store import raw
@@ -25,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 _RELEASES_MAX = 8
 """Streams that are released at a time. If all of them are being synced, a few too many stay."""
+_BLOCK_BYTES = 1024 * 1024
+RESIDENT_S = 0.25
+"""So long what was in memory is taken to be there still."""
 
 
 class Segment:
@@ -43,6 +47,22 @@ class Segment:
         self.view = memoryview(file.map).toreadonly()
         self._pinned: Any = file.map
         self.memory: Any = raw.address_of(self._pinned)
+        self._seen_in_memory: dict[int, float] = {}
+
+    def is_resident(self, start: int, stop: int) -> bool:
+        """Return whether bytes ``start`` to ``stop`` can be read without waiting for the disk.
+
+        A block that was in memory as a whole counts as such for a moment, so that the kernel is
+        not asked for each read; what it drops meanwhile is waited for.
+        """
+        now_s = monotonic()
+        for block in range(start // _BLOCK_BYTES, -(-stop // _BLOCK_BYTES)):
+            if self._seen_in_memory.get(block, 0.0) < now_s:
+                first = block * _BLOCK_BYTES
+                if not self.file.is_resident(first, min(first + _BLOCK_BYTES, self.size_bytes)):
+                    return self.file.is_resident(start, stop)
+                self._seen_in_memory[block] = now_s + RESIDENT_S
+        return True
 
     def close(self) -> None:
         """Let go of the file; the memory stays until this object and all slices are gone."""

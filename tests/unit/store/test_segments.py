@@ -10,11 +10,12 @@ import pytest
 
 from cometmq.model.errors import InvalidNameError
 from cometmq.store import SegmentCreateError, SegmentNotReadyError, StoreUnavailableError
+from cometmq.store import segments as segments_module
 from cometmq.store.config import StoreSettings
 from cometmq.store.paths import StorePaths, directory_name, index_name, segment_name
 from cometmq.store.segment_allocator import SegmentAllocator
-from cometmq.store.segments import Segment, Segments
-from cometmq.system.files import SystemFiles
+from cometmq.store.segments import RESIDENT_S, Segment, Segments
+from cometmq.system.files import SystemFiles, SystemMappedFile
 from support.faulty_files import FaultyFiles
 from support.stores import LOG_FILE_BYTES, opened, put
 
@@ -25,6 +26,40 @@ def stream(folder: Path) -> Segments:
     segments = Segments(SystemFiles(), folder / "s", SIZE)
     segments.load()
     return segments
+
+
+class AskedFile(SystemMappedFile):
+    """Says as it is told what is in memory, and how often it was asked."""
+
+    resident: range = range(0)
+    asked = 0
+
+    def is_resident(self, start: int, stop: int) -> bool:
+        self.asked += 1
+        return start in self.resident and stop - 1 in self.resident
+
+
+def test_the_kernel_is_asked_once_a_moment_whether_a_block_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(segments_module, "monotonic", lambda: now_s)
+    file = AskedFile(tmp_path / "f", 3 << 20, create=True, read_only=False, keep_open=True)
+    segment = Segment(file, 0)
+    file.resident = range(1 << 20, 3 << 20)
+    assert not segment.is_resident(0, 10)
+    assert not segment.is_resident((1 << 20) - 1, (1 << 20) + 1)
+    asked = file.asked
+    for start in (1 << 20, (2 << 20) - 5, (3 << 20) - 10):
+        assert segment.is_resident(start, start + 10)
+    assert file.asked == asked + 2
+
+    file.resident = range((2 << 20) + 5000, 3 << 20)
+    assert segment.is_resident(2 << 20, (2 << 20) + 10)
+    now_s += RESIDENT_S + 0.01
+    assert not segment.is_resident(2 << 20, (2 << 20) + 10)
+    assert segment.is_resident((2 << 20) + 5000, (2 << 20) + 6000)
+    segment.close()
 
 
 @pytest.mark.parametrize(

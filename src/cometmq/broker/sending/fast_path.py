@@ -276,7 +276,7 @@ class SendFastPath(FastPath):
 
 
 def _may_begin(memory: Any, at: int, end: int) -> bool:
-    """Whether what lies at ``at`` may begin a send, as far as that can be told quickly."""
+    """Whether what is at ``at`` may begin a send, as far as that can be told quickly."""
     header_at = at + _PREFIX_BYTES
     if header_at + 12 > end:
         return False

@@ -36,11 +36,11 @@ class Send:
         self.reconsumed = 0
         self.is_batch = False
         self.source: bytes | bytearray = b""
-        """What the body lies in, from ``body_at`` to ``body_end``."""
+        """What the body is in, from ``body_at`` to ``body_end``."""
         self.body_at = 0
         self.body_end = 0
         self.text: bytes | bytearray = b""
-        """What the property string lies in, from ``text_at`` to ``text_end``."""
+        """What the property string is in, from ``text_at`` to ``text_end``."""
         self.text_at = 0
         self.text_end = 0
         self.topic = ""

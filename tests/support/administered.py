@@ -125,7 +125,7 @@ class Administered:
         )
         return {
             RequestCode.QUERY_MESSAGE: query.by_key,
-            RequestCode.VIEW_MESSAGE_BY_ID: query.by_place,
+            RequestCode.VIEW_MESSAGE_BY_ID: query.by_offset,
             RequestCode.QUERY_CONSUME_QUEUE: query.queue_entries,
             RequestCode.GET_BROKER_RUNTIME_INFO: broker.runtime_info,
             RequestCode.VIEW_BROKER_STATS_DATA: broker.counter,

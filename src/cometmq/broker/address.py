@@ -1,7 +1,7 @@
-"""The address that others know a broker by.
+"""The address at which clients and name servers reach a broker.
 
-As set, else the one listened on, else the machine's own. Clients are given its text; records carry
-its numbers, so that a name is looked up once, when the broker starts.
+As set, else the listen address, else the address of the machine. Clients get its text; records
+contain its numbers, so a name is resolved once, when the broker starts.
 
 Source: BrokerConfig.brokerIP1 and NetworkUtil.getLocalAddress, RocketMQ 5.3.
 """
@@ -17,12 +17,12 @@ from cometmq.model.errors import ConfigError
 
 EVERY_ADDRESS = ("0.0.0.0", "::")
 _SOMEWHERE_ELSE = ("192.0.2.1", 9)
-"""An address kept for examples: asking for the way there tells our own and sends nothing."""
+"""A reserved address: connecting a UDP socket to it shows our address and sends nothing."""
 
 
 @dataclass(frozen=True)
 class OwnAddress:
-    """Where a broker is found."""
+    """The address of a broker."""
 
     host: str
     """An IP address without brackets, or a name."""
@@ -38,7 +38,7 @@ def own_address(settings: BrokerSettings) -> OwnAddress:
     """Find out where others reach a broker with these settings.
 
     Raises:
-        ConfigError: brokerIP1 is a name that nobody knows.
+        ConfigError: brokerIP1 is a name that cannot be resolved.
     """
     host = settings.broker_ip1.strip("[]")
     if not host and settings.bind_address not in EVERY_ADDRESS:

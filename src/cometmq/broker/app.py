@@ -56,10 +56,10 @@ class Broker:
 
     Args:
         configuration: its settings, see `SETTINGS`; requests may change some of them.
-        name_servers: gives the addresses to register at when the broker starts; by default those
+        name_servers: returns the addresses to register at when the broker starts; by default those
             of the settings.
-        config_file: where settings are kept that requests change.
-        clock, files: the outside world.
+        config_file: where changed settings are written.
+        clock, files: time and disk.
 
     Raises:
         ConfigError: a TLS file for connections to name servers cannot be used.
@@ -92,7 +92,7 @@ class Broker:
 
     @property
     def parts(self) -> Parts:
-        """What the broker is made of, once started."""
+        """The parts of the broker, once started."""
         assert self._parts is not None, "not started"
         return self._parts
 
@@ -107,11 +107,11 @@ class Broker:
         return self.parts.address.at(self.port)
 
     async def start(self) -> None:
-        """Serve; returns when the name servers know of it, or have been asked in vain.
+        """Start; return when the broker is registered, or when the time for that is over.
 
         Raises:
             ConfigError: a port cannot be bound.
-            StoreError: the store cannot be opened; nothing of it was changed for the worse.
+            StoreError: the store cannot be opened; it was not changed.
         """
         self._parts = parts = assemble(
             self.configuration,
@@ -186,7 +186,7 @@ class Broker:
         parts.producers.connection_closed(connection)
 
     async def stop(self) -> None:
-        """Leave the name servers, answer what waits, write everything down; within seconds.
+        """Unregister, respond to waiting requests, write everything to disk; within seconds.
 
         Also after a start that failed. Whatever goes wrong, the store is closed.
 
@@ -197,13 +197,13 @@ class Broker:
             return
         self._is_stopped = True
         try:
-            await self._wind_down(self._parts)
+            await self._drain(self._parts)
         finally:
-            self._put_away(self._parts)
+            self._close(self._parts)
         log.info("stopped broker=%s", self._settings().broker_name)
 
-    async def _wind_down(self, parts: Parts) -> None:
-        """Refuse what is new, and let what has begun come to its end."""
+    async def _drain(self, parts: Parts) -> None:
+        """Refuse new requests, and wait for those in progress."""
         for server in self._servers:
             server.stop_accepting()
         parts.flow.stop()
@@ -218,8 +218,8 @@ class Broker:
             ending.append(self._jobs.stop(JOBS_S))
         await _all_of(ending)
 
-    def _put_away(self, parts: Parts) -> None:
-        """Write everything down and let go of the store."""
+    def _close(self, parts: Parts) -> None:
+        """Write everything to disk and close the store."""
         persist_offsets = partial(parts.offsets.persist, parts.store.flush)
         for persist in (persist_offsets, parts.delay.persist):
             try:
@@ -237,7 +237,7 @@ def _fast_path_of(features: Iterable[Feature]) -> FastPath | None:
 
 
 async def _all_of(endings: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Let parts end side by side; one that fails keeps none of the others from it."""
+    """Close parts at the same time; a failure of one does not stop the others."""
     for outcome in await asyncio.gather(*endings, return_exceptions=True):
         if isinstance(outcome, Exception):
             log.error("a component failed during shutdown", exc_info=outcome)

@@ -1,4 +1,4 @@
-"""Checks of names and numbers from the wire, before anything is looked up or created with them.
+"""Checks of names and numbers in requests, before anything is looked up or created with them.
 
 Refusals have the codes and remarks of RocketMQ. Source: the checks of PullMessageProcessor,
 AbstractSendMessageProcessor, AdminBrokerProcessor and TopicValidator, RocketMQ 4.9 and 5.3.
@@ -49,7 +49,7 @@ def check_subscribed_topic(name: str) -> None:
 
 
 def check_client_id(client_id: str) -> None:
-    """Refuse a client id that is empty, endless or not printable.
+    """Refuse a client id that is empty, too long or not printable.
 
     Raises:
         ResponseError: 29.

@@ -1,7 +1,7 @@
 """Settings of the broker.
 
 Names, keys and defaults are RocketMQ's; where 4.9 and 5.3 differ, the default is that of 5.3.
-What the store and the network layer read from the same file stands in their own settings.
+The store and the network layer have separate settings classes for the same file.
 
 Source: BrokerConfig and BrokerIdentity, RocketMQ 4.9 and 5.3.
 """
@@ -26,9 +26,9 @@ def _host_name() -> str:
 
 @dataclass(frozen=True)
 class BrokerSettings:
-    """What can be set on a broker."""
+    """The settings of a broker."""
 
-    # --- who it is ------------------------------------------------------------------------------
+    # --- identity -------------------------------------------------------------------------------
 
     broker_cluster_name: str = setting("DefaultCluster", key="brokerClusterName")
     """The cluster that the broker belongs to."""

@@ -1,8 +1,8 @@
 """Creates what a request needs before it is handled.
 
-Validation, appends and the fast paths must not wait. What has to be created first, a topic, a group
-or the next file of the log, they name in an exception; the wrapper here creates it, which waits for
-the disk, and calls the handler again.
+Validation, appends and the fast paths must not wait. If a topic, a group or the next file of the
+log has to be created first, they raise an exception that names it; the wrapper here creates it,
+which waits for the disk, and calls the handler again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cometmq.remoting import Processor, Request, Response
 T = TypeVar("T")
 
 FAILURE_S: Final = 1.0
-"""So long a failure is told to others who want the same, before it is tried again."""
+"""For this long a failure is also the result of further calls, before the next try."""
 CREATIONS_MAX: Final = 4
 """A request needs a group, its retry topic and its dead-letter topic at most."""
 
@@ -36,7 +36,7 @@ class CreationNeededError(Exception):
 
 
 class SharedCall:
-    """Runs a blocking function in a thread; all who wait at the same time share one run.
+    """Runs a blocking function in a thread; callers at the same time share one run.
 
     Args:
         call: the function.
@@ -52,7 +52,7 @@ class SharedCall:
         """Wait for the end of a run.
 
         Raises:
-            StoreError: of this run, or of one that failed a moment ago.
+            StoreError: of this run, or of one that failed less than a second ago.
         """
         if self._failure is not None:
             if asyncio.get_running_loop().time() < self._failed_s + FAILURE_S:
@@ -72,7 +72,7 @@ class SharedCall:
 
 
 class NextCall:
-    """Runs a blocking function in a thread; all who came before a run begins share it.
+    """Runs a blocking function in a thread; callers before the start of a run share it.
 
     Args:
         call: the function.
@@ -100,7 +100,7 @@ class NextCall:
                 await loop.run_in_executor(None, self._call)
             except Exception as problem:
                 waiting.set_exception(problem)
-                waiting.exception()  # known to those who wait, if anybody still does
+                waiting.exception()  # marked as seen: perhaps no caller waits any more
             else:
                 waiting.set_result(None)
 

@@ -1,12 +1,12 @@
 """Registration: every name server knows this broker and its topics.
 
-Each name server has a link of its own, so that one that is down delays nobody else. A link
+Each name server has its own link, so that one that is down does not delay the others. A link
 registers at the start, whenever the topics change, once a period, and as soon as its connection
-breaks; after a failure it tries again, with growing pauses. When the broker stops it takes itself
-out of every name server that knows it.
+breaks; after a failure it tries again, with growing pauses. When the broker stops, it unregisters
+from every name server.
 
-Source: BrokerController.registerBrokerAll and BrokerOuterAPI, RocketMQ 5.3; links of their own,
-early retries and the look at the connection are ours.
+Source: BrokerController.registerBrokerAll and BrokerOuterAPI, RocketMQ 5.3, which has
+no separate links, no early retries, and does not watch connections.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _READ_WRITE = Perm.READ | Perm.WRITE
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What name servers know a broker by."""
+    """The identity of a broker at name servers."""
 
     cluster: str
     broker_name: str
@@ -67,7 +67,7 @@ class Registration:
 
     Args:
         client: carries the requests.
-        topics: what is registered; tell it to call `wake` on every change.
+        topics: what is registered; it has to call `wake` on every change.
         settings: returns the current settings of the broker.
     """
 
@@ -93,14 +93,14 @@ class Registration:
         Args:
             identity: what to be known by.
             name_servers: their addresses, ``host:port``.
-            timeout: seconds to wait for them; those that have not answered by then are tried
+            timeout: seconds to wait for them; those that have not responded by then are tried
                 on in the background and stand in `missing`.
         """
         self._links = [
             _Link(address, self._client, identity, self._topics, self._settings)
             for address in dict.fromkeys(name_servers)
         ]
-        rounds = [link.ask() for link in self._links]
+        rounds = [link.register_soon() for link in self._links]
         for link in self._links:
             self._supervisor.spawn(link.run(), link.address)
         if rounds:
@@ -121,7 +121,7 @@ class Registration:
         Those that did not know the broker before are not waited for, nor is any for longer than
         ``timeout`` seconds: they hear of the change later.
         """
-        rounds = [link.ask() for link in self._links if link.is_known]
+        rounds = [link.register_soon() for link in self._links if link.is_known]
         if rounds:
             await asyncio.wait(rounds, timeout=timeout)
 
@@ -154,7 +154,7 @@ class _Link:
         self._waiting: list[asyncio.Future[None]] = []
         self._failures = 0
         self._registered: dict[str, TopicConfig] = {}
-        """The topics that the name server knows of; empty if that is in doubt."""
+        """The topics as registered at the name server; empty if that is not certain."""
         self._registered_as: tuple[DataVersion, int] | None = None
         """Their version, and the permission of the broker."""
 
@@ -162,7 +162,7 @@ class _Link:
         """Register soon, whatever the name server's version of the topics is."""
         self._wake.set()
 
-    def ask(self) -> asyncio.Future[None]:
+    def register_soon(self) -> asyncio.Future[None]:
         """Register soon; the future is done once that was tried."""
         tried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(tried)
@@ -170,7 +170,7 @@ class _Link:
         return tried
 
     async def run(self) -> None:
-        """Stay registered for good."""
+        """Keep the broker registered until the task is cancelled."""
         while True:
             is_urgent, waiting = self._wake.is_set(), self._waiting
             self._wake.clear()
@@ -200,7 +200,7 @@ class _Link:
         self._failures += 1
 
     def _hint(self, problem: Exception) -> str:
-        """Say what to set if the name server may accept only TLS: it just closes the connection."""
+        """Return which setting to change if the name server may accept only TLS."""
         if self._client.uses_tls or not isinstance(problem, ConnectionLostError):
             return ""
         return (
@@ -215,7 +215,7 @@ class _Link:
         self._failures = 0
 
     async def _pause(self) -> None:
-        """Return when it is time for the next turn."""
+        """Return when it is time for the next registration."""
         waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._wake.wait())]
         if self.is_known:
             waits.append(asyncio.ensure_future(self._connection_lost()))
@@ -226,7 +226,7 @@ class _Link:
                 wait.cancel()
 
     async def _connection_lost(self) -> None:
-        """Return when the name server has lost sight of us: it forgets us then."""
+        """Return when the connection is lost: the name server removes this broker then."""
         try:
             connection = await self._client.connection(self.address)
             await connection.wait_closed()

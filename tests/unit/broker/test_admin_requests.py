@@ -105,7 +105,7 @@ async def test_one_message_is_told_even_if_it_is_large(
     assert len(bodies(answer.body)) == 1
 
 
-async def test_message_is_found_by_place(broker: Administered) -> None:
+async def test_message_is_found_by_queue(broker: Administered) -> None:
     broker.put("T", b"first")
     place = broker.put("T", b"second")
     answer = await broker.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=place)

@@ -159,7 +159,7 @@ async def test_messages_behind_those_of_a_sync_are_notified_of_with_the_next(
 
 
 async def test_short_polling_waits_for_its_time_only(waiting: Waiting) -> None:
-    pull = waiting.hold(sits_out=True)
+    pull = waiting.hold(is_short_poll=True)
     waiting.put("a")
     waiting.store.flush()
     await settle()

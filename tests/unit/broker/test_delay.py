@@ -57,7 +57,7 @@ class Delayed:
 
     def park(self, body: str, level: int, *, topic: str = "T", queue: int = 0) -> None:
         properties = {"DELAY": str(level), "TAGS": "t"}
-        parked = self.levels.park(topic, queue, properties)
+        parked = self.levels.schedule(topic, queue, properties)
         assert parked is not None
         self.put(parked.topic, parked.queue_id, parked.properties, body)
 

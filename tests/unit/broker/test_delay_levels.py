@@ -12,12 +12,12 @@ def test_level_of_a_message(asked: str, level: int) -> None:
     assert DelayLevels.parse().level_of({"DELAY": asked}) == level
 
 
-def test_a_delayed_message_is_parked_with_its_real_place() -> None:
+def test_a_delayed_message_is_scheduled_with_its_real_place() -> None:
     properties = {"DELAY": "20", "KEYS": "k"}
-    parked = DelayLevels.parse("1s 2m").park("T", 3, properties)
-    assert parked is not None
-    assert (parked.topic, parked.queue_id) == ("SCHEDULE_TOPIC_XXXX", 1)
-    assert parked.properties == {
+    scheduled = DelayLevels.parse("1s 2m").schedule("T", 3, properties)
+    assert scheduled is not None
+    assert (scheduled.topic, scheduled.queue_id) == ("SCHEDULE_TOPIC_XXXX", 1)
+    assert scheduled.properties == {
         "DELAY": "2",
         "KEYS": "k",
         "REAL_TOPIC": "T",
@@ -26,9 +26,9 @@ def test_a_delayed_message_is_parked_with_its_real_place() -> None:
     assert properties == {"DELAY": "20", "KEYS": "k"}
 
 
-def test_a_message_without_delay_is_not_parked() -> None:
-    assert DelayLevels.parse().park("T", 0, {"DELAY": "0"}) is None
-    assert DelayLevels.parse().park("T", 0, {}) is None
+def test_a_message_without_delay_is_not_scheduled() -> None:
+    assert DelayLevels.parse().schedule("T", 0, {"DELAY": "0"}) is None
+    assert DelayLevels.parse().schedule("T", 0, {}) is None
 
 
 def test_levels_have_their_delays() -> None:

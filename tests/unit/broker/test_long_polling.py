@@ -25,8 +25,8 @@ class Odd:
 class Held(HeldPull):
     """A pull that does something when it runs again."""
 
-    def __init__(self, *where: Any, act: Callable[[], None], sits_out: bool = False) -> None:
-        super().__init__(*where, sits_out=sits_out)
+    def __init__(self, *where: Any, act: Callable[[], None], is_short_poll: bool = False) -> None:
+        super().__init__(*where, is_short_poll=is_short_poll)
         self.act = act
 
     def rerun(self) -> None:
@@ -51,10 +51,10 @@ class Waiting:
         owner: object = "connection",
         hold_ms: int = LONG_MS,
         rerun: Callable[[], None] | None = None,
-        sits_out: bool = False,
+        is_short_poll: bool = False,
     ) -> bool:
         act = rerun or (lambda: self.answered.append(name))
-        pull = Held(topic, queue, offset, matcher, owner, act=act, sits_out=sits_out)
+        pull = Held(topic, queue, offset, matcher, owner, act=act, is_short_poll=is_short_poll)
         return self.pulls.hold(pull, hold_ms)
 
 
@@ -191,7 +191,7 @@ async def test_a_pull_that_fails_does_not_keep_others_waiting(waiting: Waiting) 
 
 async def test_short_polling_ignores_arrivals() -> None:
     waiting = Waiting(HeldPulls())
-    waiting.hold("a", sits_out=True)
+    waiting.hold("a", is_short_poll=True)
     waiting.pulls.arrived("T", 0, 0, 0)
     await asyncio.sleep(0)
     assert waiting.answered == []

@@ -330,7 +330,7 @@ async def test_a_held_pull_ends_on_time(broker: Broker) -> None:
 
 
 @pytest.mark.usefixtures("virtual_time")
-async def test_short_polling_sits_out_its_own_time(broker: Broker) -> None:
+async def test_a_short_poll_ends_after_its_time(broker: Broker) -> None:
     broker.set(long_polling_enable=False, short_polling_time_ms=50)
     waiting = asyncio.ensure_future(broker.connect().pull(suspend_ms=LONG_MS))
     await held(broker, 1)

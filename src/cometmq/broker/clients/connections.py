@@ -48,7 +48,7 @@ class ConnectionsHandler:
     def of_consumers(self, request: Request) -> Response:
         """Answer the members of a consumer group, what it subscribes, and what each of them does.
 
-        The last is ours: RocketMQ's clients pass over it.
+        The last is an addition that RocketMQ's clients ignore.
         """
         name = request.header(GetConsumerConnectionListRequest).consumer_group
         group = self._consumers.group(name)

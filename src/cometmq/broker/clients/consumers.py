@@ -174,7 +174,7 @@ class ConsumerRegistry:
             group.views.note(client_id, wanted)
             changed = group.subscribe(wanted) or changed
         if changed and notify:
-            self._tell(group)
+            self._notify(group)
         return changed
 
     def unregister(
@@ -189,7 +189,7 @@ class ConsumerRegistry:
                 self._remove(group, member.connection, notify=notify)
 
     def connection_closed(self, connection: Connection) -> None:
-        """Take a connection out of all its groups and tell those who stay."""
+        """Remove a connection from all its groups and notify the other members."""
         for name in self._by_connection.pop(connection, ()):
             self._remove(self._groups[name], connection, notify=True)
 
@@ -220,8 +220,8 @@ class ConsumerRegistry:
             if self._on_gone is not None:
                 self._on_gone(group.name)
         elif notify:
-            self._tell(group)
+            self._notify(group)
 
-    def _tell(self, group: ConsumerGroup) -> None:
+    def _notify(self, group: ConsumerGroup) -> None:
         if self._on_change is not None:
             self._on_change(group)

@@ -1,8 +1,8 @@
-"""Tells the members of a consumer group that its members or topics have changed.
+"""Notifies the members of a consumer group that its members or topics have changed.
 
-Each member gets NOTIFY_CONSUMER_IDS_CHANGED (40), oneway, and shares the queues anew at once.
-Broadcasting groups share nothing and are not told. Source: DefaultConsumerIdsChangeListener,
-RocketMQ 5.3.
+Each member gets NOTIFY_CONSUMER_IDS_CHANGED (40), one-way, and rebalances at once. Members of
+broadcasting groups do not share queues and are not notified. Source:
+DefaultConsumerIdsChangeListener, RocketMQ 5.3.
 """
 
 from __future__ import annotations

@@ -41,14 +41,14 @@ log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S: Final = 10.0
 CALLS_MAX: Final = 1000
-"""Relayed calls under way at a time; a further one is refused."""
+"""Relayed calls in flight at a time; a further one is refused."""
 STATUS_TIMEOUT_S: Final = 5.0
 MEMBERS_MAX: Final = 200
-"""Members of one group that are asked for their offsets; further ones are left out."""
+"""Members of one group whose offsets are requested; further ones are left out."""
 
 
 class ConsumerRelay:
-    """Calls consumers on behalf of others.
+    """Calls consumers for other clients.
 
     Args:
         consumers: the groups that are online.
@@ -58,13 +58,13 @@ class ConsumerRelay:
     def __init__(self, consumers: ConsumerRegistry, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self._consumers = consumers
         self._timeout_s = timeout_s
-        self._under_way = 0
+        self._in_flight = 0
 
     def find(self, group: str, client_id: str) -> Member:
-        """The member to ask.
+        """Return the member that a request is for.
 
         Raises:
-            ResponseError: it is not online, or too old to be asked (code 1).
+            ResponseError: it is not online, or too old for the request (code 1).
         """
         member = self._consumers.find(group, client_id)
         if member is None:
@@ -89,18 +89,18 @@ class ConsumerRelay:
         body: bytes = b"",
         timeout_s: float | None = None,
     ) -> Command:
-        """Ask one member of a group and return its answer, whatever its code.
+        """Send a request to one member of a group; return its response of any code.
 
         Raises:
             ResponseError: code 1 when it is not online, too old, or was lost; 207 when it did not
-                answer in time; 2 when too many calls are under way.
+                respond in time; 2 when too many calls are in flight.
         """
         member = self.find(group, client_id)
-        if self._under_way >= CALLS_MAX:
+        if self._in_flight >= CALLS_MAX:
             raise ResponseError(
-                ResponseCode.SYSTEM_BUSY, f"{self._under_way} calls to consumers are in flight"
+                ResponseCode.SYSTEM_BUSY, f"{self._in_flight} calls to consumers are in flight"
             )
-        self._under_way += 1
+        self._in_flight += 1
         try:
             return await member.connection.call(
                 code, body=body, fields=fields, timeout=timeout_s or self._timeout_s
@@ -116,18 +116,18 @@ class ConsumerRelay:
                 f"invoke consumer <{group}> <{client_id}> Exception: {problem}",
             ) from None
         finally:
-            self._under_way -= 1
+            self._in_flight -= 1
 
 
 class RelayHandler:
-    """Passes questions on and answers back.
+    """Relays requests to consumers, and their responses back.
 
     Args:
         relay: calls consumers.
         consumers: the groups that are online.
-        store: where a message to be tried out is.
-        topics, groups: their flags travel with such a message.
-        broker_name: which the client is told, too.
+        store: contains the message to consume.
+        topics, groups: their flags are sent with such a message.
+        broker_name: is sent to the client too.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class RelayHandler:
         self._broker_name = broker_name
 
     async def running_info(self, request: Request) -> Response:
-        """Answer what one consumer says of itself."""
+        """Return the running information of one consumer."""
         header = request.header(GetConsumerRunningInfoRequest)
         answer = await self._relay.call(
             header.consumer_group, header.client_id, request.code, fields=request.command.fields
@@ -156,7 +156,7 @@ class RelayHandler:
         return _passed_on(answer)
 
     async def consume_directly(self, request: Request) -> Response:
-        """Let one consumer consume one message now, and answer what came of it."""
+        """Let one consumer consume one message now; return the result."""
         header = request.header(ConsumeMessageDirectlyRequest)
         client_id = header.client_id or ""
         self._relay.find(header.consumer_group, client_id)

@@ -1,11 +1,11 @@
-"""Who in a group subscribes to what, and whether its members agree.
+"""The subscriptions of each member of a group, and differences between them.
 
 client id -> view := (topic, expression, kind) for each of its topics, without the retry topic
 
 RocketMQ keeps one table per group, in which the last heartbeat wins: members that disagree lose
-messages to each other without a word. Here each member's own view is kept too; one that differs
-from what most others have is logged once, when it changes. Members without topics have no say, and
-the order of tags in an expression does not count.
+messages without any warning. Here the view of each member is kept too; one that differs from that
+of most others is logged once, when it changes. Members without topics do not count, nor does the
+order of tags in an expression.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOGGED_TOPICS_MAX = 10
 
 
 class Wanted(NamedTuple):
-    """What a member wants of one topic."""
+    """The subscription of a member to one topic."""
 
     topic: str
     expression: str
@@ -46,7 +46,7 @@ View = tuple[Wanted, ...]
 
 
 class Views:
-    """What each member of one group subscribes.
+    """The subscriptions of each member of one group.
 
     Args:
         group: the group's name.
@@ -64,7 +64,7 @@ class Views:
         if self._by_client.get(client_id) == view:
             return
         self.forget(client_id)
-        self._tell(client_id, view)
+        self._log(client_id, view)
         self._shared[view] += 1
         self._by_client[client_id] = view
 
@@ -81,7 +81,7 @@ class Views:
         """Each member's view by client id."""
         return dict(self._by_client)
 
-    def _tell(self, client_id: str, view: View) -> None:
+    def _log(self, client_id: str, view: View) -> None:
         others = next((other for other, _ in self._shared.most_common() if other), ())
         if not view or not others:
             return

@@ -4,7 +4,7 @@ A matcher of None lets everything through. Tags are compared by their hash codes
 knows the real tags, removes the rare message that only shares a code.
 
 ``_matcher_of_other_kind`` is where a further kind of expression plugs in. Until one does, all but
-tags is refused: code 1 while property filters are off, else code 23. Source: ours, after
+tags is refused: code 1 while property filters are off, else code 23. Source:
 PullMessageProcessor and ExpressionMessageFilter, RocketMQ 5.3, which delivers everything instead.
 """
 

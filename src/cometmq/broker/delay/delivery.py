@@ -1,14 +1,14 @@
-"""Delivers delayed messages: each goes from where it is parked to where it was sent, when due.
+"""Delivers scheduled messages: each is copied from the schedule topic to its topic when it is due.
 
 Every level has its queue in ``SCHEDULE_TOPIC_XXXX``, ordered by due time, whose entries hold that
-time in place of the tag code; the level's offset says how many were delivered. An offset moves on
-only after the store has taken the message, and is kept in config/delayOffset.json over restarts.
+time in place of the tag code; the level's offset says how many were delivered. An offset advances
+only after the message was appended, and is stored in config/delayOffset.json.
 
-One timer per level waits for the level's next message; it looks again at least once a second, for
-the wall clock may jump. Owned by the event loop's thread. The delivered record keeps the parked
-one's properties, DELAY, REAL_TOPIC and REAL_QID included, and its store host.
+One timer per level waits for the level's next message; it looks again at least once a second,
+because the wall clock may jump. Owned by the event loop's thread. The delivered record keeps the
+properties of the scheduled one, DELAY, REAL_TOPIC and REAL_QID included, and its store host.
 
-Source: ScheduleMessageService, RocketMQ 5.3; timers in place of polling are ours.
+Source: ScheduleMessageService, RocketMQ 5.3, which polls instead of using timers.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ FAILURE_S = 10.0
 
 
 class ScheduledDelivery:
-    """The delivery of delayed messages.
+    """The delivery of scheduled messages.
 
     Args:
-        store: where they are parked, and where they go.
+        store: contains the schedule topic and the target topics.
         levels: the delay levels.
         file: delayOffset.json.
-        clock: tells when a message is due.
-        look_again_s: how long to trust the clock for at most.
-        store_busy_s: how long to wait while the store takes nothing.
+        clock: decides when a message is due.
+        look_again_s: the longest time until the clock is read again.
+        store_busy_s: pause while the store refuses appends.
     """
 
     def __init__(
@@ -75,19 +75,19 @@ class ScheduledDelivery:
         self._offsets: Numbers = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._store_waits: set[int] = set()
-        """Levels that the store takes nothing from now; each was logged once."""
+        """Levels whose messages the store refuses now; each was logged once."""
         self._changed = False
         self._running = False
         self._saving = threading.Lock()
         self.version: DataVersion = DataVersion(timestamp=clock.now_ms())
         """Version of the table of offsets."""
         self.on_delivery: Callable[[str, int, int], None] | None = None
-        """Told topic, queue and size of every message that was delivered."""
+        """Called with topic, queue and size of every message that was delivered."""
 
-    # --- life ---------------------------------------------------------------------------------
+    # --- lifecycle ----------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the offsets, and move those that left their queue to its nearer end.
+        """Read the offsets, and move those outside their queue to its nearer end.
 
         Raises:
             StoreError: file and backup cannot be read.
@@ -136,7 +136,7 @@ class ScheduledDelivery:
                 self._changed = True
                 raise
 
-    # --- what is known ------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------
 
     def offsets(self) -> Numbers:
         """How many messages each level has delivered, as offsets into its queue."""
@@ -150,7 +150,7 @@ class ScheduledDelivery:
         }
 
     def arrived(self, queue_id: int) -> None:
-        """Note that a message was parked in a queue of the delay topic."""
+        """A message was appended to a queue of the schedule topic."""
         level = queue_id + 1
         if self._running and level not in self._timers and level <= self._levels.highest:
             self._look_again(level, 0.0)
@@ -162,7 +162,7 @@ class ScheduledDelivery:
         self._timers[level] = loop.call_later(seconds, self._turn, level)
 
     def _turn(self, level: int) -> None:
-        # An edge: whatever goes wrong with one level, it and the others must go on.
+        # A failure of one level must stop neither it nor the others.
         del self._timers[level]
         try:
             wait_s = self._deliver_due(level)

@@ -1,7 +1,7 @@
-"""Parking: where a message with a delay level waits, and for how long.
+"""Delay levels: the queue of the schedule topic for a message, and its delay.
 
-A message of level n waits in queue n - 1 of ``SCHEDULE_TOPIC_XXXX``, with its real place in
-properties REAL_TOPIC and REAL_QID. Pure.
+A message of level n waits in queue n - 1 of ``SCHEDULE_TOPIC_XXXX``, with its target queue in the
+properties REAL_TOPIC and REAL_QID.
 
 Source: HookUtils.transformDelayLevelMessage, RocketMQ 5.3.
 """
@@ -19,8 +19,8 @@ from cometmq.model.topic import DELAY_TOPIC
 _NUMBER = re.compile(r"[+-]?[0-9]{1,10}")
 
 
-class Parked(NamedTuple):
-    """Where a delayed message waits, and with which properties."""
+class Scheduled(NamedTuple):
+    """The queue in which a delayed message waits, and its properties there."""
 
     topic: str
     queue_id: int
@@ -56,24 +56,26 @@ class DelayLevels:
         return self._delays_ms[level]
 
     def level_of(self, properties: Mapping[str, str]) -> int:
-        """The level a message asks for, at most the highest; 0 for no delay."""
+        """The delay level of a message, at most the highest; 0 for no delay."""
         text = properties.get(property_names.DELAY)
         if text is None or _NUMBER.fullmatch(text) is None:
             return 0
         return min(max(int(text), 0), self.highest)
 
-    def park(self, topic: str, queue_id: int, properties: Mapping[str, str]) -> Parked | None:
-        """Where a message waits that asks for a delay, or None when it asks for none.
+    def schedule(
+        self, topic: str, queue_id: int, properties: Mapping[str, str]
+    ) -> Scheduled | None:
+        """Return where a delayed message waits, or None for a message without a delay.
 
         Args:
-            topic, queue_id: where the message is going.
-            properties: its properties; they stay as they are.
+            topic, queue_id: the target queue of the message.
+            properties: its properties; not changed.
         """
         level = self.level_of(properties)
         if level == 0:
             return None
-        parked = dict(properties)
-        parked[property_names.DELAY] = str(level)
-        parked[property_names.REAL_TOPIC] = topic
-        parked[property_names.REAL_QID] = str(queue_id)
-        return Parked(DELAY_TOPIC, level - 1, parked)
+        changed = dict(properties)
+        changed[property_names.DELAY] = str(level)
+        changed[property_names.REAL_TOPIC] = topic
+        changed[property_names.REAL_QID] = str(queue_id)
+        return Scheduled(DELAY_TOPIC, level - 1, changed)

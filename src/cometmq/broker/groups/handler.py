@@ -1,4 +1,4 @@
-"""What tools ask of a broker about consumer groups: to make, change, show and delete them.
+"""Handles requests of tools that create, change, show and delete consumer groups.
 
 Source: AdminBrokerProcessor, RocketMQ 5.3.
 """

@@ -2,8 +2,8 @@
 
 QUERY_CONSUMER_OFFSET (14), UPDATE_CONSUMER_OFFSET (15), GET_ALL_CONSUMER_OFFSET (43),
 QUERY_CORRECTION_OFFSET (308), CLONE_GROUP_OFFSET (314). Source: ConsumerManageProcessor and
-AdminBrokerProcessor, RocketMQ 5.3; that a queue must exist to be committed is ours, and bounds the
-table.
+AdminBrokerProcessor, RocketMQ 5.3; RocketMQ also accepts commits of queues that do not exist; the
+check bounds the table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class OffsetHandler:
 
     Args:
         offsets: the table.
-        store: tells whether a queue is young.
+        store: decides whether a queue is young.
         topics, groups: what exists.
     """
 
@@ -101,7 +101,7 @@ class OffsetHandler:
     def correction(self, request: Request) -> Response:
         """Up to where other groups have consumed a topic, queue by queue.
 
-        Where the compared group is ahead of that, the answer is the greatest offset there can be.
+        If the compared group is ahead of that, the response is the greatest offset there can be.
         """
         header = request.header(QueryCorrectionOffsetRequest)
         left_out = set((header.filter_groups or "").split(","))

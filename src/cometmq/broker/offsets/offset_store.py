@@ -1,10 +1,10 @@
-"""Consumer offsets: how far each group has consumed each queue, kept over restarts.
+"""Committed offsets: how far each group has consumed each queue, kept over restarts.
 
 offsets := topic@group -> queue id -> QueueOffset        (config/consumerOffset.json)
-resets  := the same shape, what an administrator has set and a pull must still tell (memory only)
-pulled  := the same shape, up to where a group was handed messages (memory only)
+resets  := the same shape, set by an administrator, not yet in a pull response (memory only)
+pulled  := the same shape, the end of what was delivered to a group (memory only)
 
-Owned by the event loop's thread; only writing the file may happen in another one.
+Owned by the event loop's thread; only the file may be written in another one.
 Source: ConsumerOffsetManager, RocketMQ 5.3.
 """
 
@@ -88,7 +88,7 @@ class OffsetStore:
         return self._pulled.get(f"{topic}@{group}", {}).get(queue_id)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set a group's offset so that its next pull is told and commits until then are void."""
+        """Set a group's offset for its next pull response; commits until then are void."""
         self._resets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
         self.has_resets = True
         self.commit(group, topic, queue_id, offset)

@@ -1,7 +1,7 @@
 """Handles requests for the bounds of a queue: offsets, store times, an offset by time.
 
 SEARCH_OFFSET_BY_TIMESTAMP (29), GET_MAX_OFFSET (30), GET_MIN_OFFSET (31) and
-GET_EARLIEST_MSG_STORETIME (32). A queue that does not exist is answered like an empty one, as
+GET_EARLIEST_MSG_STORETIME (32). A queue that does not exist counts as an empty one, as
 RocketMQ does: clients of both kinds rely on it.
 
 Source: AdminBrokerProcessor, RocketMQ 4.9 and 5.3.

@@ -1,10 +1,10 @@
-"""Answers INVOKE_BROKER_TO_RESET_OFFSET (222): let a group consume again, or skip ahead.
+"""Handles INVOKE_BROKER_TO_RESET_OFFSET (222): a group consumes again, or skips its backlog.
 
-On the server's side (the default): the new offset is put down, commits are void until the group's
-next pull, and that pull is told. By the clients: every member is told with
-RESET_CONSUMER_CLIENT_OFFSET (220) and moves by itself; nobody online is an error then.
+On the server (the default): the new offset is stored, commits are void until the group's next pull,
+and the response to that pull contains the offset. On the clients: every member gets
+RESET_CONSUMER_CLIENT_OFFSET (220) and seeks by itself; if no member is online, that is an error.
 Source: AdminBrokerProcessor.resetOffset and Broker2Client.resetOffset, RocketMQ 5.3, which chooses
-the form of 220 by who asks instead of by who is told.
+the form of 220 by the requester instead of by the member.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ResetHandler:
 
     Args:
         offsets: the table.
-        consumers: the members to tell.
+        consumers: the members to notify.
         store: finds offsets by time.
         topics, groups: what exists.
         settings: returns the current settings of the broker.
@@ -57,12 +57,12 @@ class ResetHandler:
         self._settings = settings
 
     def reset(self, request: Request) -> Response:
-        """Reset a group's offsets in a topic; the answer lists the new ones."""
+        """Reset a group's offsets in a topic; the response lists the new ones."""
         header = request.header(InvokeBrokerToResetOffsetRequest)
         if self._settings().use_server_side_reset_offset:
             offsets = self._reset_here(header)
         else:
-            offsets = self._tell_members(header)
+            offsets = self._notify_members(header)
         return Response(body=self._body(header.topic, offsets))
 
     # --- on the server's side -----------------------------------------------------------------
@@ -109,7 +109,7 @@ class ResetHandler:
 
     # --- by the clients -----------------------------------------------------------------------
 
-    def _tell_members(self, header: InvokeBrokerToResetOffsetRequest) -> dict[int, int]:
+    def _notify_members(self, header: InvokeBrokerToResetOffsetRequest) -> dict[int, int]:
         topic = self._topics.get(header.topic)
         if topic is None:
             raise ResponseError(

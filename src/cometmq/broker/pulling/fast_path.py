@@ -1,12 +1,11 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False
-"""Reads everyday pulls straight from the receive buffer, without objects in between.
+"""The fast path of pulls: reads common headers in the receive buffer, without objects in between.
 
-The header is read where it lies, whichever client wrote it: JSON in any order or binary. What
-differs from what clients mostly write (an escape, a number that is none, a field that is missing)
-is left where it is, and the general path handles it. Checked and answered are all pulls alike, by
-`PullHandler`.
+The header may be JSON in any order or binary. The general path handles headers that differ from
+what clients usually write: an escape, a number that is none, a field that is missing. `PullHandler`
+checks all pulls and responds to them.
 
-Worth its while compiled only; interpreted, nothing calls it but tests.
+Faster only if compiled; interpreted, only tests call it.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ class PullFastPath(FastPath):
     """Takes everyday pulls out of received bytes.
 
     Args:
-        pulls: answers them.
+        pulls: handles them.
     """
 
     def __init__(self, pulls: PullHandler) -> None:
@@ -182,7 +181,7 @@ class PullFastPath(FastPath):
 
 
 def _may_begin(memory: Any, at: int, end: int) -> bool:
-    """Whether what is at ``at`` may begin a pull, as far as that can be told quickly."""
+    """Whether what is at ``at`` may begin a pull, as far as a short look shows."""
     header_at = at + _PREFIX_BYTES
     if header_at + 12 > end:
         return False

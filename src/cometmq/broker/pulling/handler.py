@@ -1,11 +1,11 @@
 # cython: annotation_typing=False
-"""Answers PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): hand out what a group wants of a queue.
+"""Handles PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): delivers messages of a queue to a group.
 
-A pull passes its checks in RocketMQ's order, reads the queue, and is answered with the raw records
-of the commit log. At the end of a queue it may be held (``long_polling.py``) and runs once
-more, for good, when a message comes or its time is over.
+A pull passes its checks in RocketMQ's order and reads the queue; the response contains the raw
+records of the commit log. At the end of a queue it may be held (``long_polling.py``) and runs once
+more, for the last time, when a message arrives or its time is over.
 
-Hot: one answer per call, plain control flow, compiled by Cython in pure Python mode.
+Hot: one response per call, plain control flow, compiled by Cython in pure Python mode.
 Source: PullMessageProcessor, RocketMQ 5.3.
 """
 
@@ -40,7 +40,7 @@ from cometmq.remoting.wire import Wire
 from cometmq.store import GetStatus, Matcher, MessageStore
 from cometmq.store.reading import RESPONSE_BYTES_MAX, ColdPart, GetResult
 
-# Which switch refused a pull, told in header field forbiddenType.
+# Which setting refused a pull, in header field forbiddenType.
 FORBIDDEN_BY_BROKER = 1
 FORBIDDEN_BY_GROUP = 2
 FORBIDDEN_BY_TOPIC = 3
@@ -48,7 +48,7 @@ FORBIDDEN_TO_BROADCAST = 4
 FORBIDDEN_TO_SUBSCRIPTION = 5
 
 _COLD_READS_MAX = 3
-"""Of one pull: for its place in the queue, for its messages, and once more if they are gone."""
+"""Of one pull: for its queue entries, for its messages, and once more if they are gone."""
 
 GROUP_DELETED = "the group was deleted while its pull was held"
 
@@ -78,10 +78,10 @@ _LITE_PULL = int(RequestCode.LITE_PULL_MESSAGE)
 
 
 class Pull(HeldPull):
-    """One pull: what it wants of a queue, and who is to be answered.
+    """One pull, and the connection of its response.
 
     Args:
-        processor: answers it when it was held.
+        processor: handles it again after it was held.
         wire: where it came from.
         opaque: its number there.
         is_binary: whether its header is.
@@ -106,7 +106,7 @@ class Pull(HeldPull):
         self.queue_id = 0
         self.offset = 0
         self.matcher = None
-        self.sits_out = False
+        self.is_short_poll = False
         self.group = ""
         self.count_max = 0
         self.bytes_max = RESPONSE_BYTES_MAX
@@ -120,11 +120,11 @@ class Pull(HeldPull):
         self.cold_reads = 0
 
     def rerun(self) -> None:
-        """Answer for good."""
+        """Respond, without being held again."""
         self.processor.rerun(self)
 
     def request(self) -> Request:
-        """The request, to be answered with a response."""
+        """The request, for a response that is an object."""
         if self.came_as is None:
             kind = BINARY_HEADER if self.is_binary else JSON_HEADER
             command = Command(_PULL, opaque=self.opaque, serialization=kind)
@@ -132,7 +132,7 @@ class Pull(HeldPull):
         return self.came_as
 
     def succeed(self, head: bytes, found: GetResult) -> None:
-        """Answer with what was found."""
+        """Respond with the messages that were found."""
         request = self.came_as
         if request is None:
             self.wire.write(head, found.slices)
@@ -283,7 +283,7 @@ class PullHandler:
             hold_ms = pull.suspend_ms if self._polls_long else self._short_poll_ms
             if hold_ms > 0:
                 pull.matcher = matcher
-                pull.sits_out = not self._polls_long
+                pull.is_short_poll = not self._polls_long
                 self._hold(pull, hold_ms)
                 return None
         return self._answer(pull, group, result, code)
@@ -307,7 +307,7 @@ class PullHandler:
             pull.wire.go_on()
 
     def _follow(self, settings: BrokerSettings) -> None:
-        """Take over the settings as they are."""
+        """Use the current settings."""
         self._may_be_read = settings.broker_permission & _READ != 0
         self._serves_lite = settings.lite_pull_message_enable
         self._filters = settings.enable_property_filter
@@ -384,10 +384,10 @@ class PullHandler:
             )
         return subscription.matcher(self._filters)
 
-    # --- answers ------------------------------------------------------------------------------
+    # --- responses ----------------------------------------------------------------------------
 
     def _pending_reset(self, pull: Pull) -> Response | None:
-        """The answer that tells a group of an offset an administrator has set meanwhile."""
+        """The response with an offset that an administrator has set."""
         offset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if offset is None:
             return None
@@ -413,7 +413,7 @@ class PullHandler:
         return None
 
     def _hold(self, pull: Pull, hold_ms: int) -> None:
-        if pull.wire.closed:  # while its group was created; nobody would take it out again
+        if pull.wire.closed:  # while its group was created; nothing would remove it
             return
         if not self._held.hold(pull, hold_ms):
             raise ResponseError(
@@ -432,7 +432,7 @@ def _code_of(result: GetResult, requested_offset: int) -> int:
 
 
 def _fields(suggested_broker: int, next_offset: int, low: int, high: int) -> dict[str, str]:
-    # The fields of PullMessageResponse, written out because every pull is answered with them.
+    # The fields of PullMessageResponse, written out because every response to a pull has them.
     return {
         "suggestWhichBrokerId": str(suggested_broker),
         "nextBeginOffset": str(next_offset),

@@ -10,7 +10,7 @@ cdef class HeldPull:
     cdef public long long offset
     cdef public object matcher
     cdef public object owner
-    cdef public bint sits_out
+    cdef public bint is_short_poll
     cdef public double until_s
     cdef public long long ticks
     cdef public long long seen_to
@@ -20,7 +20,7 @@ cdef class HeldPull:
 
 cdef class HeldPulls:
     cdef long long _held_max
-    cdef dict _by_place
+    cdef dict _by_queue
     cdef dict _by_owner
     cdef dict _by_ticks
     cdef object _timer

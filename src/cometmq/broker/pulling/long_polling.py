@@ -1,16 +1,16 @@
 # cython: annotation_typing=False
-"""Held pulls: requests that wait at the end of a queue for a message they want.
+"""Held pulls: requests that wait at the end of a queue for a message that matches.
 
 A held pull ends in one of these ways, and always exactly once:
 
 - a message arrives which its filter may match: the pull runs again, after the arrivals of the same
-  turn of the event loop, so that a burst is answered with one answer;
-- its time is over: it runs again and is answered with what there is, if only "not found";
+  turn of the event loop, so that a burst gets one response;
+- its time is over: it runs again and responds, perhaps with "not found";
 - its topic goes, or the broker stops: it runs again at once;
-- its connection closes: it is forgotten.
+- its connection closes: it is removed.
 
-Owned by the event loop's thread. Unlike RocketMQ (PullRequestHoldService), no sweep wakes pulls
-for messages they do not want, and a pull ends when its time is over instead of up to 5 s later.
+Owned by the event loop's thread. Unlike RocketMQ (PullRequestHoldService), no sweep notifies pulls
+of messages that do not match, and a pull ends when its time is over instead of up to 5 s later.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _TICK_MS = TICK_MS
 
 
 class HeldPull:
-    """One pull that waits; what it does when it runs again is said by a class that builds on this.
+    """One pull that waits; a subclass says what it does when it runs again.
 
     Args:
         topic, queue_id: where it waits.
-        offset: the first offset it wants.
-        matcher: what it wants; None for everything.
-        owner: what it leaves with, its connection.
-        sits_out: whether it waits for its time only (short polling), not for messages.
+        offset: the first offset to read.
+        matcher: its filter; None for all messages.
+        owner: its connection; if that closes, the pull ends.
+        is_short_poll: whether it waits for its time only (short polling), not for messages.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class HeldPull:
         matcher: Matcher | None,
         owner: object,
         *,
-        sits_out: bool = False,
+        is_short_poll: bool = False,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.offset = offset
         self.matcher = matcher
         self.owner = owner
-        self.sits_out = sits_out
+        self.is_short_poll = is_short_poll
         self.until_s = 0.0
         """When its time is over, by the loop's clock."""
         self.ticks = 0
@@ -80,7 +80,7 @@ class HeldPulls:
 
     def __init__(self, *, held_max: int = HELD_PULLS_MAX) -> None:
         self._held_max = held_max
-        self._by_place: dict[tuple[str, int], dict[HeldPull, None]] = {}
+        self._by_queue: dict[tuple[str, int], dict[HeldPull, None]] = {}
         self._by_owner: dict[object, dict[HeldPull, None]] = {}
         self.awaited: dict[str, int] = {}
         """How many pulls are held for each topic; those with none are not in it."""
@@ -101,7 +101,7 @@ class HeldPulls:
         """Keep a pull until something ends it, at the latest after ``hold_ms``, in whole ticks.
 
         Returns:
-            False when too many pulls wait already or the broker is stopping; the caller answers.
+            False if too many pulls wait already or the broker is stopping; the caller responds.
         """
         if self._held >= self._held_max or not self._is_open:
             return False
@@ -111,7 +111,7 @@ class HeldPulls:
         pull.until_s = loop.time() + pull.ticks * _TICK_MS / 1000.0
         pull.seen_to = pull.offset
         _put_in(self._by_ticks, pull.ticks, pull)
-        _put_in(self._by_place, (pull.topic, pull.queue_id), pull)
+        _put_in(self._by_queue, (pull.topic, pull.queue_id), pull)
         _put_in(self._by_owner, pull.owner, pull)
         self._held += 1
         self.awaited[pull.topic] = self.awaited.get(pull.topic, 0) + 1
@@ -150,26 +150,26 @@ class HeldPulls:
         store_time_ms: int = 0,
         properties: bytes = b"",
     ) -> None:
-        """Wake the pulls that want the message which came to this place."""
-        waiting = self._by_place.get((topic, queue_id))
+        """Notify the pulls that match a message that was appended."""
+        waiting = self._by_queue.get((topic, queue_id))
         if waiting is None:
             return
         for pull in list(waiting):
-            if pull.sits_out or queue_offset < pull.offset:
+            if pull.is_short_poll or queue_offset < pull.offset:
                 continue
             if _wants(pull.matcher, tags_code, properties):
                 self._wake(pull)
 
     def check(self, topic: str, queue_id: int, finds: Callable[[HeldPull], bool]) -> None:
-        """Wake the pulls of a queue that now find a message they want."""
-        for pull in list(self._by_place.get((topic, queue_id), ())):
-            if not pull.sits_out and finds(pull):
+        """Notify the pulls of a queue that now find a message."""
+        for pull in list(self._by_queue.get((topic, queue_id), ())):
+            if not pull.is_short_poll and finds(pull):
                 self._wake(pull)
 
     def topic_gone(self, topic: str) -> None:
         """Run every pull on this topic again, now."""
-        for place in [place for place in self._by_place if place[0] == topic]:
-            for pull in list(self._by_place[place]):
+        for queue in [queue for queue in self._by_queue if queue[0] == topic]:
+            for pull in list(self._by_queue[queue]):
                 self._wake(pull)
 
     def connection_closed(self, owner: object) -> None:
@@ -180,7 +180,7 @@ class HeldPulls:
     def close(self) -> None:
         """Answer what waits, and hold nothing from now on."""
         self._is_open = False
-        for waiting in list(self._by_place.values()):
+        for waiting in list(self._by_queue.values()):
             for pull in list(waiting):
                 self._end(pull)
         self._run_woken()
@@ -204,7 +204,7 @@ class HeldPulls:
         self._rerun(pull)
 
     def _rerun(self, pull: HeldPull) -> None:
-        # An edge: one pull that fails must not keep the others of this turn from their answers.
+        # One pull that fails must not prevent the responses to the others of this turn.
         try:
             pull.rerun()
         except Exception:
@@ -213,7 +213,7 @@ class HeldPulls:
 
     def _remove(self, pull: HeldPull) -> None:
         _take_out(self._by_ticks, pull.ticks, pull)
-        _take_out(self._by_place, (pull.topic, pull.queue_id), pull)
+        _take_out(self._by_queue, (pull.topic, pull.queue_id), pull)
         _take_out(self._by_owner, pull.owner, pull)
         self._held -= 1
         others = self.awaited[pull.topic] - 1

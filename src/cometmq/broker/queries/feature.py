@@ -18,7 +18,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     return Feature(
         {
             RequestCode.QUERY_MESSAGE: query.by_key,
-            RequestCode.VIEW_MESSAGE_BY_ID: query.by_place,
+            RequestCode.VIEW_MESSAGE_BY_ID: query.by_offset,
             RequestCode.QUERY_CONSUME_QUEUE: query.queue_entries,
         }
     )

@@ -1,4 +1,4 @@
-"""Finds stored messages: by place, by key, and as entries of a queue.
+"""Handles queries for stored messages: by physical offset, by key, by entries of a queue.
 
 Source: QueryMessageProcessor and AdminBrokerProcessor.queryConsumeQueue, RocketMQ 5.3.
 """
@@ -25,7 +25,7 @@ from cometmq.store import Matcher, MessageStore
 from cometmq.store.lookup import KeySearch
 
 UNIQUE_KEY_COUNT_MAX: Final = 32
-"""Messages told of a unique id, whatever the request asks for."""
+"""Number of messages in the response for a unique key, whatever number is requested."""
 ANSWER_BYTES_MAX: Final = 15 * 1024 * 1024
 """Clients refuse frames over 16 MiB; further messages are left out."""
 UNITS_MAX: Final = 10_000
@@ -38,7 +38,7 @@ class QueryHandler:
     """Answers QUERY_MESSAGE (12), VIEW_MESSAGE_BY_ID (33) and QUERY_CONSUME_QUEUE (321).
 
     Args:
-        store: where the messages are.
+        store: contains the messages.
         topics: which topics and queues exist.
         consumers: the subscriptions of groups that are online.
     """
@@ -50,7 +50,7 @@ class QueryHandler:
         self._topics = topics
         self._consumers = consumers
         self._searching = asyncio.Lock()
-        """Held by the one search by key that works in this turn of the event loop."""
+        """Held by the search by key that runs in this turn of the event loop."""
 
     def by_key(self, request: Request) -> Response | Awaitable[Response | None]:
         """Return the messages with a key as they are stored; the client checks them again."""
@@ -65,7 +65,7 @@ class QueryHandler:
         return self._found_later(request, search)
 
     async def _found_later(self, request: Request, search: KeySearch) -> Response | None:
-        """Search on, step by step in turn with other searches and with other requests."""
+        """Continue a search in steps, between other searches and other requests."""
         while not request.connection.closed:
             async with self._searching:
                 await asyncio.sleep(0)
@@ -73,7 +73,7 @@ class QueryHandler:
                     return _found(search)
         return None
 
-    def by_place(self, request: Request) -> Response:
+    def by_offset(self, request: Request) -> Response:
         """Return the record at a physical offset."""
         offset = request.header(ViewMessageByIdRequest).offset
         record = self._store.record_at(offset) if offset >= 0 else None
@@ -116,7 +116,7 @@ class QueryHandler:
     def _describe_group(
         self, body: QueryConsumeQueueResponseBody, group: str | None, topic: str
     ) -> Matcher | None:
-        """Say what a group wants of the topic; returns how to tell whether an entry is wanted."""
+        """Show a group's subscription; return a function that says whether an entry matches."""
         if group is None:
             return None
         online = self._consumers.group(group)
@@ -150,7 +150,7 @@ def _found(search: KeySearch) -> Response:
 
 
 def _fitting(records: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    """As many of the records as fit into one answer, but at least one."""
+    """As many of the records as fit into one response, but at least one."""
     fitting: list[bytes | memoryview] = []
     size_bytes = 0
     for record in records:

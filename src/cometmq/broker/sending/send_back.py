@@ -150,7 +150,7 @@ class SendBackHandler:
     def _put(self, record: RecordParts, retry: Retry, target: TopicConfig) -> Appended:
         topic, properties = target.topic_name, retry.properties
         queue_id = self._queue_chance(max(target.write_queue_nums, 1))
-        parked = self._levels.park(topic, queue_id, properties)
+        parked = self._levels.schedule(topic, queue_id, properties)
         if parked is not None:
             topic, queue_id, properties = parked
         try:

@@ -363,7 +363,7 @@ class SendValidation:
         if send.topic.startswith(DLQ_PREFIX) and send.topic != header.topic:
             properties.pop(property_names.DELAY, None)
         properties.update(self._stamps)
-        parked = self._levels.park(send.topic, send.queue_id, properties)
+        parked = self._levels.schedule(send.topic, send.queue_id, properties)
         if parked is not None:
             send.topic, send.queue_id, properties = parked
         self._rewrite(send, properties)

@@ -2,7 +2,7 @@
 """Counts what the broker stores and delivers, by topic, queue and group.
 
 The counters are kept per queue (and group) only; those of a topic, a group or the whole broker
-are sums, made when somebody asks. So counting a message costs two look-ups and a few additions::
+are sums, computed on request. So counting a message costs two look-ups and a few additions::
 
     stored     topic -> queue -> cell            TOPIC_PUT_*, QUEUE_PUT_*, BROKER_PUT_*
     fetched    (group, topic) -> queue -> cell   GROUP_GET_*, QUEUE_GET_*, BROKER_GET_*
@@ -24,7 +24,7 @@ from cometmq.broker.stats.windows import DAY, HOUR, MINUTE, Cell, SampledCells, 
 from cometmq.system.clock import Clock
 
 IDLE_HOURS_MAX: Final = 25
-"""After so many idle hours no window has anything to tell, and the cell goes."""
+"""After so many idle hours all windows are empty, and the cell is removed."""
 NAMED_CELLS_MAX: Final = 100_000
 """A limit to the counters of the third kind; further ones are not kept."""
 
@@ -56,8 +56,8 @@ class BrokerStats:
 
     Args:
         cluster: the cluster's name, key of the counters of the whole broker.
-        clock: the time of the samples.
-        is_system_topic: tells topics of the broker's own from those of its users.
+        clock: stamps the samples.
+        is_system_topic: returns whether a topic is a system topic.
     """
 
     def __init__(
@@ -154,12 +154,12 @@ class BrokerStats:
 
     @property
     def users_put_messages(self) -> int:
-        """Messages stored since the start in topics that are not the broker's own."""
+        """Messages stored since the start in topics of users."""
         return self._dropped_puts + sum(cell.messages for cell in self._all_puts(users=True))
 
     @property
     def users_get_messages(self) -> int:
-        """Messages delivered since the start from topics that are not the broker's own."""
+        """Messages delivered since the start from topics of users."""
         return self._dropped_gets + sum(cell.messages for cell in self._all_gets(users=True))
 
     # --- upkeep ---------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class BrokerStats:
         self._cells.sample(self._clock.now_ms())
 
     def drop_idle(self) -> None:
-        """Forget queues and names that nobody has used for a day."""
+        """Remove queues and names that were not used for a day."""
         for topic, queues in list(self._puts.items()):
             self._dropped_puts += self._drop(queues, users=not self._is_system_topic(topic))
             if not queues:

@@ -35,7 +35,7 @@ class GroupLags:
         consumers: what groups that are online subscribe.
         stats: how fast groups consume.
         broker_name: stands in the queues' names.
-        clock: tells how late a group is.
+        clock: measures the delay of a group.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ from cometmq.remoting import Request, Response
 from cometmq.store import MessageStore
 
 QUEUES_PER_TURN: Final = 500
-"""Queues looked at before other requests have their turn."""
+"""Queues per step; other requests are handled between steps."""
 
 
 class BrokerStatsHandler:
@@ -62,7 +62,7 @@ class BrokerStatsHandler:
         self._stats = stats
 
     def runtime_info(self, request: Request) -> Response:
-        """Answer what the broker knows of itself, as a table of texts."""
+        """Return the runtime information, a table of texts."""
         return Response(body=KVTable(table=self._runtime.table()).encode())
 
     def counter(self, request: Request) -> Response:
@@ -128,7 +128,7 @@ class GroupStatsHandler:
         consumers: the groups that are online.
         offsets: how far groups have consumed.
         lags: the lags of groups.
-        address: gives this broker's address, ``host:port``.
+        address: returns the address of this broker, ``host:port``.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class GroupStatsHandler:
         header = request.header(GetConsumeStatsRequest)
         group = header.consumer_group
         body = ConsumeStats()
-        for config in self._topics_to_tell(header):
+        for config in self._topics_shown(header):
             stats = self._lags.of_topic(group, config, config.read_queue_nums)
             body.offset_table.update(stats.offset_table)
             body.consume_tps += stats.consume_tps
@@ -203,7 +203,7 @@ class GroupStatsHandler:
         return Response(body=body.encode())
 
     def subscription(self, request: Request) -> Response:
-        """Answer what a group that is online wants of a topic."""
+        """Return the subscription of a group that is online to a topic."""
         header = request.header(QuerySubscriptionByConsumerRequest)
         online = self._consumers.group(header.group)
         found = None if online is None else online.subscriptions.get(header.topic or "")
@@ -214,7 +214,7 @@ class GroupStatsHandler:
         )
         return Response(body=body.encode())
 
-    def _topics_to_tell(self, header: GetConsumeStatsRequest) -> Iterator[TopicConfig]:
+    def _topics_shown(self, header: GetConsumeStatsRequest) -> Iterator[TopicConfig]:
         names = [name for name in (header.topic_list or "").split(";") if name.strip()]
         if not names and header.topic:
             names = [header.topic]

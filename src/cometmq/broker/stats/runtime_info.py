@@ -1,4 +1,4 @@
-"""What a broker tells of itself at run time: a table of texts, by RocketMQ's names.
+"""The runtime information of a broker: a table of texts, by RocketMQ's names.
 
 Both spellings of the key that RocketMQ 5 renamed are there (``getTransferedTps`` of 4.9 and
 ``getTransferredTps``), and the figures of functions we do not have are zeros, because tools read
@@ -52,7 +52,7 @@ class DelayLevelOffsets(NamedTuple):
     """How far one delay level was delivered."""
 
     delivered: int
-    parked: int
+    scheduled: int
 
 
 class RuntimeInfo:
@@ -60,15 +60,15 @@ class RuntimeInfo:
 
     Args:
         store: its figures.
-        files: tells how full the store's disk is.
+        files: measures how full the disk is.
         stats: the counters.
         throughput: rates and latencies.
         settings: returns the current settings of the broker.
         sends_waiting: counts the sends that wait for the disk.
         oldest_wait_s: for how long the oldest of them has waited.
         pulls_held: counts the pulls that are held.
-        delay_levels: gives the place of each delay level that was used.
-        clock: tells how long the broker runs.
+        delay_levels: returns the offsets of each delay level that was used.
+        clock: measures how long the broker runs.
     """
 
     def __init__(
@@ -108,8 +108,8 @@ class RuntimeInfo:
         table |= self._rates()
         table |= self._days()
         table |= self._queues()
-        for level, place in sorted(self._delay_levels().items()):
-            table[f"scheduleMessageOffset_{level}"] = f"{place.delivered},{place.parked}"
+        for level, ends in sorted(self._delay_levels().items()):
+            table[f"scheduleMessageOffset_{level}"] = f"{ends.delivered},{ends.scheduled}"
         return table
 
     def _identity(self) -> dict[str, str]:
@@ -138,7 +138,7 @@ class RuntimeInfo:
 
     def _puts(self) -> dict[str, str]:
         stats, throughput = self._stats, self._throughput
-        # RocketMQ never tells 0 here, so that whoever divides by it can.
+        # RocketMQ never shows 0 here, because tools divide by it.
         messages = max(stats.put_messages, 1)
         return {
             "putMessageTimesTotal": str(messages),

@@ -1,11 +1,11 @@
-"""How fast the store takes and gives messages, and how long one message takes.
+"""Rates of stored and delivered messages, and the latency of appends.
 
 Rates come from totals remembered once a second for ten minutes; a rate over 10, 60 or 600 seconds
 is known as soon as there are that many samples. Latencies are counted in steps of a millisecond
-and belong to a minute: the finished minute is the one that is told.
+and belong to a minute: the finished minute is shown.
 
 Source: StoreStatsService and BrokerStats, RocketMQ 5.3 (windows, buckets and their texts); the
-fine histogram is ours.
+fine histogram is an addition.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Throughput:
         """The longest put since the start."""
 
     def put_took(self, took_ms: int, puts: int = 1) -> None:
-        """Count how long puts took; those that took less than 1 ms need not be told."""
+        """Count how long puts took; those below 1 ms may be left out."""
         index = took_ms if took_ms < LATENCY_MS_MAX else LATENCY_MS_MAX
         self._latencies[index if index > 0 else 0] += puts
         if took_ms > self.put_ms_max:
@@ -156,7 +156,7 @@ class Throughput:
         return self._with_quick_ones() if self._last_minute is None else self._last_minute
 
     def _with_quick_ones(self) -> list[int]:
-        """The latencies of this minute; every message nobody told one of took no time."""
+        """The latencies of this minute; a message without one took less than 1 ms."""
         told = sum(self._latencies)
         messages = self._stats.put_messages - self._minute_began_at
         return [self._latencies[0] + max(0, messages - told), *self._latencies[1:]]
@@ -173,7 +173,7 @@ class Throughput:
             return None
         if known_s < 1:
             return 0.0
-        # The first rate is always told, from fewer seconds if there are no more yet.
+        # The first rate is always shown, from fewer seconds if there are no more yet.
         first, last = self._samples[-1 - min(span_s, known_s)], self._samples[-1]
         elapsed_ms = last.time_ms - first.time_ms
         return (of(last) - of(first)) * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0

@@ -12,7 +12,7 @@ samples are kept once::
 What happened in a window is the newest sample minus the oldest one. A cell starts with a sample
 of zero at the instant before its first real one, so nothing that it counted is lost.
 
-Source: StatsItem, RocketMQ 5.3 (periods and lengths); the shared times are ours.
+Source: StatsItem, RocketMQ 5.3 (periods and lengths); the shared times are an addition.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ZERO: Final[Sample] = (0, 0, 0)
 
 
 class Cell:
-    """One counter. Whoever counts adds to its three numbers; nobody takes away."""
+    """One counter: three numbers that only grow."""
 
     __slots__ = ("_windows", "calls", "idle_hours", "messages", "size_bytes")
 

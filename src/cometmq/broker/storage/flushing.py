@@ -1,7 +1,7 @@
 """Flushes the store at intervals.
 
 With synchronous flush sends have their own syncs; the interval is for appends that no sender waits
-for, and nothing may wait longer than one.
+for.
 
 Source: FlushRealTimeService and FlushConsumeQueueService, RocketMQ 5.3 (intervals and thresholds).
 """
@@ -109,7 +109,7 @@ class Flusher:
 
 
 def flush_pace(stored: StoreSettings) -> FlushPace:
-    """The pace that the settings give; with synchronous flush no page waits for others."""
+    """Return the pace of the settings; with synchronous flush no page waits for others."""
     return FlushPace(
         log_interval_ms=stored.flush_interval_ms,
         log_least_pages=0 if stored.sync_flush else stored.flush_least_pages,

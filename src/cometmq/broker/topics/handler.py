@@ -1,4 +1,4 @@
-"""What tools ask of a broker about topics: to make, change, show and delete them.
+"""Handles requests of tools that create, change, show and delete topics.
 
 A topic is created or changed before the response is sent, and the name servers that can be reached
 know of it. A deletion writes the table first: if the disk refuses, nothing has changed. Then the
@@ -62,8 +62,8 @@ class TopicHandler:
         topics: the table.
         queues: the store's queues.
         settings: returns the current settings of the broker.
-        announce: returns once the name servers know of a change.
-        forget: drops what other parts of the broker know of a deleted topic, on disk too.
+        announce: returns when the name servers have the change.
+        forget: removes a deleted topic from other parts of the broker, on disk too.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""The topics of one broker: which there are, how they come into being, and the file they live in.
+"""The topics of one broker: the table, its file, and the creation of topics.
 
     topics.json := {"dataVersion": version, "topicConfigTable": {name: settings}}
 
 A change is visible once it is on disk, see `StoredTable`, and counts the version of the table up.
-The file has precedence over what the broker would create at its start, so changes of the broker's
-own topics last.
+The file has precedence over what the broker would create at its start, so changes of system
+topics last.
 
 Source: TopicConfigManager and TopicValidator, RocketMQ 4.9 and 5.3.
 """
@@ -52,7 +52,7 @@ BENCHMARK_QUEUES = 1024
 CLUSTER_QUEUES = 16
 QUEUES_MAX = 65_535
 INTERNAL_NAME_CHARS_MAX = 255
-"""A topic of the broker's own making names a directory, and file systems allow no more."""
+"""The name of a topic that the broker creates is also that of a directory."""
 
 _SECTION = "topicConfigTable"
 _INTERNAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -94,18 +94,18 @@ class TopicTable(ConfigTable[TopicConfig]):
         return topic
 
     def is_system(self, name: str) -> bool:
-        """Return whether a topic is one of the broker's own."""
+        """Return whether a topic is a system topic."""
         return name in self._system or is_system_topic(name)
 
     def system_names(self) -> list[str]:
-        """Return the names of all topics that are the broker's own, whether they exist or not."""
+        """Return the names of all system topics, whether they exist or not."""
         mine = {name for name in self._table if self.is_system(name)}
         return sorted(mine | self._system | SYSTEM_TOPICS)
 
     # --- start ----------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the file and add the broker's own topics that are missing.
+        """Read the file and add the system topics that are missing.
 
         Raises:
             StoreError: the file cannot be read, or cannot be written.
@@ -127,7 +127,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         Args:
             name: of the topic.
             template: the topic to create it from, mostly ``TBW102``.
-            queues: as many as the producer asks for; at most the template's, at least 0.
+            queues: the number that the producer requests; at most the template's, at least 0.
             unit_mode: whether the producer works in units.
             producer: its address, for the log.
 
@@ -219,7 +219,7 @@ class TopicTable(ConfigTable[TopicConfig]):
 
         Args:
             name: of the topic.
-            forget: drops what else is known of it; until then it is not created again.
+            forget: removes it from other parts; until then it is not created again.
 
         Raises:
             StoreError: the file cannot be written; the topic is still there.

@@ -26,7 +26,7 @@ from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.fastjson import FastJsonError
 from cometmq.protocol.lenient import read_struct
-from cometmq.store.config_files import JsonFile, entry_text, object_text
+from cometmq.store.config_files import JsonFile, entry_text, member_text, object_text
 from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class StoredTable:
         for section, entries in sections.items():
             self.sections[section].clear()
             self.sections[section].update(entries)
-            self._texts[section] = {name: _text(value) for name, value in entries.items()}
+            self._texts[section] = {name: _text(name, value) for name, value in entries.items()}
 
     def change_now(self, changes: Iterable[Change]) -> None:
         """Make changes and write them before the event loop runs.
@@ -336,8 +336,9 @@ def _always(config: C) -> Callable[[C | None], C]:
     return lambda _: config
 
 
-def _text(value: Any) -> str:
-    return entry_text(value, depth=2)
+def _text(name: str, value: Any) -> str:
+    """The text of an entry with its name: made once, and not for each write of the table."""
+    return member_text(name, entry_text(value, depth=2), depth=1)
 
 
 def _save(file: JsonFile, known: Texts, values: Values, version: DataVersion) -> Texts:
@@ -347,9 +348,9 @@ def _save(file: JsonFile, known: Texts, values: Values, version: DataVersion) ->
         if value is None:
             texts[section].pop(name, None)
         else:
-            texts[section][name] = _text(value)
-    members = {"dataVersion": entry_text(version, depth=1)}
+            texts[section][name] = _text(name, value)
+    members = {"dataVersion": member_text("dataVersion", entry_text(version, depth=1), depth=0)}
     for section, entries in texts.items():
-        members[section] = object_text(entries, depth=1)
+        members[section] = member_text(section, object_text(entries, depth=1), depth=0)
     file.save_text(object_text(members, depth=0))
     return texts

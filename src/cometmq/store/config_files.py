@@ -91,16 +91,18 @@ def entry_text(content: Any, *, depth: int) -> str:
     return "".join(parts)
 
 
+def member_text(name: str, text: str, *, depth: int) -> str:
+    """Return a member of an object, on a line of its own."""
+    indent = "\t" * depth
+    return f"\n{indent}\t{msgspec.json.encode(name).decode()}:{text}"
+
+
 def object_text(members: Mapping[str, str], *, depth: int) -> str:
-    """Return an object of members whose texts were made for ``depth + 1``, in order of names."""
+    """Return an object of members made by `member_text`, in order of names."""
     if not members:
         return "{}"
-    indent = "\n" + "\t" * depth
-    lines = (
-        f"{indent}\t{msgspec.json.encode(name).decode()}:{members[name]}"
-        for name in sorted(members)
-    )
-    return "{" + ",".join(lines) + indent + "}"
+    lines = [members[name] for name in sorted(members)]
+    return "{" + ",".join(lines) + "\n" + "\t" * depth + "}"
 
 
 def _parsed(data: bytes) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -203,3 +205,31 @@ async def test_closing_waits_for_the_write(world: World) -> None:
     await closing
     assert world.on_disk()["things"].keys() == {"a"}
     await change
+
+
+def calls_of(function: Callable[[], object]) -> int:
+    """How many functions run, of Python and of C."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_a_write_renders_only_what_has_changed_however_large_the_table_is(world: World) -> None:
+    def change(name: str) -> int:
+        return calls_of(lambda: world.table.change_now([put_value("things", name, {"a": 1})]))
+
+    change("first")
+    with_few = change("second")
+    world.table.change_now([put_value("things", f"n{n}", {"a": n}) for n in range(5000)])
+
+    assert change("third") <= with_few + 20
+    assert len(world.on_disk()["things"]) == 5003

@@ -1,14 +1,15 @@
 """A file system in memory that can lose its power at any operation.
 
-What it promises is what ext4 with ordered data and a journal promises on a disk with a cache:
-
-    names and sizes    created, resized, renamed and removed in this order; a cut keeps the first so
-                       many of these changes, all of them if any file or directory was synced since
     bytes of a file    each sector of 512 bytes is as it was at the last sync, as it was written
                        back since, or as it is now
+    names and sizes    with a journal, as ext4 has it: a cut keeps the first so many changes, all of
+                       them if any file or directory was synced since; without one, as POSIX has it:
+                       each directory and each file for itself, and a sync is of this one only
 
-Every operation counts; `cut_at` says at which one the power fails, before it is carried out. Only
-the thread of the test has the disk: others are refused, so that a case is the same each time.
+A sync that fails loses what it was for: a later one leaves out pages of the log that were not
+written again. Every operation counts; `cut_at` says at which one the power fails, before it is
+carried out. Only the thread of the test has the disk: others are refused, so that a case is the
+same each time.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Inode:
     data: bytearray | mmap.mmap = field(default_factory=bytearray)
     synced: bytes = b""
     written_back: bytes = b""
+    dropped: dict[int, bytes] = field(default_factory=dict)
+    """The pages that a failed sync was for, by their numbers: the kernel takes them for clean."""
 
     def content(self) -> bytes:
         return bytes(self.data) if isinstance(self.data, bytearray) else self.data[:]
@@ -51,7 +54,12 @@ class Names:
     sizes: dict[Inode, int] = field(default_factory=dict)
 
 
-Change = Callable[[Names], None]
+@dataclass(frozen=True)
+class Change:
+    """A change of names or sizes, and of which directory or file it is."""
+
+    of: Path | Inode
+    apply: Callable[[Names], object]
 
 
 class PowerFiles:
@@ -59,10 +67,13 @@ class PowerFiles:
 
     Args:
         chance: what it draws from, for what survives a cut and what is written back early.
+        has_journal: whether changes of names survive in their order, and with any sync.
     """
 
-    def __init__(self, chance: SeededRandomness) -> None:
+    def __init__(self, chance: SeededRandomness, *, has_journal: bool = True) -> None:
         self.chance = chance
+        self.fail_sync = False
+        self._has_journal = has_journal
         self.operations = 0
         self.cut_at: int | None = None
         self._boots = 1
@@ -86,27 +97,59 @@ class PowerFiles:
                 if self.chance.below(3) == 0:
                     inode.written_back = inode.content()
 
-    def _change(self, change: Change) -> None:
+    def _change(self, of: Path | Inode, apply: Callable[[Names], object]) -> None:
         self.operate()
-        change(self._now)
-        self._pending.append(change)
+        apply(self._now)
+        self._pending.append(Change(of, apply))
 
-    def _commit_names(self, count: int) -> None:
-        for change in self._pending[:count]:
-            change(self._synced)
-        del self._pending[:count]
+    def _commit(self, of: Path | Inode) -> None:
+        """Bring changes of names and sizes to the disk."""
+        left = []
+        for change in self._pending:
+            if self._has_journal or change.of == of:
+                change.apply(self._synced)
+            else:
+                left.append(change)
+        self._pending = left
 
-    def sync(self, inode: Inode | None = None) -> None:
-        """Bring a file, and all names, to the disk."""
+    def _commit_by_chance(self) -> None:
+        whole = self.chance.below(len(self._pending) + 1)
+        limits: dict[Path | Inode, int] = {}
+        for number, change in enumerate(self._pending):
+            limit = whole
+            if not self._has_journal:
+                limit = limits.setdefault(change.of, self.chance.below(len(self._pending) + 1))
+            if number < limit:
+                change.apply(self._synced)
+        self._pending.clear()
+
+    def sync(self, inode: Inode, *, is_log: bool = False) -> None:
+        """Bring a file to the disk."""
         self.operate()
-        if inode is not None:
-            inode.synced = inode.written_back = inode.content()
-        self._commit_names(len(self._pending))
+        content = inode.content()
+        if self.fail_sync:
+            if is_log:
+                self._drop_pages(inode, content)
+            raise OSError(errno.EIO, "the disk is gone")
+        synced = bytearray(content)
+        for number, page in inode.dropped.items():
+            at = number * PAGE_BYTES
+            if content[at : at + PAGE_BYTES] == page:
+                old = inode.synced[at : at + PAGE_BYTES]
+                synced[at : at + len(page)] = old.ljust(len(page), b"\0")
+        inode.synced = inode.written_back = bytes(synced)
+        self._commit(inode)
+
+    @staticmethod
+    def _drop_pages(inode: Inode, content: bytes) -> None:
+        for at in range(0, len(content), PAGE_BYTES):
+            page = content[at : at + PAGE_BYTES]
+            if page != inode.synced[at : at + PAGE_BYTES]:
+                inode.dropped[at // PAGE_BYTES] = page
 
     def power_on(self) -> None:
         """Let the disk be what a cut at this moment leaves, and boot again."""
-        self._commit_names(self.chance.below(len(self._pending) + 1))
-        self._pending.clear()
+        self._commit_by_chance()
         shape = self.chance.below(5)
         survivors = Names()
         for path, inode in self._synced.paths.items():
@@ -115,13 +158,13 @@ class PowerFiles:
             survivors.sizes[survivor] = len(survivor.synced)
         self._synced = survivors
         self._now = Names(dict(survivors.paths), dict(survivors.sizes))
-        self._locked = False
+        self._locked = self.fail_sync = False
         self._boots += 1
         self.cut_at = None
 
     def kill(self) -> None:
         """Let the process be gone, but not what it has written to the page cache."""
-        self._locked = False
+        self._locked = self.fail_sync = False
         self.cut_at = None
 
     def _survivor(self, inode: Inode, size: int, shape: int) -> Inode:
@@ -156,7 +199,7 @@ class PowerFiles:
         return [found[name] for name in sorted(found)]
 
     def exists(self, path: Path) -> bool:
-        return path in self._now.paths
+        return path in self._now.paths or any(path in name.parents for name in self._now.paths)
 
     def read(self, path: Path) -> bytes | None:
         inode = self._now.paths.get(path)
@@ -164,11 +207,11 @@ class PowerFiles:
 
     def _create(self, path: Path) -> Inode:
         inode = Inode()
-        self._change(lambda names: names.paths.__setitem__(path, inode))
+        self._change(path.parent, lambda names: names.paths.__setitem__(path, inode))
         return inode
 
     def _resize(self, inode: Inode, size: int) -> None:
-        self._change(lambda names: names.sizes.__setitem__(inode, size))
+        self._change(inode, lambda names: names.sizes.__setitem__(inode, size))
 
     def write(self, path: Path, data: bytes) -> None:
         inode = self._create(path)
@@ -178,6 +221,7 @@ class PowerFiles:
 
     def overwrite(self, path: Path, data: bytes) -> None:
         inode = self._now.paths.get(path)
+        is_new = inode is None
         if inode is None:
             inode = self._create(path)
         assert isinstance(inode.data, bytearray)
@@ -185,24 +229,39 @@ class PowerFiles:
         if self._now.sizes.get(inode, 0) < len(data):
             self._resize(inode, len(data))
         self.sync(inode)
+        if is_new:
+            self.sync_dir(path.parent)
 
     def rename(self, path: Path, target: Path) -> None:
+        """Rename a file, or a directory with all that is in it."""
+
         def change(names: Names) -> None:
             if path in names.paths:
                 names.paths[target] = names.paths.pop(path)
+            for name in [name for name in names.paths if path in name.parents]:
+                names.paths[target / name.relative_to(path)] = names.paths.pop(name)
 
-        self._change(change)
+        is_directory = path not in self._now.paths
+        self._change(path.parent, change)
+        if is_directory and not self._has_journal:
+            # Names are known by their paths here, so a directory cannot be renamed later.
+            for pending in self._pending:
+                pending.apply(self._synced)
+            self._pending.clear()
 
     def remove(self, path: Path) -> None:
         if path in self._now.paths:
-            self._change(lambda names: names.paths.pop(path, None) and None)
+            self._change(path.parent, lambda names: names.paths.pop(path, None))
 
     def remove_tree(self, path: Path) -> None:
         for name in [name for name in self._now.paths if path in name.parents]:
             self.remove(name)
 
     def sync_dir(self, path: Path) -> None:
-        self.sync()
+        self.operate()
+        if self.fail_sync:
+            raise OSError(errno.EIO, "the disk is gone")
+        self._commit(path)
 
     def modified_ms(self, path: Path) -> int:
         return 0
@@ -268,7 +327,7 @@ class MemoryMappedFile:
         """There is always space."""
 
     def sync(self) -> None:
-        self._files.sync(self._inode)
+        self._files.sync(self._inode, is_log="commitlog" in self.path.parts)
 
     def zero(self, start: int, stop: int) -> int:
         met = self.map[start:stop]
@@ -290,6 +349,8 @@ class MemoryMappedFile:
     def write(self, start: int, data: bytes | memoryview) -> None:
         self._files.operate()
         self.map[start : start + len(data)] = bytes(data)
+        for number in range(start // PAGE_BYTES, (start + len(data) - 1) // PAGE_BYTES + 1):
+            self._inode.dropped.pop(number, None)
 
     def close(self) -> None:
         """The memory stays as long as the inode."""

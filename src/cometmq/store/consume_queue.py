@@ -290,6 +290,7 @@ class ConsumeQueue:
     def mark_unsynced(self) -> None:
         """Let the next `flush` sync all files; what is in them may be in the page cache only."""
         self.flushed_offset = self.min_offset
+        self.segments.mark_names_unsynced()
         if self.ext is not None:
             self.ext.mark_unsynced()
         if not self._is_listed and self.max_offset > self.min_offset:

@@ -152,6 +152,7 @@ class ConsumeQueueExt:
         """Let the next `flush` sync all files."""
         first = self.segments.first()
         self.flushed_offset = 0 if first is None else first.base_offset
+        self.segments.mark_names_unsynced()
 
     def delete(self) -> None:
         """Delete all files."""

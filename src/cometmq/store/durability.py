@@ -138,14 +138,10 @@ class Durability:
         with self._checkpoint_lock:
             self._raise_failure()
             flushed_to = self._log.flushed_to
-            checkpoint = replace(self.checkpoint)
-            at = checkpoint.position
-            if at is not None:
-                checkpoint.position = replace(
-                    at,
-                    log_offset=flushed_to,
-                    queues_offset=min(at.queues_offset, flushed_to),
-                )
+            # Before the first complete sync of the queues the log alone is known to be on disk.
+            at = self.checkpoint.position or Position()
+            at = replace(at, log_offset=flushed_to, queues_offset=min(at.queues_offset, flushed_to))
+            checkpoint = replace(self.checkpoint, position=at)
             content = checkpoint.encode()
             if content == self._written:
                 return
@@ -157,8 +153,7 @@ class Durability:
                 logger.warning("cannot write the checkpoint path=%s: %s", self._path, problem)
             else:
                 self._written = content
-                if checkpoint.position is not None:
-                    self.needed_from = checkpoint.position.queues_offset
+                self.needed_from = at.queues_offset
 
     def finish(self) -> None:
         """Sync everything before the store is closed.

@@ -50,6 +50,7 @@ cdef class Index:
 
     cdef int _noted
     cdef bint _unregistered
+    cdef bint _has_unsynced_names
     cdef bytearray _space
     cdef unsigned char* _notes
 

@@ -281,6 +281,7 @@ class Index:
         self.filled: list[IndexFile] = []
         self._noted = 0
         self._unregistered = False
+        self._has_unsynced_names = False
         self._space = bytearray(_NOTES_MAX * _NOTE_BYTES)
         self._notes: Any = raw.address_of(self._space)
 
@@ -318,6 +319,18 @@ class Index:
         doubtful = [item for item in self.items if item.end_ms > synced_ms or not item.is_full()]
         self._drop(doubtful)
         return len(doubtful)
+
+    def is_beyond(self, log_end: int, synced_ms: int) -> bool:
+        """Return whether a full file is on disk that knows records at a log offset or later.
+
+        Args:
+            log_end: the log offset.
+            synced_ms: the files that had become full by this store time are on the disk.
+        """
+        return any(
+            item.is_full() and item.end_ms <= synced_ms and item.end_log >= log_end
+            for item in self.items
+        )
 
     def go_back_to(self, name: int, next_entry: int, end_log: int) -> bool:
         """Keep what a checkpoint names after the machine stopped; see `Position`.
@@ -374,6 +387,7 @@ class Index:
     def mark_unsynced(self) -> None:
         """Let the next `flush` sync all files; what is in them may be in the page cache only."""
         self.filled = self.items[:-1]
+        self._has_unsynced_names = bool(self.items)
 
     def count_unregistered(self) -> None:
         """Count in what a killed process left out of the headers; see `IndexFile`."""
@@ -464,7 +478,7 @@ class Index:
         self._unregistered = True
 
     def flush(self) -> int:
-        """Sync the files that have become full; from any thread.
+        """Sync the files that have become full, and the names of all; from any thread.
 
         Returns:
             The store time up to which full files are on the disk, 0 if none was synced now.
@@ -472,6 +486,10 @@ class Index:
         Raises:
             OSError: the disk refused.
         """
+        if self._has_unsynced_names:
+            self._has_unsynced_names = False
+            for directory in (self._directory, self._directory.parent):
+                self._files.sync_dir(directory)
         synced_ms = 0
         while self.filled:
             item = self.filled[0]
@@ -507,6 +525,7 @@ class Index:
             item.begin_after(full.end_log, full.end_ms)
             self.filled.append(full)
         self._adopt(item)
+        self._has_unsynced_names = True
         return item
 
     def _unused_path(self) -> Path:

@@ -180,8 +180,9 @@ class Recovery:
         # From here on files are changed. Until all is repaired, a kill must not look like one of a
         # process whose files were whole.
         self._mark_open(is_whole=self._ending is not Ending.CUT_OFF)
+        index_ms = self._checkpoint.index_ms
         self._forget_position_beyond(end.offset)
-        index_start = self._repair_index(end.offset, is_exact=is_exact)
+        index_start = self._repair_index(end.offset, index_ms, is_exact=is_exact)
         self._truncate_log(end)
         if self._is_in_doubt:
             self._log.write_again(walk_from if at is None else at.log_offset)
@@ -403,17 +404,19 @@ class Recovery:
         Other records will get their offsets, and other keys the places of theirs in the index.
         """
         at = self._checkpoint.position
-        if at is None or max(at.log_offset, at.index_offset + 1) <= end:
+        is_beyond = at is not None and max(at.log_offset, at.index_offset + 1) > end
+        index_ms = self._checkpoint.index_ms
+        if not is_beyond and (self._index is None or not self._index.is_beyond(end, index_ms)):
             return
-        if at.log_offset > end:
+        self._checkpoint.index_ms = 0
+        if at is None or at.log_offset > end:
             self._checkpoint.position = None
-        else:  # keys may be on disk before their records
+        elif is_beyond:  # keys may be on disk before their records
             name, entries, offset = 0, 0, 0
             if self._index is not None:
                 name, entries, offset = self._index.place_before(
                     end, at.index_name, at.index_entries
                 )
-            self._checkpoint.index_ms = 0
             self._checkpoint.position = replace(
                 at, index_name=name, index_entries=entries, index_offset=offset
             )
@@ -450,8 +453,13 @@ class Recovery:
             elif queue.max_physical > end or not queue.ends_in_last_file():
                 queue.cut(end)
 
-    def _repair_index(self, end: int, *, is_exact: bool) -> int | None:
+    def _repair_index(self, end: int, index_ms: int, *, is_exact: bool) -> int | None:
         """Keep what is whole of the index.
+
+        Args:
+            end: the end of the log.
+            index_ms: the store time up to which full files are on disk.
+            is_exact: whether the checkpoint names what is on disk of the newest one.
 
         Returns:
             The log offset from which it may lack keys; None if it lacks none.
@@ -472,7 +480,7 @@ class Recovery:
                 and index.go_back_to(at.index_name, at.index_entries, at.index_offset)
             )
             if not went_back:
-                dropped = index.keep_whole(self._checkpoint.index_ms)
+                dropped = index.keep_whole(index_ms)
         took_back = index.drop_beyond(end)
         newest = index.newest
         if newest is None:

@@ -290,9 +290,18 @@ class Segments:
             self._files.remove(path)
             raise
         if self._sync_names_later:
-            parents = [directory.parent, directory.parent.parent] if is_new else []
-            self._unsynced_directories += [directory, *parents]
+            self.mark_names_unsynced(with_parents=is_new)
         return Segment(file, base_offset)
+
+    def mark_names_unsynced(self, *, with_parents: bool = True) -> None:
+        """Let the next `sync` bring the names of the files to the disk.
+
+        Args:
+            with_parents: also those of the directory and of the one above.
+        """
+        directory = self.directory
+        parents = [directory.parent, directory.parent.parent] if with_parents else []
+        self._unsynced_directories += [directory, *parents]
 
     def adopt(self, segment: Segment) -> None:
         """Append a segment that `make` has made."""

@@ -219,13 +219,13 @@ class Case:
         number = self.number
         body, _ = self.made()
         level = 1 + self.chance.below(2)
-        parked = LEVELS.park(*LATER, {"DELAY": str(level), "KEYS": f"k{number}"})
-        assert parked is not None
+        scheduled = LEVELS.schedule(*LATER, {"DELAY": str(level), "KEYS": f"k{number}"})
+        assert scheduled is not None
         stored = self.store.append(
-            parked.topic,
-            parked.queue_id,
+            scheduled.topic,
+            scheduled.queue_id,
             body,
-            encode_properties(parked.properties),
+            encode_properties(scheduled.properties),
             born_time_ms=0,
             born_host=PRODUCER,
             store_host=BROKER,

@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -147,3 +148,27 @@ def test_the_files_of_each_change_exist_and_are_in_one_folder() -> None:
         folders = [str(Path(name).parent) for name in files if "assembly.py" not in name]
         assert len(set(folders)) == 1, change
         assert len(folders) <= FOLDER_FILES_MAX, change
+
+
+@pytest.mark.parametrize("package", ["system", "protocol", "store", "remoting", "namesrv"])
+def test_modules_have_no_cycle_even_of_imports_for_types(package: str) -> None:
+    trees = {
+        ".".join(["cometmq", package, *path.with_suffix("").parts]).removesuffix(".__init__"): tree
+        for path, tree in modules(package)
+    }
+    graph = {module: set(imported(tree)) & trees.keys() for module, tree in trees.items()}
+    for module, found in graph.items():  # a feature knows the type of the parts that it gets
+        found -= {m for m in found if module.endswith(".feature") and m.endswith(".assembly")}
+
+    TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """The modules that a module imports from, those in ``if TYPE_CHECKING`` included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                path = SOURCES.parent / name.replace(".", "/")
+                is_module = path.is_dir() or path.with_suffix(".py").is_file()
+                yield name if is_module else str(node.module)

@@ -12,6 +12,7 @@ from cometmq.remoting.errors import (
 )
 from cometmq.remoting.exchange import Processor, Request, Response, SuccessFormat, exclusive
 from cometmq.remoting.hooks import OutgoingCall, RpcHook
+from cometmq.remoting.peer import Peer
 from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.tls import access_warnings, outgoing_context
@@ -20,6 +21,7 @@ __all__ = [
     "RemotingServer",
     "RemotingClient",
     "Connection",
+    "Peer",
     "Request",
     "Response",
     "SuccessFormat",

@@ -20,8 +20,9 @@ from cometmq.remoting.config import RemotingSettings
 from cometmq.remoting.errors import CallTimeoutError, ConnectionLostError
 from cometmq.remoting.exchange import Processor, Request, Response
 from cometmq.remoting.inflight import AnswerTaker, Inflight
+from cometmq.remoting.peer import Peer
 from cometmq.remoting.tasks import Supervisor
-from cometmq.remoting.wire import FastPath, Wire
+from cometmq.remoting.wire import FastPath
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ V4_IN_V6 = "::ffff:"
 """How a socket for both kinds of addresses shows an IPv4 peer."""
 
 
-class Connection(Wire, asyncio.BufferedProtocol):
+class Connection(Peer, asyncio.BufferedProtocol):
     """Requests and responses between this process and one peer."""
 
     def __init__(

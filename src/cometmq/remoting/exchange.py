@@ -22,7 +22,7 @@ except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
 
 if TYPE_CHECKING:
-    from cometmq.remoting.connection import Connection
+    from cometmq.remoting.peer import Peer
 
 DECIMAL, HEX, TEXT = "\0d", "\0x", "\0s"
 _CONVERSIONS = [DECIMAL, HEX, TEXT]
@@ -86,7 +86,7 @@ class Request:
         self.command = command
         self.code = command.code
         self.body = command.body
-        self.connection: Connection = connection  # type: ignore[assignment] # every wire is one
+        self.connection: Peer = connection  # type: ignore[assignment] # every wire is one
         self.oneway = command.is_oneway
         self.answered = False
         self.is_exclusive = False

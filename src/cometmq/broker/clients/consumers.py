@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from cometmq.broker.clients.members import SILENT_MS_MAX, Member
 from cometmq.broker.clients.subscription_views import Views
 from cometmq.broker.clients.subscriptions import Subscription
-from cometmq.remoting import Connection
+from cometmq.remoting import Peer
 from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class ConsumerGroup:
         self.fingerprint: int | None = None
         """Of the last heartbeat in its second form."""
         self.subscriptions: dict[str, Subscription] = {}
-        self.members: dict[Connection, Member] = {}
+        self.members: dict[Peer, Member] = {}
         self.views = Views(name)
         """What each member subscribes by itself."""
 
@@ -58,7 +58,7 @@ class ConsumerGroup:
         """The member with this client id."""
         return next((m for m in self.members.values() if m.client_id == client_id), None)
 
-    def join(self, connection: Connection, client_id: str, now_ms: int) -> bool:
+    def join(self, connection: Peer, client_id: str, now_ms: int) -> bool:
         """Add or refresh a member; returns whether it is new."""
         member = self.members.get(connection)
         if member is not None and member.client_id == client_id:
@@ -76,7 +76,7 @@ class ConsumerGroup:
         self.members[connection] = Member(connection, client_id, now_ms)
         return member is None
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: Peer) -> None:
         """Remove a member; one that is here over another connection too keeps its view."""
         member = self.members.pop(connection, None)
         if member is not None and self.find(member.client_id) is None:
@@ -116,7 +116,7 @@ class ConsumerRegistry:
         self._on_gone = on_gone
         self._silent_ms_max = silent_ms_max
         self._groups: dict[str, ConsumerGroup] = {}
-        self._by_connection: dict[Connection, set[str]] = {}
+        self._by_connection: dict[Peer, set[str]] = {}
 
     def group(self, name: str) -> ConsumerGroup | None:
         """The group, when it is online."""
@@ -142,7 +142,7 @@ class ConsumerRegistry:
 
     def register(
         self,
-        connection: Connection,
+        connection: Peer,
         client_id: str,
         name: str,
         *,
@@ -178,7 +178,7 @@ class ConsumerRegistry:
         return changed
 
     def unregister(
-        self, connection: Connection, client_id: str, name: str, *, notify: bool = True
+        self, connection: Peer, client_id: str, name: str, *, notify: bool = True
     ) -> None:
         """Take a client out of a group; a client that never came is no error."""
         group = self._groups.get(name)
@@ -188,7 +188,7 @@ class ConsumerRegistry:
             if member.connection is connection and member.client_id == client_id:
                 self._remove(group, member.connection, notify=notify)
 
-    def connection_closed(self, connection: Connection) -> None:
+    def connection_closed(self, connection: Peer) -> None:
         """Remove a connection from all its groups and notify the other members."""
         for name in self._by_connection.pop(connection, ()):
             self._remove(self._groups[name], connection, notify=True)
@@ -208,7 +208,7 @@ class ConsumerRegistry:
             member.connection.close()
         return silent
 
-    def _remove(self, group: ConsumerGroup, connection: Connection, *, notify: bool) -> None:
+    def _remove(self, group: ConsumerGroup, connection: Peer, *, notify: bool) -> None:
         group.leave(connection)
         names = self._by_connection.get(connection)
         if names is not None:

@@ -32,7 +32,7 @@ from cometmq.protocol.headers import (
     HeartbeatResponse,
     UnregisterClientRequest,
 )
-from cometmq.remoting import Connection, Request, Response
+from cometmq.remoting import Peer, Request, Response
 
 log = logging.getLogger(__name__)
 
@@ -163,9 +163,7 @@ class HeartbeatHandler:
         check_client_subscription(body.subscription_data, self._settings().enable_property_filter)
         return Response()
 
-    def _register(
-        self, connection: Connection, data: HeartbeatData, consumer: ConsumerData
-    ) -> bool:
+    def _register(self, connection: Peer, data: HeartbeatData, consumer: ConsumerData) -> bool:
         """Register one group; return whether the client must send its subscriptions in full."""
         name = consumer.group_name
         config = self._groups.get(name)

@@ -5,7 +5,7 @@ Source: ClientChannelInfo, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from cometmq.remoting import Connection
+from cometmq.remoting import Peer
 
 SILENT_MS_MAX = 120_000
 
@@ -21,7 +21,7 @@ class Member:
 
     __slots__ = ("client_id", "connection", "language", "seen_ms", "version")
 
-    def __init__(self, connection: Connection, client_id: str, seen_ms: int) -> None:
+    def __init__(self, connection: Peer, client_id: str, seen_ms: int) -> None:
         self.connection = connection
         self.client_id = client_id
         self.language = connection.language

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from cometmq.broker.clients.members import SILENT_MS_MAX, Member
-from cometmq.remoting import Connection
+from cometmq.remoting import Peer
 from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -27,12 +27,12 @@ class ProducerRegistry:
     def __init__(self, clock: Clock, *, silent_ms_max: int = SILENT_MS_MAX) -> None:
         self._clock = clock
         self._silent_ms_max = silent_ms_max
-        self._groups: dict[str, dict[Connection, Member]] = {}
-        self._by_connection: dict[Connection, set[str]] = {}
-        self._by_client: dict[str, Connection] = {}
-        self._clients: dict[Connection, set[str]] = {}
+        self._groups: dict[str, dict[Peer, Member]] = {}
+        self._by_connection: dict[Peer, set[str]] = {}
+        self._by_client: dict[str, Peer] = {}
+        self._clients: dict[Peer, set[str]] = {}
 
-    def register(self, connection: Connection, client_id: str, group: str) -> None:
+    def register(self, connection: Peer, client_id: str, group: str) -> None:
         """Note a heartbeat of a group's member."""
         members = self._groups.setdefault(group, {})
         member = members.get(connection)
@@ -44,13 +44,13 @@ class ProducerRegistry:
         self._by_client[client_id] = connection
         self._clients.setdefault(connection, set()).add(client_id)
 
-    def unregister(self, connection: Connection, client_id: str, group: str) -> None:
+    def unregister(self, connection: Peer, client_id: str, group: str) -> None:
         """Take a client out of a group; a client that never came is no error."""
         member = self._groups.get(group, {}).get(connection)
         if member is not None and member.client_id == client_id:
             self._remove(group, connection)
 
-    def connection_closed(self, connection: Connection) -> None:
+    def connection_closed(self, connection: Peer) -> None:
         """Take a connection out of all its groups."""
         for group in list(self._by_connection.get(connection, ())):
             self._remove(group, connection)
@@ -63,7 +63,7 @@ class ProducerRegistry:
         """All groups that are online, with their members."""
         return {group: list(members.values()) for group, members in self._groups.items()}
 
-    def connection_of(self, client_id: str) -> Connection | None:
+    def connection_of(self, client_id: str) -> Peer | None:
         """The connection of a client, when it is online as a producer."""
         return self._by_client.get(client_id)
 
@@ -82,7 +82,7 @@ class ProducerRegistry:
             member.connection.close()
         return silent
 
-    def _remove(self, group: str, connection: Connection) -> None:
+    def _remove(self, group: str, connection: Peer) -> None:
         del self._groups[group][connection]
         if not self._groups[group]:
             del self._groups[group]
@@ -92,7 +92,7 @@ class ProducerRegistry:
             del self._by_connection[connection]
             self._forget_clients(connection)
 
-    def _forget_clients(self, connection: Connection) -> None:
+    def _forget_clients(self, connection: Peer) -> None:
         for client_id in self._clients.pop(connection, ()):
             if self._by_client.get(client_id) is connection:
                 del self._by_client[client_id]

@@ -45,7 +45,7 @@ from cometmq.protocol.properties import (
     decode_properties,
     encode_properties,
 )
-from cometmq.remoting import Connection
+from cometmq.remoting import Peer
 from cometmq.store import StoreSettings
 
 try:
@@ -274,7 +274,7 @@ class SendValidation:
 
     # --- checks -------------------------------------------------------------------------------
 
-    def _checked_topic(self, header: SendHeader, connection: Connection) -> TopicConfig:
+    def _checked_topic(self, header: SendHeader, connection: Peer) -> TopicConfig:
         self._check_time()
         topic = header.topic
         config = self._topics.get(topic)
@@ -293,7 +293,7 @@ class SendValidation:
             )
 
     def _unusual_topic(
-        self, header: SendHeader, config: TopicConfig | None, connection: Connection
+        self, header: SendHeader, config: TopicConfig | None, connection: Peer
     ) -> TopicConfig:
         if not self.rules.broker_writable and config is not None and config.order:
             raise self._forbidden("sending message")
@@ -320,9 +320,7 @@ class SendValidation:
             )
         return config
 
-    def _checked_queue(
-        self, header: SendHeader, config: TopicConfig, connection: Connection
-    ) -> int:
+    def _checked_queue(self, header: SendHeader, config: TopicConfig, connection: Peer) -> int:
         queue_id = header.queue_id
         if queue_id < 0 < config.write_queue_nums:
             return self._queue_chance(config.write_queue_nums)

@@ -1,0 +1,42 @@
+"""What handlers may do with the connection of a request, besides writing its response."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers.base import Header
+from cometmq.remoting.wire import Wire
+
+
+class Peer(Wire):
+    """The other side of a connection; `Connection` implements it."""
+
+    language: str | None
+    """The language of its last request."""
+    version: int
+    """The version of its last request."""
+
+    async def call(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float,
+        fields: Mapping[str, str] | None = None,
+    ) -> Command:
+        """Send a request and wait for its response of any code."""
+        raise NotImplementedError
+
+    def oneway(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        fields: Mapping[str, str] | None = None,
+        remark: str | None = None,
+    ) -> None:
+        """Send a one-way request."""
+        raise NotImplementedError

@@ -18,19 +18,19 @@ def make_sparse_log(
 ) -> int:
     """Fill log files with messages whose bodies are zeros; return how many messages there are."""
     folder.mkdir(parents=True, exist_ok=True)
-    empty = _record(0, 0)
-    tail = empty[88:]
+    empty = _record(0, 0, 0)
     crc = crc32(bytes(body_bytes)) & CRC_MASK
     total = len(empty) + body_bytes
     count = 0
     for base in range(0, size_bytes, file_bytes):
         with (folder / f"{base:020d}").open("wb") as file:
             for at in range(0, file_bytes - total - 8, total):
-                head = _record(base + at, crc)[:84]
+                record = _record(base + at, count, crc)
                 file.seek(at)
-                file.write(total.to_bytes(4, "big") + head[4:] + body_bytes.to_bytes(4, "big"))
-                file.seek(at + total - len(tail))
-                file.write(tail)
+                head = total.to_bytes(4, "big") + record[4:84]
+                file.write(head + body_bytes.to_bytes(4, "big"))
+                file.seek(at + total - len(record) + 88)
+                file.write(record[88:])
                 count += 1
             blank = file.tell()
             file.write(_START.pack(file_bytes - blank, MAGIC_BLANK))
@@ -38,13 +38,13 @@ def make_sparse_log(
     return count
 
 
-def _record(log_offset: int, crc: int) -> bytes:
+def _record(log_offset: int, number: int, crc: int) -> bytes:
     return encode_record(
         b"large",
         b"",
-        b"TAGS\x01large\x02",
+        b"KEYS\x01k%012d\x02TAGS\x01large\x02" % number,
         queue_id=0,
-        queue_offset=log_offset >> 20,
+        queue_offset=number,
         log_offset=log_offset,
         born_time_ms=1_700_000_000_000,
         born_host=HOST,

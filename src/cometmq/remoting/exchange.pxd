@@ -39,6 +39,7 @@ cdef class SuccessFormat:
     cdef list _kinds
     cdef list _leads
     cdef bytearray _space
+    cdef bytes _percent_format
 
     @cython.locals(at=cython.Py_ssize_t, space=bytearray)
     cpdef bytes head(self, object values, Py_ssize_t body_bytes=*, bytes text=*)

@@ -4,8 +4,8 @@ An empty store shows what a start takes anyhow. The older messages of the others
 zeros that take no space on the disk; their queue and their index are real. In each round the load
 generator sends for some seconds, and the broker is killed (SIGKILL) or stopped (SIGTERM) while it
 does; then the broker starts again. The figures are the time from the start of the process until it
-prints ``ready``, when name server and broker serve, and the processor time that it has used by then,
-which depends less on what else runs on the machine.
+prints ``ready``, when name server and broker serve, and the processor time used by then, which
+depends less on what else runs on the machine.
 
 Examples::
 

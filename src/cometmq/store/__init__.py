@@ -3,7 +3,7 @@
 `MessageStore` is the face of it; it knows nothing of connections or event loops.
 """
 
-from cometmq.store.appending import Appended, AppendedBatch
+from cometmq.store.appender import Appended, AppendedBatch
 from cometmq.store.config import StoreSettings
 from cometmq.store.errors import (
     SegmentCreateError,

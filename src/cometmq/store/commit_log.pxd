@@ -1,7 +1,7 @@
 cimport cython
 
 from cometmq.protocol cimport octets
-from cometmq.store cimport raw
+from cometmq.store cimport record_layout
 from cometmq.store.segments cimport Segment, Segments
 
 

@@ -23,9 +23,9 @@ from typing import Any
 from cometmq.model.errors import StoreError
 from cometmq.protocol import octets
 from cometmq.protocol.record import MAGIC_BLANK
-from cometmq.store import raw
+from cometmq.store import record_layout
 from cometmq.store.errors import SegmentCreateError, StoreUnavailableError
-from cometmq.store.records import read_facts
+from cometmq.store.record_scan import read_facts
 from cometmq.store.segment_allocator import SegmentAllocator
 from cometmq.store.segments import Segment, Segments
 from cometmq.system.files import MappedFile, is_disk_full
@@ -144,11 +144,11 @@ class CommitLog:
     ) -> int:
         """Put together a record of ``total`` bytes, for which there is room; return where it goes.
 
-        See `raw.write_record` for what it is made of. Until `commit`, the record lies before
-        ``filled`` in ``memory``, and nowhere else.
+        See `record_layout.write_record` for what it is made of. Until `commit`, the record lies
+        before ``filled`` in ``memory``, and nowhere else.
         """
         log_offset = self._base + self._start + self.filled
-        raw.write_record(
+        record_layout.write_record(
             self.memory,
             self.filled,
             total,
@@ -308,4 +308,4 @@ class CommitLog:
         self._space_bytes = size
         self._space = bytearray(size)
         self._view = memoryview(self._space)
-        self.memory: Any = raw.address_of(self._space)
+        self.memory: Any = record_layout.address_of(self._space)

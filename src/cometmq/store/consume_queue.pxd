@@ -1,6 +1,6 @@
 cimport cython
 
-from cometmq.store cimport raw
+from cometmq.store cimport record_layout
 from cometmq.store.segments cimport Segment, Segments
 
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from cometmq.store import raw
+from cometmq.store import record_layout
 from cometmq.store.consume_queue_ext import ConsumeQueueExt
 from cometmq.store.segments import Segment, Segments
 
@@ -116,7 +116,7 @@ class ConsumeQueue:
             self._reserve(1)
         if self.ext is not None:
             tags_code = self.ext.put(tags_code, store_ms)
-        raw.write_unit(self._memory, self._position, log_offset, size, tags_code)
+        record_layout.write_unit(self._memory, self._position, log_offset, size, tags_code)
         self._position += _UNIT_BYTES
         self.max_offset += 1
         self.max_physical = log_offset + size
@@ -130,7 +130,7 @@ class ConsumeQueue:
         if segment is None:
             raise IndexError(f"{self.topic}-{self.queue_id} has no unit {queue_offset}")
         position = queue_offset * _UNIT_BYTES - segment.base_offset
-        return raw.read_unit(segment.memory, position)
+        return record_layout.read_unit(segment.memory, position)
 
     def tags_code_of(self, code: int) -> int:
         """Return the tags code that a unit's last field stands for, an address resolved."""
@@ -181,7 +181,9 @@ class ConsumeQueue:
         segment = self.segments.find(queue_offset * _UNIT_BYTES)
         if segment is None:
             return 0
-        return raw.get_i64(segment.memory, queue_offset * _UNIT_BYTES - segment.base_offset)
+        return record_layout.get_i64(
+            segment.memory, queue_offset * _UNIT_BYTES - segment.base_offset
+        )
 
     def correct_min(self, log_min: int) -> None:
         """Move the least offset past the units whose records are gone from the log."""
@@ -391,7 +393,7 @@ class ConsumeQueue:
         while self.max_offset < queue_offset:
             if self._position + _UNIT_BYTES > self._room_end:
                 self._reserve(1)
-            raw.write_unit(self._memory, self._position, 0, FILLER_SIZE, 0)
+            record_layout.write_unit(self._memory, self._position, 0, FILLER_SIZE, 0)
             self._position += _UNIT_BYTES
             self.max_offset += 1
 
@@ -419,7 +421,7 @@ class ConsumeQueue:
             if is_zero_behind:
                 count = _count_by_halves(segment)
             else:
-                count = raw.count_valid_units(segment.memory, 0, segment.size_bytes)
+                count = record_layout.count_valid_units(segment.memory, 0, segment.size_bytes)
             self.max_offset = segment.base_offset // _UNIT_BYTES + count
             self._enter(segment, count * _UNIT_BYTES)
             if count * _UNIT_BYTES < segment.size_bytes:
@@ -440,7 +442,7 @@ class ConsumeQueue:
 
 
 def _has_unit(segment: Segment, number: int) -> bool:
-    log_offset, size, _ = raw.read_unit(segment.memory, number * _UNIT_BYTES)
+    log_offset, size, _ = record_layout.read_unit(segment.memory, number * _UNIT_BYTES)
     return log_offset >= 0 and size > 0
 
 

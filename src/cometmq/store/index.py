@@ -18,7 +18,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from cometmq.store import raw
+from cometmq.store import record_layout
 from cometmq.store.errors import StoreCorruptError
 from cometmq.store.paths import index_name
 from cometmq.store.segments import Segment
@@ -80,7 +80,7 @@ class IndexFile:
     def count_unregistered(self) -> None:
         """Count in the entries that a killed process wrote without coming to the header."""
         while self.next_entry < self._entries and any(
-            raw.read_entry(self._memory, self._position(self.next_entry))
+            record_layout.read_entry(self._memory, self._position(self.next_entry))
         ):
             self.next_entry += 1
 
@@ -107,7 +107,7 @@ class IndexFile:
         number = self.next_entry
         if store_ms != self._seconds_of:
             self._count_seconds(store_ms)
-        previous = raw.add_entry(
+        previous = record_layout.add_entry(
             self._memory,
             _HEADER_BYTES + hashed % self._slots * 4,
             self._entries_at + number * _ENTRY_BYTES,
@@ -135,11 +135,11 @@ class IndexFile:
 
     def expect(self, hashed: int) -> None:
         """Tell the processor that the slot of a hash will be written soon."""
-        raw.expect(self._memory, _HEADER_BYTES + hashed % self._slots * 4)
+        record_layout.expect(self._memory, _HEADER_BYTES + hashed % self._slots * 4)
 
     def write_header(self) -> None:
         """Write the header to the file, which readers in other processes go by."""
-        raw.write_index_header(
+        record_layout.write_index_header(
             self._memory,
             self.begin_ms,
             self.end_ms,
@@ -164,12 +164,12 @@ class IndexFile:
         self.segment.file.bring_in(0, self._position(self.next_entry))  # at once, not by pages
         self.segment.file.zero(self._position(self.next_entry), self.segment.size_bytes)
         self.segment.file.zero(_HEADER_BYTES, self._entries_at)
-        self.slots_used = raw.rebuild_slots(
+        self.slots_used = record_layout.rebuild_slots(
             self._memory, _HEADER_BYTES, self._slots, self._entries_at, self.next_entry
         )
         self.end_log = max(end_log, 0)
         if self.next_entry > 1:
-            found = raw.read_entry(self._memory, self._position(self.next_entry - 1))
+            found = record_layout.read_entry(self._memory, self._position(self.next_entry - 1))
             self.end_ms = self.begin_ms + max(found[2], 0) * 1000
         else:
             self.end_ms = self.begin_ms
@@ -177,7 +177,7 @@ class IndexFile:
 
     def log_offset_of(self, number: int) -> int:
         """Return the log offset of the record of an entry."""
-        return int(raw.read_entry(self._memory, self._position(number))[1])
+        return int(record_layout.read_entry(self._memory, self._position(number))[1])
 
     def take_back(self, log_end: int) -> bool:
         """Remove the newest entries, those of records at ``log_end`` or later.
@@ -189,11 +189,11 @@ class IndexFile:
         log_offset = -1
         while number > 1:
             position = self._position(number - 1)
-            hashed, log_offset, _, previous = raw.read_entry(self._memory, position)
+            hashed, log_offset, _, previous = record_layout.read_entry(self._memory, position)
             if log_offset < log_end:
                 break
             number -= 1
-            raw.put_i32(self._memory, _HEADER_BYTES + hashed % self._slots * 4, previous)
+            record_layout.put_i32(self._memory, _HEADER_BYTES + hashed % self._slots * 4, previous)
             if previous == 0:
                 self.slots_used -= 1
             self.segment.file.zero(position, position + _ENTRY_BYTES)
@@ -206,7 +206,7 @@ class IndexFile:
 
     def newest_of(self, hashed: int) -> int:
         """Return the number of the newest entry in the chain of a hash; 0 for none."""
-        return raw.get_i32(self._memory, _HEADER_BYTES + hashed % self._slots * 4)
+        return record_layout.get_i32(self._memory, _HEADER_BYTES + hashed % self._slots * 4)
 
     def follow(
         self, hashed: int, number: int, entries_max: int
@@ -226,7 +226,7 @@ class IndexFile:
         while entries_max > 0 and 0 < number < self.next_entry:
             entries_max -= 1
             position = self._position(number)
-            found, log_offset, seconds, previous = raw.read_entry(self._memory, position)
+            found, log_offset, seconds, previous = record_layout.read_entry(self._memory, position)
             if seconds < 0:
                 return matches, 0
             if found == hashed:
@@ -283,7 +283,7 @@ class Index:
         self._unregistered = False
         self._has_unsynced_names = False
         self._space = bytearray(_NOTES_MAX * _NOTE_BYTES)
-        self._notes: Any = raw.address_of(self._space)
+        self._notes: Any = record_layout.address_of(self._space)
 
     def load(self) -> None:
         """Map the files that are there; what is not named by digits is left alone.
@@ -428,9 +428,9 @@ class Index:
         if self._noted == _NOTES_MAX:
             self._add_noted()
         position = self._noted * _NOTE_BYTES
-        raw.put_i32(self._notes, position, hashed)
-        raw.put_i64(self._notes, position + 4, log_offset)
-        raw.put_i64(self._notes, position + 12, store_ms)
+        record_layout.put_i32(self._notes, position, hashed)
+        record_layout.put_i64(self._notes, position + 4, log_offset)
+        record_layout.put_i64(self._notes, position + 12, store_ms)
         self._noted += 1
         if self.newest is not None:
             self.newest.expect(hashed)
@@ -463,9 +463,9 @@ class Index:
         for number in range(count):
             position = number * _NOTE_BYTES
             self._add(
-                raw.get_i32(self._notes, position),
-                raw.get_i64(self._notes, position + 4),
-                raw.get_i64(self._notes, position + 12),
+                record_layout.get_i32(self._notes, position),
+                record_layout.get_i64(self._notes, position + 4),
+                record_layout.get_i64(self._notes, position + 12),
             )
 
     def _add(self, hashed: int, log_offset: int, store_ms: int) -> None:

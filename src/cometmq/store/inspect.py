@@ -26,7 +26,7 @@ from cometmq.store.dispatch import Dispatcher, QueueTable
 from cometmq.store.index import Index, IndexFile
 from cometmq.store.loading import Loader
 from cometmq.store.paths import StorePaths
-from cometmq.store.records import RecordFacts, read_facts
+from cometmq.store.record_scan import RecordFacts, read_facts
 from cometmq.store.segment_allocator import SegmentAllocator
 from cometmq.system.files import Files, SystemFiles
 

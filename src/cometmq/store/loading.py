@@ -17,7 +17,7 @@ from cometmq.store.consume_queue_ext import ConsumeQueueExt
 from cometmq.store.dispatch import QueueTable
 from cometmq.store.index import Index
 from cometmq.store.paths import StorePaths
-from cometmq.store.records import read_facts
+from cometmq.store.record_scan import read_facts
 from cometmq.store.segments import MappingLimit, Segments
 from cometmq.system.files import Files, mapped_files_max
 

@@ -13,7 +13,7 @@ from cometmq.protocol.properties import index_keys_of
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.index import Index, IndexFile
-from cometmq.store.records import read_facts, record_size, store_time
+from cometmq.store.record_scan import read_facts, record_size, store_time
 
 _INDEX_STEP_MS = 1000
 _STEP_ENTRIES = 100

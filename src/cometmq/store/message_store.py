@@ -18,7 +18,7 @@ from pathlib import Path
 from struct import error as StructError  # noqa: N812 (an error by name)
 
 from cometmq.model.errors import InvalidMessageError, StoreError
-from cometmq.store.appending import Appended, AppendedBatch, Appender, Arrival
+from cometmq.store.appender import Appended, AppendedBatch, Appender, Arrival
 from cometmq.store.checkpoint import read_checkpoint
 from cometmq.store.commit_log import CommitLog, segment_failure
 from cometmq.store.config import StoreSettings

@@ -1,6 +1,6 @@
 cimport cython
 
-from cometmq.store cimport raw
+from cometmq.store cimport record_layout
 from cometmq.store.commit_log cimport CommitLog
 from cometmq.store.consume_queue cimport ConsumeQueue
 from cometmq.store.dispatch cimport QueueTable

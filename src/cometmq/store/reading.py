@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from typing import Any, NamedTuple, Protocol
 
-from cometmq.store import raw
+from cometmq.store import record_layout
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from cometmq.store.dispatch import QueueTable
@@ -284,7 +284,9 @@ def _scan(
                 break
             units_at = units.base_offset // _UNIT_BYTES
             units_end = units.end_offset // _UNIT_BYTES
-        log_offset, size, code = raw.read_unit(units.memory, (offset - units_at) * _UNIT_BYTES)
+        log_offset, size, code = record_layout.read_unit(
+            units.memory, (offset - units_at) * _UNIT_BYTES
+        )
         last_log_offset = log_offset
         if log_offset < skip_below:
             removing = True

@@ -38,7 +38,7 @@ from cometmq.store.dispatch import Dispatcher, QueueTable
 from cometmq.store.errors import StoreCorruptError
 from cometmq.store.index import Index
 from cometmq.store.paths import StorePaths
-from cometmq.store.records import RecordFacts, read_facts, walk
+from cometmq.store.record_scan import RecordFacts, read_facts, walk
 from cometmq.store.segments import Segment, Segments
 from cometmq.system.files import Files, is_disk_full
 

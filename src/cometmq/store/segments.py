@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from cometmq.store import raw
+from cometmq.store import record_layout
 from cometmq.store.errors import StoreCorruptError
 from cometmq.store.paths import segment_name
 from cometmq.system.files import Entry, Files, MappedFile
@@ -46,7 +46,7 @@ class Segment:
         self.end_offset = base_offset + file.size_bytes
         self.view = memoryview(file.map).toreadonly()
         self._pinned: Any = file.map
-        self.memory: Any = raw.address_of(self._pinned)
+        self.memory: Any = record_layout.address_of(self._pinned)
         self._seen_in_memory: dict[int, float] = {}
 
     def is_resident(self, start: int, stop: int) -> bool:

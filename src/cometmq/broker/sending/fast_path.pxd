@@ -7,7 +7,7 @@ from cometmq.protocol cimport header_scanner, octets
 from cometmq.protocol.header_scanner cimport HeaderScanner
 from cometmq.protocol.octets cimport copy_of, two_u32
 from cometmq.remoting.wire cimport FastPath, Wire
-from cometmq.store.appending cimport Appender
+from cometmq.store.appender cimport Appender
 
 
 cdef int _PREFIX_BYTES, _FRAMES_MAX, _ESCAPED, _BARE

@@ -8,7 +8,7 @@ from cometmq.protocol.command cimport Command
 from cometmq.protocol.octets cimport copy_of, put_hex, two_u32
 from cometmq.remoting.exchange cimport Request, Response, SuccessFormat
 from cometmq.remoting.wire cimport Wire
-from cometmq.store.appending cimport AppendedBatch, Appender
+from cometmq.store.appender cimport AppendedBatch, Appender
 
 
 cdef class SendHandler:

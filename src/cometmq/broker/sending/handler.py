@@ -32,7 +32,7 @@ from cometmq.protocol.properties import decode_properties
 from cometmq.remoting.exchange import DECIMAL, HEX, TEXT, Request, Response, SuccessFormat
 from cometmq.remoting.wire import Wire
 from cometmq.store import MessageStore, SegmentCreateError, SegmentNotReadyError
-from cometmq.store.appending import AppendedBatch
+from cometmq.store.appender import AppendedBatch
 
 RESPONSES_BYTES: Final = 128 * 1024
 _ID_END = b"0" * 16 + b","

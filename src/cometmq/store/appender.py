@@ -1,9 +1,9 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""Appending: a message becomes a record, its unit in a queue and its keys in the index.
+"""Appends messages: a record in the log, a unit in a queue, keys in the index.
 
-Room in all three is made before the first byte is written, so that a full disk refuses a message
-instead of tearing it. Single writer. Source: CommitLog.asyncPutMessage and
-DefaultAppendMessageCallback, RocketMQ 5.3; R5's limits, with the size met in each refusal.
+Space in all three is reserved before the first byte is written, so that a full disk refuses a
+message instead of tearing it. Single writer. Source: CommitLog.asyncPutMessage and
+DefaultAppendMessageCallback, RocketMQ 5.3, whose limits apply.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cometmq.protocol import batch, checksum, octets
 from cometmq.protocol import properties as property_text
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX
 from cometmq.protocol.record import CRC_MASK, MAGIC_V1, MAGIC_V2, TOPIC_BYTES_MAX_V1
-from cometmq.store import raw
+from cometmq.store import record_layout
 from cometmq.store.commit_log import FIXED_BYTES, CommitLog
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.dispatch import Dispatcher, QueueTable, TopicQueues
@@ -323,7 +323,7 @@ class Appender:
         first = self._queue.max_offset
         self.store_time_ms = self._store_ms()
         packed_offsets = bytearray(count * 8)
-        offsets = raw.address_of(packed_offsets)
+        offsets = record_layout.address_of(packed_offsets)
         field_bytes = len(self._queues.field)
         count = 0
         log_offset = total = 0
@@ -351,7 +351,7 @@ class Appender:
                 reconsumed,
                 0,
             )
-            raw.put_i64(offsets, count * 8, log_offset)
+            record_layout.put_i64(offsets, count * 8, log_offset)
             count += 1
         if not self._held:
             self.release()

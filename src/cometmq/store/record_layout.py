@@ -1,5 +1,5 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""Fixed layouts in mapped memory, each written or read as one step.
+"""The layouts of records, queue units and index entries in mapped memory.
 
     record      = total:i32 magic:i32 crc:i32 queue:i32 flag:i32 queue_offset:i64 log_offset:i64
                   sys_flag:i32 born_ms:i64 born_host:8|20 store_ms:i64 store_host:8|20
@@ -7,9 +7,9 @@
     queue unit  = log_offset:i64 size:i32 tags_code:i64
     index entry = key_hash:i32 log_offset:i64 seconds:i32 previous:i32
 
-``memory`` is a mapping; compiled, it is the mapping's address and nothing checks the bounds: the
-caller has. This is the one module of the store that knows whether it is compiled.
-Source: ours; the layouts are those of CommitLog, ConsumeQueue and IndexFile, RocketMQ 5.3.
+``memory`` is a mapping; compiled, it is the address of the mapping, and the caller must have
+checked the bounds. This is the only module of the store that depends on whether it is compiled.
+Source: the layouts are those of CommitLog, ConsumeQueue and IndexFile, RocketMQ 5.3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 # cython: annotation_typing=False, cdivision=True
-"""Records as the store sees them: is this one whole, and what must the queues know of it?
+"""Checks whether a stored record is whole, and reads the facts that queues and index need.
 
-The layout is that of ``raw.write_record``; hosts have 8 bytes, or 20 where ``sys_flag`` says so.
+The layout is that of ``record_layout.write_record``; hosts have 8 bytes, or 20 where ``sys_flag``
+says so.
 Source: CommitLog.checkMessageAndReturnSize, RocketMQ 5.3.
 """
 
@@ -11,7 +12,7 @@ from typing import Any
 from zlib import crc32
 
 from cometmq.protocol.record import CRC_MASK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from cometmq.store import raw
+from cometmq.store import record_layout
 from cometmq.store.segments import Segment
 
 _BORN_V6, _STORE_V6 = 0x10, 0x20
@@ -127,7 +128,7 @@ def _torn_properties(facts: RecordFacts, position: int) -> str | None:
 def _read(memory: Any, view: memoryview, start: int, limit: int, facts: RecordFacts) -> str | None:
     if start + _LEAST_BYTES > limit:
         return _short_problem(memory, start, limit)
-    total, magic, _, queue_id, _, queue_offset, log_offset, sys_flag = raw.read_prefix(
+    total, magic, _, queue_id, _, queue_offset, log_offset, sys_flag = record_layout.read_prefix(
         memory, start
     )
     if magic != _V1 and magic != _V2:
@@ -139,8 +140,8 @@ def _read(memory: Any, view: memoryview, start: int, limit: int, facts: RecordFa
     at = start + 68 + born_bytes + (20 if sys_flag & _STORE_V6 else 8)
     if at + 4 > end:
         return f"a record of {total} bytes with long hosts"
-    facts.store_ms = raw.get_i64(memory, start + 48 + born_bytes)
-    body_length = raw.get_i32(memory, at)
+    facts.store_ms = record_layout.get_i64(memory, start + 48 + born_bytes)
+    body_length = record_layout.get_i32(memory, at)
     at += 4
     if body_length < 0 or at + body_length + 3 > end:
         return f"a body of {body_length} bytes in a record of {total}"
@@ -148,10 +149,10 @@ def _read(memory: Any, view: memoryview, start: int, limit: int, facts: RecordFa
     facts.body_bytes = body_length
     at += body_length
     if magic == _V1:
-        topic_length = raw.get_i16(memory, at - 1) & 0xFF
+        topic_length = record_layout.get_i16(memory, at - 1) & 0xFF
         at += 1
     else:
-        topic_length = raw.get_i16(memory, at)
+        topic_length = record_layout.get_i16(memory, at)
         at += 2
     if topic_length < 0 or at + topic_length + 2 > end:
         return f"a topic of {topic_length} bytes in a record of {total}"
@@ -159,7 +160,7 @@ def _read(memory: Any, view: memoryview, start: int, limit: int, facts: RecordFa
     if b"\0" in facts.topic or not facts.topic:
         return f"a topic named {facts.topic!r}"
     at += topic_length
-    properties_length = raw.get_i16(memory, at)
+    properties_length = record_layout.get_i16(memory, at)
     at += 2
     if properties_length < 0 or at + properties_length != end:
         return f"properties of {properties_length} bytes in a record of {total}"
@@ -175,7 +176,11 @@ def _read(memory: Any, view: memoryview, start: int, limit: int, facts: RecordFa
 def _short_problem(memory: Any, start: int, limit: int) -> str | None:
     if start + 8 > limit:
         return "less than 8 bytes"
-    return _other_problem(raw.get_i32(memory, start), raw.get_i32(memory, start + 4), limit - start)
+    return _other_problem(
+        record_layout.get_i32(memory, start),
+        record_layout.get_i32(memory, start + 4),
+        limit - start,
+    )
 
 
 def _other_problem(total: int, magic: int, left: int) -> str | None:
@@ -189,7 +194,7 @@ def _other_problem(total: int, magic: int, left: int) -> str | None:
 
 def _crc_problem(facts: RecordFacts, segment: Segment, position: int) -> str | None:
     body = segment.view[facts.body_at : facts.body_at + facts.body_bytes]
-    expected = raw.get_i32(segment.memory, position + 8)
+    expected = record_layout.get_i32(segment.memory, position + 8)
     # An empty body has the checksum 0, as RocketMQ writes it, and as the algorithm has it.
     met = crc32(body) & _CRC_BITS
     return None if met == expected else f"a body with checksum {met:#x} instead of {expected:#x}"
@@ -197,16 +202,16 @@ def _crc_problem(facts: RecordFacts, segment: Segment, position: int) -> str | N
 
 def store_time(segment: Segment, position: int) -> int:
     """Return when the record at ``position`` was stored, in ms."""
-    sys_flag = raw.get_i32(segment.memory, position + 36)
-    return raw.get_i64(segment.memory, position + 48 + (20 if sys_flag & _BORN_V6 else 8))
+    sys_flag = record_layout.get_i32(segment.memory, position + 36)
+    return record_layout.get_i64(segment.memory, position + 48 + (20 if sys_flag & _BORN_V6 else 8))
 
 
 def record_size(segment: Segment, position: int) -> int:
     """Return the size of the record that begins at ``position``, or 0 where none does."""
     if position + _LEAST_BYTES > segment.size_bytes:
         return 0
-    total = raw.get_i32(segment.memory, position)
-    magic = raw.get_i32(segment.memory, position + 4)
+    total = record_layout.get_i32(segment.memory, position)
+    magic = record_layout.get_i32(segment.memory, position + 4)
     if magic not in (_V1, _V2) or total < _LEAST_BYTES:
         return 0
     return total if position + total <= segment.size_bytes else 0

@@ -6,7 +6,7 @@ from cometmq.store.commit_log cimport CommitLog
 from cometmq.store.consume_queue cimport ConsumeQueue
 from cometmq.store.dispatch cimport Dispatcher, QueueTable, TopicQueues
 from cometmq.store.index cimport Index
-from cometmq.store cimport raw
+from cometmq.store cimport record_layout
 
 
 cdef int _KEYS_EXPECTED, _HOST_V4_BYTES, _HOST_V6_BYTES, _V6_EXTRA_BYTES

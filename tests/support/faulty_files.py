@@ -22,6 +22,19 @@ from cometmq.system.randomness import SeededRandomness
 PAGE_BYTES = 4096
 
 
+class FaultyFileSystem:
+    """All files of the disk, synced at once."""
+
+    def __init__(self, disk: FaultyFiles) -> None:
+        self._disk = disk
+
+    def sync(self) -> None:
+        self._disk.refuse_sync()
+        for file in self._disk.mapped():
+            if not file.dropped:
+                file.durable = bytes(file.map)
+
+
 class FaultyFiles(SystemFiles):
     """Files whose faults a test sets."""
 
@@ -71,6 +84,12 @@ class FaultyFiles(SystemFiles):
 
     def usage(self, path: Path) -> DiskUsage:
         return self.disk if self.disk is not None else super().usage(path)
+
+    def file_system(self, path: Path) -> FaultyFileSystem:
+        return FaultyFileSystem(self)
+
+    def mapped(self) -> list[FaultyMappedFile]:
+        return list(self._mapped.values())
 
     def refuse_sync(self) -> None:
         self.syncs += 1

@@ -257,6 +257,9 @@ class PowerFiles:
         for name in [name for name in self._now.paths if path in name.parents]:
             self.remove(name)
 
+    def file_system(self, path: Path) -> None:
+        """No sync of all files at once: it would hide which ones a program has synced."""
+
     def sync_dir(self, path: Path) -> None:
         self.operate()
         if self.fail_sync:

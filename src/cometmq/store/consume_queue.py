@@ -316,6 +316,21 @@ class ConsumeQueue:
             self.ext.flush()
         self.flushed_offset = end
 
+    def begin_sync(self) -> int:
+        """Say that all files of the file system are about to be synced; from any thread.
+
+        Returns:
+            The queue offset before which all units are then on the disk, for `end_sync`.
+        """
+        self.segments.leave_names()
+        return self.max_offset
+
+    def end_sync(self, queue_offset: int) -> None:
+        """Say that this sync has succeeded."""
+        if self.ext is not None:
+            self.ext.flush()
+        self.flushed_offset = queue_offset
+
     def delete(self) -> None:
         """Delete all files."""
         self.segments.drop_from(0)

@@ -357,6 +357,10 @@ class Segments:
             segment.file.sync()
         return erased
 
+    def leave_names(self) -> None:
+        """Leave the names of new files to a sync of the whole file system; from any thread."""
+        self._unsynced_directories = []
+
     def sync(self, start: int, stop: int) -> None:
         """Return when the bytes from ``start`` to ``stop`` are on the disk; from any thread.
 

@@ -19,6 +19,7 @@ import fcntl
 import logging
 import mmap
 import os
+import re
 import resource
 import shutil
 import struct
@@ -131,6 +132,17 @@ class MappedFile(Protocol):
         """Let go of the file; whoever still holds ``map`` or a slice of it can go on reading."""
 
 
+class FileSystem(Protocol):
+    """A file system that can sync all its files at once and tell of every failure."""
+
+    def sync(self) -> None:
+        """Return when everything written so far is on the disk; from any thread.
+
+        Raises:
+            OSError: some of it may not be, be it written by this process or another.
+        """
+
+
 class Files(Protocol):
     """All that the servers do with files."""
 
@@ -167,6 +179,9 @@ class Files(Protocol):
 
     def sync_dir(self, path: Path) -> None:
         """Return when the names in a directory are on the disk."""
+
+    def file_system(self, path: Path) -> FileSystem | None:
+        """Return the file system of a directory, if it can sync all its files at once."""
 
     def modified_ms(self, path: Path) -> int:
         """Return when a file was last written, in ms since 1970."""
@@ -275,6 +290,12 @@ class SystemFiles:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def file_system(self, path: Path) -> FileSystem | None:
+        """Return the file system of a directory, if it can sync all its files at once."""
+        if _syncfs is None:
+            return None
+        return SystemFileSystem(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
 
     def modified_ms(self, path: Path) -> int:
         """Return when a file was last written, in ms since 1970."""
@@ -477,6 +498,24 @@ def _close_elsewhere(descriptor: int) -> None:
         os.close(descriptor)
 
 
+class SystemFileSystem:
+    """A file system of the machine; see `FileSystem`.
+
+    The descriptor is kept, because the kernel tells each of them of the failures since its opening.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor)
+
+    def sync(self) -> None:
+        """Return when everything written so far is on the disk; from any thread."""
+        assert _syncfs is not None
+        if _syncfs(self._descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+
 def mapped_files_max() -> int:
     """Return how many files this process may keep mapped, with room for everything else it opens.
 
@@ -552,6 +591,18 @@ def _load_libc() -> ctypes.CDLL | None:
 
 
 _libc = _load_libc()
+
+
+def _load_syncfs() -> Callable[[int], int] | None:
+    """The call that syncs a file system; before Linux 5.8 it tells of no failure."""
+    if sys.platform != "linux" or _libc is None or not hasattr(_libc, "syncfs"):
+        return None
+    release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+    call: Callable[[int], int] = _libc.syncfs
+    return call if release >= (5, 8) else None
+
+
+_syncfs = _load_syncfs()
 
 
 def _load_mincore() -> Callable[..., int] | None:

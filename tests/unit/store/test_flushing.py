@@ -175,3 +175,62 @@ def test_a_deleted_topic_does_not_disturb_the_flush(store: MessageStore) -> None
     assert not store.delete_topic(TOPIC)
     store.flush_queues()
     assert store.queue_keys() == [("other", 0)]
+
+
+MANY = 300
+"""Queues; from 256 on they are synced with the file system."""
+
+
+def test_thousands_of_queues_are_synced_with_one_call(open_store: Open) -> None:
+    files = FaultyFiles()
+    store = open_store(files=files, consume_queue_file_bytes=400)
+    put(store, queue_id=MANY)
+    store.flush()
+    store.flush_queues(0)
+    of_one = count_syncs(files, store)
+    for queue_id in range(MANY):
+        put(store, queue_id=queue_id)
+    store.flush()
+
+    assert count_syncs(files, store) <= of_one + 1
+    assert count_syncs(files, store) <= of_one  # nothing is left
+
+    put(store, queue_id=5)  # and a queue is listed again once it has new units
+    assert count_syncs(files, store) > of_one
+
+
+def count_syncs(files: FaultyFiles, store: MessageStore) -> int:
+    before = files.syncs
+    store.flush_queues(0)
+    return files.syncs - before
+
+
+def test_many_queues_are_whole_after_a_power_cut_that_follows_their_flush(
+    open_store: Open,
+) -> None:
+    files = FaultyFiles()
+    store = open_store(files=files, consume_queue_file_bytes=400)
+    for queue_id in range(MANY):
+        put(store, b"%d" % queue_id, queue_id=queue_id)
+    store.flush()
+    store.flush_queues(0)
+    store.write_checkpoint()
+    store.abandon()
+    files.crash(lambda path, number: False)
+
+    again = open_store(files=files, consume_queue_file_bytes=400)
+    assert [bodies(again, queue_id=n) for n in range(MANY)] == [[b"%d" % n] for n in range(MANY)]
+
+
+def test_a_failed_sync_of_many_queues_ends_all_writes(open_store: Open) -> None:
+    files = FaultyFiles()
+    store = open_store(files=files, consume_queue_file_bytes=400)
+    for queue_id in range(MANY):
+        put(store, queue_id=queue_id)
+    store.flush()
+    files.fail_sync = True
+    with pytest.raises(StoreUnavailableError, match="the disk is gone"):
+        store.flush_queues(0)
+    files.fail_sync = False
+    with pytest.raises(StoreUnavailableError, match="a sync has failed"):
+        put(store)

@@ -107,14 +107,25 @@ def run(
 
 
 def run_beside(
-    load: Load, beside: Load, target: Target, *, topic: str, duration_s: float
+    load: Load,
+    beside: Load,
+    target: Target,
+    *,
+    topic: str,
+    duration_s: float,
+    create: bool = True,
 ) -> dict[str, Any]:
     """Put two loads on the server, the second on a topic of its own; it lasts as long as the first.
+
+    Args:
+        create: whether the second topic is new; the first is not.
 
     Returns:
         The figures of the first, with those of the second below ``beside``.
     """
-    with _start(beside, target, f"{topic}-beside", 0.5, 10 * duration_s + SPARE_S) as generator:
+    beside_s = 10 * duration_s + SPARE_S
+    beside_topic = f"{topic}-beside"
+    with _start(beside, target, beside_topic, 0.5, beside_s, create=create) as generator:
         try:
             time.sleep(BESIDE_STARTS_S)
             figures = run(

@@ -1,0 +1,207 @@
+"""Measures what other work of a broker does to the latency of sends.
+
+``cold``: 2,000 sends a second, alone and beside a consumer that reads a backlog of 4 GiB that is
+not in the page cache. ``dirty``: synchronous sends on a slow disk, beside 2,000 sends a second to
+one queue, and to 5,000 queues that are all unsynced again and again. Each round measures both sides
+of a pair on one broker; the figure is the ratio of their p99, and the target is 2.
+
+The slow disk is a file system of its own, below which a process answers each flush after 10 ms (the
+one of the power cuts, ``tests/power``); it needs root and ``/dev/fuse``.
+
+Examples::
+
+    .venv/bin/python benchmarks/stalls.py                          writes results/stalls.md
+    .venv/bin/python benchmarks/stalls.py --rounds 1 --gib 0.25    a look: prints, writes nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import cold
+import loadgen
+import machine
+from loadgen import Load, Target
+
+TESTS = Path(__file__).resolve().parent.parent / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "conformance"), str(TESTS / "power")]
+
+import cuts  # noqa: E402
+
+from cometmq.cli.build import version_line  # noqa: E402
+from support.server import Standalone  # noqa: E402
+
+RESULTS = machine.ROOT / machine.RESULT_FILES
+ROUNDS_MIN = 5
+"""Fewer rounds give no verdict, and no result file."""
+TARGET = 2.0
+GIB = 4.0
+SECONDS = 8.0
+QUEUES = 5000
+FLUSH_MS = 10.0
+DISK_MIB = 6 * 1024
+PRODUCER = Load(rate=2000, conns=4, queues=4)
+SYNC_PRODUCER = Load(conns=4, window=8)
+PULLS = Load(mode="pull", conns=4, window=1, queues=4, once=True)
+ONE_QUEUE = Load(rate=2000, conns=4, window=64, queues=1)
+MANY_QUEUES = Load(rate=2000, conns=4, window=64, queues=1, topics=QUEUES)
+
+
+def main() -> None:
+    """Measure what was asked for, print it, and write the result file of a whole run."""
+    asked = _arguments()
+    machine.refuse_other_sources()
+    rows: dict[str, list[dict[str, float]]] = {"cold": [], "dirty": []}
+    with machine.NoiseWatch() as watch:
+        for number in range(asked.rounds):
+            for name, measure in (("cold", _cold), ("dirty", _dirty)):
+                if name in asked.parts:
+                    found = measure(asked, turned=bool(number % 2))
+                    rows[name].append(found)
+                    print(name, found, flush=True)
+    lines = [*_head(asked, watch.noise), *_table(rows)]
+    print(*lines, sep="\n")
+    if asked.rounds >= ROUNDS_MIN and asked.gib >= GIB and len(asked.parts) == len(rows):
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "stalls.md").write_text("\n".join(lines) + "\n")
+        (RESULTS / "stalls.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure what stalls sends.")
+    parser.add_argument("--parts", nargs="+", default=["cold", "dirty"])
+    parser.add_argument("--rounds", type=int, default=ROUNDS_MIN)
+    parser.add_argument("--gib", type=float, default=GIB, help="size of the cold backlog")
+    parser.add_argument("--folder", type=Path, default=machine.ROOT / "build" / "bench")
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def _broker(folder: Path, settings: dict[str, object]) -> Iterator[tuple[Standalone, Target]]:
+    server = Standalone(folder, settings=settings)
+    server.start()
+    try:
+        host, port = server.broker
+        yield server, Target(f"{host}:{port}", [server.pid])
+    finally:
+        server.stop()
+
+
+def _cold(asked: argparse.Namespace, *, turned: bool) -> dict[str, float]:
+    """The p99 of a producer without and with a consumer that reads what only the disk has."""
+    folder = asked.folder / "stalls"
+    shutil.rmtree(folder, ignore_errors=True)
+    count = int(asked.gib * (1 << 30) / 1200)
+    fill = Load(batch=32, window=4, body=1024, queues=4, count=count)
+    try:
+        with _broker(folder, {"flushDiskType": "ASYNC_FLUSH"}) as (server, target):
+            loadgen.run(fill, target, topic="cold", warmup_s=0.0, duration_s=300.0)
+            found = {}
+            for side in ("with", "without") if turned else ("without", "with"):
+                if side == "without":
+                    figures = loadgen.run(
+                        PRODUCER, target, topic="alone", warmup_s=0.5, duration_s=SECONDS
+                    )
+                    found[side] = figures["lat_us"]["p99"] / 1e3
+                    continue
+                left_mib = cold.drop([server.pid], server.folder / "store", asked.gib * 20)
+                figures = loadgen.run_beside(PULLS, PRODUCER, target, topic="cold", duration_s=60.0)
+                found[side] = figures["beside"]["lat_us"]["p99"] / 1e3
+                found["cached MiB"] = left_mib
+                found["k/s of the consumer"] = figures["msg_s"] / 1e3
+            return found
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _dirty(asked: argparse.Namespace, *, turned: bool) -> dict[str, float]:
+    """The p99 of synchronous sends on a slow disk beside sends to one queue, and to thousands."""
+    work = asked.folder / "slow-disk"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    cuts.make_image(work / "base.img", DISK_MIB)
+    disk = cuts.RecordedDisk(work / "base.img", work, "", FLUSH_MS)
+    settings: dict[str, object] = {
+        "flushDiskType": "SYNC_FLUSH",
+        "mappedFileSizeCommitLog": 256 << 20,
+        "mappedFileSizeConsumeQueue": 20_000,
+        "diskMaxUsedSpaceRatio": 95,
+    }
+    try:
+        disk.cut()  # nothing more is recorded
+        with _broker(work / "live" / "broker", settings) as (_, target):
+            sides = (("without", ONE_QUEUE), ("with", MANY_QUEUES))
+            for side, beside in sides:
+                for load, topic in ((SYNC_PRODUCER, side), (beside, f"{side}-beside")):
+                    once = replace(load, rate=0, window=64, count=4 * QUEUES)
+                    loadgen.run(once, target, topic=topic, warmup_s=0.0, duration_s=300.0)
+            found = {}
+            for side, beside in reversed(sides) if turned else sides:
+                figures = loadgen.run_beside(
+                    SYNC_PRODUCER, beside, target, topic=side, duration_s=SECONDS, create=False
+                )
+                found[side] = figures["lat_us"]["p99"] / 1e3
+                found[f"k/s {side}"] = figures["msg_s"] / 1e3
+            return found
+    finally:
+        disk.close()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _head(asked: argparse.Namespace, noise: machine.Noise) -> list[str]:
+    facts = {
+        **machine.facts(),
+        "build": version_line(),
+        "cold": f"{PRODUCER.rate} sends/s, alone, and beside a consumer of a backlog of"
+        f" {asked.gib:g} GiB outside the page cache, asynchronous flush",
+        "dirty": f"{SYNC_PRODUCER.conns} connections with {SYNC_PRODUCER.window} synchronous sends"
+        f" in flight on a disk that takes {FLUSH_MS:g} ms for a flush, beside {ONE_QUEUE.rate}"
+        f" sends/s to one queue, and to {QUEUES:,} queues",
+        "rounds": f"{asked.rounds}; each cell is the median, in brackets least and most",
+        "noise": f"{noise.steal:.2f} cores of steal, {noise.others:.2f} of other processes",
+    }
+    facts.pop("Java")
+    lines = [f"- {name}: {value}" for name, value in facts.items()]
+    return ["# What other work does to the latency of sends", "", *lines, ""]
+
+
+def _table(rows: dict[str, list[dict[str, float]]]) -> list[str]:
+    lines = [
+        "| | p99 without, ms | p99 with, ms | ratio | target | also |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, rounds in rows.items():
+        if not rounds:
+            continue
+        ratios = sorted(found["with"] / found["without"] for found in rounds)
+        worst = ratios[-2] if len(ratios) >= ROUNDS_MIN else None
+        verdict = "no verdict" if worst is None else "met" if worst <= TARGET else "missed"
+        also = ", ".join(
+            f"{key} {median(found[key] for found in rounds):.1f}"
+            for key in rounds[0]
+            if key not in ("with", "without")
+        )
+        lines.append(
+            f"| {name} | {_cell(rounds, 'without')} | {_cell(rounds, 'with')}"
+            f" | {median(ratios):.2f} ({ratios[0]:.2f}, {ratios[-1]:.2f})"
+            f" | ≤ {TARGET:g} {verdict} | {also} |"
+        )
+    return lines
+
+
+def _cell(rounds: list[dict[str, Any]], key: str) -> str:
+    values = [found[key] for found in rounds]
+    return f"{median(values):.2f} ({min(values):.2f}, {max(values):.2f})"
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ import pytest
 from cometmq.model.errors import CometError
 from cometmq.store import MessageStore, StoreCorruptError
 from cometmq.store.inspect import StoreReader
-from cometmq.system.randomness import SeededRandomness
+from support.randomness import SeededRandomness
 from support.stores import TOPIC, bodies, files_of, opened, put, small_settings
 
 DAMAGED = 12

@@ -8,8 +8,8 @@ import pytest
 
 from cometmq.store import StoreUnavailableError
 from cometmq.system.clock import ManualClock
-from cometmq.system.randomness import SeededRandomness
 from support.faulty_files import FaultyFiles
+from support.randomness import SeededRandomness
 from support.stores import TOPIC, bodies, opened, put
 
 

@@ -31,8 +31,8 @@ from cometmq.store import MessageStore, recovery
 from cometmq.store.config_files import JsonFile
 from cometmq.store.reading import TagMatcher
 from cometmq.system.clock import ManualClock
-from cometmq.system.randomness import SeededRandomness
 from support.power_files import PowerCutError, PowerFiles
+from support.randomness import SeededRandomness
 from support.stores import BROKER, PRODUCER, bodies, small_settings, split
 from support.tiers import rounds
 

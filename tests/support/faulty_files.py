@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cometmq.system.files import DiskUsage, MappedFile, SystemFiles, SystemMappedFile
-from cometmq.system.randomness import SeededRandomness
+from support.randomness import SeededRandomness
 
 PAGE_BYTES = 4096
 

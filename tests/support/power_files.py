@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cometmq.system.files import DiskUsage, Entry, FileLock, MappedFile
-from cometmq.system.randomness import SeededRandomness
+from support.randomness import SeededRandomness
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096

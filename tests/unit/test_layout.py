@@ -172,3 +172,36 @@ def imported(tree: ast.Module) -> Iterator[str]:
                 path = SOURCES.parent / name.replace(".", "/")
                 is_module = path.is_dir() or path.with_suffix(".py").is_file()
                 yield name if is_module else str(node.module)
+
+
+NOT_CALLED = {
+    "buffer_updated": "asyncio calls it",
+    "connection_lost": "asyncio calls it",
+    "connection_made": "asyncio calls it",
+    "encode_command": "deploy/healthcheck.py calls it",
+    "encode_record": "tests and benchmarks make records with it",
+    "decode_unique_id": "tests read ids with it",
+    "eof_received": "asyncio calls it",
+    "get_buffer": "asyncio calls it",
+    "log_offsets": "tests read it",
+    "pause_writing": "asyncio calls it",
+    "queue_keys": "tests read it",
+    "ManualClock": "the clock of tests",
+}
+"""Functions and classes without a caller in the package, with the reason for each."""
+
+
+def test_every_function_of_the_servers_has_a_caller() -> None:
+    words = Counter(
+        word for path in SOURCES.rglob("*.py") for word in re.findall(r"\w+", path.read_text())
+    )
+    defined = Counter(
+        node.name
+        for package in ("model", "system", "protocol", "store", "remoting", "broker", "namesrv")
+        for _, tree in modules(package)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and not node.name.startswith("__")
+    )
+
+    assert {name for name, count in defined.items() if words[name] <= count} == set(NOT_CALLED)

@@ -107,23 +107,6 @@ def _octets(text: str) -> bytes:
     return data
 
 
-def unique_id_time_ms(text: str, *, now_ms: int) -> int:
-    """Return when a unique id was made, by the local time zone, which must be its client's.
-
-    The id contains the time since the beginning of a month: of this month, or of the last one if
-    that would be in the future. Ids older than about a month cannot be distinguished from younger
-    ones.
-
-    Raises:
-        InvalidMessageIdError: the text is not 32 or 56 hexadecimal digits.
-    """
-    month_ms = decode_unique_id(text).month_ms
-    month_start_ms, _ = _month_around(now_ms)
-    if month_start_ms + month_ms >= now_ms:
-        month_start_ms, _ = _month_around(month_start_ms - 1)
-    return month_start_ms + month_ms
-
-
 class UniqueIds:
     """Makes unique ids for one process; after a fork the child's ids are its own.
 
@@ -169,7 +152,7 @@ class UniqueIds:
         if -CLOCK_STEP_MS_MAX < passed_ms < 0:
             return 0
         now_ms = passed_ms + self._month_start_ms
-        self._month_start_ms, self._month_end_ms = _month_around(now_ms)
+        self._month_start_ms, self._month_end_ms = month_around(now_ms)
         return now_ms - self._month_start_ms
 
 
@@ -185,7 +168,7 @@ def _begin_anew_after_fork() -> None:
 os.register_at_fork(after_in_child=_begin_anew_after_fork)
 
 
-def _month_around(now_ms: int) -> tuple[int, int]:
+def month_around(now_ms: int) -> tuple[int, int]:
     """Return when the local month of a moment begins and when the next one does."""
     local = time.localtime(now_ms / 1000)
     year, month = local.tm_year, local.tm_mon

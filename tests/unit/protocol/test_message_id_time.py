@@ -19,8 +19,8 @@ from cometmq.protocol.message_id import (
     InvalidMessageIdError,
     UniqueIds,
     decode_unique_id,
-    unique_id_time_ms,
 )
+from support.unique_ids import unique_id_time_ms
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "values"
 DAY_MS = 86_400_000

@@ -13,6 +13,7 @@ the process, at a random operation, often again during the recovery, and audits 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,7 @@ from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import encode_properties
-from cometmq.store import MessageStore, recovery
+from cometmq.store import MessageStore, message_store, recovery
 from cometmq.store.config_files import JsonFile
 from cometmq.store.reading import TagMatcher
 from cometmq.system.clock import ManualClock
@@ -409,18 +410,87 @@ class Case:
         return numbers
 
 
+def run(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run one case: three cuts, each with its audit."""
+    # Files are small: without this the recovery would always read the whole log.
+    monkeypatch.setattr(recovery, "_WALKED_BYTES", (0, 2_000, 100_000)[seed // CASES_EACH % 3])
+    case = Case(seed)
+    case.open()
+    for _ in range(3):
+        case.cut()
+        case.audit()
+
+
 @pytest.mark.parametrize("first", range(0, rounds(test=2_000, long=50_000), CASES_EACH))
 def test_a_power_cut_at_any_operation_breaks_no_promise(
     first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Files are small: without this the recovery would always read the whole log.
-    monkeypatch.setattr(recovery, "_WALKED_BYTES", (0, 2_000, 100_000)[first // CASES_EACH % 3])
     for seed in range(first, first + CASES_EACH):
-        case = Case(seed)
         try:
-            case.open()
-            for _ in range(3):
-                case.cut()
-                case.audit()
+            run(seed, monkeypatch)
         except (AssertionError, Exception) as problem:
             raise AssertionError(f"seed {seed}: {problem!r}") from problem
+
+
+# --- do the cases notice a recovery that leaves something out? -----------------------------------
+
+MUTATION_CASES = 3_000
+MUTATIONS: dict[str, tuple[object, str, Callable[..., object]]] = {
+    "offsets stay beyond the end of their queue": (
+        OffsetStore,
+        "load",
+        lambda load: lambda offsets, bounds: load(offsets, None),
+    ),
+    "checksums are not looked at": (
+        recovery,
+        "find_end",
+        lambda find_end: lambda *log, **more: find_end(*log, **{**more, "check_crc": False}),
+    ),
+    "the checkpoint counts beyond the end of the log": (
+        recovery.Recovery,
+        "_forget_position_beyond",
+        lambda _: lambda *_: None,
+    ),
+    "queues are not truncated": (
+        recovery.Recovery,
+        "_truncate_queues",
+        lambda _: lambda *_: None,
+    ),
+    "the index is not truncated": (
+        recovery.Recovery,
+        "_repair_index",
+        lambda _: lambda *_, **__: None,
+    ),
+    "pages of a failed sync are not written again": (
+        message_store,
+        "is_in_doubt",
+        lambda _: lambda _: False,
+    ),
+    "log files go that a start needs": (
+        message_store,
+        "drop_log_files",
+        lambda drop: lambda *log, **more: drop(*log, **{**more, "needed_from": 2**62}),
+    ),
+    "names in directories are not synced": (
+        PowerFiles,
+        "sync_dir",
+        lambda _: lambda files, _: files.operate(),
+    ),
+}
+"""What is replaced, and by what, given the original."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_the_cases_notice_a_recovery_that_leaves_something_out(
+    mutation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, name, replaced = MUTATIONS[mutation]
+    monkeypatch.setattr(owner, name, replaced(getattr(owner, name)))
+    for seed in range(MUTATION_CASES):
+        try:
+            run(seed, monkeypatch)
+        except Exception as noticed:
+            print(f"{mutation}: noticed by seed {seed}: {noticed!r}")
+            return
+    pytest.fail(f"{MUTATION_CASES} cases did not notice that {mutation}")

@@ -41,11 +41,17 @@ class JsonFile:
     def load(self) -> dict[str, Any] | None:
         """Return the object the file holds, or None when neither it nor its backup has any.
 
+        A process that was killed may have renamed the file without a sync of the directory. What is
+        returned is on the disk by its name.
+
         Raises:
             StoreError: there is content and none of it can be read; names the file.
         """
         try:
-            return load_with_backup(self._files, self.path, _parsed)
+            content = load_with_backup(self._files, self.path, _parsed)
+            if content is not None:
+                self._files.sync_dir(self.path.parent)
+            return content
         except (OSError, ValueError) as problem:
             raise StoreError(f"cannot read {self.path}: {problem}") from problem
 

@@ -34,7 +34,7 @@ cdef class MappingLimit:
 
 cdef class Segments:
     cdef object _files
-    cdef readonly object directory
+    cdef str _directory
     cdef readonly long long size_bytes
     cdef readonly bint read_only
     cdef bint _keep_open
@@ -47,7 +47,7 @@ cdef class Segments:
     cdef int _released
     cdef bint _is_syncing
     cdef bint _sync_names_later
-    cdef list _unsynced_directories
+    cdef int _unsynced_names
 
     cpdef bint release(self) except -1
     cdef _restore(self)

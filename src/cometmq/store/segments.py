@@ -24,6 +24,8 @@ from cometmq.system.files import Entry, Files, MappedFile
 
 logger = logging.getLogger(__name__)
 
+_NONE, _OWN, _WITH_PARENTS = 0, 1, 3
+"""How many directories have names that are not synced: a stream's own, and the two above."""
 _RELEASES_MAX = 8
 """Streams that are released at a time. If all of them are being synced, a few too many stay."""
 _BLOCK_BYTES = 1024 * 1024
@@ -139,7 +141,7 @@ class Segments:
         sync_names_later: bool = False,
     ) -> None:
         self._files = files
-        self.directory = directory
+        self._directory = str(directory)  # a quarter of the memory of a path
         self.size_bytes = size_bytes
         self.read_only = read_only
         self._keep_open = keep_open
@@ -153,7 +155,12 @@ class Segments:
         self._released = 0
         self._is_syncing = False
         self._sync_names_later = sync_names_later
-        self._unsynced_directories: list[Path] = []
+        self._unsynced_names = _NONE
+
+    @property
+    def directory(self) -> Path:
+        """The directory that holds the files."""
+        return Path(self._directory)
 
     @property
     def items(self) -> list[Segment]:
@@ -299,9 +306,7 @@ class Segments:
         Args:
             with_parents: also those of the directory and of the one above.
         """
-        directory = self.directory
-        parents = [directory.parent, directory.parent.parent] if with_parents else []
-        self._unsynced_directories += [directory, *parents]
+        self._unsynced_names = max(self._unsynced_names, _WITH_PARENTS if with_parents else _OWN)
 
     def adopt(self, segment: Segment) -> None:
         """Append a segment that `make` has made."""
@@ -359,7 +364,7 @@ class Segments:
 
     def leave_names(self) -> None:
         """Leave the names of new files to a sync of the whole file system; from any thread."""
-        self._unsynced_directories = []
+        self._unsynced_names = _NONE
 
     def sync(self, start: int, stop: int) -> None:
         """Return when the bytes from ``start`` to ``stop`` are on the disk; from any thread.
@@ -367,8 +372,9 @@ class Segments:
         Raises:
             OSError: they may not be.
         """
-        directories, self._unsynced_directories = self._unsynced_directories, []
-        for directory in directories:
+        names, self._unsynced_names = self._unsynced_names, _NONE
+        own = self.directory if names else Path()
+        for directory in (own, own.parent, own.parent.parent)[:names]:
             with contextlib.suppress(FileNotFoundError):  # its topic was deleted
                 self._files.sync_dir(directory)
         self._is_syncing = True

@@ -116,7 +116,7 @@ class Registration:
             link.wake()
 
     async def announce(self, *, timeout: float = ANNOUNCE_S_MAX) -> None:
-        """Register again at once, and return when the name servers know of the change.
+        """Register again at once, and return when the name servers have the change.
 
         Those that did not know the broker before are not waited for, nor is any for longer than
         ``timeout`` seconds: they hear of the change later.

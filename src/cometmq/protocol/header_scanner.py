@@ -5,7 +5,7 @@ A header may be JSON, with its members in any order, or binary; `Command` says h
 is scanned here is only what every reader understands in the same way: texts of printable ASCII,
 whole numbers of no more than 18 digits, no member twice. The general reader takes all else.
 
-Compiled, ``memory`` is an address, and nothing but the code here checks its bounds. Source: ours.
+Compiled, ``memory`` is an address, and nothing but the code here checks its bounds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TEXT, _ESCAPED, _BARE = TEXT, ESCAPED, BARE
 
 
 class HeaderScanner:
-    """Finds the fields of headers; who builds on it says in `note` which of them it wants."""
+    """Finds the fields of headers; subclasses choose in `note` the fields that they need."""
 
     def __init__(self) -> None:
         self.code = 0
@@ -328,7 +328,7 @@ def _value_at(memory: Any, at: int, end: int) -> int:
 
 
 def _member_of(memory: Any, at: int, end: int) -> int:
-    """The bit of the member with this name; 0 if nobody knows it."""
+    """The bit of the member with this name; 0 if there is none."""
     size = end - at
     if size == 4:
         if _is(memory, at, b"code"):

@@ -45,7 +45,7 @@ class RemotingClient:
         hooks: called for every request in this order, for every response in the opposite one.
         on_connect: called with the address of each new connection, before anything is sent.
         language: what each request says we are written in.
-        close_silent: give a connection up when a call over it times out after a second or more in
+        close_silent: close a connection when a call over it times out after a second or more in
             which nothing at all came from the peer.
         proxies: which addresses are reached through SOCKS proxies.
         retry_leaving: when a peer responds that it is leaving, repeat the request once over a new

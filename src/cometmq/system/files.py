@@ -41,13 +41,13 @@ _READ_BYTES = 256 * 1024
 _LARGE_BYTES = 64 * 1024 * 1024
 _MAPPINGS_DEFAULT = 65_530
 _MAPPED_FILES_LEAST = 64
-"""Files of this size keep whoever deletes them for a while: a GiB in memory for 250 ms."""
+"""Deleting a file of this size takes a while: 250 ms for a GiB in memory."""
 _FIRST_BYTE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 T = TypeVar("T")
 
 
 def is_disk_full(problem: OSError) -> bool:
-    """Return whether an operation failed for want of space, on the disk or in a quota."""
+    """Return whether an operation failed for lack of space, on the disk or in a quota."""
     return problem.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -122,18 +122,18 @@ class MappedFile(Protocol):
         """
 
     def write(self, start: int, data: bytes | memoryview) -> None:
-        """Write bytes from ``start`` on, for which there is room; whoever reads ``map`` sees them.
+        """Write bytes from ``start`` on, for which there is space; readers of ``map`` see them.
 
         Raises:
             OSError: the disk is full or broken; any part may have been written.
         """
 
     def close(self) -> None:
-        """Let go of the file; whoever still holds ``map`` or a slice of it can go on reading."""
+        """Close the file; holders of ``map`` or of a slice of it can still read."""
 
 
 class FileSystem(Protocol):
-    """A file system that can sync all its files at once and tell of every failure."""
+    """A file system that can sync all its files at once and reports every failure."""
 
     def sync(self) -> None:
         """Return when everything written so far is on the disk; from any thread.
@@ -441,9 +441,9 @@ class SystemMappedFile:
             written += os.pwrite(self._descriptor, data[written:], start + written)
 
     def close(self) -> None:
-        """Let go of the file; whoever still holds ``map`` or a slice of it can go on reading.
+        """Close the file; holders of ``map`` or of a slice of it can still read.
 
-        What gives a deleted file's pages back is the last one to let go: of a large file a thread,
+        The last close frees the pages of a deleted file: for a large file, in a thread,
         as soon as the mapping is gone.
         """
         with self._closing:
@@ -501,7 +501,8 @@ def _close_elsewhere(descriptor: int) -> None:
 class SystemFileSystem:
     """A file system of the machine; see `FileSystem`.
 
-    The descriptor is kept, because the kernel tells each of them of the failures since its opening.
+    The descriptor is kept, because the kernel reports to each of them the failures since it was
+    opened.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -535,7 +536,7 @@ def save_with_backup(files: Files, path: Path, data: bytes) -> None:
     """Replace a small file so that a crash at any point leaves the old or the new one whole.
 
     The new content goes to ``X.tmp``, the old one to ``X.bak``, then ``X.tmp`` becomes ``X``.
-    Source: MixAll.string2File, RocketMQ 4.9; the syncs are ours.
+    Source: MixAll.string2File, RocketMQ 4.9, which does not sync.
 
     Raises:
         OSError: the disk refused; ``X`` is as it was.
@@ -594,7 +595,7 @@ _libc = _load_libc()
 
 
 def _load_syncfs() -> Callable[[int], int] | None:
-    """The call that syncs a file system; before Linux 5.8 it tells of no failure."""
+    """The call that syncs a file system; before Linux 5.8 it reports no failure."""
     if sys.platform != "linux" or _libc is None or not hasattr(_libc, "syncfs"):
         return None
     release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
@@ -619,7 +620,7 @@ _mincore = _load_mincore()
 
 
 def _address(mapping: mmap.mmap) -> int:
-    """Where a writable mapping begins in memory; only of use while somebody holds it."""
+    """Where a writable mapping begins in memory; only valid while the mapping is held."""
     return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
 
 
@@ -627,7 +628,7 @@ def _sync_pages(file: SystemMappedFile) -> None:
     """Sync a mapping without a descriptor, and unlike ``mmap.flush`` let other threads run.
 
     A page that is written out while it is mapped interrupts every core that might write to it, once
-    for each page. So the pages are unmapped first, all at once; whoever touches one maps it again.
+    for each page. So the pages are unmapped first, all at once; a later access maps it again.
     """
     if _libc is None:
         file.map.flush()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
-from cometmq.broker.clients.subscription_views import LOGGED_TOPICS_MAX, Views
+from cometmq.broker.clients.member_subscriptions import LOGGED_TOPICS_MAX, MemberSubscriptions
 from cometmq.broker.clients.subscriptions import Subscription
 from cometmq.protocol.bodies import ConsumerConnection, SubscriptionData
 from cometmq.protocol.codes import RequestCode
@@ -22,8 +22,8 @@ def wants(**topics: str) -> list[Subscription]:
 
 
 @pytest.fixture
-def views() -> Views:
-    return Views("g")
+def views() -> MemberSubscriptions:
+    return MemberSubscriptions("g")
 
 
 def connection() -> Connection:
@@ -31,7 +31,7 @@ def connection() -> Connection:
 
 
 def test_members_that_agree_are_not_mentioned(
-    views: Views, caplog: pytest.LogCaptureFixture
+    views: MemberSubscriptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     views.note("one", wants(orders="a || b"))
     views.note("two", wants(orders="b||a"))
@@ -40,7 +40,7 @@ def test_members_that_agree_are_not_mentioned(
 
 
 def test_member_that_differs_is_named_with_both_expressions(
-    views: Views, caplog: pytest.LogCaptureFixture
+    views: MemberSubscriptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     views.note("one", wants(orders="paid"))
     views.note("two", wants(orders="new", stock="*"))
@@ -54,7 +54,7 @@ def test_member_that_differs_is_named_with_both_expressions(
 
 
 def test_difference_is_logged_once_and_again_when_it_changes(
-    views: Views, caplog: pytest.LogCaptureFixture
+    views: MemberSubscriptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     views.note("one", wants(orders="paid"))
     for expression in ("new", "new", "new", "old"):
@@ -67,7 +67,7 @@ def test_difference_is_logged_once_and_again_when_it_changes(
 
 
 def test_newcomer_is_compared_with_what_most_have(
-    views: Views, caplog: pytest.LogCaptureFixture
+    views: MemberSubscriptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     for client_id, expression in (("one", "a"), ("two", "b"), ("three", "b")):
         views.note(client_id, wants(orders=expression))
@@ -78,7 +78,7 @@ def test_newcomer_is_compared_with_what_most_have(
 
 
 def test_retry_topic_and_members_without_topics_have_no_say(
-    views: Views, caplog: pytest.LogCaptureFixture
+    views: MemberSubscriptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     views.note("reader", [])
     views.note("one", wants(**{"orders": "*", "%RETRY%g": "*"}))
@@ -87,7 +87,9 @@ def test_retry_topic_and_members_without_topics_have_no_say(
     assert caplog.messages == []
 
 
-def test_member_that_left_has_no_say(views: Views, caplog: pytest.LogCaptureFixture) -> None:
+def test_member_that_left_has_no_say(
+    views: MemberSubscriptions, caplog: pytest.LogCaptureFixture
+) -> None:
     views.note("one", wants(orders="a"))
     views.forget("one")
     views.note("two", wants(orders="b"))
@@ -95,7 +97,7 @@ def test_member_that_left_has_no_say(views: Views, caplog: pytest.LogCaptureFixt
     assert (caplog.messages, list(views.by_client())) == ([], ["two"])
 
 
-def test_log_is_bounded(views: Views, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_is_bounded(views: MemberSubscriptions, caplog: pytest.LogCaptureFixture) -> None:
     views.note("one", wants(orders="*"))
     views.note("two", wants(**{f"t{n}": "x" * 10_000 for n in range(100)}))
 

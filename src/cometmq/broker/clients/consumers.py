@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
+from cometmq.broker.clients.member_subscriptions import MemberSubscriptions
 from cometmq.broker.clients.members import SILENT_MS_MAX, Member
-from cometmq.broker.clients.subscription_views import Views
 from cometmq.broker.clients.subscriptions import Subscription
 from cometmq.remoting import Peer
 from cometmq.system.clock import Clock
@@ -46,7 +46,7 @@ class ConsumerGroup:
         """Of the last heartbeat in its second form."""
         self.subscriptions: dict[str, Subscription] = {}
         self.members: dict[Peer, Member] = {}
-        self.views = Views(name)
+        self.views = MemberSubscriptions(name)
         """What each member subscribes by itself."""
 
     @property

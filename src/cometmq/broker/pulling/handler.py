@@ -217,7 +217,7 @@ class PullHandler:
         return pull
 
     def answer(self, pull: Pull) -> Response | None:
-        """The answer; None when the pull is held, or was answered with messages already.
+        """The response; None if the pull is held, or if messages were sent already.
 
         Raises:
             ResponseError: the pull is refused.

@@ -34,7 +34,7 @@ _OF_BROKER: Final = ("BROKER_PUT_NUMS", "BROKER_GET_NUMS")
 
 
 @dataclass(frozen=True)
-class WindowView:
+class WindowFigures:
     """One window of one counter, as an administrator sees it."""
 
     sum: int
@@ -43,12 +43,12 @@ class WindowView:
 
 
 @dataclass(frozen=True)
-class CounterView:
+class CounterFigures:
     """One counter: its last minute, hour and day."""
 
-    minute: WindowView
-    hour: WindowView
-    day: WindowView
+    minute: WindowFigures
+    hour: WindowFigures
+    day: WindowFigures
 
 
 class BrokerStats:
@@ -134,13 +134,15 @@ class BrokerStats:
 
     # --- asking ---------------------------------------------------------------------------
 
-    def view(self, name: str, key: str) -> CounterView | None:
+    def view(self, name: str, key: str) -> CounterFigures | None:
         """Return the counter of this name and key, or None when nothing was counted under it."""
         cells = self._find(name, key)
         if not cells and not self._is_of_broker(name, key):
             return None
         of_bytes = name.endswith("_SIZE")
-        return CounterView(*(self._window(span, cells, of_bytes) for span in (MINUTE, HOUR, DAY)))
+        return CounterFigures(
+            *(self._window(span, cells, of_bytes) for span in (MINUTE, HOUR, DAY))
+        )
 
     def put_tps(self, topic: str) -> float:
         """Messages a second stored in a topic, over the last minute."""
@@ -199,10 +201,10 @@ class BrokerStats:
 
     # --- inside ---------------------------------------------------------------------------
 
-    def _window(self, window: int, cells: list[Cell], of_bytes: bool) -> WindowView:
+    def _window(self, window: int, cells: list[Cell], of_bytes: bool) -> WindowFigures:
         sums: WindowSum = self._cells.sum(window, cells)
         amount = sums.size_bytes if of_bytes else sums.messages
-        return WindowView(amount, sums.per_second(amount), sums.per_call(amount))
+        return WindowFigures(amount, sums.per_second(amount), sums.per_call(amount))
 
     def _find(self, name: str, key: str) -> list[Cell]:
         if name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"):

@@ -12,7 +12,7 @@ from typing import Final
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
-from cometmq.broker.stats.counters import BrokerStats, WindowView
+from cometmq.broker.stats.counters import BrokerStats, WindowFigures
 from cometmq.broker.stats.group_lag import GroupLags, lag_of
 from cometmq.broker.stats.runtime_info import RuntimeInfo
 from cometmq.broker.topics.table import TopicTable
@@ -244,5 +244,5 @@ def _existing(topics: TopicTable, name: str) -> TopicConfig:
     return config
 
 
-def _item(view: WindowView) -> BrokerStatsItem:
+def _item(view: WindowFigures) -> BrokerStatsItem:
     return BrokerStatsItem(sum=view.sum, tps=view.tps, avgpt=view.avgpt)

@@ -25,7 +25,7 @@ LOGGED_CHARS_MAX = 200
 LOGGED_TOPICS_MAX = 10
 
 
-class Wanted(NamedTuple):
+class Subscribed(NamedTuple):
     """The subscription of a member to one topic."""
 
     topic: str
@@ -42,10 +42,10 @@ class Wanted(NamedTuple):
             return self.topic, self.expression
 
 
-View = tuple[Wanted, ...]
+Subscriptions = tuple[Subscribed, ...]
 
 
-class Views:
+class MemberSubscriptions:
     """The subscriptions of each member of one group.
 
     Args:
@@ -54,13 +54,13 @@ class Views:
 
     def __init__(self, group: str) -> None:
         self._group = group
-        self._by_client: dict[str, View] = {}
-        self._shared: Counter[View] = Counter()
+        self._by_client: dict[str, Subscriptions] = {}
+        self._shared: Counter[Subscriptions] = Counter()
         """Each view, held once, and how many members have it."""
 
     def note(self, client_id: str, subscriptions: Iterable[Subscription]) -> None:
         """Take over what a member's heartbeat says, and log what is new and differs from others."""
-        view = _view(subscriptions)
+        view = _subscriptions(subscriptions)
         if self._by_client.get(client_id) == view:
             return
         self.forget(client_id)
@@ -77,11 +77,11 @@ class Views:
         if not self._shared[view]:
             del self._shared[view]
 
-    def by_client(self) -> dict[str, View]:
+    def by_client(self) -> dict[str, Subscriptions]:
         """Each member's view by client id."""
         return dict(self._by_client)
 
-    def _log(self, client_id: str, view: View) -> None:
+    def _log(self, client_id: str, view: Subscriptions) -> None:
         others = next((other for other, _ in self._shared.most_common() if other), ())
         if not view or not others:
             return
@@ -97,18 +97,20 @@ class Views:
             )
 
 
-def _view(subscriptions: Iterable[Subscription]) -> View:
+def _subscriptions(subscriptions: Iterable[Subscription]) -> Subscriptions:
     return tuple(
         sorted(
-            Wanted(s.topic, s.data.sub_string or "*", s.data.expression_type or "TAG")
+            Subscribed(s.topic, s.data.sub_string or "*", s.data.expression_type or "TAG")
             for s in subscriptions
             if not s.topic.startswith(RETRY_PREFIX)
         )
     )
 
 
-def _differing(one: View, other: View) -> Iterator[tuple[str, Wanted | None, Wanted | None]]:
-    ours, theirs = ({wanted.topic: wanted for wanted in view} for view in (one, other))
+def _differing(
+    one: Subscriptions, other: Subscriptions
+) -> Iterator[tuple[str, Subscribed | None, Subscribed | None]]:
+    ours, theirs = ({subscribed.topic: subscribed for subscribed in view} for view in (one, other))
     differing = [
         (topic, ours.get(topic), theirs.get(topic))
         for topic in sorted(ours.keys() | theirs.keys())
@@ -117,9 +119,9 @@ def _differing(one: View, other: View) -> Iterator[tuple[str, Wanted | None, Wan
     yield from differing[:LOGGED_TOPICS_MAX]
 
 
-def _meaning(wanted: Wanted | None) -> object:
-    return None if wanted is None else wanted.meaning()
+def _meaning(subscribed: Subscribed | None) -> object:
+    return None if subscribed is None else subscribed.meaning()
 
 
-def _shown(wanted: Wanted | None) -> str:
-    return "nothing" if wanted is None else repr(wanted.expression[:LOGGED_CHARS_MAX])
+def _shown(subscribed: Subscribed | None) -> str:
+    return "nothing" if subscribed is None else repr(subscribed.expression[:LOGGED_CHARS_MAX])

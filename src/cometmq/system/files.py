@@ -529,7 +529,7 @@ def mapped_files_max() -> int:
         mappings = int(Path("/proc/sys/vm/max_map_count").read_text())
     except (OSError, ValueError):
         mappings = _MAPPINGS_DEFAULT
-    return max(_MAPPED_FILES_LEAST, min(descriptors // 3, mappings // 4 * 3))
+    return max(_MAPPED_FILES_LEAST, min(descriptors * 45 // 100, mappings * 75 // 100))
 
 
 def save_with_backup(files: Files, path: Path, data: bytes) -> None:

@@ -316,7 +316,12 @@ class Index:
         Returns:
             How many files were deleted.
         """
-        doubtful = [item for item in self.items if item.end_ms > synced_ms or not item.is_full()]
+        kept = 0
+        for item in self.items:
+            if item.end_ms > synced_ms or not item.is_full():
+                break
+            kept += 1
+        doubtful = self.items[kept:]  # with newer ones: what is missing is made again from here on
         self._drop(doubtful)
         return len(doubtful)
 

@@ -126,6 +126,20 @@ def test_a_slot_that_leads_nowhere_finds_nothing(
     assert chain(index_in(tmp_path, clock).newest, 1) == []
 
 
+def test_a_file_that_may_have_holes_takes_those_behind_it_along(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """If the clock was set back it may be an older one; keys are indexed again from there on."""
+    index = index_in(tmp_path, clock)
+    put(index, *[(1, number, NOW_MS + 60_000 - number * 1000) for number in range(60)])
+    full = [item.path for item in index.items if item.is_full()]
+    assert len(full) >= 3
+    synced_ms = index.items[1].end_ms
+    assert index.items[0].end_ms > synced_ms
+    index.keep_whole(synced_ms)
+    assert index.items == []
+
+
 def test_old_and_new_files_can_be_dropped_but_the_newest_stays(
     tmp_path: Path, clock: ManualClock
 ) -> None:

@@ -11,6 +11,7 @@ from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.clients.relay import ConsumerRelay, RelayHandler
 from cometmq.broker.clients.subscriptions import Subscription
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.handler import DelayOffsetsHandler
 from cometmq.broker.groups.table import GroupTable
@@ -103,7 +104,7 @@ class Administered:
             delay_levels=lambda: self.delay_levels,
             clock=self.clock,
         )
-        query = QueryHandler(self.store, self.topics, self.consumers)
+        query = QueryHandler(self.store, self.topics, self.consumers, ColdReads())
         broker = BrokerStatsHandler(runtime, self.stats)
         topics = TopicStatsHandler(self.store, topics=self.topics, stats=self.stats, lags=lags)
         groups = GroupStatsHandler(

@@ -18,6 +18,7 @@ from cometmq.broker.clients.notices import ConsumerNotices
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.clients.queue_locks import QueueLocks
 from cometmq.broker.clients.relay import ConsumerRelay
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay import feature as delay
 from cometmq.broker.delay.delivery import ScheduledDelivery
@@ -28,7 +29,6 @@ from cometmq.broker.offsets import feature as offsets
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.pulling import feature as pulling
 from cometmq.broker.pulling.arrivals import Arrivals
-from cometmq.broker.pulling.cold_reads import ColdReads
 from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.broker.queries import feature as queries
 from cometmq.broker.registration import Registration

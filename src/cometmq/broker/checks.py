@@ -16,6 +16,7 @@ from cometmq.model.topic import (
     check_topic_name,
 )
 from cometmq.protocol.codes import ResponseCode
+from cometmq.remoting import Request
 
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 CLIENT_ID_CHARS_MAX = 1024
@@ -73,6 +74,20 @@ def check_queue(topic: TopicConfig, queue_id: int) -> None:
         raise ResponseError(
             ResponseCode.INVALID_PARAMETER,
             f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] has {queues} queues",
+        )
+
+
+def check_body(request: Request, bytes_max: int) -> None:
+    """Refuse a body that is larger than any of this request has to be.
+
+    Raises:
+        ResponseError: 29.
+    """
+    if len(request.body) > bytes_max:
+        raise ResponseError(
+            ResponseCode.INVALID_PARAMETER,
+            f"a body of {len(request.body)} bytes, expected at most {bytes_max}"
+            f" in a request with code {request.code}",
         )
 
 

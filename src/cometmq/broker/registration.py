@@ -38,6 +38,7 @@ from cometmq.protocol.headers import (
     UnregisterBrokerRequest,
 )
 from cometmq.remoting import ConnectionLostError, RemotingClient, Supervisor, check
+from cometmq.remoting.slices import Slices, encoded
 
 log = logging.getLogger(__name__)
 
@@ -275,7 +276,7 @@ class _Link:
         if is_urgent and self._registered and self._registered_as == (version, permission):
             return  # a registration for another reason has brought the change
         changed = self._only_change(topics, permission) if is_urgent else None
-        body = registration_body(changed or topics, version, permission)
+        body = await registration_body(changed or topics, version, permission)
         header = RegisterBrokerRequest(
             broker_name=who.broker_name,
             broker_addr=who.address,
@@ -341,8 +342,8 @@ class _Link:
         return self._settings().register_broker_timeout_ms / 1000
 
 
-def registration_body(
-    topics: Mapping[str, TopicConfig], version: DataVersion, broker_permission: int
+async def registration_body(
+    topics: dict[str, TopicConfig], version: DataVersion, broker_permission: int
 ) -> bytes:
     """Return the body of a registration.
 
@@ -351,11 +352,13 @@ def registration_body(
         version: of that table.
         broker_permission: what the broker allows at all; topics are shown with no more.
     """
-    table = dict(topics)
+    slices = Slices()
+    table = topics
     if broker_permission & _READ_WRITE != _READ_WRITE:
         table = {
             name: msgspec.structs.replace(config, perm=config.perm & broker_permission)
-            for name, config in topics.items()
+            async for name, config in slices.each(topics.items())
         }
     wrapper = TopicConfigSerializeWrapper(topic_config_table=table, data_version=version)
-    return RegisterBrokerBody(topic_config_serialize_wrapper=wrapper).encode()
+    body = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper)
+    return b"".join(await encoded(body, slices))

@@ -26,6 +26,7 @@ from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.fastjson import FastJsonError
 from cometmq.protocol.lenient import read_struct
+from cometmq.remoting.slices import Slices
 from cometmq.store.config_files import JsonFile, entry_text, member_text, object_text
 from cometmq.system.clock import Clock
 
@@ -169,16 +170,22 @@ class StoredTable:
         values: Values = {}
         made: list[_Waiting] = []
         is_touched = False
+        slices = Slices()
         for entry in waiting:
             try:
-                self._make(entry.changes, values)
+                await self._make_in_slices(entry.changes, values, slices)
             except Exception as problem:  # only this requester's changes are not made
                 if not entry.done.done():
                     entry.done.set_exception(problem)
             else:
                 made.append(entry)
                 is_touched |= not entry.changes
-        values = {key: value for key, value in values.items() if self._present(key) != value}
+        made_values = values.items()
+        values = {
+            key: value
+            async for key, value in slices.each(made_values)
+            if self._present(key) != value
+        }
         if values or is_touched:
             values = {**self._kept, **values}
             texts, version = self._texts, self.version.next(self._clock.now_ms())
@@ -187,8 +194,8 @@ class StoredTable:
                 None, lambda: _save(self.file, texts, values, version)
             )
             self._apply(values, written, version)
-            for key in values:
-                self._kept.pop(key, None)
+            for key in [key for key in self._kept if key in values]:
+                del self._kept[key]
         return made
 
     def _present(self, key: tuple[str, str]) -> Any | None:
@@ -198,11 +205,21 @@ class StoredTable:
     def _make(self, changes: list[Change], values: Values) -> None:
         """Apply changes to the values that a write is about to store, all of them or none."""
         new: Values = {}
-        for section, name, make in changes:
-            key = section, name
-            present = new[key] if key in new else values.get(key, self._present(key))
-            new[key] = make(present)
+        for change in changes:
+            self._make_one(change, values, new)
         values.update(new)
+
+    async def _make_in_slices(self, changes: list[Change], values: Values, slices: Slices) -> None:
+        """Do the same in slices; what is stored does not change meanwhile."""
+        new: Values = {}
+        async for change in slices.each(changes):
+            self._make_one(change, values, new)
+        values.update(new)
+
+    def _make_one(self, change: Change, values: Values, new: Values) -> None:
+        key = change.section, change.name
+        present = new[key] if key in new else values.get(key, self._present(key))
+        new[key] = change.make(present)
 
     def _apply(self, values: Values, texts: Texts, version: DataVersion) -> None:
         for (section, name), value in values.items():
@@ -289,11 +306,17 @@ class ConfigTable(Generic[C]):
         """
         if not changes:
             return False
-        before = {name: self._table.get(name) for name in changes}
-        await self._stored.change(
-            Change(self._section, name, make) for name, make in changes.items()
-        )
-        return any(self._table.get(name) != config for name, config in before.items())
+        slices = Slices()
+        before = {}
+        wanted = []
+        async for name, make in slices.each(changes.items()):
+            before[name] = self._table.get(name)
+            wanted.append(Change(self._section, name, make))
+        await self._stored.change(wanted)
+        async for name, config in slices.each(before.items()):
+            if self._table.get(name) != config:
+                return True
+        return False
 
     def put_now(self, configs: Iterable[C]) -> None:
         """Create or change entries before the event loop runs.

@@ -48,6 +48,8 @@ OUR_VERSION: Final = 479
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT16_MAX = 2**15 - 1
+BINARY_FIELDS_MAX, JSON_FIELDS_MAX = 2_000, 10_000
+"""Limits of a header. No request has a hundred fields."""
 
 _FIXED = Struct(">hBhii")
 _KEY_BYTES = Struct(">H")
@@ -241,6 +243,23 @@ def command_at(
     return command
 
 
+def command_of(head: bytes, body: bytes) -> Command:
+    """Read the command of a frame whose body was received apart.
+
+    Args:
+        head: its lengths and its header.
+        body: its body.
+
+    Raises:
+        HeaderError: the header cannot be read; the connection cannot go on.
+    """
+    encoding = two_u32(head, 0)[1] >> 24
+    decode = _decode_json if encoding == JSON_HEADER else _decode_binary
+    command = decode(head[PREFIX_BYTES:], body)
+    command.frame_bytes = len(head) + len(body)
+    return command
+
+
 def send_header(data: bytes) -> tuple[SendMessageV2Request, int] | None:
     """Return fields and opaque number of a JSON header; None unless it is that of an everyday send.
 
@@ -321,7 +340,7 @@ def _lacks_members(header: _JsonHeader, data: bytes) -> bool:
 def _decode_odd_json(data: bytes) -> _JsonHeader:
     """Read what fastjson reads and standard JSON parsers refuse."""
     try:
-        found = fastjson.loads(data)
+        found = fastjson.loads_header(data)
     except ValueError as problem:
         raise HeaderError(f"a header of {len(data)} bytes that is not JSON: {problem}") from None
     if not isinstance(found, dict):
@@ -373,10 +392,12 @@ def _language_name(said: Any) -> str | None:
 
 
 def _read_raw_fields(raw: bytes | msgspec.Raw) -> dict[str, str]:
+    if bytes(raw).count(b'":') > JSON_FIELDS_MAX:
+        raise HeaderError(f"a header of more than {JSON_FIELDS_MAX} fields")
     try:
         fields: dict[str, str] = _decode_raw_fields(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        found = fastjson.loads(bytes(raw))
+        found = fastjson.loads_header(bytes(raw))
         if not isinstance(found, dict):
             return {}
         fields = {str(key): _as_text(value) for key, value in found.items() if value is not None}
@@ -435,7 +456,11 @@ def _text32(data: bytes, at: int) -> tuple[str, int]:
 def _binary_fields(data: bytes, at: int, end: int) -> dict[str, str]:
     """The map of fields; a value of no bytes is null in Java and left out here."""
     fields: dict[str, str] = {}
+    count = 0
     while at < end:
+        count += 1
+        if count > BINARY_FIELDS_MAX:
+            raise HeaderError(f"a header of more than {BINARY_FIELDS_MAX} fields")
         (key_bytes,) = _KEY_BYTES.unpack_from(data, at)
         key_end = at + 2 + key_bytes
         if key_end > end:

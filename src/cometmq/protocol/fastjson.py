@@ -13,6 +13,7 @@ Source: JSON and DefaultJSONParser of fastjson 1.2.83, as RocketMQ 5.3 uses it.
 
 import base64
 import re
+from collections.abc import Iterator
 from enum import Enum
 from operator import itemgetter
 from typing import Any, get_args, get_origin
@@ -26,6 +27,11 @@ DEPTH_MAX = 100
 REFERENCED_NODES_MAX = 200_000
 """How many values all references of one text together may repeat."""
 NUMBER_CHARS_MAX = 400
+HEADER_BYTES_MAX, HEADER_VALUES_MAX = 128 * 1024, 2_000
+VALUES_MAX = 500_000
+"""How many values a text may have that is not plain JSON."""
+SMALL_VALUES_MAX = 1_000
+"""So many values are written as one part."""
 
 
 class FastJsonError(ProtocolError, ValueError):
@@ -52,6 +58,22 @@ def loads(data: bytes | str) -> Any:
         return _Resolver(value).resolve()
     except RecursionError:
         raise FastJsonError("a JSON text with references nests too deeply") from None
+
+
+def loads_header(data: bytes) -> Any:
+    """Read a short text of the dialect without references: at most 128 KiB, 2,000 values.
+
+    Raises:
+        FastJsonError: it is malformed, nested too deeply, or too long.
+    """
+    if len(data) > HEADER_BYTES_MAX:
+        raise FastJsonError(
+            f"{len(data)} bytes that are not a plain header, expected at most {HEADER_BYTES_MAX}"
+        )
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return _Parser(_as_text(data), HEADER_VALUES_MAX).document()
 
 
 def has_references(data: bytes | str) -> bool:
@@ -94,10 +116,11 @@ _WORDS = {"true": True, "false": False, "null": None, "undefined": None, "NaN": 
 class _Parser:
     """Reads one text by recursive descent."""
 
-    __slots__ = ("_depth", "_pos", "_text")
+    __slots__ = ("_depth", "_left", "_pos", "_text", "_values_max")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, values_max: int = VALUES_MAX) -> None:
         self._text = text
+        self._left = self._values_max = values_max
         self._pos = 0
         self._depth = 0
 
@@ -121,7 +144,13 @@ class _Parser:
             f"character {self._pos} of a JSON text: met {met!r}, expected {expected}"
         )
 
+    def _count(self, values: int) -> None:
+        self._left -= values
+        if self._left < 0:
+            raise FastJsonError(f"a JSON text has more than {self._values_max} values")
+
     def _value(self) -> Any:
+        self._count(1)
         char = self._skip(_BLANK)
         if char == "{":
             return self._nested(self._object)
@@ -181,7 +210,15 @@ class _Parser:
         if match is None:
             raise self._error(f"a text that ends with {quote}")
         self._pos = match.end()
-        return _unescape(match[1]) if "\\" in match[1] else match[1]
+        text = match[1]
+        if "\\" not in text:
+            return text
+        try:
+            plain: str = msgspec.json.decode(f'"{text}"')
+        except (msgspec.MsgspecError, UnicodeError):
+            self._count(text.count("\\"))
+            return _unescape(text)
+        return plain
 
     def _word(self) -> Any:
         match = _NAME.match(self._text, self._pos)
@@ -295,6 +332,76 @@ def dumps_odd(value: Any) -> bytes:
     return _written(value, bare_keys=True)
 
 
+def parts(value: Any, *, bare_keys: bool) -> Iterator[bytes]:
+    """Write as `dumps` or `dumps_odd` does, in parts to be joined; none takes a millisecond."""
+    if _weight(value, SMALL_VALUES_MAX) <= SMALL_VALUES_MAX or isinstance(value, Pairs):
+        yield _written(value, bare_keys=bare_keys)
+    elif isinstance(value, msgspec.Struct):
+        separator = "{"
+        for attribute, name in _members(type(value)):
+            member = getattr(value, attribute)
+            if member is not None:
+                yield (separator + name).encode()
+                yield from parts(member, bare_keys=bare_keys)
+                separator = ","
+        yield b"}" if separator == "," else b"{}"
+    else:
+        yield from _container_parts(value, bare_keys)
+
+
+def _container_parts(value: Any, bare_keys: bool) -> Iterator[bytes]:
+    """Write a large map or list; small entries that follow each other are one part."""
+    begin, end = "{}" if isinstance(value, dict) else "[]"
+    out: list[str] = []
+    writer = _Writer(out, bare_keys)
+    separator, weight = begin, 0
+    for key, item in _entries(value, bare_keys):
+        out.append(separator)
+        separator = ","
+        if key is not None:
+            writer.write_key(key)
+            out.append(":")
+        added = _weight(item, SMALL_VALUES_MAX)
+        if added <= SMALL_VALUES_MAX:
+            writer.write(item)
+            weight += added
+        if added > SMALL_VALUES_MAX or weight > SMALL_VALUES_MAX:
+            yield "".join(out).encode()
+            out.clear()
+            weight = 0
+        if added > SMALL_VALUES_MAX:
+            yield from parts(item, bare_keys=bare_keys)
+    out.append(end if separator == "," else begin + end)
+    yield "".join(out).encode()
+
+
+def _entries(value: Any, bare_keys: bool) -> Iterator[tuple[Any, Any]]:
+    """Return the entries of a map, without those that are None, or those of a list."""
+    if not isinstance(value, dict):
+        return ((None, item) for item in value)
+    pairs = value.items() if bare_keys else sorted(value.items(), key=itemgetter(0))
+    return ((key, item) for key, item in pairs if item is not None)
+
+
+def _weight(value: Any, limit: int) -> int:
+    """Return how many values there are in a value, itself included; just more than the limit."""
+    if isinstance(value, msgspec.Struct):
+        within: Any = [getattr(value, attribute) for attribute, _ in _members(type(value))]
+    elif isinstance(value, dict):
+        within = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        within = value
+    else:
+        return 1
+    weight = 1 + len(within)
+    for item in within if weight <= limit else ():
+        if isinstance(item, msgspec.Struct | dict | list | tuple | set | frozenset):
+            weight += _weight(item, limit - weight)
+        if weight > limit:
+            break
+    return weight
+
+
 _NON_ASCII = re.compile("[^\x00-\x7f]")
 
 
@@ -390,13 +497,14 @@ class _Writer:
         for key, value in pairs:
             if value is not None:
                 self._out.append(separator)
-                self._key(key)
+                self.write_key(key)
                 self._out.append(":")
                 self.write(value)
                 separator = ","
         self._out.append("}" if separator == "," else "{}")
 
-    def _key(self, key: Any) -> None:
+    def write_key(self, key: Any) -> None:
+        """Write the key of a map."""
         if self._bare_keys and not isinstance(key, str):
             self.write(key)
         elif isinstance(key, str | int):

@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.exchange import Request, Response
+from cometmq.remoting.slices import off_loop
 from cometmq.system import java_properties
 from cometmq.system.configuration import Configuration, ProtectedSettingError, write_changes
 from cometmq.system.files import Files
@@ -63,7 +65,7 @@ class ConfigUpdate:
             ResponseError: 16, a setting must not be changed; the code for invalid values; 1, the
                 text cannot be read, or the change cannot be written. Nothing was changed then.
         """
-        values = self._values(request.body)
+        values = await off_loop(partial(self._values, request.body))
         peer = request.connection.peer_text
         async with self._one_change:
             try:

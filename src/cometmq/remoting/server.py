@@ -27,6 +27,9 @@ from cometmq.remoting.wire import FastPath
 
 log = logging.getLogger(__name__)
 
+HEADER_BYTES_MAX = 512 * 1024
+"""The longest header of a request. The longest that clients send list a group's topics or carry the
+properties of a message, which have 32 KiB at most; what is large travels in bodies."""
 ACCEPT_PAUSE_S = 1.0
 ACCEPTS_PER_TURN = 64
 HANDSHAKE_S = 30.0
@@ -214,7 +217,7 @@ class RemotingServer:
         return self._context
 
     def _connection(self) -> Connection:
-        return Connection(
+        connection = Connection(
             self._processors,
             settings=self._settings,
             supervisor=self._requests,
@@ -223,6 +226,8 @@ class RemotingServer:
             unknown=self._unknown,
             fast_path=self.fast_path,
         )
+        connection.header_bytes_max = HEADER_BYTES_MAX
+        return connection
 
     def _opened(self, connection: Connection) -> None:
         self._connections.add(connection)

@@ -1,6 +1,7 @@
 cimport cython
 
 from cometmq.protocol.command cimport Command, command_at
+from cometmq.protocol.octets cimport copy_of, two_u32
 
 
 cdef Py_ssize_t _TURN_BYTES_MAX
@@ -38,6 +39,9 @@ cdef class Wire:
     cdef readonly bytearray _partial
     cdef object _partial_view
     cdef readonly Py_ssize_t _filled
+    cdef object _large
+    cdef bytes _large_head
+    cdef Py_ssize_t _large_bytes
     cdef list _out
     cdef Py_ssize_t _out_bytes
     cdef readonly bint _reading
@@ -49,6 +53,7 @@ cdef class Wire:
     cdef double _work_began_s
     cdef double _worked_to_s
     cdef public double work_s_max
+    cdef public Py_ssize_t header_bytes_max
     cdef public bint _closing
     cdef public str peer_text
     cdef public bytes peer_bytes
@@ -63,10 +68,11 @@ cdef class Wire:
     @cython.locals(
         start=cython.Py_ssize_t, taken=cython.Py_ssize_t, frame_bytes_max=cython.Py_ssize_t,
         out_bytes_max=cython.Py_ssize_t, fast_path=FastPath, command=Command,
-        began_s=cython.double)
+        began_s=cython.double, header_bytes=cython.Py_ssize_t)
     cdef Py_ssize_t _handle_frames(self, bytearray data, Py_ssize_t end) except -1
     cpdef hold(self)
     cpdef go_on(self)
+    cdef _receive_large(self)
     cdef bint _may_handle(self)
     cdef _yield_turn(self)
     cpdef _turn_again(self)
@@ -75,6 +81,9 @@ cdef class Wire:
     cpdef _read_on(self)
     @cython.locals(rest=cython.Py_ssize_t, partial=bytearray)
     cdef _keep(self, bytearray data, Py_ssize_t start, Py_ssize_t end)
+    @cython.locals(
+        length=cython.Py_ssize_t, word=cython.uint, head_bytes=cython.Py_ssize_t)
+    cdef bint _begins_large(self, bytearray data, Py_ssize_t start, Py_ssize_t rest) except -1
     cpdef _drop_partial(self)
 
     cpdef write(self, object head, object slices=*)

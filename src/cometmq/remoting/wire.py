@@ -21,10 +21,14 @@ import asyncio
 import logging
 import threading
 from collections.abc import Sequence
+from io import BytesIO
 from time import monotonic
+from typing import Any
 
 from cometmq.model.errors import ProtocolError
-from cometmq.protocol.command import Command, command_at
+from cometmq.protocol.command import Command, command_at, command_of
+from cometmq.protocol.frame import HEADER_BYTES_MAX, PREFIX_BYTES, FrameError
+from cometmq.protocol.octets import copy_of, two_u32
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +36,8 @@ READ_BYTES = 256 * 1024
 PARTIAL_BYTES_MIN = 64 * 1024
 PARTIAL_BYTES_KEPT_MAX = 4 * PARTIAL_BYTES_MIN
 """Unfinished frames go on in the same buffer up to this size; a larger one is given back."""
+LARGE_BYTES_MIN = 1024 * 1024
+"""The body of a frame of this size is received in its final place."""
 JOIN_BYTES_MAX = 64 * 1024
 """Responses up to this size are copied into one piece, larger ones are written as slices."""
 TURN_BYTES_MAX = 64 * 1024
@@ -150,6 +156,10 @@ class Wire:
         self._partial: bytearray | None = None
         self._partial_view: memoryview | None = None
         self._filled = 0
+        self._large: Any = None
+        """Receives the body of a large frame."""
+        self._large_head = b""
+        self._large_bytes = 0
         self._out: list[Slice] = []
         self._out_bytes = 0
         self._reading = False
@@ -162,6 +172,8 @@ class Wire:
         self._worked_to_s = 0.0
         self._closing = False
         self.work_s_max = WORK_S_MAX
+        self.header_bytes_max = HEADER_BYTES_MAX
+        """The longest header that is read."""
         self.peer_text = ""
         self.peer_bytes = b""
         self.last_active_s = loop.time()
@@ -195,6 +207,9 @@ class Wire:
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go: behind an unfinished frame, or into the shared buffer."""
+        if self._large is not None:
+            missing = self._large_bytes - self._large.tell()
+            return self._view[:missing] if missing < READ_BYTES else self._view
         if self._partial_view is None:
             return self._view
         return self._partial_view[self._filled :]
@@ -203,7 +218,10 @@ class Wire:
         """Handle the whole frames that have arrived and keep the rest."""
         self.last_active_s = self._loop.time()
         self.received_s = monotonic()
-        if self._partial is None:
+        if self._large is not None:
+            self._large.write(self._view[:nbytes])
+            self._receive_large()
+        elif self._partial is None:
             self._consume(self._buffer, nbytes)
         else:
             self._filled += nbytes
@@ -223,6 +241,22 @@ class Wire:
             self._end_read()
         self._keep(data, start, end)
 
+    def _receive_large(self) -> None:
+        """Handle the large frame if all of it has arrived and it may be handled now."""
+        if self._large.tell() < self._large_bytes or not self._may_handle():
+            return
+        body, head = self._large.getvalue(), self._large_head
+        self._drop_partial()
+        self._reading = True
+        try:
+            self.receive(command_of(head, body))
+        except ProtocolError as problem:
+            log.warning("closed a connection: malformed input peer=%s: %s", self.peer_text, problem)
+            self.close()
+        finally:
+            self._reading = False
+            self._end_read()
+
     def _handle_frames(self, data: bytearray, end: int) -> int:
         """Handle frame after frame; returns where the first one begins that must wait."""
         start = taken = 0
@@ -232,6 +266,13 @@ class Wire:
         if began_s - self._worked_to_s > _SAME_TURN_S:
             self._work_began_s = began_s
         while self._may_handle():
+            if end - start >= PREFIX_BYTES:
+                header_bytes = two_u32(data, start)[1] & 0xFFFFFF
+                if header_bytes > self.header_bytes_max:
+                    raise FrameError(
+                        f"a header of {header_bytes} bytes: at most {self.header_bytes_max} are"
+                        " allowed"
+                    )
             if fast_path is not None:
                 taken = fast_path.take(data, start, end, self)
             if taken:
@@ -294,6 +335,8 @@ class Wire:
         """Handle frames again, unless there is still a reason not to."""
         if self._reading:
             return
+        if self._large is not None:
+            self._receive_large()
         if self._partial is not None and self._may_handle():
             try:
                 self._consume(self._partial, self._filled)
@@ -322,6 +365,8 @@ class Wire:
                 data[:rest] = data[start:end]
                 self._filled = rest
                 return
+        if self._begins_large(data, start, rest):
+            return
         more = (
             rest if start == 0 else PARTIAL_BYTES_MIN
         )  # a frame that is larger, or some that wait
@@ -329,8 +374,25 @@ class Wire:
         partial[:rest] = memoryview(data)[start:end]
         self._partial, self._partial_view, self._filled = partial, memoryview(partial), rest
 
+    def _begins_large(self, data: bytearray, start: int, rest: int) -> bool:
+        """Receive the body of a large frame apart: no copy is made of all of it."""
+        if rest < PREFIX_BYTES:
+            return False
+        length, word = two_u32(data, start)
+        head_bytes = PREFIX_BYTES + (word & 0xFFFFFF)
+        if length < LARGE_BYTES_MIN or not head_bytes <= rest < 4 + length:
+            return False
+        self._drop_partial()
+        self._large_head = copy_of(data, start, start + head_bytes)
+        self._large_bytes = 4 + length - head_bytes
+        # It grows in place, and gives its content away without a copy.
+        self._large = BytesIO()
+        self._large.write(memoryview(data)[start + head_bytes : start + rest])
+        return True
+
     def _drop_partial(self) -> None:
         self._partial, self._partial_view, self._filled = None, None, 0
+        self._large = None
 
     # --- writing ------------------------------------------------------------------------------
 

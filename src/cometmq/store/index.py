@@ -234,6 +234,21 @@ class IndexFile:
             number = previous if previous < number else 0
         return matches, number if 0 < number < self.next_entry else 0
 
+    def bring_in_newest(self, hashed: int) -> int:
+        """Do the same as `newest_of` after reading the slot into memory; from any thread."""
+        position = _HEADER_BYTES + hashed % self._slots * 4
+        self._bring_in(position, position + 4)
+        return self.newest_of(hashed)
+
+    def bring_in_entry(self, number: int) -> None:
+        """Read an entry into memory if it is not there; from any thread."""
+        position = self._position(number)
+        self._bring_in(position, position + _ENTRY_BYTES)
+
+    def _bring_in(self, start: int, stop: int) -> None:
+        if not self.segment.file.is_resident(start, stop):
+            self.segment.file.bring_in(start, stop)
+
     def _position(self, number: int) -> int:
         """Where an entry is in the file."""
         return self._entries_at + number * _ENTRY_BYTES

@@ -11,14 +11,20 @@ from dataclasses import dataclass, field
 from cometmq.protocol.hashing import extend_hash, index_hash, java_hash
 from cometmq.protocol.properties import index_keys_of
 from cometmq.store.commit_log import CommitLog
-from cometmq.store.consume_queue import ConsumeQueue
+from cometmq.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from cometmq.store.index import Index, IndexFile
 from cometmq.store.record_scan import read_facts, record_size, store_time
+from cometmq.store.segments import Segment
 
 _INDEX_STEP_MS = 1000
 _STEP_ENTRIES = 100
 _ENTRIES_PER_RECORD = 20
 """A record that is looked at counts as so many entries."""
+_HEAD_BYTES = 256
+"""What is read to find out when a record was stored; pages are read whole anyway."""
+_RECORD_BYTES = 4096
+"""What is read at once of a record that may have the key."""
+_FILES_AT_ONCE = 64
 ENTRIES_MAX = 2_000_000
 """Index entries that one search looks at, the newest first."""
 
@@ -73,6 +79,34 @@ def offset_at_time(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, up
         else:
             high = middle
     return max(low - 1, queue.min_offset) if upper else low
+
+
+def bring_in_for_time(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int) -> None:
+    """Read what `offset_at_time` looks at into memory; from any thread, others run meanwhile.
+
+    Raises:
+        OSError: the disk is broken.
+    """
+    low, high = queue.min_offset, queue.max_offset
+    while low < high:
+        middle = (low + high) // 2
+        _bring_in(queue.segments.find(middle * UNIT_BYTES), middle * UNIT_BYTES, UNIT_BYTES)
+        log_offset = queue.unit(middle)[0]
+        _bring_in(log.segments.find(log_offset), log_offset, _HEAD_BYTES)
+        if store_time_of_unit(log, queue, middle) < timestamp_ms:
+            low = middle + 1
+        else:
+            high = middle
+
+
+def _bring_in(segment: Segment | None, offset: int, size_bytes: int) -> None:
+    """Read bytes at an offset of a stream into memory if they are not there."""
+    if segment is None:  # deleted meanwhile
+        return
+    start = offset - segment.base_offset
+    stop = min(start + size_bytes, segment.size_bytes)
+    if not segment.file.is_resident(start, stop):
+        segment.file.bring_in(start, stop)
 
 
 class KeySearch:
@@ -134,6 +168,24 @@ class KeySearch:
             if self._number == 0:
                 self._files.pop()
         return True
+
+    def bring_in(self, entries_max: int) -> None:
+        """Read what the next `advance` looks at into memory; from any thread, others run meanwhile.
+
+        Raises:
+            OSError: the disk is broken.
+        """
+        number = self._number
+        for item in reversed(self._files[-_FILES_AT_ONCE:]):
+            number = number or item.bring_in_newest(self._hashed)
+            while number and entries_max > 0:
+                item.bring_in_entry(number)
+                matches, number = item.follow(self._hashed, number, 1)
+                entries_max -= 1 + _ENTRIES_PER_RECORD * len(matches)
+                for log_offset, _ in matches:
+                    _bring_in(self._log.segments.find(log_offset), log_offset, _RECORD_BYTES)
+            if entries_max <= 0:
+                return
 
     def _take(self, log_offset: int, nearly_ms: int) -> None:
         if len(self._found) >= self._max_num or log_offset in self._found:

@@ -31,6 +31,7 @@ from cometmq.store.loading import Loader
 from cometmq.store.lookup import (
     KeySearch,
     QueryResult,
+    bring_in_for_time,
     offset_at_time,
     record_at,
     store_time_of_unit,
@@ -469,6 +470,16 @@ class MessageStore:
             return 0
         return offset_at_time(self._log, queue, timestamp_ms, upper=boundary == "UPPER")
 
+    def bring_in_for_time(self, topic: str, queue_id: int, timestamp_ms: int) -> None:
+        """Read what `offset_at_time` looks at into memory; from any thread, others run meanwhile.
+
+        Raises:
+            OSError: the disk is broken.
+        """
+        queue = self._table.find(topic, queue_id)
+        if queue is not None:
+            bring_in_for_time(self._log, queue, timestamp_ms)
+
     def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
         """Return when the message at a queue offset was stored, in ms; -1 where there is none."""
         queue = self._table.find(topic, queue_id)
@@ -675,13 +686,9 @@ class MessageStore:
         self._files.rename(path, target)
         return target
 
-    def delete_topics_except(self, kept: Iterable[str]) -> list[str]:
-        """Delete the queues of all topics but some; return which went."""
-        keep = set(kept)
-        gone = [topic for topic in list(self._table.topics) if topic not in keep]
-        for topic in gone:
-            self.delete_topic(topic)
-        return gone
+    def topics(self) -> list[str]:
+        """Return the topics that have queues."""
+        return list(self._table.topics)
 
     # --- figures ------------------------------------------------------------------------------
 

@@ -358,7 +358,7 @@ async def test_subscription_of_a_group_is_told_while_it_is_online(broker: Admini
 async def test_counters_are_told_by_name_and_key(broker: Administered) -> None:
     broker.put("T", b"x")
     broker.clock.advance(9000)
-    broker.stats.sample()
+    await broker.stats.sample()
     fields = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"}
     body = await broker.ask_json(RequestCode.VIEW_BROKER_STATS_DATA, **fields)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
-from cometmq.broker.pulling.cold_reads import ColdReads
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.broker.pulling.long_polling import HeldPulls

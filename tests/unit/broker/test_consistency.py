@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
-from cometmq.broker.clients.member_subscriptions import LOGGED_TOPICS_MAX, MemberSubscriptions
+from cometmq.broker.clients.member_subscriptions import (
+    LOGGED_TOPICS_MAX,
+    MemberSubscriptions,
+    Subscriptions,
+    subscriptions_of,
+)
 from cometmq.broker.clients.subscriptions import Subscription
 from cometmq.protocol.bodies import ConsumerConnection, SubscriptionData
 from cometmq.protocol.codes import RequestCode
@@ -15,6 +20,10 @@ from cometmq.remoting import Connection
 from cometmq.system.clock import ManualClock
 from support.administered import Administered
 from support.memory_link import link
+
+
+def wants_view(**topics: str) -> Subscriptions:
+    return subscriptions_of(wants(**topics))
 
 
 def wants(**topics: str) -> list[Subscription]:
@@ -33,8 +42,8 @@ def connection() -> Connection:
 def test_members_that_agree_are_not_mentioned(
     views: MemberSubscriptions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    views.note("one", wants(orders="a || b"))
-    views.note("two", wants(orders="b||a"))
+    views.note("one", wants_view(orders="a || b"))
+    views.note("two", wants_view(orders="b||a"))
 
     assert caplog.messages == []
 
@@ -42,8 +51,8 @@ def test_members_that_agree_are_not_mentioned(
 def test_member_that_differs_is_named_with_both_expressions(
     views: MemberSubscriptions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    views.note("one", wants(orders="paid"))
-    views.note("two", wants(orders="new", stock="*"))
+    views.note("one", wants_view(orders="paid"))
+    views.note("two", wants_view(orders="new", stock="*"))
 
     assert caplog.messages == [
         "subscription of a member differs from its group "
@@ -56,9 +65,9 @@ def test_member_that_differs_is_named_with_both_expressions(
 def test_difference_is_logged_once_and_again_when_it_changes(
     views: MemberSubscriptions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    views.note("one", wants(orders="paid"))
+    views.note("one", wants_view(orders="paid"))
     for expression in ("new", "new", "new", "old"):
-        views.note("two", wants(orders=expression))
+        views.note("two", wants_view(orders=expression))
 
     assert [text.partition("has=")[2] for text in caplog.messages] == [
         "'new' others_have='paid'",
@@ -70,9 +79,9 @@ def test_newcomer_is_compared_with_what_most_have(
     views: MemberSubscriptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     for client_id, expression in (("one", "a"), ("two", "b"), ("three", "b")):
-        views.note(client_id, wants(orders=expression))
+        views.note(client_id, wants_view(orders=expression))
     caplog.clear()
-    views.note("four", wants(orders="b"))
+    views.note("four", wants_view(orders="b"))
 
     assert caplog.messages == []
 
@@ -80,9 +89,9 @@ def test_newcomer_is_compared_with_what_most_have(
 def test_retry_topic_and_members_without_topics_have_no_say(
     views: MemberSubscriptions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    views.note("reader", [])
-    views.note("one", wants(**{"orders": "*", "%RETRY%g": "*"}))
-    views.note("two", wants(orders="*"))
+    views.note("reader", Subscriptions())
+    views.note("one", wants_view(**{"orders": "*", "%RETRY%g": "*"}))
+    views.note("two", wants_view(orders="*"))
 
     assert caplog.messages == []
 
@@ -90,16 +99,16 @@ def test_retry_topic_and_members_without_topics_have_no_say(
 def test_member_that_left_has_no_say(
     views: MemberSubscriptions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    views.note("one", wants(orders="a"))
+    views.note("one", wants_view(orders="a"))
     views.forget("one")
-    views.note("two", wants(orders="b"))
+    views.note("two", wants_view(orders="b"))
 
     assert (caplog.messages, list(views.by_client())) == ([], ["two"])
 
 
 def test_log_is_bounded(views: MemberSubscriptions, caplog: pytest.LogCaptureFixture) -> None:
-    views.note("one", wants(orders="*"))
-    views.note("two", wants(**{f"t{n}": "x" * 10_000 for n in range(100)}))
+    views.note("one", wants_view(orders="*"))
+    views.note("two", wants_view(**{f"t{n}": "x" * 10_000 for n in range(100)}))
 
     assert len(caplog.messages) == LOGGED_TOPICS_MAX
     assert max(map(len, caplog.messages)) < 500

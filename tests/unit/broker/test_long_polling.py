@@ -28,9 +28,13 @@ class Held(HeldPull):
     def __init__(self, *where: Any, act: Callable[[], None], is_short_poll: bool = False) -> None:
         super().__init__(*where, is_short_poll=is_short_poll)
         self.act = act
+        self.failures: list[Exception] = []
 
     def rerun(self) -> None:
         self.act()
+
+    def fail(self, problem: Exception) -> None:
+        self.failures.append(problem)
 
 
 class Waiting:
@@ -39,6 +43,7 @@ class Waiting:
     def __init__(self, pulls: HeldPulls) -> None:
         self.pulls = pulls
         self.answered: list[str] = []
+        self.held: list[Held] = []
 
     def hold(
         self,
@@ -55,6 +60,7 @@ class Waiting:
     ) -> bool:
         act = rerun or (lambda: self.answered.append(name))
         pull = Held(topic, queue, offset, matcher, owner, act=act, is_short_poll=is_short_poll)
+        self.held.append(pull)
         return self.pulls.hold(pull, hold_ms)
 
 
@@ -187,6 +193,46 @@ async def test_a_pull_that_fails_does_not_keep_others_waiting(waiting: Waiting) 
     waiting.pulls.arrived("T", 0, 0, 0)
     await asyncio.sleep(0)
     assert waiting.answered == ["good"]
+    assert [str(problem) for problem in waiting.held[0].failures] == ["broken"]
+
+
+async def test_very_many_pulls_are_woken_over_several_turns() -> None:
+    waiting = Waiting(HeldPulls(held_max=20_000))
+    for number in range(20_000):
+        waiting.hold(str(number))
+    waiting.pulls.arrived("T", 0, 0, 0)
+    turns = 0
+    while len(waiting.pulls):
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 2
+    while len(waiting.answered) < 20_000:
+        await asyncio.sleep(0)
+    assert waiting.answered == [str(number) for number in range(20_000)]
+
+
+async def test_of_very_many_pulls_only_those_are_woken_that_want_the_message() -> None:
+    waiting = Waiting(HeldPulls(held_max=1_000))
+    for number in range(500):
+        waiting.hold(str(number), matcher=Odd() if number % 2 else None)
+    waiting.pulls.arrived("T", 0, 0, 2)
+    waiting.pulls.arrived("T", 0, 1, 4)
+    while len(waiting.answered) < 250:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert waiting.answered == [str(number) for number in range(0, 500, 2)]
+    assert len(waiting.pulls) == 250
+
+
+async def test_a_connection_takes_very_many_pulls_with_it() -> None:
+    waiting = Waiting(HeldPulls(held_max=1_000))
+    for number in range(500):
+        waiting.hold(str(number), owner="gone")
+    waiting.hold("stays")
+    waiting.pulls.connection_closed("gone")
+    while len(waiting.pulls) > 1:
+        await asyncio.sleep(0)
+    assert waiting.answered == []
 
 
 async def test_short_polling_ignores_arrivals() -> None:

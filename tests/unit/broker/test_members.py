@@ -88,8 +88,6 @@ async def test_the_last_heartbeat_decides_the_topics(online: Online) -> None:
     group = online.registry.group("g")
     assert group is not None
     assert group.subscriptions.keys() == {"U", "V"}
-    assert online.registry.groups_of("V") == ["g"]
-    assert online.registry.groups_of("T") == []
 
 
 async def test_of_two_expressions_the_younger_one_counts(online: Online) -> None:
@@ -181,7 +179,7 @@ async def test_a_producer_is_found_by_its_id_until_it_leaves_its_last_group() ->
     assert producers.connection_of("a") is one
     producers.unregister(one, "a", "q")
     assert producers.connection_of("a") is None
-    assert producers.groups() == {}
+    assert producers.names() == []
 
 
 async def test_a_producer_that_comes_back_is_found_at_its_new_connection() -> None:

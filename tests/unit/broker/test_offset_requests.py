@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.offsets.handler import AHEAD_OF_ALL, OffsetHandler
 from cometmq.broker.offsets.queue_bounds import QueueBoundsHandler
 from cometmq.broker.offsets.reset import ResetHandler
@@ -37,7 +38,7 @@ class Broker:
         offsets = OffsetHandler(
             tables.offsets, store=store, topics=tables.topics, groups=tables.groups
         )
-        bounds = QueueBoundsHandler(store)
+        bounds = QueueBoundsHandler(store, ColdReads())
         reset = ResetHandler(
             tables.offsets,
             consumers=self.consumers,

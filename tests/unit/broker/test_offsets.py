@@ -76,13 +76,13 @@ def test_groups_and_topics_find_each_other(offsets: OffsetStore) -> None:
     assert offsets.groups_of("T") == ["g", "h"]
 
 
-def test_a_forgotten_group_or_topic_leaves_nothing(offsets: OffsetStore) -> None:
+async def test_a_forgotten_group_or_topic_leaves_nothing(offsets: OffsetStore) -> None:
     for group in ("g", "h"):
         for topic in ("T", "U"):
             offsets.reset(group, topic, 0, 5)
             offsets.note_pulled(group, topic, 0, 6)
-    offsets.forget_group("g")
-    offsets.forget_topic("T")
+    await offsets.forget_group("g")
+    await offsets.forget_topic("T")
     assert offsets.table() == {"U@h": {0: 5}}
     assert offsets.pulled("g", "U", 0) is None
     assert offsets.take_reset("h", "T", 0) is None

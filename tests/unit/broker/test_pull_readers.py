@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.subscriptions import Subscription
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.creation import creating
 from cometmq.broker.fast_paths import FastPaths
-from cometmq.broker.pulling.cold_reads import ColdReads
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.broker.pulling.long_polling import HeldPulls

@@ -11,8 +11,8 @@ import pytest
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.subscriptions import Subscription
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.creation import creating
-from cometmq.broker.pulling.cold_reads import ColdReads
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.broker.stats.counters import BrokerStats

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cometmq.broker.stats.counters import BrokerStats
+from cometmq.remoting.slices import Slices
 from cometmq.system.clock import ManualClock
 
 
@@ -18,28 +19,28 @@ def stats(clock: ManualClock) -> BrokerStats:
     return BrokerStats("C", clock=clock, is_system_topic=lambda topic: topic == "SYS")
 
 
-def sample_after(stats: BrokerStats, clock: ManualClock, seconds: float) -> None:
+async def sample_after(stats: BrokerStats, clock: ManualClock, seconds: float) -> None:
     clock.advance(round(seconds * 1000))
-    stats.sample()
+    await stats.sample()
 
 
-def test_counter_exists_before_its_first_sample(stats: BrokerStats) -> None:
+async def test_counter_exists_before_its_first_sample(stats: BrokerStats) -> None:
     stats.put("T", 0, 3, 300)
 
-    view = stats.view("TOPIC_PUT_NUMS", "T")
+    view = await stats.view("TOPIC_PUT_NUMS", "T")
 
     assert view is not None
     assert (view.minute.sum, view.minute.tps, view.minute.avgpt) == (0, 0.0, 0.0)
 
 
-def test_first_sample_shows_everything_counted_before(
+async def test_first_sample_shows_everything_counted_before(
     stats: BrokerStats, clock: ManualClock
 ) -> None:
     stats.put("T", 0, 3, 300)
     stats.put("T", 1, 1, 100)
-    sample_after(stats, clock, 10)
+    await sample_after(stats, clock, 10)
 
-    nums, sizes = stats.view("TOPIC_PUT_NUMS", "T"), stats.view("TOPIC_PUT_SIZE", "T")
+    nums, sizes = await stats.view("TOPIC_PUT_NUMS", "T"), await stats.view("TOPIC_PUT_SIZE", "T")
 
     assert nums is not None
     assert sizes is not None
@@ -47,35 +48,39 @@ def test_first_sample_shows_everything_counted_before(
     assert (sizes.minute.sum, sizes.minute.tps, sizes.minute.avgpt) == (400, 40.0, 200.0)
 
 
-def test_minute_forgets_what_is_older_than_a_minute(stats: BrokerStats, clock: ManualClock) -> None:
+async def test_minute_forgets_what_is_older_than_a_minute(
+    stats: BrokerStats, clock: ManualClock
+) -> None:
     stats.put("T", 0, 5, 50)
     for _ in range(7):
-        sample_after(stats, clock, 10)
-    view = stats.view("TOPIC_PUT_NUMS", "T")
+        await sample_after(stats, clock, 10)
+    view = await stats.view("TOPIC_PUT_NUMS", "T")
 
     assert view is not None
     assert view.minute.sum == 0
 
 
-def test_hour_and_day_see_what_the_minute_forgot(stats: BrokerStats, clock: ManualClock) -> None:
+async def test_hour_and_day_see_what_the_minute_forgot(
+    stats: BrokerStats, clock: ManualClock
+) -> None:
     stats.put("T", 0, 5, 50)
     for _ in range(360):
-        sample_after(stats, clock, 10)
-    view = stats.view("TOPIC_PUT_NUMS", "T")
+        await sample_after(stats, clock, 10)
+    view = await stats.view("TOPIC_PUT_NUMS", "T")
 
     assert view is not None
     assert (view.minute.sum, view.hour.sum, view.day.sum) == (0, 5, 5)
     assert view.day.tps == pytest.approx(5 / 3600)
 
 
-def test_rate_uses_the_real_time_between_late_samples(
+async def test_rate_uses_the_real_time_between_late_samples(
     stats: BrokerStats, clock: ManualClock
 ) -> None:
-    sample_after(stats, clock, 10)
+    await sample_after(stats, clock, 10)
     stats.put("T", 0, 40, 0)
-    sample_after(stats, clock, 20)
+    await sample_after(stats, clock, 20)
 
-    assert stats.put_tps("T") == 2.0
+    assert await stats.put_tps("T", Slices()) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -93,7 +98,7 @@ def test_rate_uses_the_real_time_between_late_samples(
         ("GROUP_GET_LATENCY", "1@T@G", 7),
     ],
 )
-def test_every_name_has_its_key(
+async def test_every_name_has_its_key(
     stats: BrokerStats, clock: ManualClock, name: str, key: str, expected: int
 ) -> None:
     stats.put("T", 1, 2, 20)
@@ -101,9 +106,9 @@ def test_every_name_has_its_key(
     stats.got("G", "T", 1, 4, 40)
     stats.sent_back("G", "T")
     stats.add("GROUP_GET_LATENCY", "1@T@G", 7)
-    sample_after(stats, clock, 10)
+    await sample_after(stats, clock, 10)
 
-    view = stats.view(name, key)
+    view = await stats.view(name, key)
 
     assert view is not None
     assert view.minute.sum == expected
@@ -121,50 +126,52 @@ def test_every_name_has_its_key(
         ("NO_SUCH_NUMS", "T"),
     ],
 )
-def test_unknown_counter_is_none(stats: BrokerStats, name: str, key: str) -> None:
+async def test_unknown_counter_is_none(stats: BrokerStats, name: str, key: str) -> None:
     stats.put("T", 1, 2, 20)
 
-    assert stats.view(name, key) is None
+    assert await stats.view(name, key) is None
 
 
-def test_broker_counter_exists_before_the_first_message(stats: BrokerStats) -> None:
-    assert stats.view("BROKER_PUT_NUMS", "C") is not None
+async def test_broker_counter_exists_before_the_first_message(stats: BrokerStats) -> None:
+    assert await stats.view("BROKER_PUT_NUMS", "C") is not None
 
 
-def test_totals_stay_when_a_topic_is_forgotten(stats: BrokerStats) -> None:
+async def test_totals_stay_when_a_topic_is_forgotten(stats: BrokerStats) -> None:
     stats.put("T", 0, 2, 20)
     stats.put("SYS", 0, 5, 20)
     stats.got("G", "T", 0, 2, 20)
-    stats.forget_topic("T")
+    await stats.forget_topic("T")
 
-    assert stats.view("TOPIC_PUT_NUMS", "T") is None
+    assert await stats.view("TOPIC_PUT_NUMS", "T") is None
     assert (stats.put_messages, stats.users_put_messages, stats.users_get_messages) == (7, 2, 2)
 
 
-def test_idle_counters_go_after_a_day_and_busy_ones_stay(
+async def test_idle_counters_go_after_a_day_and_busy_ones_stay(
     stats: BrokerStats, clock: ManualClock
 ) -> None:
     stats.put("idle", 0, 1, 10)
     stats.add("DLQ_PUT_NUMS", "idle")
     for _ in range(27):
         stats.put("busy", 0, 1, 10)
-        sample_after(stats, clock, 3600)
-    stats.drop_idle()
+        await sample_after(stats, clock, 3600)
+    await stats.drop_idle()
 
-    assert stats.view("TOPIC_PUT_NUMS", "idle") is None
-    assert stats.view("DLQ_PUT_NUMS", "idle") is None
-    assert stats.view("TOPIC_PUT_NUMS", "busy") is not None
+    assert await stats.view("TOPIC_PUT_NUMS", "idle") is None
+    assert await stats.view("DLQ_PUT_NUMS", "idle") is None
+    assert await stats.view("TOPIC_PUT_NUMS", "busy") is not None
     assert stats.users_put_messages == 28
 
 
-def test_rates_go_on_when_the_clock_is_set_back(stats: BrokerStats, clock: ManualClock) -> None:
-    sample_after(stats, clock, 10)
+async def test_rates_go_on_when_the_clock_is_set_back(
+    stats: BrokerStats, clock: ManualClock
+) -> None:
+    await sample_after(stats, clock, 10)
     clock.set_wall(clock.now_ms() - 3_600_000)
     stats.put("T", 0, 10, 0)
-    sample_after(stats, clock, 10)
+    await sample_after(stats, clock, 10)
 
-    assert stats.put_tps("T") == 0.0
+    assert await stats.put_tps("T", Slices()) == 0.0
     for _ in range(7):
         stats.put("T", 0, 10, 0)
-        sample_after(stats, clock, 10)
-    assert stats.put_tps("T") == 1.0
+        await sample_after(stats, clock, 10)
+    assert await stats.put_tps("T", Slices()) == 1.0

@@ -15,6 +15,7 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.broker.groups.handler import GroupHandler
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.handler import TopicHandler
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.topic import TopicConfig
@@ -63,6 +64,7 @@ class Broker:
         self.offsets = OffsetStore(
             JsonFile(config / "consumerOffset.json", self.files), clock=self.clock
         )
+        self.stats = BrokerStats("c", clock=self.clock, is_system_topic=self.topics.is_system)
         self.topics.load()
         self.groups.load()
         self.announced = 0
@@ -77,7 +79,10 @@ class Broker:
             forget=self._forget_topic,
         )
         groups = GroupHandler(
-            self.groups, lambda: self.settings, forget_offsets=self.offsets.forget_group
+            self.groups,
+            lambda: self.settings,
+            forget_offsets=self.offsets.forget_group,
+            forget_statistics=self.stats.forget_group,
         )
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: topics.put,
@@ -96,7 +101,7 @@ class Broker:
         }
 
     async def _forget_topic(self, topic: str) -> None:
-        self.offsets.forget_topic(topic)
+        await self.offsets.forget_topic(topic)
 
     async def _announce(self) -> None:
         self.announced += 1

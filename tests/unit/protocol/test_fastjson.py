@@ -11,6 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import TopicConfig
+from cometmq.protocol.bodies import (
+    ConsumerOffsetSerializeWrapper,
+    ConsumeStats,
+    ConsumeStatsList,
+    DataVersion,
+    KVTable,
+    OffsetWrapper,
+    TopicConfigList,
+    TopicList,
+    TopicOffset,
+    TopicStatsTable,
+)
+from cometmq.protocol.bodies.base import Body
 from cometmq.protocol.fastjson import (
     DEPTH_MAX,
     FastJsonError,
@@ -19,6 +33,7 @@ from cometmq.protocol.fastjson import (
     dumps_ascii,
     dumps_odd,
     loads,
+    loads_header,
 )
 
 json_values = st.recursive(
@@ -190,3 +205,61 @@ def test_ascii_form_escapes_as_browsers_once_needed() -> None:
     written = dumps_ascii({"p/q": "主\U0001f680"})
     assert written == b'{"p\\/q":"\\u4E3B\\uD83D\\uDE80"}'
     assert loads(written) == {"p/q": "主\U0001f680"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        ConsumerOffsetSerializeWrapper(),
+        ConsumerOffsetSerializeWrapper(
+            offset_table={
+                "few@g": {0: 1},
+                "none@g": {},
+                "many@g": dict.fromkeys(range(3_000), 5),
+                **{f"t{n}@g": {0: n, 1: n} for n in range(2_000)},
+            },
+            data_version=DataVersion(),
+            group_topic_map={"g": ["t"] * 3_000, "h": []},
+        ),
+        TopicStatsTable(
+            offset_table={MessageQueue("t", "b", n): TopicOffset() for n in range(3_000)}
+        ),
+        KVTable(table={str(n): "v" for n in range(3_000)}),
+        TopicConfigList(
+            topic_config_list=[TopicConfig(attributes={"a": "b"}) for _ in range(3_000)]
+        ),
+        ConsumeStatsList(
+            consume_stats_list=[
+                {"g": []},
+                {"h": [ConsumeStats(offset_table={MessageQueue("t"): OffsetWrapper()})] * 2_000},
+            ]
+        ),
+    ],
+    ids=lambda body: type(body).__name__,
+)
+def test_parts_of_a_body_are_the_body(body: Body) -> None:
+    assert b"".join(body.parts()) == body.encode()
+
+
+def test_a_large_body_has_many_parts() -> None:
+    body = TopicList(topic_list=["topic"] * 100_000)
+    assert len(list(body.parts())) >= 100
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{'a':[" + b"1," * 3_000 + b"1]}",
+        b"{'a':'" + b"\\x41" * 3_000 + b"'}",
+        b"{'a':1" + b" " * 200_000 + b"}",
+    ],
+    ids=["values", "escapes", "blanks"],
+)
+def test_an_odd_header_is_short(text: bytes) -> None:
+    with pytest.raises(FastJsonError, match=r"more than|at most"):
+        loads_header(text)
+
+
+def test_a_text_of_the_dialect_has_a_limit() -> None:
+    with pytest.raises(FastJsonError, match="more than 500000 values"):
+        loads(b"[" + b"1," * 500_001 + b"]")

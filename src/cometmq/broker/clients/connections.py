@@ -29,6 +29,7 @@ from cometmq.protocol.headers import (
     GetProducerConnectionListRequest,
 )
 from cometmq.remoting import Request, Response
+from cometmq.remoting.slices import Slices, encoded
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -45,7 +46,7 @@ class ConnectionsHandler:
         self._consumers = consumers
         self._producers = producers
 
-    def of_consumers(self, request: Request) -> Response:
+    async def of_consumers(self, request: Request) -> Response:
         """Answer the members of a consumer group, what it subscribes, and what each of them does.
 
         The last is an addition that RocketMQ's clients ignore.
@@ -56,8 +57,11 @@ class ConnectionsHandler:
             raise ResponseError(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
             )
+        slices = Slices()
+        members = list(group.members.values())
+        views = group.views.by_client()
         body = ConsumerConnection(
-            connection_set=[_connection(member) for member in group.members.values()],
+            connection_set=[_connection(member) async for member in slices.each(members)],
             subscription_table={
                 topic: subscription.data for topic, subscription in group.subscriptions.items()
             },
@@ -69,31 +73,38 @@ class ConnectionsHandler:
                     wanted.topic: MemberSubscription(
                         sub_string=wanted.expression, expression_type=wanted.kind
                     )
-                    for wanted in view
+                    async for wanted in slices.each(view)
                 }
-                for client_id, view in group.views.by_client().items()
+                async for client_id, view in slices.each(views.items())
             },
         )
-        return Response(body=body.encode())
+        return Response(body=await encoded(body, slices))
 
-    def of_producers(self, request: Request) -> Response:
+    async def of_producers(self, request: Request) -> Response:
         """Answer the members of a producer group."""
         name = request.header(GetProducerConnectionListRequest).producer_group
         members = self._producers.members(name)
         if not members:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
-        body = ProducerConnection(connection_set=[_connection(member) for member in members])
-        return Response(body=body.encode())
+        slices = Slices()
+        body = ProducerConnection(
+            connection_set=[_connection(member) async for member in slices.each(members)]
+        )
+        return Response(body=await encoded(body, slices))
 
-    def of_all_producers(self, request: Request) -> Response:
+    async def of_all_producers(self, request: Request) -> Response:
         """Answer every producer group with its members."""
+        slices = Slices()
         body = ProducerTableInfo(
             data={
-                group: [_producer(member) for member in members]
-                for group, members in self._producers.groups().items()
+                group: [
+                    _producer(member)
+                    async for member in slices.each(self._producers.members(group))
+                ]
+                async for group in slices.each(self._producers.names())
             }
         )
-        return Response(body=body.encode())
+        return Response(body=await encoded(body, slices))
 
 
 def _member(kind: type[E], name: str | None) -> E | None:

@@ -12,7 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from cometmq.broker.clients.member_subscriptions import MemberSubscriptions
+from cometmq.broker.clients.member_subscriptions import (
+    MemberSubscriptions,
+    Subscriptions,
+    subscriptions_of,
+)
 from cometmq.broker.clients.members import SILENT_MS_MAX, Member
 from cometmq.broker.clients.subscriptions import Subscription
 from cometmq.remoting import Peer
@@ -126,10 +130,6 @@ class ConsumerRegistry:
         """All groups that are online."""
         return list(self._groups.values())
 
-    def groups_of(self, topic: str) -> list[str]:
-        """The names of the groups that subscribe the topic now."""
-        return [group.name for group in self._groups.values() if topic in group.subscriptions]
-
     def client_ids(self, group: str) -> list[str]:
         """The client ids of a group; empty when it is not online."""
         found = self._groups.get(group)
@@ -150,6 +150,7 @@ class ConsumerRegistry:
         model: str,
         consume_from: str,
         subscriptions: Iterable[Subscription] | None,
+        view: Subscriptions | None = None,
         notify: bool = True,
     ) -> bool:
         """Note a heartbeat of a group's member.
@@ -160,6 +161,7 @@ class ConsumerRegistry:
             name: of the group.
             kind, model, consume_from: as the heartbeat names them.
             subscriptions: all of the client's; None leaves the group's as they are.
+            view: the same to compare with other members; None to make it here.
             notify: whether the group's members shall hear of changes.
 
         Returns:
@@ -171,7 +173,7 @@ class ConsumerRegistry:
         group.kind, group.model, group.consume_from = kind, model, consume_from
         if subscriptions is not None:
             wanted = list(subscriptions)
-            group.views.note(client_id, wanted)
+            group.views.note(client_id, subscriptions_of(wanted) if view is None else view)
             changed = group.subscribe(wanted) or changed
         if changed and notify:
             self._notify(group)

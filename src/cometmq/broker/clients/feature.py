@@ -8,8 +8,8 @@ from cometmq.broker.clients.connections import ConnectionsHandler
 from cometmq.broker.clients.heartbeats import HeartbeatHandler
 from cometmq.broker.clients.queue_locks import LockHandler
 from cometmq.broker.clients.relay import RelayHandler
-from cometmq.broker.creation import creating
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import exclusive
 from cometmq.remoting.features import Feature
 from cometmq.remoting.jobs import Job, every
 
@@ -44,12 +44,12 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
             RequestCode.HEART_BEAT: beats.heartbeat,
             RequestCode.UNREGISTER_CLIENT: beats.unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: beats.consumer_list,
-            RequestCode.CHECK_CLIENT_CONFIG: beats.check_client,
-            RequestCode.LOCK_BATCH_MQ: creating(locks.lock),
-            RequestCode.UNLOCK_BATCH_MQ: creating(locks.unlock),
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: connections.of_consumers,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: connections.of_producers,
-            RequestCode.GET_ALL_PRODUCER_INFO: connections.of_all_producers,
+            RequestCode.CHECK_CLIENT_CONFIG: exclusive(beats.check_client),
+            RequestCode.LOCK_BATCH_MQ: exclusive(locks.lock),
+            RequestCode.UNLOCK_BATCH_MQ: exclusive(locks.unlock),
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: exclusive(connections.of_consumers),
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: exclusive(connections.of_producers),
+            RequestCode.GET_ALL_PRODUCER_INFO: exclusive(connections.of_all_producers),
             RequestCode.GET_CONSUMER_RUNNING_INFO: relay.running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: relay.consume_directly,
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: relay.consumer_status,

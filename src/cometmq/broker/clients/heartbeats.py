@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NamedTuple
 
-from cometmq.broker.checks import check_client_id, check_group, check_subscribed_topic
+from cometmq.broker.checks import check_body, check_client_id, check_group, check_subscribed_topic
 from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.clients.member_subscriptions import Subscriptions, subscriptions_of
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.clients.subscriptions import Subscription, check_client_subscription
 from cometmq.broker.config import BrokerSettings
@@ -33,9 +36,12 @@ from cometmq.protocol.headers import (
     UnregisterClientRequest,
 )
 from cometmq.remoting import Peer, Request, Response
+from cometmq.remoting.slices import Slices, decoded, decoded_at_once, off_loop
 
 log = logging.getLogger(__name__)
 
+SMALL_BYTES_MAX = 16 * 1024
+"""Larger heartbeats are read off the event loop, and registered in slices."""
 BODY_BYTES_MAX = 1024 * 1024
 GROUPS_MAX = 1_000
 SUBSCRIPTIONS_MAX = 5_000
@@ -43,6 +49,14 @@ TAGS_MAX = 20_000
 """Limits of one heartbeat."""
 ACTIVELY = "CONSUME_ACTIVELY"
 CLUSTERING = "CLUSTERING"
+
+
+class _Joining(NamedTuple):
+    """A group of a heartbeat."""
+
+    consumer: ConsumerData
+    subscriptions: list[Subscription]
+    view: Subscriptions
 
 
 class HeartbeatHandler:
@@ -72,23 +86,31 @@ class HeartbeatHandler:
     def heartbeat(self, request: Request) -> Response | Awaitable[Response]:
         """Register the client in its groups, which are created first if that is allowed."""
         _check_limit("bytes", len(request.body), BODY_BYTES_MAX)
-        data = HeartbeatData.decode(request.body)
-        _check_content(data)
-        groups, topics = self._missing(data)
-        if groups or topics:
+        is_small = len(request.body) <= SMALL_BYTES_MAX
+        data = decoded_at_once(HeartbeatData, request.body) if is_small else None
+        if data is None:
+            request.is_exclusive = True
+            return self._read_and_register(request)
+        joining = _joining(data)
+        if any(self._is_new(consumer) for consumer in data.consumer_data_set):
             request.is_exclusive = True  # no farewell of this client may overtake it
-            return self._create_and_register(request, data, groups)
-        return self._register_all(request, data)
+            return self._create_and_register(request, data, joining)
+        wants_all = False
+        if not request.connection.closed:  # else nothing would remove its members again
+            for each in joining:
+                wants_all |= self._register(request.connection, data, each)
+            for producer in data.producer_data_set:
+                self._producers.register(request.connection, data.client_id, producer.group_name)
+        return _response(data, wants_all)
 
-    def _missing(self, data: HeartbeatData) -> tuple[list[str], list[TopicConfig]]:
-        """Return the groups without settings and the retry topics that do not exist."""
-        names = {consumer.group_name for consumer in data.consumer_data_set}
-        groups = [name for name in names if self._groups.may_create(name)]
-        return groups, [
-            topic
-            for consumer in data.consumer_data_set
-            if (topic := self._missing_retry_topic(consumer)) is not None
-        ]
+    async def _read_and_register(self, request: Request) -> Response:
+        data, joining = await off_loop(partial(_read, request.body))
+        return await self._create_and_register(request, data, joining)
+
+    def _is_new(self, consumer: ConsumerData) -> bool:
+        """Whether a group or its retry topic has to be created."""
+        is_new = self._groups.may_create(consumer.group_name)
+        return is_new or self._missing_retry_topic(consumer) is not None
 
     def _missing_retry_topic(self, consumer: ConsumerData) -> TopicConfig | None:
         config = self._groups.get(consumer.group_name)
@@ -105,31 +127,44 @@ class HeartbeatHandler:
             return None
 
     async def _create_and_register(
-        self, request: Request, data: HeartbeatData, groups: list[str]
+        self, request: Request, data: HeartbeatData, joining: list[_Joining]
     ) -> Response:
+        slices = Slices()
         try:
-            await self._groups.get_or_create_all(groups)
-            _, topics = self._missing(data)
-            await self._topics.create_all(topics)
+            await self._create(data, slices)
         except CometError:  # the groups that exist are served all the same
-            self._register_all(request, data)
+            await self._register_all(request, data, joining, slices)
             raise
-        return self._register_all(request, data)
+        return await self._register_all(request, data, joining, slices)
 
-    def _register_all(self, request: Request, data: HeartbeatData) -> Response:
-        wants_all = False
-        if not request.connection.closed:  # else nothing would remove its members again
-            for consumer in data.consumer_data_set:
-                if self._register(request.connection, data, consumer):
-                    wants_all = True
-            for producer in data.producer_data_set:
-                self._producers.register(request.connection, data.client_id, producer.group_name)
-        is_second_form = data.heartbeat_fingerprint != 0
-        return Response(
-            header=HeartbeatResponse(
-                is_support_heart_beat_v2=True, is_sub_change=wants_all or not is_second_form
-            )
+    async def _create(self, data: HeartbeatData, slices: Slices) -> None:
+        """Create the groups without settings and the retry topics that do not exist."""
+        groups = {
+            consumer.group_name: None
+            async for consumer in slices.each(data.consumer_data_set)
+            if self._groups.may_create(consumer.group_name)
+        }
+        await self._groups.get_or_create_all(groups)
+        await self._topics.create_all(
+            [
+                topic
+                async for consumer in slices.each(data.consumer_data_set)
+                if (topic := self._missing_retry_topic(consumer)) is not None
+            ]
         )
+
+    async def _register_all(
+        self, request: Request, data: HeartbeatData, joining: list[_Joining], slices: Slices
+    ) -> Response:
+        connection = request.connection
+        wants_all = False
+        async for each in slices.each(joining):
+            if not connection.closed:  # else nothing would remove its members again
+                wants_all |= self._register(connection, data, each)
+        async for producer in slices.each(data.producer_data_set):
+            if not connection.closed:
+                self._producers.register(connection, data.client_id, producer.group_name)
+        return _response(data, wants_all)
 
     def unregister(self, request: Request) -> Response:
         """Take the client out of the groups it names."""
@@ -157,22 +192,21 @@ class HeartbeatHandler:
         body = GetConsumerListByGroupResponseBody(consumer_id_list=client_ids)
         return Response(body=body.encode())
 
-    def check_client(self, request: Request) -> Response:
+    async def check_client(self, request: Request) -> Response:
         """Whether a subscription can be served."""
-        body = CheckClientRequestBody.decode(request.body)
+        check_body(request, BODY_BYTES_MAX)
+        body = await decoded(CheckClientRequestBody, request.body)
         check_client_subscription(body.subscription_data, self._settings().enable_property_filter)
         return Response()
 
-    def _register(self, connection: Peer, data: HeartbeatData, consumer: ConsumerData) -> bool:
+    def _register(self, connection: Peer, data: HeartbeatData, joining: _Joining) -> bool:
         """Register one group; return whether the client must send its subscriptions in full."""
+        consumer, subscriptions, view = joining
         name = consumer.group_name
         config = self._groups.get(name)
         if config is None or self._is_refused(consumer):
             return False
         wants_all = self._is_outdated(data, name)
-        subscriptions = None
-        if not data.without_sub:
-            subscriptions = [Subscription(entry) for entry in consumer.subscription_data_set]
         self._consumers.register(
             connection,
             data.client_id,
@@ -180,7 +214,8 @@ class HeartbeatHandler:
             kind=consumer.consume_type or "",
             model=consumer.message_model or "",
             consume_from=consumer.consume_from_where or "",
-            subscriptions=subscriptions,
+            subscriptions=None if data.without_sub else subscriptions,
+            view=view,
             notify=config.notify_consumer_ids_changed_enable,
         )
         group = self._consumers.group(name)
@@ -202,6 +237,31 @@ class HeartbeatHandler:
             and consumer.consume_type == ACTIVELY
             and consumer.message_model == CLUSTERING
         )
+
+
+def _response(data: HeartbeatData, wants_all: bool) -> Response:
+    is_second_form = data.heartbeat_fingerprint != 0
+    return Response(
+        header=HeartbeatResponse(
+            is_support_heart_beat_v2=True, is_sub_change=wants_all or not is_second_form
+        )
+    )
+
+
+def _read(body: bytes) -> tuple[HeartbeatData, list[_Joining]]:
+    """Decode, check and prepare a large heartbeat; off the event loop."""
+    data = HeartbeatData.decode(body)
+    return data, _joining(data)
+
+
+def _joining(data: HeartbeatData) -> list[_Joining]:
+    """Check a heartbeat; return its groups with what they subscribe."""
+    _check_content(data)
+    joining = []
+    for consumer in data.consumer_data_set:
+        subscriptions = [Subscription(entry) for entry in consumer.subscription_data_set]
+        joining.append(_Joining(consumer, subscriptions, subscriptions_of(subscriptions)))
+    return joining
 
 
 def _check_content(data: HeartbeatData) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from cometmq.broker.clients.subscriptions import Subscription
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 LOGGED_CHARS_MAX = 200
 LOGGED_TOPICS_MAX = 10
+COMPARED_TOPICS_MAX = 100
+"""Topics that are subscribed by different texts and looked at closely."""
 
 
 class Subscribed(NamedTuple):
@@ -42,7 +45,14 @@ class Subscribed(NamedTuple):
             return self.topic, self.expression
 
 
-Subscriptions = tuple[Subscribed, ...]
+class Subscriptions(tuple[Subscribed, ...]):
+    """What a member subscribes, in the order of the topics; its hash is computed once."""
+
+    def __hash__(self) -> int:
+        known: int | None = getattr(self, "_hash", None)
+        if known is None:
+            known = self._hash = super().__hash__()
+        return known
 
 
 class MemberSubscriptions:
@@ -58,9 +68,8 @@ class MemberSubscriptions:
         self._shared: Counter[Subscriptions] = Counter()
         """Each view, held once, and how many members have it."""
 
-    def note(self, client_id: str, subscriptions: Iterable[Subscription]) -> None:
+    def note(self, client_id: str, view: Subscriptions) -> None:
         """Take over what a member's heartbeat says, and log what is new and differs from others."""
-        view = _subscriptions(subscriptions)
         if self._by_client.get(client_id) == view:
             return
         self.forget(client_id)
@@ -82,7 +91,7 @@ class MemberSubscriptions:
         return dict(self._by_client)
 
     def _log(self, client_id: str, view: Subscriptions) -> None:
-        others = next((other for other, _ in self._shared.most_common() if other), ())
+        others = max((o for o in self._shared if o), key=self._shared.__getitem__, default=())
         if not view or not others:
             return
         for topic, has, others_have in _differing(view, others):
@@ -97,26 +106,32 @@ class MemberSubscriptions:
             )
 
 
-def _subscriptions(subscriptions: Iterable[Subscription]) -> Subscriptions:
-    return tuple(
+def subscriptions_of(subscriptions: Iterable[Subscription]) -> Subscriptions:
+    """Return what a member subscribes; its retry topic does not count."""
+    view = Subscriptions(
         sorted(
             Subscribed(s.topic, s.data.sub_string or "*", s.data.expression_type or "TAG")
             for s in subscriptions
             if not s.topic.startswith(RETRY_PREFIX)
         )
     )
+    hash(view)
+    return view
 
 
 def _differing(
     one: Subscriptions, other: Subscriptions
 ) -> Iterator[tuple[str, Subscribed | None, Subscribed | None]]:
     ours, theirs = ({subscribed.topic: subscribed for subscribed in view} for view in (one, other))
-    differing = [
-        (topic, ours.get(topic), theirs.get(topic))
-        for topic in sorted(ours.keys() | theirs.keys())
-        if _meaning(ours.get(topic)) != _meaning(theirs.get(topic))
+    others = [
+        topic for topic in ours.keys() | theirs.keys() if ours.get(topic) != theirs.get(topic)
     ]
-    yield from differing[:LOGGED_TOPICS_MAX]
+    differing = (
+        (topic, ours.get(topic), theirs.get(topic))
+        for topic in sorted(others)[:COMPARED_TOPICS_MAX]
+        if _meaning(ours.get(topic)) != _meaning(theirs.get(topic))
+    )
+    yield from islice(differing, LOGGED_TOPICS_MAX)
 
 
 def _meaning(subscribed: Subscribed | None) -> object:

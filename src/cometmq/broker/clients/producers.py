@@ -59,9 +59,9 @@ class ProducerRegistry:
         """The members of a group; empty when it is not online."""
         return list(self._groups.get(group, {}).values())
 
-    def groups(self) -> dict[str, list[Member]]:
-        """All groups that are online, with their members."""
-        return {group: list(members.values()) for group, members in self._groups.items()}
+    def names(self) -> list[str]:
+        """The groups that are online."""
+        return list(self._groups)
 
     def connection_of(self, client_id: str) -> Peer | None:
         """The connection of a client, when it is online as a producer."""

@@ -13,17 +13,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
-from cometmq.broker.checks import check_client_id
+from cometmq.broker.checks import check_body, check_client_id
+from cometmq.broker.creation import with_creation
 from cometmq.broker.groups.table import GroupTable
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from cometmq.remoting import Request, Response
+from cometmq.remoting.slices import Slices, batched, decoded, encoded
 from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
 
+BODY_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A request has room for all 65,535 queues of a topic."""
 LOCK_LIFE_MS: Final = 60_000
 LOCKS_MAX: Final = 100_000
 """Locks of all groups; further ones are not granted until others expire."""
@@ -148,21 +153,30 @@ class LockHandler:
         self._locks = locks
         self._groups = groups
 
-    def lock(self, request: Request) -> Response:
+    async def lock(self, request: Request) -> Response:
         """Grant what is free, expired or the client's own."""
-        body = self._read(request)
-        queues = dict.fromkeys(body.mq_set)
-        granted = self._locks.lock(body.consumer_group, body.client_id, queues)
-        return Response(body=LockBatchResponseBody(lock_ok_mq_set=granted).encode())
+        body = await self._read(request)
+        slices = Slices()
+        queues = {queue: None async for queue in slices.each(body.mq_set)}
+        granted: list[MessageQueue] = []
+        for some in batched(queues):
+            granted += self._locks.lock(body.consumer_group, body.client_id, some)
+            await slices.pause()
+        response = LockBatchResponseBody(lock_ok_mq_set=granted)
+        return Response(body=await encoded(response, slices))
 
-    def unlock(self, request: Request) -> Response:
+    async def unlock(self, request: Request) -> Response:
         """Free the client's own locks."""
-        body = self._read(request)
-        self._locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+        body = await self._read(request)
+        slices = Slices()
+        for some in batched(body.mq_set):
+            self._locks.unlock(body.consumer_group, body.client_id, some)
+            await slices.pause()
         return Response()
 
-    def _read(self, request: Request) -> LockBatchRequestBody:
-        body = LockBatchRequestBody.decode(request.body)
+    async def _read(self, request: Request) -> LockBatchRequestBody:
+        check_body(request, BODY_BYTES_MAX)
+        body = await decoded(LockBatchRequestBody, request.body)
         check_client_id(body.client_id)
-        self._groups.require(body.consumer_group)
+        await with_creation(partial(self._groups.require, body.consumer_group))
         return body

@@ -35,6 +35,7 @@ from cometmq.protocol.headers import (
 from cometmq.protocol.message_id import InvalidMessageIdError, decode_offset_id
 from cometmq.protocol.version import RUNNING_INFO_VERSION_MIN, version_name
 from cometmq.remoting import CallTimeoutError, Request, Response
+from cometmq.remoting.slices import decoded, encoded
 from cometmq.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -182,7 +183,7 @@ class RelayHandler:
             for member, offsets in zip(members, answers, strict=True)
             if offsets is not None
         }
-        return Response(body=GetConsumerStatusBody(consumer_table=table).encode())
+        return Response(body=await encoded(GetConsumerStatusBody(consumer_table=table)))
 
     # --- a message to try out -----------------------------------------------------------------
 
@@ -238,7 +239,8 @@ class RelayHandler:
             )
             if answer.code != ResponseCode.SUCCESS:
                 return None
-            return GetConsumerStatusBody.decode(answer.body).message_queue_table
+            body = await decoded(GetConsumerStatusBody, answer.body)
+            return body.message_queue_table
         except ResponseError as problem:
             log.warning(
                 "consumer did not return its offsets client=%s: %s", member.client_id, problem

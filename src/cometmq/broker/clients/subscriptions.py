@@ -21,6 +21,8 @@ from cometmq.protocol.subscription import (
 )
 from cometmq.store import Matcher, TagMatcher
 
+EXPRESSION_CHARS_MAX = 32 * 1024
+"""A limit of expressions that travel with pulls; that of heartbeats is theirs as a whole."""
 PARSE_FAILED = "parse the consumer's subscription failed"
 
 
@@ -64,6 +66,8 @@ def matcher_of(
     """
     if not is_tag_kind(kind):
         return _matcher_of_other_kind(kind, property_filter_enabled)
+    if expression is not None and len(expression) > EXPRESSION_CHARS_MAX:
+        raise ResponseError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, PARSE_FAILED)
     try:
         parsed = parse_tag_expression(expression)
     except ExpressionError as problem:

@@ -27,7 +27,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: exclusive(groups.put_list),
             RequestCode.DELETE_SUBSCRIPTIONGROUP: exclusive(groups.delete),
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: groups.show,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.show_all,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: exclusive(groups.show_all),
             RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: exclusive(groups.forbid),
         }
     )

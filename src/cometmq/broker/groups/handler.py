@@ -6,11 +6,12 @@ Source: AdminBrokerProcessor, RocketMQ 5.3.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
-from cometmq.broker.checks import check_is_master
+from cometmq.broker.checks import check_body, check_is_master
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.groups.table import GroupTable
 from cometmq.model.errors import InvalidNameError, ResponseError
@@ -30,10 +31,14 @@ from cometmq.protocol.headers import (
 )
 from cometmq.protocol.lenient import read_struct
 from cometmq.remoting import Request, Response
+from cometmq.remoting.slices import LENIENT_BYTES_MAX, Slices, decoded, encoded, off_loop
 
 log = logging.getLogger(__name__)
 
 GROUPS_AT_ONCE_MAX = 10_000
+GROUP_BYTES_MAX = 64 * 1024
+GROUPS_BYTES_MAX = 4 * 1024 * 1024
+"""Limits of the bodies that describe one group and many."""
 RETRY_QUEUES_MAX = 1024
 NAME_CHARS_MAX = 512
 
@@ -53,8 +58,8 @@ class GroupHandler:
         groups: GroupTable,
         settings: Callable[[], BrokerSettings],
         *,
-        forget_offsets: Callable[[str], None],
-        forget_statistics: Callable[[str], None] = lambda group: None,
+        forget_offsets: Callable[[str], Awaitable[None]],
+        forget_statistics: Callable[[str], Awaitable[None]],
     ) -> None:
         self._groups = groups
         self._settings = settings
@@ -63,27 +68,28 @@ class GroupHandler:
 
     async def put(self, request: Request) -> Response:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
-        try:
-            config = read_struct(fastjson.loads(request.body), SubscriptionGroupConfig)
-        except fastjson.FastJsonError as problem:
-            raise ResponseError(
-                ResponseCode.SYSTEM_ERROR, f"SubscriptionGroupConfig: {problem}"
-            ) from None
-        return await self._put([config], request)
+        check_body(request, GROUP_BYTES_MAX)
+        read = partial(_read_group, request.body)
+        small = len(request.body) <= LENIENT_BYTES_MAX
+        return await self._put([read() if small else await off_loop(read)], request)
 
     async def put_list(self, request: Request) -> Response:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): all of them, or none."""
-        configs = SubscriptionGroupList.decode(request.body).group_config_list
+        check_body(request, GROUPS_BYTES_MAX)
+        configs = (await decoded(SubscriptionGroupList, request.body)).group_config_list
         if len(configs) > GROUPS_AT_ONCE_MAX:
             raise _illegal(f"{len(configs)} groups, expected at most {GROUPS_AT_ONCE_MAX}")
         return await self._put(configs, request)
 
     async def _put(self, configs: list[SubscriptionGroupConfig], request: Request) -> Response:
         check_is_master(self._settings())
-        for config in configs:
+        slices = Slices()
+        changes = {}
+        async for config in slices.each(configs):
             _check(config)
-        if await self._groups.change({config.group_name: _merged(config) for config in configs}):
-            for config in configs:
+            changes[config.group_name] = _merged(config)
+        if await self._groups.change(changes):
+            async for config in slices.each(configs):
                 log.info(
                     "group created or updated group=%s consumes=%s retries_max=%d peer=%s",
                     config.group_name,
@@ -101,8 +107,8 @@ class GroupHandler:
         if await self._groups.delete(name):
             log.info("group deleted group=%s peer=%s", name, request.connection.peer_text)
         if header.clean_offset or header.remove_offset:
-            self._forget_offsets(name)
-        self._forget_statistics(name)
+            await self._forget_offsets(name)
+        await self._forget_statistics(name)
         return Response()
 
     def show(self, request: Request) -> Response:
@@ -116,16 +122,18 @@ class GroupHandler:
             )
         return Response(body=fastjson.dumps(config))
 
-    def show_all(self, request: Request) -> Response:
+    async def show_all(self, request: Request) -> Response:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
+        slices = Slices()
         wrapper = SubscriptionGroupWrapper(
             subscription_group_table=dict(self._groups.all()),
-            forbidden_table={
-                group: dict(topics) for group, topics in self._groups.forbidden().items()
-            },
             data_version=self._groups.version,
         )
-        return Response(body=wrapper.encode())
+        forbidden = list(self._groups.forbidden().items())
+        wrapper.forbidden_table = {
+            group: dict(topics) async for group, topics in slices.each(forbidden)
+        }
+        return Response(body=await encoded(wrapper, slices))
 
     async def forbid(self, request: Request) -> Response:
         """UPDATE_AND_GET_GROUP_FORBIDDEN (353): may a group read a topic?"""
@@ -142,6 +150,15 @@ class GroupHandler:
             readable=not self._groups.is_forbidden(header.group, header.topic),
         )
         return Response(body=body.encode())
+
+
+def _read_group(body: bytes) -> SubscriptionGroupConfig:
+    try:
+        return read_struct(fastjson.loads(body), SubscriptionGroupConfig)
+    except fastjson.FastJsonError as problem:
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR, f"SubscriptionGroupConfig: {problem}"
+        ) from None
 
 
 def _merged(

@@ -24,6 +24,7 @@ from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import check_group_name
 from cometmq.protocol.bodies import SubscriptionGroupWrapper
 from cometmq.protocol.codes import ResponseCode
+from cometmq.remoting.slices import Slices
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
 
@@ -127,7 +128,7 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
             for name in names:
                 if name not in self._table:
                     self._stored.keep(_GROUPS, name, created[name])
-        for name in names:
+        async for name in Slices().each(names):
             log.info("group created on first use group=%s", name)
 
     def require(
@@ -187,7 +188,7 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
             InvalidNameError: a group's name is illegal; nothing was changed.
             StoreError: the file cannot be written; nothing was changed.
         """
-        for name in changes:
+        async for name in Slices().each(changes):
             check_group_name(name)
         return await super().change(changes)
 

@@ -8,6 +8,7 @@ from cometmq.broker.offsets.handler import OffsetHandler
 from cometmq.broker.offsets.queue_bounds import QueueBoundsHandler
 from cometmq.broker.offsets.reset import ResetHandler
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import exclusive
 from cometmq.remoting.features import Feature
 from cometmq.remoting.jobs import Job
 
@@ -23,7 +24,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     offsets = OffsetHandler(
         parts.offsets, store=parts.store, topics=parts.topics, groups=parts.groups
     )
-    bounds = QueueBoundsHandler(parts.store)
+    bounds = QueueBoundsHandler(parts.store, parts.cold_reads)
     reset = ResetHandler(
         parts.offsets,
         consumers=parts.consumers,
@@ -36,14 +37,14 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         {
             RequestCode.QUERY_CONSUMER_OFFSET: offsets.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.all,
-            RequestCode.CLONE_GROUP_OFFSET: offsets.clone,
-            RequestCode.QUERY_CORRECTION_OFFSET: offsets.correction,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: bounds.search,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: exclusive(offsets.all),
+            RequestCode.CLONE_GROUP_OFFSET: exclusive(offsets.clone),
+            RequestCode.QUERY_CORRECTION_OFFSET: exclusive(offsets.correction),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: exclusive(bounds.search),
             RequestCode.GET_MAX_OFFSET: bounds.max_offset,
             RequestCode.GET_MIN_OFFSET: bounds.min_offset,
             RequestCode.GET_EARLIEST_MSG_STORETIME: bounds.earliest_time,
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset.reset,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: exclusive(reset.reset),
         },
         _jobs(parts),
     )

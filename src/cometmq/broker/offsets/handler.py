@@ -23,9 +23,12 @@ from cometmq.protocol.headers import (
     UpdateConsumerOffsetRequest,
 )
 from cometmq.remoting import Request, Response
+from cometmq.remoting.slices import Slices, encoded
 from cometmq.store import GetStatus, MessageStore
 
 AHEAD_OF_ALL = 2**63 - 1
+FILTER_GROUPS_MAX = 20_000
+"""Groups that one request may leave out of a correction."""
 
 
 class OffsetHandler:
@@ -80,38 +83,50 @@ class OffsetHandler:
         self._offsets.commit(group, topic, queue_id, header.commit_offset)
         return Response()
 
-    def all(self, request: Request) -> Response:
+    async def all(self, request: Request) -> Response:
         """The whole table."""
+        slices = Slices()
+        offsets: dict[str, dict[int, int]] = {}
+        topics: dict[str, list[str]] = {}
+        async for key in slices.each(self._offsets.keys()):
+            topic, _, group = key.partition("@")
+            offsets[key] = self._offsets.of(group, topic)
+            topics.setdefault(group, []).append(topic)
         table = ConsumerOffsetSerializeWrapper(
-            offset_table=self._offsets.table(),
-            data_version=self._offsets.version,
-            group_topic_map=self._offsets.groups_and_topics(),
+            offset_table=offsets, data_version=self._offsets.version, group_topic_map=topics
         )
-        return Response(body=table.encode())
+        return Response(body=await encoded(table, slices))
 
-    def clone(self, request: Request) -> Response:
+    async def clone(self, request: Request) -> Response:
         """Let one group stand in a topic where another one stands."""
         header = request.header(CloneGroupOffsetRequest)
         check_group(header.dest_group)
         topics = [header.topic] if header.topic else self._offsets.topics_of(header.src_group)
-        for topic in topics:
+        async for topic in Slices().each(topics):
             self._offsets.clone(header.src_group, header.dest_group, topic)
         return Response()
 
-    def correction(self, request: Request) -> Response:
+    async def correction(self, request: Request) -> Response:
         """Up to where other groups have consumed a topic, queue by queue.
 
         If the compared group is ahead of that, the response is the greatest offset there can be.
         """
         header = request.header(QueryCorrectionOffsetRequest)
-        left_out = set((header.filter_groups or "").split(","))
-        slowest = self._slowest(header.topic, left_out)
+        filtered = header.filter_groups or ""
+        if filtered.count(",") > FILTER_GROUPS_MAX:
+            raise ResponseError(
+                ResponseCode.INVALID_PARAMETER,
+                f"more than {FILTER_GROUPS_MAX} groups to leave out",
+            )
+        left_out = set(filtered.split(","))
+        slices = Slices()
+        slowest = await self._slowest(header.topic, left_out, slices)
         compared = self._offsets.of(header.compare_group, header.topic)
-        offsets = {
-            queue_id: AHEAD_OF_ALL if compared.get(queue_id, -1) > offset else offset
-            for queue_id, offset in slowest.items()
-        }
-        return Response(body=QueryCorrectionOffsetBody(correction_offsets=offsets).encode())
+        offsets: dict[int, int] = {}
+        async for queue_id, offset in slices.each(slowest.items()):
+            offsets[queue_id] = AHEAD_OF_ALL if compared.get(queue_id, -1) > offset else offset
+        body = QueryCorrectionOffsetBody(correction_offsets=offsets)
+        return Response(body=await encoded(body, slices))
 
     def _first_offset(self, header: QueryConsumerOffsetRequest) -> int:
         """0 for a new group on a young queue; else its client decides where to begin."""
@@ -138,12 +153,12 @@ class OffsetHandler:
         first = self._store.get(topic, queue_id, 0, 1)
         return first.status is GetStatus.FOUND and not first.suggest_slave
 
-    def _slowest(self, topic: str, left_out: set[str]) -> dict[int, int]:
+    async def _slowest(self, topic: str, left_out: set[str], slices: Slices) -> dict[int, int]:
         slowest: dict[int, int] = {}
-        for group in self._offsets.groups_of(topic):
+        async for group in slices.each(self._offsets.groups_of(topic)):
             if group in left_out:
                 continue
-            for queue_id, offset in self._offsets.of(group, topic).items():
+            async for queue_id, offset in slices.each(self._offsets.of(group, topic).items()):
                 low, _ = self._store.bounds(topic, queue_id)
                 if offset >= low:
                     slowest[queue_id] = min(offset, slowest.get(queue_id, offset))

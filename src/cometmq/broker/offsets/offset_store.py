@@ -19,6 +19,7 @@ import msgspec
 
 from cometmq.model.errors import StoreError
 from cometmq.protocol.bodies import DataVersion
+from cometmq.remoting.slices import Slices
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
 
@@ -43,6 +44,10 @@ class OffsetStore:
         self._table: dict[str, Numbers] = {}
         self._resets: dict[str, Numbers] = {}
         self._pulled: dict[str, Numbers] = {}
+        self._topics: dict[str, dict[str, bool]] = {}
+        """The topics of each group in any of the tables, and whether it has offsets there."""
+        self._groups: dict[str, dict[str, bool]] = {}
+        """The same of each topic."""
         self._commits = 0
         self._changed = False
         self._saving = threading.Lock()
@@ -68,7 +73,7 @@ class OffsetStore:
         key = f"{topic}@{group}"
         numbers = self._table.get(key)
         if numbers is None:
-            numbers = self._table[key] = {}
+            numbers = self._add(self._table, group, topic)
         numbers[queue_id] = offset
         self._changed = True
         self._commits += 1
@@ -80,7 +85,7 @@ class OffsetStore:
         key = f"{topic}@{group}"
         numbers = self._pulled.get(key)
         if numbers is None:
-            numbers = self._pulled[key] = {}
+            numbers = self._add(self._pulled, group, topic)
         numbers[queue_id] = offset
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -89,7 +94,10 @@ class OffsetStore:
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set a group's offset for its next pull response; commits until then are void."""
-        self._resets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+        numbers = self._resets.get(f"{topic}@{group}")
+        if numbers is None:
+            numbers = self._add(self._resets, group, topic)
+        numbers[queue_id] = offset
         self.has_resets = True
         self.commit(group, topic, queue_id, offset)
 
@@ -121,28 +129,30 @@ class OffsetStore:
 
     def topics_of(self, group: str) -> list[str]:
         """The topics in which a group has offsets."""
-        ending = f"@{group}"
-        return [key[: -len(ending)] for key in self._table if key.endswith(ending)]
+        return [topic for topic, has in self._topics.get(group, {}).items() if has]
 
     def groups_of(self, topic: str) -> list[str]:
         """The groups that have offsets in a topic."""
-        start = f"{topic}@"
-        return [key[len(start) :] for key in self._table if key.startswith(start)]
+        return [group for group, has in self._groups.get(topic, {}).items() if has]
+
+    def keys(self) -> list[str]:
+        """``topic@group`` of all that have offsets."""
+        return list(self._table)
 
     def clone(self, source: str, target: str, topic: str) -> None:
         """Let one group stand in a topic where another one stands."""
         numbers = self._table.get(f"{topic}@{source}")
         if numbers is not None:
-            self._table[f"{topic}@{target}"] = dict(numbers)
+            self._add(self._table, target, topic).update(numbers)
             self._note_change()
 
-    def forget_group(self, group: str) -> None:
+    async def forget_group(self, group: str) -> None:
         """Drop all that is known of a group."""
-        self._forget([key for key in self._keys() if key.endswith(f"@{group}")])
+        await self._forget([(group, topic) for topic in self._topics.get(group, ())])
 
-    def forget_topic(self, topic: str) -> None:
+    async def forget_topic(self, topic: str) -> None:
         """Drop all that is known of a topic."""
-        self._forget([key for key in self._keys() if key.startswith(f"{topic}@")])
+        await self._forget([(group, topic) for group in self._groups.get(topic, ())])
 
     # --- the file -----------------------------------------------------------------------------
 
@@ -162,7 +172,9 @@ class OffsetStore:
         content = self._file.load()
         if content is None:
             return
-        self._table = _table_of(content, self._file)
+        for key, numbers in _table_of(content, self._file).items():
+            topic, _, group = key.partition("@")
+            self._add(self._table, group, topic).update(numbers)
         self.version = read_version(content, self._file) or self.version
         if bounds is None:
             return
@@ -222,16 +234,31 @@ class OffsetStore:
         self._changed = True
         self.version = self.version.next(self._clock.now_ms())
 
-    def _keys(self) -> set[str]:
-        return self._table.keys() | self._resets.keys() | self._pulled.keys()
+    def _add(self, table: dict[str, Numbers], group: str, topic: str) -> Numbers:
+        """Put new numbers of a group and a topic into a table."""
+        has = table is self._table or f"{topic}@{group}" in self._table
+        self._topics.setdefault(group, {})[topic] = has
+        self._groups.setdefault(topic, {})[group] = has
+        numbers = table[f"{topic}@{group}"] = {}
+        return numbers
 
-    def _forget(self, keys: list[str]) -> None:
-        for key in keys:
+    async def _forget(self, places: list[tuple[str, str]]) -> None:
+        """Drop the numbers of some groups and topics."""
+        async for group, topic in Slices().each(places):
             for table in (self._table, self._resets, self._pulled):
-                table.pop(key, None)
+                table.pop(f"{topic}@{group}", None)
+            _remove(self._topics, group, topic)
+            _remove(self._groups, topic, group)
         self.has_resets = bool(self._resets)
-        if keys:
+        if places:
             self._note_change()
+
+
+def _remove(index: dict[str, dict[str, bool]], name: str, entry: str) -> None:
+    entries = index.get(name, {})
+    entries.pop(entry, None)
+    if not entries:
+        index.pop(name, None)
 
 
 def _table_of(content: Mapping[str, Any], file: JsonFile) -> dict[str, Numbers]:

@@ -9,6 +9,9 @@ Source: AdminBrokerProcessor, RocketMQ 4.9 and 5.3.
 
 from __future__ import annotations
 
+from functools import partial
+
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.protocol.headers import (
     GetEarliestMsgStoretimeRequest,
     GetEarliestMsgStoretimeResponse,
@@ -28,14 +31,19 @@ class QueueBoundsHandler:
 
     Args:
         store: contains the queues.
+        cold_reads: reads what is on the disk only.
     """
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, cold_reads: ColdReads) -> None:
         self._store = store
+        self._cold_reads = cold_reads
 
-    def search(self, request: Request) -> Response:
+    async def search(self, request: Request) -> Response:
         """Return the offset of a store time; 0 for a queue that does not exist."""
         header = request.header(SearchOffsetByTimestampRequest)
+        await self._cold_reads.run(
+            partial(self._store.bring_in_for_time, header.topic, header.queue_id, header.timestamp)
+        )
         upper = (header.boundary_type or "").lower() == "upper"
         offset = self._store.offset_at_time(
             header.topic, header.queue_id, header.timestamp, "UPPER" if upper else "LOWER"

@@ -23,6 +23,7 @@ from cometmq.protocol.bodies import MessageQueueForC, ResetOffsetBody, ResetOffs
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import InvokeBrokerToResetOffsetRequest
 from cometmq.remoting import Request, Response
+from cometmq.remoting.slices import Slices, encoded
 from cometmq.store import MessageStore
 
 _CPP = "CPP"
@@ -56,18 +57,21 @@ class ResetHandler:
         self._groups = groups
         self._settings = settings
 
-    def reset(self, request: Request) -> Response:
+    async def reset(self, request: Request) -> Response:
         """Reset a group's offsets in a topic; the response lists the new ones."""
         header = request.header(InvokeBrokerToResetOffsetRequest)
+        slices = Slices()
         if self._settings().use_server_side_reset_offset:
-            offsets = self._reset_here(header)
+            offsets = await self._reset_here(header, slices)
         else:
-            offsets = self._notify_members(header)
-        return Response(body=self._body(header.topic, offsets))
+            offsets = await self._notify_members(header, slices)
+        return Response(body=await self._body(header.topic, offsets, slices))
 
     # --- on the server's side -----------------------------------------------------------------
 
-    def _reset_here(self, header: InvokeBrokerToResetOffsetRequest) -> dict[int, int]:
+    async def _reset_here(
+        self, header: InvokeBrokerToResetOffsetRequest, slices: Slices
+    ) -> dict[int, int]:
         topic = self._topics.get(header.topic)
         if topic is None:
             raise ResponseError(
@@ -77,19 +81,21 @@ class ResetHandler:
             raise ResponseError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist"
             )
-        offsets = self._new_offsets(header, topic)
-        for queue_id, offset in offsets.items():
+        offsets = await self._new_offsets(header, topic, slices)
+        async for queue_id, offset in slices.each(offsets.items()):
+            if header.topic not in self._topics:  # deleted meanwhile
+                break
             self._offsets.reset(header.group, header.topic, queue_id, offset)
         return offsets
 
-    def _new_offsets(
-        self, header: InvokeBrokerToResetOffsetRequest, topic: TopicConfig
+    async def _new_offsets(
+        self, header: InvokeBrokerToResetOffsetRequest, topic: TopicConfig, slices: Slices
     ) -> dict[int, int]:
         queue_id = -1 if header.queue_id is None else header.queue_id
         if queue_id < 0:
             return {
                 queue: self._by_time(header.topic, queue, header.timestamp)
-                for queue in range(topic.read_queue_nums)
+                async for queue in slices.each(range(topic.read_queue_nums))
             }
         if queue_id >= topic.read_queue_nums:
             raise ResponseError(
@@ -109,7 +115,9 @@ class ResetHandler:
 
     # --- by the clients -----------------------------------------------------------------------
 
-    def _notify_members(self, header: InvokeBrokerToResetOffsetRequest) -> dict[int, int]:
+    async def _notify_members(
+        self, header: InvokeBrokerToResetOffsetRequest, slices: Slices
+    ) -> dict[int, int]:
         topic = self._topics.get(header.topic)
         if topic is None:
             raise ResponseError(
@@ -118,7 +126,8 @@ class ResetHandler:
                 f"topic={header.topic}",
             )
         offsets = {
-            queue_id: self._moved(header, queue_id) for queue_id in range(topic.write_queue_nums)
+            queue_id: self._moved(header, queue_id)
+            async for queue_id in slices.each(range(topic.write_queue_nums))
         }
         group = self._consumers.group(header.group)
         members = [] if group is None else list(group.members.values())
@@ -131,12 +140,12 @@ class ResetHandler:
         told = InvokeBrokerToResetOffsetRequest(
             topic=header.topic, group=header.group, timestamp=header.timestamp
         )
-        for member in members:
-            # C++ consumers read only the list form, all others only the map.
-            body = self._list_body if member.language == _CPP else self._body
-            member.connection.oneway(
-                RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body(header.topic, offsets)
-            )
+        # C++ consumers read only the list form, all others only the map.
+        of_cpp = b"".join(await self._list_body(header.topic, offsets, slices))
+        of_others = b"".join(await self._body(header.topic, offsets, slices))
+        async for member in slices.each(members):
+            body = of_cpp if member.language == _CPP else of_others
+            member.connection.oneway(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
         return offsets
 
     def _moved(self, header: InvokeBrokerToResetOffsetRequest, queue_id: int) -> int:
@@ -158,14 +167,17 @@ class ResetHandler:
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._settings().broker_name, queue_id)
 
-    def _body(self, topic: str, offsets: dict[int, int]) -> bytes:
-        table = {self._queue(topic, queue): offset for queue, offset in offsets.items()}
-        return ResetOffsetBody(offset_table=table).encode()
+    async def _body(self, topic: str, offsets: dict[int, int], slices: Slices) -> list[bytes]:
+        table = {
+            self._queue(topic, queue): offset
+            async for queue, offset in slices.each(offsets.items())
+        }
+        return await encoded(ResetOffsetBody(offset_table=table), slices)
 
-    def _list_body(self, topic: str, offsets: dict[int, int]) -> bytes:
+    async def _list_body(self, topic: str, offsets: dict[int, int], slices: Slices) -> list[bytes]:
         name = self._settings().broker_name
         places = [
             MessageQueueForC(topic=topic, broker_name=name, queue_id=queue, offset=offset)
-            for queue, offset in offsets.items()
+            async for queue, offset in slices.each(offsets.items())
         ]
-        return ResetOffsetBodyForC(offset_table=places).encode()
+        return await encoded(ResetOffsetBodyForC(offset_table=places), slices)

@@ -108,12 +108,14 @@ class Arrivals:
             except Exception:
                 log.exception("cannot notify held pulls topic=%s queue=%d", topic, queue_id)
 
-    def _finds(self, pull: HeldPull) -> bool:
-        """Whether a held pull would find a message; looks at each message once."""
-        while True:
-            found = self._store.get(pull.topic, pull.queue_id, pull.seen_to, 1, pull.matcher, 0)
-            if found.status is not GetStatus.NO_MATCHED_MESSAGE:
-                return found.status is GetStatus.FOUND
-            pull.seen_to = found.next_begin_offset
-            if pull.seen_to >= found.max_offset:
-                return False
+    def _finds(self, pull: HeldPull) -> bool | None:
+        """Whether a held pull would find a message; looks at each message once.
+
+        Returns:
+            None if there are more messages to look at.
+        """
+        found = self._store.get(pull.topic, pull.queue_id, pull.seen_to, 1, pull.matcher, 0)
+        if found.status is not GetStatus.NO_MATCHED_MESSAGE:
+            return found.status is GetStatus.FOUND
+        pull.seen_to = found.next_begin_offset
+        return False if pull.seen_to >= found.max_offset else None

@@ -10,6 +10,7 @@ from cometmq.remoting.wire cimport FastPath, Wire
 cdef int _PREFIX_BYTES, _FRAMES_MAX, _TEXT, _ESCAPED, _TEXTS, _WIDE, _REQUIRED, _KNOWN
 cdef int _GROUP, _TOPIC, _EXPRESSION, _KIND
 cdef int _QUEUE, _OFFSET, _COUNT, _FLAGS, _COMMIT, _SUSPEND, _VERSION, _BYTES
+cdef double _WORK_S_MAX
 cdef long long _INT32_MAX, _NOT_PLAIN
 cdef tuple _NAMES
 cdef bytes _CODE_MEMBER, _PULL_MEMBER
@@ -40,7 +41,8 @@ cdef class PullFastPath(FastPath):
 
     @cython.locals(
         at=cython.Py_ssize_t, left=cython.int, memory=cython.p_uchar, length=cython.uint,
-        word=cython.uint, frame_end=cython.Py_ssize_t, header_end=cython.Py_ssize_t, pull=Pull)
+        word=cython.uint, frame_end=cython.Py_ssize_t, header_end=cython.Py_ssize_t, pull=Pull,
+        began_s=cython.double)
     cpdef Py_ssize_t take(
         self, bytearray data, Py_ssize_t start, Py_ssize_t end, Wire wire) except -1
 

@@ -10,6 +10,7 @@ Faster only if compiled; interpreted, only tests call it.
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
 from cometmq.broker.creation import CreationNeededError
@@ -24,7 +25,8 @@ _PREFIX_BYTES = 8
 _INT32_MAX, _NOT_PLAIN = 2**31 - 1, header_scanner.NOT_PLAIN
 _TEXTS_MAX = 10_000
 _FRAMES_MAX = 64
-"""Pulls that are handled at a time."""
+_WORK_S_MAX = 0.001
+"""Pulls that are handled at a time, and for how long."""
 _TEXT, _ESCAPED = header_scanner.TEXT, header_scanner.ESCAPED
 _CODE_MEMBER = b'{"code":'
 _PULL_MEMBER = b'{"code":11,'
@@ -147,6 +149,7 @@ class PullFastPath(FastPath):
         """
         at = start
         left = _FRAMES_MAX
+        began_s = monotonic()
         memory = octets.start_of(data)
         while left and _may_begin(memory, at, end):
             left -= 1
@@ -162,6 +165,8 @@ class PullFastPath(FastPath):
                 break
             at = frame_end
             if wire._holds:  # this pull waits for the disk
+                break
+            if monotonic() - began_s > _WORK_S_MAX:
                 break
         self._reader.pull = None
         return at - start

@@ -17,11 +17,11 @@ from functools import partial
 
 from cometmq.broker.clients.consumers import BROADCASTING, ConsumerRegistry
 from cometmq.broker.clients.subscriptions import matcher_of
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.creation import CreationNeededError
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
-from cometmq.broker.pulling.cold_reads import ColdReads
 from cometmq.broker.pulling.long_polling import HeldPull, HeldPulls
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
@@ -122,6 +122,11 @@ class Pull(HeldPull):
     def rerun(self) -> None:
         """Respond, without being held again."""
         self.processor.rerun(self)
+
+    def fail(self, problem: Exception) -> None:
+        """Answer with what went wrong."""
+        if not self.wire.closed:
+            respond_with_failure(self.request(), problem)
 
     def request(self) -> Request:
         """The request, for a response that is an object."""

@@ -12,38 +12,48 @@ cdef class HeldPull:
     cdef public object owner
     cdef public bint is_short_poll
     cdef public double until_s
-    cdef public long long ticks
+    cdef public long long deadline
+    cdef public bint is_held
     cdef public long long seen_to
 
     cpdef rerun(self)
+    cpdef fail(self, object problem)
 
 
 cdef class HeldPulls:
     cdef long long _held_max
     cdef dict _by_queue
     cdef dict _by_owner
-    cdef dict _by_ticks
+    cdef dict _by_deadline
+    cdef list _deadlines
+    cdef dict _crowded
     cdef object _timer
     cdef double _timer_s
     cdef readonly dict awaited
     cdef long long _held
-    cdef list _woken
+    cdef object _woken
+    cdef object _steps
+    cdef bint _is_working
     cdef bint _is_open
     cdef public object on_hold
 
-    @cython.locals(waits_ms=cython.longlong)
+    @cython.locals(waits_ms=cython.longlong, due=dict)
     cpdef bint hold(self, HeldPull pull, object hold_ms) except -1
-    @cython.locals(waiting=dict, pull=HeldPull)
+    @cython.locals(waiting=dict, pull=HeldPull, place=tuple)
     cpdef object arrived(
         self, str topic, object queue_id, object queue_offset, object tags_code,
         object store_time_ms=*, bytes properties=*)
+    cdef object _arrived_to_crowd(self, tuple place, tuple message)
     cdef object _wake(self, HeldPull pull)
+    cdef object _begin(self, object steps)
+    cdef object _take_step(self)
     cdef object _rerun(self, HeldPull pull)
     @cython.locals(others=cython.long)
     cdef object _remove(self, HeldPull pull)
 
 
-cdef bint _wants(object matcher, object tags_code, bytes properties) except -1
+cdef bint _is_for(
+    HeldPull pull, object queue_offset, object tags_code, object properties) except -1
 @cython.locals(pulls=dict)
 cdef object _put_in(dict table, object key, HeldPull pull)
 @cython.locals(pulls=dict)

@@ -9,6 +9,9 @@ A held pull ends in one of these ways, and always exactly once:
 - its topic goes, or the broker stops: it runs again at once;
 - its connection closes: it is removed.
 
+Many pulls are never ended at once: what may be much work is done in steps, for a few milliseconds
+in each turn of the event loop.
+
 Owned by the event loop's thread. Unlike RocketMQ (PullRequestHoldService), no sweep notifies pulls
 of messages that do not match, and a pull ends when its time is over instead of up to 5 s later.
 """
@@ -17,10 +20,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from itertools import takewhile
+from collections import deque
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import islice
+from math import ceil
+from time import monotonic
 from typing import Any
 
+from cometmq.remoting.slices import SLICE_S
 from cometmq.store import Matcher
 
 log = logging.getLogger(__name__)
@@ -28,7 +36,13 @@ log = logging.getLogger(__name__)
 HELD_PULLS_MAX = 100_000
 HOLD_MS_MAX = 300_000
 TICK_MS = 10
-"""Pulls are held for whole ticks, so that those held equally long end in the order they came."""
+"""Pulls end at whole ticks, so that one timer ends many, in the order they came."""
+ARRIVALS_MAX = 1000
+"""Messages that are noted for a queue with many pulls until they are checked; beyond, all wake."""
+_STEP_PULLS = 64
+"""Pulls that are woken or forgotten at once; more are checked in steps, with pauses."""
+_ANY = b"*"
+"""Stands for the properties of a message that every pull may want."""
 _TICK_MS = TICK_MS
 
 
@@ -61,13 +75,18 @@ class HeldPull:
         self.is_short_poll = is_short_poll
         self.until_s = 0.0
         """When its time is over, by the loop's clock."""
-        self.ticks = 0
-        """For how long it is held."""
+        self.deadline = 0
+        """The same in ticks."""
+        self.is_held = False
         self.seen_to = 0
         """The queue offset up to which messages were checked since it is held."""
 
     def rerun(self) -> None:
         """Answer the pull for good; called at most once."""
+        raise NotImplementedError
+
+    def fail(self, problem: Exception) -> None:
+        """Answer the pull with what `rerun` raised."""
         raise NotImplementedError
 
 
@@ -84,12 +103,19 @@ class HeldPulls:
         self._by_owner: dict[object, dict[HeldPull, None]] = {}
         self.awaited: dict[str, int] = {}
         """How many pulls are held for each topic; those with none are not in it."""
-        self._by_ticks: dict[int, dict[HeldPull, None]] = {}
-        """Those that are held equally long, the oldest first."""
+        self._by_deadline: dict[int, dict[HeldPull, None]] = {}
+        """Those whose times are over in the same tick, in the order they came."""
+        self._deadlines: list[int] = []
+        """The same ticks, as a heap."""
+        self._crowded: dict[tuple[str, int], list[tuple[int, int, bytes]]] = {}
+        """Messages for which the pulls of a queue are still to be checked: offset, tags code,
+        properties."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._held = 0
-        self._woken: list[HeldPull] = []
+        self._woken: deque[HeldPull] = deque()
+        self._steps: deque[Iterator[None]] = deque()
+        self._is_working = False
         self._is_open = True
         self.on_hold: Callable[[HeldPull], object] | None = None
         """Called with each pull that is held."""
@@ -107,10 +133,16 @@ class HeldPulls:
             return False
         loop = asyncio.get_running_loop()
         waits_ms = min(max(hold_ms, 0), HOLD_MS_MAX)
-        pull.ticks = (waits_ms + _TICK_MS - 1) // _TICK_MS
-        pull.until_s = loop.time() + pull.ticks * _TICK_MS / 1000.0
+        # The sum of two times may be a hair above a whole tick.
+        pull.deadline = ceil((loop.time() * 1000.0 + waits_ms) / _TICK_MS - 0.001)
+        pull.until_s = pull.deadline * _TICK_MS / 1000.0
         pull.seen_to = pull.offset
-        _put_in(self._by_ticks, pull.ticks, pull)
+        pull.is_held = True
+        due = self._by_deadline.get(pull.deadline)
+        if due is None:
+            due = self._by_deadline[pull.deadline] = {}
+            heappush(self._deadlines, pull.deadline)
+        due[pull] = None
         _put_in(self._by_queue, (pull.topic, pull.queue_id), pull)
         _put_in(self._by_owner, pull.owner, pull)
         self._held += 1
@@ -130,16 +162,22 @@ class HeldPulls:
     def _end_those_due(self) -> None:
         """End the pulls whose time is over; one timer serves all, and may find nothing to do."""
         self._timer = None
+        self._begin(self._end_in_steps())
+
+    def _end_in_steps(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         limit_s = loop.time() + TICK_MS / 2000
-        for ticks in list(self._by_ticks):
-            held = self._by_ticks.get(ticks, {})
-            due = takewhile(lambda pull: pull.until_s <= limit_s, held)
-            for pull in list(due):
-                self._end(pull)
-        first_s = min((next(iter(pulls)).until_s for pulls in self._by_ticks.values()), default=0.0)
-        if first_s and (self._timer is None or first_s < self._timer_s):
-            self._set_timer(loop, first_s)
+        while self._deadlines and self._deadlines[0] * TICK_MS / 1000 <= limit_s:
+            pulls = self._by_deadline[self._deadlines[0]]
+            while pulls:
+                for pull in list(islice(pulls, _STEP_PULLS)):
+                    self._wake(pull)
+                yield
+            del self._by_deadline[heappop(self._deadlines)]
+        if self._deadlines:
+            first_s = self._deadlines[0] * TICK_MS / 1000
+            if self._timer is None or first_s < self._timer_s:
+                self._set_timer(loop, first_s)
 
     def arrived(
         self,
@@ -151,31 +189,91 @@ class HeldPulls:
         properties: bytes = b"",
     ) -> None:
         """Notify the pulls that match a message that was appended."""
-        waiting = self._by_queue.get((topic, queue_id))
+        place = (topic, queue_id)
+        waiting = self._by_queue.get(place)
         if waiting is None:
             return
+        if len(waiting) > _STEP_PULLS:
+            self._arrived_to_crowd(place, (queue_offset, tags_code, properties))
+            return
         for pull in list(waiting):
-            if pull.is_short_poll or queue_offset < pull.offset:
-                continue
-            if _wants(pull.matcher, tags_code, properties):
+            if _is_for(pull, queue_offset, tags_code, properties):
                 self._wake(pull)
 
-    def check(self, topic: str, queue_id: int, finds: Callable[[HeldPull], bool]) -> None:
-        """Notify the pulls of a queue that now find a message."""
-        for pull in list(self._by_queue.get((topic, queue_id), ())):
-            if not pull.is_short_poll and finds(pull):
-                self._wake(pull)
+    def _arrived_to_crowd(self, place: tuple[str, int], message: tuple[int, int, bytes]) -> None:
+        """Note a message for a queue with very many pulls, which are checked in steps."""
+        messages = self._crowded.get(place)
+        if messages is None:
+            self._crowded[place] = [message]
+            self._begin(self._check_crowd(place))
+        elif len(messages) < ARRIVALS_MAX:
+            messages.append(message)
+        else:
+            messages[-1] = (message[0], 0, _ANY)
+
+    def _check_crowd(self, place: tuple[str, int]) -> Iterator[None]:
+        yield  # other messages of the same read are added
+        messages = self._crowded.pop(place)
+        for pull in list(self._by_queue.get(place, ())):
+            if pull.is_held:
+                for queue_offset, tags_code, properties in messages:
+                    if _is_for(pull, queue_offset, tags_code, properties):
+                        self._wake(pull)
+                        break
+                yield
+
+    def check(self, topic: str, queue_id: int, finds: Callable[[HeldPull], bool | None]) -> None:
+        """Wake the pulls of a queue that now find a message they want.
+
+        Args:
+            topic, queue_id: the queue.
+            finds: whether a pull finds one; None to be asked again, after others had their turn.
+        """
+        if (topic, queue_id) in self._by_queue:
+            self._begin(self._check_in_steps((topic, queue_id), finds))
+
+    def _check_in_steps(
+        self, place: tuple[str, int], finds: Callable[[HeldPull], bool | None]
+    ) -> Iterator[None]:
+        for pull in list(self._by_queue.get(place, ())):
+            found: bool | None = None
+            while pull.is_held and not pull.is_short_poll and found is None:
+                found = finds(pull)
+                if found:
+                    self._wake(pull)
+                yield
 
     def topic_gone(self, topic: str) -> None:
         """Run every pull on this topic again, now."""
-        for queue in [queue for queue in self._by_queue if queue[0] == topic]:
-            for pull in list(self._by_queue[queue]):
-                self._wake(pull)
+        if topic in self.awaited:
+            self._begin(self._wake_topic(topic))
+
+    def _wake_topic(self, topic: str) -> Iterator[None]:
+        for number, place in enumerate(list(self._by_queue)):
+            if place[0] == topic:
+                for pull in list(self._by_queue.get(place, ())):
+                    if pull.is_held:
+                        self._wake(pull)
+                        yield
+            if number % _STEP_PULLS == 0:
+                yield
 
     def connection_closed(self, owner: object) -> None:
         """Forget the pulls of a connection that is gone."""
-        for pull in list(self._by_owner.get(owner, ())):
+        pulls = self._by_owner.get(owner)
+        if pulls is None:
+            return
+        if len(pulls) > _STEP_PULLS:
+            self._begin(self._forget(list(pulls)))
+            return
+        for pull in list(pulls):
             self._remove(pull)
+
+    def _forget(self, pulls: list[HeldPull]) -> Iterator[None]:
+        for pull in pulls:
+            if pull.is_held:
+                self._remove(pull)
+            yield
 
     def close(self) -> None:
         """Answer what waits, and hold nothing from now on."""
@@ -183,21 +281,48 @@ class HeldPulls:
         for waiting in list(self._by_queue.values()):
             for pull in list(waiting):
                 self._end(pull)
-        self._run_woken()
+        self._steps.clear()
+        while self._woken:
+            self._rerun(self._woken.popleft())
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _wake(self, pull: HeldPull) -> None:
         self._remove(pull)
-        if not self._woken:
-            asyncio.get_running_loop().call_soon(self._run_woken)
         self._woken.append(pull)
+        self._begin(None)
 
-    def _run_woken(self) -> None:
-        woken, self._woken = self._woken, []
-        for pull in woken:
-            self._rerun(pull)
+    def _begin(self, steps: Iterator[None] | None) -> None:
+        """Have steps taken, and woken pulls run, from the next turn of the event loop on."""
+        if steps is not None:
+            self._steps.append(steps)
+        if not self._is_working:
+            self._is_working = True
+            asyncio.get_running_loop().call_soon(self._work)
+
+    def _work(self) -> None:
+        """Run woken pulls and take steps for a while; the rest follows in later turns."""
+        end_s = monotonic() + SLICE_S
+        while self._woken or self._steps:
+            if self._woken:
+                self._rerun(self._woken.popleft())
+            else:
+                self._take_step()
+            if monotonic() >= end_s:
+                self._steps.rotate(-1)
+                asyncio.get_running_loop().call_soon(self._work)
+                return
+        self._is_working = False
+
+    def _take_step(self) -> None:
+        try:
+            next(self._steps[0])
+        except StopIteration:
+            self._steps.popleft()
+        except Exception:
+            log.exception("cannot notify held pulls")
+            self._steps.popleft()
 
     def _end(self, pull: HeldPull) -> None:
         self._remove(pull)
@@ -206,13 +331,17 @@ class HeldPulls:
     def _rerun(self, pull: HeldPull) -> None:
         # One pull that fails must not prevent the responses to the others of this turn.
         try:
-            pull.rerun()
+            try:
+                pull.rerun()
+            except Exception as problem:
+                pull.fail(problem)
         except Exception:
             place = f"{pull.topic}/{pull.queue_id}"
             log.exception("held pull failed queue=%s offset=%d", place, pull.offset)
 
     def _remove(self, pull: HeldPull) -> None:
-        _take_out(self._by_ticks, pull.ticks, pull)
+        pull.is_held = False
+        del self._by_deadline[pull.deadline][pull]
         _take_out(self._by_queue, (pull.topic, pull.queue_id), pull)
         _take_out(self._by_owner, pull.owner, pull)
         self._held -= 1
@@ -223,8 +352,12 @@ class HeldPulls:
             del self.awaited[pull.topic]
 
 
-def _wants(matcher: Matcher | None, tags_code: int, properties: bytes) -> bool:
-    if matcher is None:
+def _is_for(pull: HeldPull, queue_offset: int, tags_code: int, properties: bytes) -> bool:
+    """Whether a pull may want a message."""
+    if pull.is_short_poll or queue_offset < pull.offset:
+        return False
+    matcher = pull.matcher
+    if matcher is None or properties is _ANY:
         return True
     if not matcher.matches_tags(tags_code):
         return False

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.broker.queries.handler import QueryHandler
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import exclusive
 from cometmq.remoting.features import Feature
 
 if TYPE_CHECKING:
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """The handlers of queries for stored messages."""
-    query = QueryHandler(parts.store, parts.topics, parts.consumers)
+    query = QueryHandler(parts.store, parts.topics, parts.consumers, parts.cold_reads)
     return Feature(
         {
-            RequestCode.QUERY_MESSAGE: query.by_key,
+            RequestCode.QUERY_MESSAGE: exclusive(query.by_key),
             RequestCode.VIEW_MESSAGE_BY_ID: query.by_offset,
-            RequestCode.QUERY_CONSUME_QUEUE: query.queue_entries,
+            RequestCode.QUERY_CONSUME_QUEUE: exclusive(query.queue_entries),
         }
     )

@@ -5,11 +5,12 @@ Source: QueryMessageProcessor and AdminBrokerProcessor.queryConsumeQueue, Rocket
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.cold_reads import ColdReads, bring_in
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody
@@ -21,6 +22,7 @@ from cometmq.protocol.headers import (
     ViewMessageByIdRequest,
 )
 from cometmq.remoting import Request, Response
+from cometmq.remoting.slices import Slices, encoded
 from cometmq.store import Matcher, MessageStore
 from cometmq.store.lookup import KeySearch
 
@@ -30,6 +32,8 @@ ANSWER_BYTES_MAX: Final = 15 * 1024 * 1024
 """Clients refuse frames over 16 MiB; further messages are left out."""
 UNITS_MAX: Final = 10_000
 """Queue entries in one response."""
+UNITS_PER_STEP: Final = 500
+"""Queue entries that are read before other requests are handled."""
 ENTRIES_PER_STEP: Final = 2_000
 """Index entries that are looked at before other requests are handled."""
 
@@ -41,36 +45,34 @@ class QueryHandler:
         store: contains the messages.
         topics: which topics and queues exist.
         consumers: the subscriptions of groups that are online.
+        cold_reads: reads what is on the disk only.
     """
 
     def __init__(
-        self, store: MessageStore, topics: TopicTable, consumers: ConsumerRegistry
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        consumers: ConsumerRegistry,
+        cold_reads: ColdReads,
     ) -> None:
         self._store = store
+        self._cold_reads = cold_reads
         self._topics = topics
         self._consumers = consumers
-        self._searching = asyncio.Lock()
-        """Held by the search by key that runs in this turn of the event loop."""
 
-    def by_key(self, request: Request) -> Response | Awaitable[Response | None]:
+    async def by_key(self, request: Request) -> Response | None:
         """Return the messages with a key as they are stored; the client checks them again."""
         header = request.header(QueryMessageRequest)
         count = UNIQUE_KEY_COUNT_MAX if header.unique_key_query else header.max_num
         search = self._store.search(
             header.topic, header.key, count, header.begin_timestamp, header.end_timestamp
         )
-        if search.advance(ENTRIES_PER_STEP):
-            return _found(search)
-        request.is_exclusive = True  # one long search at a time for a connection
-        return self._found_later(request, search)
-
-    async def _found_later(self, request: Request, search: KeySearch) -> Response | None:
-        """Continue a search in steps, between other searches and other requests."""
+        slices = Slices()
         while not request.connection.closed:
-            async with self._searching:
-                await asyncio.sleep(0)
-                if search.advance(ENTRIES_PER_STEP):
-                    return _found(search)
+            await self._cold_reads.run(partial(search.bring_in, ENTRIES_PER_STEP))
+            await slices.pause()
+            if search.advance(ENTRIES_PER_STEP):
+                return _found(search)
         return None
 
     def by_offset(self, request: Request) -> Response:
@@ -83,7 +85,7 @@ class QueryHandler:
             )
         return Response(body=bytes(record))
 
-    def queue_entries(self, request: Request) -> Response:
+    async def queue_entries(self, request: Request) -> Response:
         """Answer entries of a consume queue, and what a group's subscription is."""
         header = request.header(QueryConsumeQueueRequest)
         topic, queue_id = header.topic or "", header.queue_id
@@ -95,17 +97,27 @@ class QueryHandler:
         body = QueryConsumeQueueResponseBody(min_queue_index=low, max_queue_index=high)
         matcher = self._describe_group(body, header.consumer_group, topic)
         count = max(0, min(header.count, UNITS_MAX))
-        units = self._store.consume_queue_units(topic, queue_id, header.index, count)
-        body.queue_data = [
-            ConsumeQueueData(
-                physic_offset=log_offset,
-                physic_size=size_bytes,
-                tags_code=tags_code,
-                eval=matcher is not None and matcher.matches_tags(tags_code),
-            )
-            for log_offset, size_bytes, tags_code in units
-        ]
-        return Response(body=body.encode())
+        slices = Slices()
+        while count > 0:
+            step = min(count, UNITS_PER_STEP)
+            index = header.index + len(body.queue_data)
+            cold = self._store.reader.cold_units(topic, queue_id, index, step, None)
+            await self._cold_reads.run(partial(bring_in, cold))
+            units = self._store.consume_queue_units(topic, queue_id, index, step)
+            body.queue_data += [
+                ConsumeQueueData(
+                    physic_offset=log_offset,
+                    physic_size=size_bytes,
+                    tags_code=tags_code,
+                    eval=matcher is not None and matcher.matches_tags(tags_code),
+                )
+                for log_offset, size_bytes, tags_code in units
+            ]
+            count -= step
+            if len(units) < step:
+                break
+            await slices.pause()
+        return Response(body=await encoded(body, slices))
 
     def _exists(self, topic: str, queue_id: int) -> bool:
         config = self._topics.get(topic)

@@ -12,8 +12,10 @@ cdef class BrokerStats:
     cdef dict _gets
     cdef dict _named
     cdef object _named_count
-    cdef object _dropped_puts
-    cdef object _dropped_gets
+    cdef object _system_puts
+    cdef object _system_gets
+    cdef object _dropped_system_puts
+    cdef object _dropped_system_gets
     cdef public long long put_messages
     cdef public long long put_bytes
     cdef public long long put_failures

@@ -16,11 +16,12 @@ Source: BrokerStatsManager, RocketMQ 5.3 (names and keys).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cometmq.broker.stats.windows import DAY, HOUR, MINUTE, Cell, SampledCells, WindowSum
+from cometmq.remoting.slices import Slices
 from cometmq.system.clock import Clock
 
 IDLE_HOURS_MAX: Final = 25
@@ -71,8 +72,11 @@ class BrokerStats:
         self._gets: dict[tuple[str, str], dict[int, Cell]] = {}
         self._named: dict[str, dict[str, Cell]] = {}
         self._named_count = 0
-        self._dropped_puts = 0
-        self._dropped_gets = 0
+        self._system_puts: set[Cell] = set()
+        """The cells of system topics; few, so that what is not theirs is known at once."""
+        self._system_gets: set[Cell] = set()
+        self._dropped_system_puts = 0
+        self._dropped_system_gets = 0
         self.put_messages = 0
         """Messages stored since the start, those of system topics included."""
         self.put_bytes = 0
@@ -91,6 +95,8 @@ class BrokerStats:
         cell = queues.get(queue_id) if queues is not None else None
         if cell is None:
             cell = self._puts.setdefault(topic, {})[queue_id] = self._cells.new()
+            if self._is_system_topic(topic):
+                self._system_puts.add(cell)
         cell.calls += 1
         cell.messages += messages
         cell.size_bytes += size_bytes
@@ -108,6 +114,8 @@ class BrokerStats:
         cell = queues.get(queue_id) if queues is not None else None
         if cell is None:
             cell = self._gets.setdefault(key, {})[queue_id] = self._cells.new()
+            if self._is_system_topic(topic):
+                self._system_gets.add(cell)
         cell.calls += 1
         cell.messages += messages
         cell.size_bytes += size_bytes
@@ -134,79 +142,85 @@ class BrokerStats:
 
     # --- asking ---------------------------------------------------------------------------
 
-    def view(self, name: str, key: str) -> CounterFigures | None:
+    async def view(self, name: str, key: str) -> CounterFigures | None:
         """Return the counter of this name and key, or None when nothing was counted under it."""
-        cells = self._find(name, key)
+        slices = Slices()
+        cells = await self._find(name, key, slices)
         if not cells and not self._is_of_broker(name, key):
             return None
         of_bytes = name.endswith("_SIZE")
-        return CounterFigures(
-            *(self._window(span, cells, of_bytes) for span in (MINUTE, HOUR, DAY))
-        )
+        windows = [
+            await self._window(span, cells, of_bytes, slices) for span in (MINUTE, HOUR, DAY)
+        ]
+        return CounterFigures(*windows)
 
-    def put_tps(self, topic: str) -> float:
+    async def put_tps(self, topic: str, slices: Slices) -> float:
         """Messages a second stored in a topic, over the last minute."""
-        sums = self._cells.sum(MINUTE, self._puts.get(topic, {}).values())
+        cells = list(self._puts.get(topic, {}).values())
+        sums = await self._cells.sum(MINUTE, cells, slices)
         return sums.per_second(sums.messages)
 
-    def get_tps(self, group: str, topic: str) -> float:
+    async def get_tps(self, group: str, topic: str, slices: Slices) -> float:
         """Messages a second fetched from a topic by a group, over the last minute."""
-        sums = self._cells.sum(MINUTE, self._gets.get((group, topic), {}).values())
+        cells = list(self._gets.get((group, topic), {}).values())
+        sums = await self._cells.sum(MINUTE, cells, slices)
         return sums.per_second(sums.messages)
 
     @property
     def users_put_messages(self) -> int:
         """Messages stored since the start in topics of users."""
-        return self._dropped_puts + sum(cell.messages for cell in self._all_puts(users=True))
+        of_system = sum([cell.messages for cell in self._system_puts])
+        return self.put_messages - self._dropped_system_puts - of_system
 
     @property
     def users_get_messages(self) -> int:
         """Messages delivered since the start from topics of users."""
-        return self._dropped_gets + sum(cell.messages for cell in self._all_gets(users=True))
+        of_system = sum([cell.messages for cell in self._system_gets])
+        return self.get_messages - self._dropped_system_gets - of_system
 
     # --- upkeep ---------------------------------------------------------------------------
 
-    def sample(self) -> None:
+    async def sample(self) -> None:
         """Take the samples that are due; call this every ten seconds."""
-        self._cells.sample(self._clock.now_ms())
+        await self._cells.sample(self._clock.now_ms())
 
-    def drop_idle(self) -> None:
-        """Remove queues and names that were not used for a day."""
-        for topic, queues in list(self._puts.items()):
-            self._dropped_puts += self._drop(queues, users=not self._is_system_topic(topic))
-            if not queues:
-                del self._puts[topic]
-        for key, queues in list(self._gets.items()):
-            self._dropped_gets += self._drop(queues, users=not self._is_system_topic(key[1]))
-            if not queues:
-                del self._gets[key]
-        for cells in self._named.values():
-            before = len(cells)
-            self._drop(cells, users=False)
-            self._named_count -= before - len(cells)
+    async def drop_idle(self) -> None:
+        """Forget queues and names that nobody has used for a day."""
+        slices = Slices()
+        tables: tuple[dict[Any, dict[int, Cell]], ...] = (self._puts, self._gets)
+        for table in tables:
+            async for key, queues in slices.each(list(table.items())):
+                await self._drop(queues, slices)
+                if not queues and table.get(key) is queues:
+                    del table[key]
+        for cells in list(self._named.values()):
+            self._named_count -= await self._drop(cells, slices)
 
-    def forget_topic(self, topic: str) -> None:
+    async def forget_topic(self, topic: str) -> None:
         """Drop the counters of a topic that was deleted."""
-        users = not self._is_system_topic(topic)
-        if queues := self._puts.pop(topic, None):
-            self._dropped_puts += self._drop(queues, users=users, idle_hours=0)
-        for key in [key for key in self._gets if key[1] == topic]:
-            self._dropped_gets += self._drop(self._gets.pop(key), users=users, idle_hours=0)
+        slices = Slices()
+        await self._drop(self._puts.pop(topic, {}), slices, idle_hours=0)
+        async for key in slices.each(list(self._gets)):
+            if key[1] == topic:
+                await self._drop(self._gets.pop(key, {}), slices, idle_hours=0)
 
-    def forget_group(self, group: str) -> None:
+    async def forget_group(self, group: str) -> None:
         """Drop the counters of a group that was deleted."""
-        for key in [key for key in self._gets if key[0] == group]:
-            users = not self._is_system_topic(key[1])
-            self._dropped_gets += self._drop(self._gets.pop(key), users=users, idle_hours=0)
+        slices = Slices()
+        async for key in slices.each(list(self._gets)):
+            if key[0] == group:
+                await self._drop(self._gets.pop(key, {}), slices, idle_hours=0)
 
     # --- inside ---------------------------------------------------------------------------
 
-    def _window(self, window: int, cells: list[Cell], of_bytes: bool) -> WindowFigures:
-        sums: WindowSum = self._cells.sum(window, cells)
+    async def _window(
+        self, window: int, cells: list[Cell], of_bytes: bool, slices: Slices
+    ) -> WindowFigures:
+        sums: WindowSum = await self._cells.sum(window, cells, slices)
         amount = sums.size_bytes if of_bytes else sums.messages
         return WindowFigures(amount, sums.per_second(amount), sums.per_call(amount))
 
-    def _find(self, name: str, key: str) -> list[Cell]:
+    async def _find(self, name: str, key: str, slices: Slices) -> list[Cell]:
         if name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"):
             return list(self._puts.get(key, {}).values())
         if name in ("QUEUE_PUT_NUMS", "QUEUE_PUT_SIZE"):
@@ -220,38 +234,40 @@ class BrokerStats:
             queue, _, group = rest.partition(_SEPARATOR)
             return _one(self._gets.get((group, topic)), queue)
         if self._is_of_broker(name, key):
-            return self._of_broker(name)
+            return await self._of_broker(name, slices)
         return _named(self._named.get(name), key)
 
     def _is_of_broker(self, name: str, key: str) -> bool:
         return key == self._cluster and name.removesuffix(_WITHOUT_SYSTEM) in _OF_BROKER
 
-    def _of_broker(self, name: str) -> list[Cell]:
-        users = name.endswith(_WITHOUT_SYSTEM)
-        every = self._all_puts if name.startswith("BROKER_PUT") else self._all_gets
-        return list(every(users=users))
+    async def _of_broker(self, name: str, slices: Slices) -> list[Cell]:
+        is_put = name.startswith("BROKER_PUT")
+        left_out: set[Cell] = set()
+        if name.endswith(_WITHOUT_SYSTEM):
+            left_out = self._system_puts if is_put else self._system_gets
+        cells: list[Cell] = []
+        async for queues in slices.each(list((self._puts if is_put else self._gets).values())):
+            cells += [cell for cell in queues.values() if cell not in left_out]
+        return cells
 
-    def _all_puts(self, *, users: bool) -> Iterable[Cell]:
-        for topic, queues in self._puts.items():
-            if not (users and self._is_system_topic(topic)):
-                yield from queues.values()
-
-    def _all_gets(self, *, users: bool) -> Iterable[Cell]:
-        for (_, topic), queues in self._gets.items():
-            if not (users and self._is_system_topic(topic)):
-                yield from queues.values()
-
-    def _drop(
-        self, cells: dict[Any, Cell], *, users: bool, idle_hours: int = IDLE_HOURS_MAX
+    async def _drop(
+        self, cells: dict[Any, Cell], slices: Slices, *, idle_hours: int = IDLE_HOURS_MAX
     ) -> int:
-        """Drop what is idle; return the messages counted there, 0 for system topics."""
-        messages = 0
-        for key, cell in list(cells.items()):
-            if cell.idle_hours >= idle_hours:
-                messages += cell.messages if users else 0
-                self._cells.drop(cell)
-                del cells[key]
-        return messages
+        """Drop what is idle; return how many cells that are."""
+        dropped = 0
+        async for key, cell in slices.each(list(cells.items())):
+            if cell.idle_hours < idle_hours:
+                continue
+            if cell in self._system_puts:
+                self._system_puts.discard(cell)
+                self._dropped_system_puts += cell.messages
+            elif cell in self._system_gets:
+                self._system_gets.discard(cell)
+                self._dropped_system_gets += cell.messages
+            self._cells.drop(cell)
+            cells.pop(key, None)
+            dropped += 1
+        return dropped
 
 
 def _one(queues: dict[int, Cell] | None, queue: str) -> list[Cell]:

@@ -10,6 +10,7 @@ from cometmq.broker.stats.handlers import (
     TopicStatsHandler,
 )
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import exclusive
 from cometmq.remoting.features import Feature
 from cometmq.remoting.jobs import Job, every
 
@@ -37,13 +38,13 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
     return Feature(
         {
             RequestCode.GET_BROKER_RUNTIME_INFO: broker.runtime_info,
-            RequestCode.VIEW_BROKER_STATS_DATA: broker.counter,
-            RequestCode.GET_TOPIC_STATS_INFO: topics.stats_of_topic,
-            RequestCode.GET_CONSUME_STATS: groups.consume_stats,
-            RequestCode.GET_BROKER_CONSUME_STATS: groups.all_consume_stats,
-            RequestCode.QUERY_CONSUME_TIME_SPAN: groups.time_spans,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: groups.groups_of_topic,
-            RequestCode.QUERY_TOPICS_BY_CONSUMER: groups.topics_of_group,
+            RequestCode.VIEW_BROKER_STATS_DATA: exclusive(broker.counter),
+            RequestCode.GET_TOPIC_STATS_INFO: exclusive(topics.stats_of_topic),
+            RequestCode.GET_CONSUME_STATS: exclusive(groups.consume_stats),
+            RequestCode.GET_BROKER_CONSUME_STATS: exclusive(groups.all_consume_stats),
+            RequestCode.QUERY_CONSUME_TIME_SPAN: exclusive(groups.time_spans),
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: exclusive(groups.groups_of_topic),
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: exclusive(groups.topics_of_group),
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: groups.subscription,
         },
         _jobs(parts),

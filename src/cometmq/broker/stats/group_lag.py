@@ -7,7 +7,6 @@ queryConsumeTimeSpan, RocketMQ 5.3.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.offsets.offset_store import OffsetStore
@@ -15,15 +14,9 @@ from cometmq.broker.stats.counters import BrokerStats
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol.bodies import ConsumeStats, OffsetWrapper, QueueTimeSpan
+from cometmq.remoting.slices import Slices
 from cometmq.store import MessageStore
 from cometmq.system.clock import Clock
-
-
-class Lag(NamedTuple):
-    """Messages that a group has not consumed, and those of them it has already fetched."""
-
-    behind: int
-    in_flight: int
 
 
 class GroupLags:
@@ -60,14 +53,17 @@ class GroupLags:
         online = self._consumers.group(group)
         return online is None or not online.subscriptions or topic in online.subscriptions
 
-    def of_topic(self, group: str, config: TopicConfig, queues: int) -> ConsumeStats:
+    async def of_topic(
+        self, group: str, config: TopicConfig, queues: int, slices: Slices
+    ) -> ConsumeStats:
         """Where a group stands in the first ``queues`` queues of a topic."""
         topic = config.topic_name
         table = {
             self.queue(topic, queue_id): self._of_queue(group, topic, queue_id)
-            for queue_id in range(queues)
+            async for queue_id in slices.each(range(queues))
         }
-        return ConsumeStats(offset_table=table, consume_tps=self._stats.get_tps(group, topic))
+        tps = await self._stats.get_tps(group, topic, slices)
+        return ConsumeStats(offset_table=table, consume_tps=tps)
 
     def time_span(self, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
         """From when to when a queue has messages, and the time of the last one consumed."""
@@ -110,15 +106,6 @@ class GroupLags:
     def _store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """When the message at an offset was stored; -1 for none."""
         return self._store.store_time_at(topic, queue_id, offset) if offset >= 0 else -1
-
-
-def lag_of(stats: ConsumeStats) -> Lag:
-    """Add up how far a group is behind in all queues of one topic."""
-    queues = stats.offset_table.values()
-    return Lag(
-        behind=sum(queue.broker_offset - queue.consumer_offset for queue in queues),
-        in_flight=sum(queue.pull_offset - queue.consumer_offset for queue in queues),
-    )
 
 
 def time_text(time_ms: int) -> str:

@@ -5,15 +5,13 @@ Source: AdminBrokerProcessor, RocketMQ 5.3.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.stats.counters import BrokerStats, WindowFigures
-from cometmq.broker.stats.group_lag import GroupLags, lag_of
+from cometmq.broker.stats.group_lag import GroupLags
 from cometmq.broker.stats.runtime_info import RuntimeInfo
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ResponseError
@@ -43,10 +41,8 @@ from cometmq.protocol.headers import (
     ViewBrokerStatsDataRequest,
 )
 from cometmq.remoting import Request, Response
+from cometmq.remoting.slices import Slices, encoded
 from cometmq.store import MessageStore
-
-QUEUES_PER_TURN: Final = 500
-"""Queues per step; other requests are handled between steps."""
 
 
 class BrokerStatsHandler:
@@ -65,10 +61,10 @@ class BrokerStatsHandler:
         """Return the runtime information, a table of texts."""
         return Response(body=KVTable(table=self._runtime.table()).encode())
 
-    def counter(self, request: Request) -> Response:
+    async def counter(self, request: Request) -> Response:
         """Answer one counter: its last minute, hour and day."""
         header = request.header(ViewBrokerStatsDataRequest)
-        view = self._stats.view(header.stats_name, header.stats_key)
+        view = await self._stats.view(header.stats_name, header.stats_key)
         if view is None:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR,
@@ -98,19 +94,19 @@ class TopicStatsHandler:
         self._stats = stats
         self._lags = lags
 
-    def stats_of_topic(self, request: Request) -> Response:
+    async def stats_of_topic(self, request: Request) -> Response:
         """Answer the bounds of every queue of a topic, and when it was last written."""
         topic = request.header(GetTopicStatsInfoRequest).topic
         config = _existing(self._topics, topic)
         queues = max(config.read_queue_nums, config.write_queue_nums)
-        body = TopicStatsTable(
-            offset_table={
-                self._lags.queue(topic, queue_id): self._queue(topic, queue_id)
-                for queue_id in range(queues)
-            },
-            topic_put_tps=self._stats.put_tps(topic),
-        )
-        return Response(body=body.encode())
+        slices = Slices()
+        table = {
+            self._lags.queue(topic, queue_id): self._queue(topic, queue_id)
+            async for queue_id in slices.each(range(queues))
+        }
+        tps = await self._stats.put_tps(topic, slices)
+        body = TopicStatsTable(offset_table=table, topic_put_tps=tps)
+        return Response(body=await encoded(body, slices))
 
     def _queue(self, topic: str, queue_id: int) -> TopicOffset:
         low, high = self._store.bounds(topic, queue_id)
@@ -148,59 +144,66 @@ class GroupStatsHandler:
         self._lags = lags
         self._address = address
 
-    def consume_stats(self, request: Request) -> Response:
+    async def consume_stats(self, request: Request) -> Response:
         """Answer where a group stands in one topic, in some, or in all it has offsets for."""
         header = request.header(GetConsumeStatsRequest)
         group = header.consumer_group
+        slices = Slices()
         body = ConsumeStats()
-        for config in self._topics_shown(header):
-            stats = self._lags.of_topic(group, config, config.read_queue_nums)
+        async for config in slices.each(self._topics_shown(header)):
+            stats = await self._lags.of_topic(group, config, config.read_queue_nums, slices)
             body.offset_table.update(stats.offset_table)
             body.consume_tps += stats.consume_tps
-        return Response(body=body.encode())
+        return Response(body=await encoded(body, slices))
 
     async def all_consume_stats(self, request: Request) -> Response:
         """Answer where every group stands in every topic it consumes."""
         only_ordered = request.header(GetBrokerConsumeStatsRequest).is_order
         body = ConsumeStatsList(broker_addr=self._address())
-        looked_at = 0
-        topics = self._topics_by_group()
-        for group in list(self._groups.all()):
+        slices = Slices()
+        async for group in slices.each(list(self._groups.all())):
             told: list[ConsumeStats] = []
-            for config in self._existing_consumed(group, topics.get(group, [])):
+            names = self._offsets.topics_of(group)
+            async for config in slices.each(self._existing_consumed(group, names)):
                 if only_ordered and not config.order:
                     continue
-                told.append(self._lags.of_topic(group, config, config.write_queue_nums))
-                looked_at += config.write_queue_nums
-                if looked_at >= QUEUES_PER_TURN:
-                    looked_at = 0
-                    await asyncio.sleep(0)
+                stats = await self._lags.of_topic(group, config, config.write_queue_nums, slices)
+                told.append(stats)
+                async for queue in slices.each(stats.offset_table.values()):
+                    body.total_diff += queue.broker_offset - queue.consumer_offset
+                    body.total_inflight_diff += queue.pull_offset - queue.consumer_offset
             body.consume_stats_list.append({group: told})
-            body.total_diff += sum(lag_of(stats).behind for stats in told)
-            body.total_inflight_diff += sum(lag_of(stats).in_flight for stats in told)
-        return Response(body=body.encode())
+        return Response(body=await encoded(body, slices))
 
-    def time_spans(self, request: Request) -> Response:
+    async def time_spans(self, request: Request) -> Response:
         """Answer from when to when the queues of a topic reach, and where a group stands."""
         header = request.header(QueryConsumeTimeSpanRequest)
         config = _existing(self._topics, header.topic)
+        slices = Slices()
         spans = [
             self._lags.time_span(header.group, header.topic, queue_id)
-            for queue_id in range(config.write_queue_nums)
+            async for queue_id in slices.each(range(config.write_queue_nums))
         ]
-        return Response(body=QueryConsumeTimeSpanBody(consume_time_span_set=spans).encode())
+        body = QueryConsumeTimeSpanBody(consume_time_span_set=spans)
+        return Response(body=await encoded(body, slices))
 
-    def groups_of_topic(self, request: Request) -> Response:
+    async def groups_of_topic(self, request: Request) -> Response:
         """Answer the groups that subscribe a topic now, or have offsets in it."""
         topic = request.header(QueryTopicConsumeByWhoRequest).topic
-        groups = dict.fromkeys(self._consumers.groups_of(topic) + self._offsets.groups_of(topic))
-        return Response(body=GroupList(group_list=list(groups)).encode())
+        slices = Slices()
+        online = [
+            group.name
+            async for group in slices.each(self._consumers.groups())
+            if topic in group.subscriptions
+        ]
+        groups = dict.fromkeys(online + self._offsets.groups_of(topic))
+        return Response(body=await encoded(GroupList(group_list=list(groups)), slices))
 
-    def topics_of_group(self, request: Request) -> Response:
+    async def topics_of_group(self, request: Request) -> Response:
         """Answer the topics in which a group has offsets."""
         group = request.header(QueryTopicsByConsumerRequest).group
         body = TopicList(topic_list=self._offsets.topics_of(group), broker_addr=self._address())
-        return Response(body=body.encode())
+        return Response(body=await encoded(body))
 
     def subscription(self, request: Request) -> Response:
         """Return the subscription of a group that is online to a topic."""
@@ -221,14 +224,6 @@ class GroupStatsHandler:
         if not names:
             names = self._offsets.topics_of(header.consumer_group)
         return self._existing_consumed(header.consumer_group, names)
-
-    def _topics_by_group(self) -> dict[str, list[str]]:
-        """The topics in which each group has offsets, found in one pass for all groups."""
-        topics: dict[str, list[str]] = {}
-        for key in self._offsets.table():
-            topic, _, group = key.partition("@")
-            topics.setdefault(group, []).append(topic)
-        return topics
 
     def _existing_consumed(self, group: str, names: list[str]) -> Iterator[TopicConfig]:
         for name in names:

@@ -21,6 +21,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from cometmq.remoting.slices import Slices
+
 MINUTE: Final = 0
 HOUR: Final = 1
 DAY: Final = 2
@@ -114,19 +116,20 @@ class SampledCells:
         """Sample this cell no more."""
         self._cells.discard(cell)
 
-    def sample(self, now_ms: int) -> None:
+    async def sample(self, now_ms: int) -> None:
         """Take every sample that is due at ``now_ms``."""
         for window, period_ms in enumerate(PERIODS_MS):
             times = self._times[window]
             if now_ms - times[-1] >= period_ms - _EARLY_MS_MAX or now_ms < times[-1]:
                 times.append(now_ms)
-                for cell in self._cells:
+                slices = Slices()
+                async for cell in slices.each(list(self._cells)):
                     cell.sample(window)
 
-    def sum(self, window: int, cells: Iterable[Cell]) -> WindowSum:
+    async def sum(self, window: int, cells: Iterable[Cell], slices: Slices) -> WindowSum:
         """Add up what the given cells counted in one window."""
         calls = messages = size_bytes = samples_max = 0
-        for cell in cells:
+        async for cell in slices.each(cells):
             change, samples = cell.change(window)
             calls += change[0]
             messages += change[1]

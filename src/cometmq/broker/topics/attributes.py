@@ -19,6 +19,8 @@ from cometmq.model.errors import ConfigError
 MESSAGE_TYPE: Final = "message.type"
 MIXED: Final = "MIXED"
 CHANGES_MAX: Final = 64
+SEPARATORS_MAX: Final = 1_000
+"""Commas, of which some may have nothing between them."""
 
 _ALLOWED: Final = {
     "queue.type": re.compile("SimpleCQ"),
@@ -40,6 +42,10 @@ def with_changes(attributes: Mapping[str, str], text: str, *, is_new: bool) -> d
     Raises:
         ConfigError: the text is malformed, or names what does not exist or may not be changed.
     """
+    if text.count(",") > SEPARATORS_MAX:
+        raise ConfigError(
+            f"changes of attributes in {len(text)} characters, expected at most {CHANGES_MAX}"
+        )
     changed = dict(attributes)
     changes = [part.strip() for part in text.split(",") if part.strip()]
     if len(changes) > CHANGES_MAX:

@@ -28,8 +28,8 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
 
     async def forget_topic(topic: str) -> None:
         async with forgetting:  # each is some work: one in a turn of the event loop
-            parts.offsets.forget_topic(topic)
-            parts.stats.forget_topic(topic)
+            await parts.offsets.forget_topic(topic)
+            await parts.stats.forget_topic(topic)
             parts.held.topic_gone(topic)
             await asyncio.sleep(0)
         try:
@@ -50,9 +50,9 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
             RequestCode.UPDATE_AND_CREATE_TOPIC: exclusive(topics.put),
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: exclusive(topics.put_list),
             RequestCode.DELETE_TOPIC_IN_BROKER: exclusive(topics.delete),
-            RequestCode.CLEAN_UNUSED_TOPIC: topics.clean_unused,
+            RequestCode.CLEAN_UNUSED_TOPIC: exclusive(topics.clean_unused),
             RequestCode.GET_TOPIC_CONFIG: topics.show,
-            RequestCode.GET_ALL_TOPIC_CONFIG: topics.show_all,
+            RequestCode.GET_ALL_TOPIC_CONFIG: exclusive(topics.show_all),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.show_system,
         }
     )

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from cometmq.broker.checks import check_is_master
+from cometmq.broker.checks import check_body, check_is_master
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.topics import attributes
 from cometmq.broker.topics.table import QUEUES_MAX, TopicTable
@@ -36,10 +36,13 @@ from cometmq.protocol.headers import (
     UpdateAndCreateTopicRequest,
 )
 from cometmq.remoting import Request, Response
+from cometmq.remoting.slices import Slices, decoded, encoded
 
 log = logging.getLogger(__name__)
 
 TOPICS_AT_ONCE_MAX = 10_000
+TOPICS_BYTES_MAX = 4 * 1024 * 1024
+"""Limit of a body that describes many topics."""
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _PERM_MAX = 15
 _HARMLESS = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
@@ -51,8 +54,8 @@ class Queues(Protocol):
     def delete_topic(self, topic: str) -> object:
         """Delete all queues of a topic; nothing of any other."""
 
-    def delete_topics_except(self, topics: Collection[str]) -> object:
-        """Delete the queues of all topics but these."""
+    def topics(self) -> list[str]:
+        """Return the topics that have queues."""
 
 
 class TopicHandler:
@@ -99,23 +102,23 @@ class TopicHandler:
 
     async def put_list(self, request: Request) -> Response:
         """UPDATE_AND_CREATE_TOPIC_LIST (18): all of them, or none."""
-        configs = TopicConfigList.decode(request.body).topic_config_list
+        check_body(request, TOPICS_BYTES_MAX)
+        configs = (await decoded(TopicConfigList, request.body)).topic_config_list
         if len(configs) > TOPICS_AT_ONCE_MAX:
             raise _illegal(f"{len(configs)} topics, expected at most {TOPICS_AT_ONCE_MAX}")
-        return await self._put([(config, _as_changes(config)) for config in configs], request)
+        wanted = [(config, _as_changes(config)) async for config in Slices().each(configs)]
+        return await self._put(wanted, request)
 
     async def _put(self, wanted: list[tuple[TopicConfig, str]], request: Request) -> Response:
         """Create or change topics with the settings and the changes of attributes of a request."""
-        for config, changes in wanted:
+        slices = Slices()
+        made = {}
+        async for config, changes in slices.each(wanted):
             self._checked(config, changes, self._topics.get(config.topic_name))
+            made[config.topic_name] = partial(self._checked, config, changes)
         check_is_master(self._settings())
-        if await self._topics.change(
-            {
-                config.topic_name: partial(self._checked, config, changes)
-                for config, changes in wanted
-            }
-        ):
-            for config, _ in wanted:
+        if await self._topics.change(made):
+            async for config, _ in slices.each(wanted):
                 log.info(
                     "topic created or updated topic=%s read_queues=%d write_queues=%d perm=%d"
                     " peer=%s",
@@ -174,9 +177,11 @@ class TopicHandler:
             self._queues.delete_topic(name)
             await self._forget(name)
 
-    def clean_unused(self, request: Request) -> Response:
+    async def clean_unused(self, request: Request) -> Response:
         """CLEAN_UNUSED_TOPIC (316): delete the queues of topics that have no settings."""
-        self._queues.delete_topics_except({*self._topics.all(), *self._topics.system_names()})
+        async for name in Slices().each(self._queues.topics()):
+            if name not in self._topics and not self._topics.is_system(name):
+                self._queues.delete_topic(name)
         return Response()
 
     # --- showing --------------------------------------------------------------------------------
@@ -191,12 +196,12 @@ class TopicHandler:
             )
         return Response(body=TopicConfigAndQueueMapping(**msgspec.structs.asdict(config)).encode())
 
-    def show_all(self, request: Request) -> Response:
+    async def show_all(self, request: Request) -> Response:
         """GET_ALL_TOPIC_CONFIG (21)."""
         wrapper = TopicConfigSerializeWrapper(
             topic_config_table=dict(self._topics.all()), data_version=self._topics.version
         )
-        return Response(body=wrapper.encode())
+        return Response(body=await encoded(wrapper))
 
     def show_system(self, request: Request) -> Response:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""

@@ -6,6 +6,7 @@ way through the dialect of :mod:`cometmq.protocol.fastjson`.
 Source: RemotingSerializable, RocketMQ 5.3.
 """
 
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
@@ -37,6 +38,10 @@ class Body(Part, kw_only=True, forbid_unknown_fields=True):
         """Write the body as RocketMQ does."""
         return fastjson.dumps_odd(self) if self.bare_keys else fastjson.dumps(self)
 
+    def parts(self) -> Iterator[bytes]:
+        """Write the same in parts, each of which takes less than a millisecond."""
+        return fastjson.parts(self, bare_keys=self.bare_keys)
+
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Read a body from strict JSON or from the dialect.
@@ -57,14 +62,20 @@ def decode_body(cls: type[S], data: bytes) -> S:
     Raises:
         InvalidBodyError: the body is empty, malformed or of another shape.
     """
+    decoded = decode_strictly(cls, data)
+    return _decode_leniently(cls, data) if decoded is None else decoded
+
+
+def decode_strictly(cls: type[S], data: bytes) -> S | None:
+    """Read a struct from plain JSON of the expected shape; None for anything else."""
     decoder = _decoder(cls)
-    if decoder is not None and not fastjson.has_references(data):
-        try:
-            decoded: S = decoder.decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return _decode_leniently(cls, data)
-        return decoded
-    return _decode_leniently(cls, data)
+    if decoder is None or fastjson.has_references(data):
+        return None
+    try:
+        decoded: S = decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return decoded
 
 
 def _decode_leniently(cls: type[S], data: bytes) -> S:

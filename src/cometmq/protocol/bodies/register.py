@@ -11,6 +11,7 @@ Order and flags of topics are lost in the deflated form. Source: RegisterBrokerB
 
 import struct
 import zlib
+from typing import ClassVar
 
 import msgspec
 from msgspec import field
@@ -32,16 +33,14 @@ _TOPIC_WORDS = 5
 
 
 class RegisterBrokerBody(Body, kw_only=True):
-    """REGISTER_BROKER (103)."""
+    """REGISTER_BROKER (103); maps of static topics have bare keys."""
+
+    bare_keys: ClassVar[bool] = True
 
     topic_config_serialize_wrapper: TopicConfigSerializeWrapper = field(
         default_factory=TopicConfigSerializeWrapper
     )
     filter_server_list: list[str] = field(default_factory=list)
-
-    def encode(self) -> bytes:
-        """Write the body as JSON; maps of static topics have bare keys."""
-        return fastjson.dumps_odd(self)
 
 
 def decode_register_body(data: bytes, version: int) -> RegisterBrokerBody:

@@ -1,0 +1,1055 @@
+"""Nothing that a client sends keeps the event loop of a broker busy for more than 5 ms at a time.
+
+The broker has much of everything: topics, groups, offsets, queues, members, messages with one
+key. Each request code has its hostile requests in `BROKER_CASES`; a code without
+an entry fails `test_every_request_code_has_hostile_requests`. Forms of frames that no code is
+responsible for are in `FRAME_CASES`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import random
+import socket
+import struct
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+
+from cometmq.broker.app import Broker
+from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import TopicConfig
+from cometmq.protocol import fastjson
+from cometmq.protocol.batch import BatchItem, encode_batch
+from cometmq.protocol.bodies import (
+    CheckClientRequestBody,
+    LockBatchRequestBody,
+    SubscriptionGroupList,
+    TopicConfigList,
+)
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.command import Command, encode_command
+from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
+from cometmq.protocol.message_id import encode_offset_id
+from cometmq.testing.threaded import ThreadedCluster
+from support.stopwatch import Stopwatch, slowness
+
+LIMIT_S = 0.005
+"""On the machine for which `support.stopwatch` has the time of a known piece of work."""
+ATTEMPTS = 4
+"""What the machine does meanwhile is not repeated; work that was asked for is."""
+RESPONSE_S = 30.0
+
+TOPICS, GROUPS, MEMBERS, MESSAGES = 10_000, 3_000, 300, 120_000
+WIDE_QUEUES = 16_384
+HUGE = 2**31 - 1
+FRAME_MAX = 4 * 1024 * 1024 - 1024
+
+LONG, WIDE, MANY = "long", "wide", "many-topics"
+GROUP = "group-of-many"
+BUSY_GROUP = "group-of-all-topics"
+
+
+def topic_name(number: int) -> str:
+    return f"topic-with-a-name-of-some-length-{number:06d}"
+
+
+def group_name(number: int) -> str:
+    return f"group-with-a-name-of-some-length-{number:06d}"
+
+
+class Peer:
+    """One connection of a client that waits for the response to each frame."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=RESPONSE_S)
+        self._received = bytearray()
+
+    def send(self, frame: bytes) -> None:
+        self._socket.sendall(frame)
+
+    def next_header(self) -> dict[str, Any]:
+        """Return the header of the next frame.
+
+        Raises:
+            ConnectionError: the server has closed the connection.
+        """
+        length = int.from_bytes(self._read(4))
+        frame = self._read(length)
+        header: dict[str, Any] = {}
+        if frame[0] == JSON_HEADER:
+            header = msgspec.json.decode(frame[4 : 4 + int.from_bytes(frame[1:4])])
+        return header
+
+    def _read(self, size: int) -> bytes:
+        while len(self._received) < size:
+            data = self._socket.recv(1 << 20)
+            if not data:
+                raise ConnectionError("closed")
+            self._received += data
+        found = bytes(self._received[:size])
+        del self._received[:size]
+        return found
+
+    def responses(self, count: int = 1) -> None:
+        """Return after so many responses, or when the server closes the connection."""
+        with contextlib.suppress(ConnectionError):
+            for _ in range(count):
+                self.next_header()
+
+    def ask(self, frame: bytes, responses: int = 1) -> None:
+        """Send frames and wait for so many responses, or for the end of the connection."""
+        with contextlib.suppress(ConnectionError):
+            self.send(frame)
+            self.responses(responses)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Servers:
+    """The servers, their stopwatch, and what is in them."""
+
+    def __init__(self, cluster: ThreadedCluster, watch: Stopwatch) -> None:
+        self.watch = watch
+        self.broker: Broker = cluster._cluster.brokers[0]
+        assert cluster._loop is not None
+        self.loop = cluster._loop
+        self.members: list[Peer] = []
+        self.last_record = 0
+        self._used = 0
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(RESPONSE_S)
+
+    def unused(self, kind: str) -> str:
+        self._used += 1
+        return f"{kind}-{self._used}"
+
+    async def fill(self) -> None:
+        parts = self.broker.parts
+        configs = [
+            TopicConfig(
+                topic_name=topic_name(n),
+                read_queue_nums=8,
+                write_queue_nums=8,
+                attributes={"message.type": "NORMAL"},
+            )
+            for n in range(TOPICS)
+        ]
+        await parts.topics.put([*configs, wide(WIDE), TopicConfig(topic_name=LONG)])
+        groups = [SubscriptionGroupConfig(group_name=group_name(n)) for n in range(GROUPS)]
+        names = [GROUP, BUSY_GROUP]
+        await parts.groups.put(
+            [*groups, *(SubscriptionGroupConfig(group_name=name) for name in names)]
+        )
+        for number in range(TOPICS):
+            for queue in range(2):
+                parts.offsets.commit(BUSY_GROUP, topic_name(number), queue, number)
+            parts.offsets.commit(group_name(number % GROUPS), LONG, 0, 1)
+            parts.stats.got(group_name(number % GROUPS), LONG, 0, 1, 1)
+            parts.stats.put(topic_name(number), 0, 1, 1)
+        for queue in range(WIDE_QUEUES):
+            parts.offsets.commit(GROUP, WIDE, queue, queue)
+            parts.offsets.note_pulled(GROUP, WIDE, queue, queue)
+            parts.stats.put(WIDE, queue, 1, 1)
+            parts.stats.got(GROUP, WIDE, queue, 1, 1)
+        self.store_messages()
+
+    def store_messages(self) -> None:
+        store = self.broker.parts.store
+        properties = b"KEYS\x01the-key\x02TAGS\x01tag"
+        body = encode_batch([BatchItem(0, b"x" * 8, properties)] * 2000)
+        host = bytes([127, 0, 0, 1]) + bytes(4)
+        for _ in range(MESSAGES // 2000):
+            store.append_batch(LONG, 0, body, b"", born_time_ms=1, born_host=host, store_host=host)
+        for queue in range(2000):
+            stored = store.append(
+                WIDE, queue, b"x", b"", born_time_ms=1, born_host=host, store_host=host
+            )
+        self.last_record = stored.log_offset
+
+    def join_members(self) -> None:
+        address = self.broker.address
+        for number in range(MEMBERS):
+            peer = Peer(address)
+            peer.ask(frame(RequestCode.HEART_BEAT, body=heartbeat(f"client-{number}", GROUP)))
+            self.members.append(peer)
+
+
+def wide(name: str) -> TopicConfig:
+    return TopicConfig(topic_name=name, read_queue_nums=WIDE_QUEUES, write_queue_nums=WIDE_QUEUES)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    watch = Stopwatch()
+    settings = {
+        "channelExpiredTimeout": "3600000",
+        "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+        "mappedFileSizeConsumeQueue": str(300_000 * 20),
+        "maxTransferCountOnMessageInMemory": "100000",
+    }
+    gc.disable()
+    gc.freeze()
+    try:
+        # The broker registers at a name server of another thread, which is not measured.
+        with (
+            ThreadedCluster(brokers=0) as names,
+            ThreadedCluster(settings=settings | {"namesrvAddr": names.name_servers}) as cluster,
+        ):
+            running = Servers(cluster, watch)
+            running.run(running.fill())
+            running.join_members()
+            gc.freeze()
+            watch.thread = cluster._thread.ident or 0
+            with watch.measures_loops():
+                yield running
+            for peer in running.members:
+                peer.close()
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+def frame(code: int, body: bytes = b"", *, binary: bool = False, **fields: object) -> bytes:
+    text = {name: str(value) for name, value in fields.items() if value is not None}
+    command = Command(
+        int(code),
+        opaque=random.randrange(1 << 30),
+        fields=text,
+        body=body,
+        serialization=BINARY_HEADER if binary else JSON_HEADER,
+    )
+    return encode_command(command)
+
+
+def raw_frame(header: bytes, body: bytes = b"", encoding: int = JSON_HEADER) -> bytes:
+    word = encoding << 24 | len(header)
+    return struct.pack(">II", 4 + len(header) + len(body), word) + header + body
+
+
+def heartbeat(client: str, *groups: str, subscriptions: int = 60) -> bytes:
+    topics = [
+        {"topic": f"t{n}", "subString": "a || b", "tagsSet": ["a", "b"], "codeSet": [97, 98]}
+        for n in range(subscriptions)
+    ]
+    consumers = [
+        {
+            "groupName": name,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "subscriptionDataSet": topics,
+        }
+        for name in groups
+    ]
+    producers = [{"groupName": name} for name in groups]
+    return json.dumps(
+        {"clientID": client, "consumerDataSet": consumers, "producerDataSet": producers}
+    ).encode()
+
+
+def padded(body: bytes, size: int) -> bytes:
+    """The same JSON object with one more, very long member."""
+    return body[:-1] + b',"x":"' + b"y" * (size - len(body) - 8) + b'"}'
+
+
+def odd(body: bytes) -> bytes:
+    """The same JSON as only the general parser reads it."""
+    return body.replace(b'"', b"'") + b" "
+
+
+def numbers(count: int) -> bytes:
+    """JSON of the dialect with very many values."""
+    return b"{'a':[" + b"1," * count + b"1]}"
+
+
+def junk() -> list[bytes]:
+    """Bodies that no request has."""
+    return [
+        b"\0" * FRAME_MAX,
+        numbers(1_000_000),
+        b"[" * 1_000_000,
+        b"{'a':'" + b"\\x41" * 500_000 + b"'}",
+        b'{"a":[' + b"{}," * 500_000 + b"{}]}",
+        b'{"a":' * 90 + b"1" + b"}" * 90,
+        b'{"a":[' + b'{"$ref":"$.b"},' * 50_000 + b'1],"b":[1,2,3,4]}',
+    ]
+
+
+Frames = Iterable[bytes]
+Case = Callable[[Servers], Frames]
+
+
+def with_junk(code: RequestCode, **fields: object) -> Frames:
+    for body in junk():
+        yield frame(code, body, **fields)
+
+
+# --- the broker -------------------------------------------------------------------------------
+
+
+def sends(code: RequestCode, _: Servers) -> Frames:
+    names = {
+        "producerGroup": "p",
+        "topic": topic_name(1),
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": 4,
+        "queueId": 0,
+        "sysFlag": 0,
+        "bornTimestamp": 1,
+        "flag": 0,
+        "properties": "",
+        "reconsumeTimes": 0,
+        "unitMode": "true",
+        "batch": "false",
+        "maxReconsumeTimes": 3,
+    }
+    keys = "abcdefghijklm"
+    short = {
+        "a": "p",
+        "b": topic_name(1),
+        "c": "TBW102",
+        "d": 4,
+        "e": 0,
+        "f": 0,
+        "g": 1,
+        "h": 0,
+        "i": "",
+        "j": 0,
+        "k": "true",
+        "l": 3,
+        "m": "false",
+    }
+    is_short = code in (
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    )
+    fields: dict[str, object] = dict(short if is_short else names)
+    text = "i" if is_short else "properties"
+    assert len(keys) == 13
+    yield frame(code, b"x" * 1000, **fields)
+    yield frame(code, b"x" * (1024 * 1024), **fields)
+    many = "".join(f"n{n}\x01v\x02" for n in range(3_000))
+    yield frame(code, b"x", **{**fields, text: many})
+    yield frame(code, b"x", **{**fields, text: "KEYS\x01" + "k " * 16_000 + "\x02"})
+    yield frame(code, b"x", **{**fields, text: "n\x01v\x02" * 60_000})
+    if code == RequestCode.SEND_BATCH_MESSAGE:
+        fields["m"] = "true"
+        yield frame(code, encode_batch([BatchItem(0, b"", b"")] * 150_000), **fields)
+        yield frame(code, encode_batch([BatchItem(0, b"", b"")] * 600_000), **fields)
+        item = BatchItem(0, b"", b"KEYS\x01" + b"k " * 200)
+        yield frame(code, encode_batch([item] * 9_000), **fields)
+
+
+def pulls(code: RequestCode, servers: Servers) -> Frames:
+    base: dict[str, object] = {
+        "consumerGroup": GROUP,
+        "topic": LONG,
+        "queueId": 0,
+        "queueOffset": 0,
+        "maxMsgNums": HUGE,
+        "sysFlag": 0,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subscription": "*",
+        "subVersion": 0,
+        "expressionType": "TAG",
+        "maxMsgBytes": HUGE,
+    }
+    subscribed = {**base, "sysFlag": 4}
+    yield frame(code, **subscribed)
+    yield frame(code, **{**subscribed, "subscription": "none"})
+    yield frame(code, **{**subscribed, "subscription": " || ".join(f"t{n}" for n in range(40_000))})
+    yield frame(code, **{**subscribed, "subscription": "|" * 400_000})
+    yield frame(code, **{**subscribed, "subscription": "a>1 " * 100_000, "expressionType": "SQL92"})
+    yield frame(code, **{**base, "consumerGroup": "x" * 400_000})
+    yield frame(code, **{**base, "topic": "x" * 400_000})
+    # Many in one read; then many are held, and one message wakes them all.
+    yield b"".join(frame(code, **subscribed) for _ in range(40))
+
+
+def held_pulls(servers: Servers) -> Frames:
+    topic = servers.unused("held")
+    servers.run(servers.broker.parts.topics.put([TopicConfig(topic_name=topic)]))
+    waiting = [
+        frame(
+            RequestCode.PULL_MESSAGE,
+            consumerGroup=GROUP,
+            topic=topic,
+            queueId=0,
+            queueOffset=0,
+            maxMsgNums=1,
+            sysFlag=6,
+            commitOffset=0,
+            suspendTimeoutMillis=1500,
+            subscription="*",
+            subVersion=0,
+            expressionType="TAG",
+        )
+        for _ in range(1000)
+    ]
+    peers = [Peer(servers.broker.address) for _ in range(20)]
+    for peer in peers:
+        peer.send(b"".join(waiting))
+    while len(servers.broker.parts.held) < 20_000:
+        servers.run(asyncio.sleep(0.01))
+    send = frame(
+        RequestCode.SEND_MESSAGE_V2,
+        b"x",
+        a="p",
+        b=topic,
+        c="TBW102",
+        d=4,
+        e=0,
+        f=0,
+        g=1,
+        h=0,
+        i="",
+        j=0,
+        k="false",
+        m="false",
+    )
+    yield send
+    for peer in peers:
+        peer.responses(1000)
+        peer.send(b"".join(waiting))  # of which none is held
+        peer.responses(1000)
+        peer.send(b"".join(w.replace(b'"queueOffset":"0"', b'"queueOffset":"1"') for w in waiting))
+    for peer in peers:  # all times end together
+        peer.responses(1000)
+        peer.close()
+    yield send
+
+
+def send_backs(servers: Servers) -> Frames:
+    code = RequestCode.CONSUMER_SEND_MSG_BACK
+    fields: dict[str, object] = {
+        "offset": servers.last_record,
+        "group": GROUP,
+        "delayLevel": 0,
+        "originMsgId": "x" * 1000,
+        "originTopic": LONG,
+        "unitMode": "false",
+        "maxReconsumeTimes": 16,
+    }
+    yield frame(code, **fields)
+    yield frame(code, **{**fields, "group": servers.unused("back")})
+    yield frame(code, **{**fields, "originTopic": "x" * 400_000})
+    yield from with_junk(code, **fields)
+
+
+def heartbeats(servers: Servers) -> Frames:
+    code = RequestCode.HEART_BEAT
+    many = [group_name(n) for n in range(10_000)]
+    yield frame(code, heartbeat("c", *many, subscriptions=1))
+    yield frame(code, heartbeat("c", *many[:900], subscriptions=5))
+    yield frame(code, heartbeat("c", *many[:900], subscriptions=4))
+    yield frame(code, heartbeat("c", *many[:2], subscriptions=2400))
+    yield frame(code, heartbeat("d", *many[:2], subscriptions=2400))
+    yield frame(code, odd(heartbeat("d", *many[:2], subscriptions=2400)))
+    yield frame(code, heartbeat("c", GROUP, subscriptions=4900))
+    yield frame(
+        code, heartbeat("c", *(servers.unused("beat") for _ in range(900)), subscriptions=1)
+    )
+    yield frame(
+        code, heartbeat("c", subscriptions=1)[:-1] + b',"clientID":"' + b"x" * 900_000 + b'"}'
+    )
+    tags = {"topic": "t", "subString": "a", "tagsSet": ["t"] * 9000, "codeSet": list(range(9000))}
+    data = {
+        "clientID": "c",
+        "consumerDataSet": [{"groupName": GROUP, "subscriptionDataSet": [tags]}],
+    }
+    yield frame(code, json.dumps(data).encode())
+    yield from with_junk(code)
+
+
+def leavers(servers: Servers) -> Frames:
+    """A client of very many groups whose connection ends."""
+    peer = Peer(servers.broker.address)
+    peer.ask(
+        frame(
+            RequestCode.HEART_BEAT,
+            heartbeat("leaver", *(group_name(n) for n in range(900)), subscriptions=3),
+        )
+    )
+    peer.close()
+    yield frame(RequestCode.GET_BROKER_HA_STATUS)
+
+
+def locks(code: RequestCode, servers: Servers) -> Frames:
+    queues = [MessageQueue(WIDE, "broker-0", n) for n in range(WIDE_QUEUES)]
+    for count in (2_000, WIDE_QUEUES):
+        body = LockBatchRequestBody(consumer_group=GROUP, client_id="c", mq_set=queues[:count])
+        yield frame(code, body.encode())
+    few = LockBatchRequestBody(consumer_group=GROUP, client_id="c", mq_set=queues[:2_000]).encode()
+    yield frame(code, odd(few))
+    yield frame(code, b"{'mqSet':[" + b"{}," * 100_000 + b"],'consumerGroup':'g','clientId':'c'}")
+    yield from with_junk(code)
+
+
+def topic_lists(servers: Servers) -> Frames:
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
+    for count in (1_000, 9_000, 60_000):
+        name = servers.unused("listed")
+        configs = [
+            TopicConfig(topic_name=f"{name}-{n}", attributes={"+message.type": "FIFO"})
+            for n in range(count)
+        ]
+        yield frame(code, TopicConfigList(topic_config_list=configs).encode())
+    yield frame(code, odd(TopicConfigList(topic_config_list=configs[:5_000]).encode()))
+    yield from with_junk(code)
+
+
+def created_topics(servers: Servers) -> Frames:
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC
+    fields: dict[str, object] = {
+        "topic": servers.unused("created"),
+        "defaultTopic": "TBW102",
+        "readQueueNums": WIDE_QUEUES,
+        "writeQueueNums": WIDE_QUEUES,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": "false",
+        "attributes": "+message.type=FIFO",
+    }
+    yield frame(code, **fields)
+    yield frame(code, **{**fields, "attributes": "+a=b," * 80_000})
+    yield frame(code, **{**fields, "attributes": "," * 400_000})
+    yield b"".join(frame(code, **{**fields, "topic": servers.unused("made")}) for _ in range(20))
+
+
+def deleted_topics(servers: Servers) -> Frames:
+    code = RequestCode.DELETE_TOPIC_IN_BROKER
+    name = servers.unused("deleted")
+    servers.run(_make_wide(servers, name))
+    yield frame(code, topic=name)
+    yield frame(code, topic="x" * 400_000)
+    yield b"".join(frame(code, topic=topic_name(TOPICS - 1 - n)) for n in range(100))
+
+
+async def _make_wide(servers: Servers, name: str) -> None:
+    parts = servers.broker.parts
+    await parts.topics.put([wide(name)])
+    host = bytes(8)
+    for queue in range(WIDE_QUEUES):
+        parts.offsets.commit(GROUP, name, queue, 1)
+        parts.stats.put(name, queue, 1, 1)
+        if queue < 2000:
+            parts.store.append(
+                name, queue, b"x", b"", born_time_ms=1, born_host=host, store_host=host
+            )
+
+
+def unused_topics(servers: Servers) -> Frames:
+    host = bytes(8)
+
+    async def make() -> None:
+        for number in range(500):
+            servers.broker.parts.store.append(
+                f"unknown-{number}", 0, b"x", b"", born_time_ms=1, born_host=host, store_host=host
+            )
+
+    servers.run(make())
+    yield frame(RequestCode.CLEAN_UNUSED_TOPIC)
+
+
+def one_group(servers: Servers) -> Frames:
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    config = SubscriptionGroupConfig(
+        group_name=servers.unused("g"), attributes={f"+a{n}": "b" for n in range(50_000)}
+    )
+    yield frame(code, fastjson.dumps(config))
+    yield frame(code, odd(fastjson.dumps(config)))
+    yield from with_junk(code)
+
+
+def group_lists(servers: Servers) -> Frames:
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+    for count in (1_000, 9_000, 30_000):
+        name = servers.unused("listed")
+        configs = [SubscriptionGroupConfig(group_name=f"{name}-{n}") for n in range(count)]
+        yield frame(code, SubscriptionGroupList(group_config_list=configs).encode())
+    yield frame(code, odd(SubscriptionGroupList(group_config_list=configs[:9_000]).encode()))
+    yield from with_junk(code)
+
+
+def deleted_groups(servers: Servers) -> Frames:
+    code = RequestCode.DELETE_SUBSCRIPTIONGROUP
+    name = servers.unused("gone")
+
+    async def make() -> None:
+        parts = servers.broker.parts
+        await parts.groups.put([SubscriptionGroupConfig(group_name=name)])
+        for number in range(5_000):
+            parts.offsets.commit(name, topic_name(number), 0, 1)
+            parts.stats.got(name, topic_name(number), 0, 1, 1)
+
+    servers.run(make())
+    yield frame(code, groupName=name, cleanOffset="true")
+    yield b"".join(
+        frame(code, groupName=group_name(GROUPS - 1 - n), cleanOffset="true") for n in range(100)
+    )
+
+
+def forbidden(servers: Servers) -> Frames:
+    code = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
+    yield frame(code, group=GROUP, topic=LONG)
+    yield b"".join(
+        frame(code, group=group_name(5), topic=f"t{n}", readable="false") for n in range(2_000)
+    )
+    yield frame(code, group="x" * 200_000, topic="y" * 200_000, readable="false")
+
+
+def clones(servers: Servers) -> Frames:
+    code = RequestCode.CLONE_GROUP_OFFSET
+    yield frame(code, srcGroup=GROUP, destGroup=servers.unused("clone"), topic=WIDE)
+    yield frame(code, srcGroup=BUSY_GROUP, destGroup=servers.unused("clone"))
+
+
+def resets(servers: Servers) -> Frames:
+    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    for timestamp in (-1, 0, 2**62):
+        yield frame(code, topic=WIDE, group=GROUP, timestamp=timestamp, isForce="true")
+    yield frame(code, topic=LONG, group=GROUP, timestamp=1, isForce="true")
+
+
+def resets_by_clients(servers: Servers) -> Frames:
+    servers.run(_set_broker(servers, useServerSideResetOffset="false"))
+    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    yield frame(code, topic=LONG, group=GROUP, timestamp=1, isForce="true")
+    servers.run(_set_broker(servers, useServerSideResetOffset="true"))
+
+
+async def _set_broker(servers: Servers, **values: str) -> None:
+    servers.broker.configuration.set(values)
+
+
+def key_queries(servers: Servers) -> Frames:
+    code = RequestCode.QUERY_MESSAGE
+    base: dict[str, object] = {
+        "topic": LONG,
+        "key": "the-key",
+        "maxNum": HUGE,
+        "beginTimestamp": 0,
+        "endTimestamp": 2**62,
+    }
+    yield frame(code, **base)
+    yield frame(code, **{**base, "beginTimestamp": 2**61})
+    yield frame(code, **{**base, "topic": topic_name(1)})
+    yield frame(code, **{**base, "key": "x" * 400_000})
+    yield frame(code, **base, _UNIQUE_KEY_QUERY="true")
+    yield b"".join(frame(code, **base) for _ in range(10))
+
+
+def queue_entries(servers: Servers) -> Frames:
+    code = RequestCode.QUERY_CONSUME_QUEUE
+    for group in (None, GROUP, "offline"):
+        yield frame(code, topic=LONG, queueId=0, index=0, count=HUGE, consumerGroup=group)
+
+
+def time_searches(servers: Servers) -> Frames:
+    code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+    yield b"".join(
+        frame(code, topic=LONG, queueId=0, timestamp=t, boundaryType="UPPER")
+        for t in range(0, 2**62, 2**55)
+    )
+
+
+def consume_stats(servers: Servers) -> Frames:
+    code = RequestCode.GET_CONSUME_STATS
+    yield frame(code, consumerGroup=BUSY_GROUP)
+    yield frame(code, consumerGroup=GROUP, topic=WIDE)
+    names = ";".join(topic_name(n) for n in range(8_000))
+    yield frame(code, consumerGroup=BUSY_GROUP, topicList=names)
+    yield frame(code, consumerGroup=GROUP, topicList=";".join([WIDE] * 50_000))
+
+
+def corrections(servers: Servers) -> Frames:
+    code = RequestCode.QUERY_CORRECTION_OFFSET
+    yield frame(code, topic=WIDE, compareGroup=GROUP)
+    yield frame(code, topic=LONG, compareGroup=GROUP, filterGroups="")
+    names = ",".join(group_name(n) for n in range(8_000))
+    yield frame(code, topic=LONG, compareGroup=GROUP, filterGroups=names)
+    yield frame(code, topic=LONG, compareGroup=GROUP, filterGroups="," * 400_000)
+
+
+def direct_consumption(servers: Servers) -> Frames:
+    message_id = encode_offset_id(bytes([127, 0, 0, 1]) + bytes(4), servers.last_record)
+    yield from relayed(
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        servers,
+        consumerGroup=GROUP,
+        clientId="client-7",
+        msgId=message_id,
+        topic=LONG,
+    )
+
+
+def running_info(servers: Servers) -> Frames:
+    yield from relayed(
+        RequestCode.GET_CONSUMER_RUNNING_INFO, servers, consumerGroup=GROUP, clientId="client-7"
+    )
+
+
+def relayed(code: RequestCode, servers: Servers, **fields: object) -> Frames:
+    """The member answers with as much as fits into a frame."""
+    asking = Peer(servers.broker.address)
+    asking.send(frame(code, **fields))
+    _answer_as_member(servers.members[7], code, b"x" * FRAME_MAX)
+    asking.responses(1)
+    asking.send(frame(code, **{f"field-{n}": n for n in range(5_000)}, **fields))
+    _answer_as_member(servers.members[7], code, b"{}")
+    asking.responses(1)
+    asking.close()
+    yield frame(code, **{**fields, "clientId": "x" * 400_000})
+
+
+def member_status(servers: Servers) -> Frames:
+    code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+    asking = Peer(servers.broker.address)
+    queue = b'{"brokerName":"broker-0","queueId":%d,"topic":"wide"}:%d'
+    large = b",".join(queue % (n, n) for n in range(5_000))
+    for body in (b'{"messageQueueTable":{' + large + b"}}", b"\0" * 100_000):
+        asking.send(frame(code, topic=WIDE, group=GROUP, clientAddr="client-7"))
+        _answer_as_member(servers.members[7], RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, body)
+        asking.responses(1)
+    asking.close()
+    yield frame(code, topic=WIDE, group=GROUP, clientAddr="x" * 400_000)
+
+
+def _answer_as_member(member: Peer, code: int, body: bytes) -> None:
+    """Answer the next request of this code that the broker sends to a member."""
+    while True:
+        header = member.next_header()
+        if header["code"] == code and not header["flag"] & 1:
+            break
+    answer = Command(0, opaque=header["opaque"], flag=1, body=body)
+    member.send(encode_command(answer))
+
+
+def check_client(servers: Servers) -> Frames:
+    code = RequestCode.CHECK_CLIENT_CONFIG
+    body = CheckClientRequestBody(client_id="c", group=GROUP).encode()
+    yield frame(code, body)
+    data = {"subscriptionData": {"subString": "a > 1 AND " * 20_000, "expressionType": "SQL92"}}
+    yield frame(code, json.dumps(data).encode())
+    yield frame(code, json.dumps({"subscriptionData": {"codeSet": list(range(200_000))}}).encode())
+    yield from with_junk(code)
+
+
+def config_changes(servers: Servers) -> Frames:
+    code = RequestCode.UPDATE_BROKER_CONFIG
+    yield frame(code, b"flushDiskType=ASYNC_FLUSH\n" * 9_000)
+    yield frame(code, b"".join(b"k%d=v\n" % n for n in range(20_000)))
+    yield frame(code, b"a" * 250_000)
+    yield frame(code, b"\\\n" * 120_000)
+    yield frame(code, b"\\u0041" * 40_000)
+    yield from with_junk(code)
+
+
+def plain(code: RequestCode, *more: dict[str, object], junk_too: bool = True) -> Case:
+    """Requests with these fields; each also with a long text in place of each text."""
+
+    def case(_: Servers) -> Frames:
+        for fields in more or ({},):
+            yield frame(code, **fields)
+            for name, value in fields.items():
+                if isinstance(value, str):
+                    yield frame(code, **{**fields, name: "x" * 400_000})
+        if junk_too:
+            yield frame(code, b"\0" * FRAME_MAX, **(more[0] if more else {}))
+
+    return case
+
+
+_QUEUE: dict[str, object] = {"topic": LONG, "queueId": 0}
+
+BROKER_CASES: dict[RequestCode, Case] = {
+    **{
+        code: partial(sends, code)
+        for code in (
+            RequestCode.SEND_MESSAGE,
+            RequestCode.SEND_MESSAGE_V2,
+            RequestCode.SEND_BATCH_MESSAGE,
+            RequestCode.SEND_REPLY_MESSAGE,
+            RequestCode.SEND_REPLY_MESSAGE_V2,
+        )
+    },
+    **{
+        code: partial(pulls, code)
+        for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+    },
+    **{
+        code: partial(locks, code)
+        for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ)
+    },
+    RequestCode.CONSUMER_SEND_MSG_BACK: send_backs,
+    RequestCode.HEART_BEAT: heartbeats,
+    RequestCode.UNREGISTER_CLIENT: plain(
+        RequestCode.UNREGISTER_CLIENT,
+        {"clientID": "c", "producerGroup": GROUP, "consumerGroup": GROUP},
+    ),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: plain(
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": GROUP}
+    ),
+    RequestCode.CHECK_CLIENT_CONFIG: check_client,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: plain(
+        RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": GROUP}
+    ),
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: plain(
+        RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": GROUP}
+    ),
+    RequestCode.GET_ALL_PRODUCER_INFO: plain(RequestCode.GET_ALL_PRODUCER_INFO),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: running_info,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: direct_consumption,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: member_status,
+    RequestCode.QUERY_CONSUMER_OFFSET: plain(
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        dict(**_QUEUE, consumerGroup=GROUP),
+        dict(**_QUEUE, consumerGroup="new"),
+    ),
+    RequestCode.UPDATE_CONSUMER_OFFSET: plain(
+        RequestCode.UPDATE_CONSUMER_OFFSET, dict(**_QUEUE, consumerGroup=GROUP, commitOffset=1)
+    ),
+    RequestCode.GET_ALL_CONSUMER_OFFSET: plain(RequestCode.GET_ALL_CONSUMER_OFFSET),
+    RequestCode.CLONE_GROUP_OFFSET: clones,
+    RequestCode.QUERY_CORRECTION_OFFSET: corrections,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: time_searches,
+    **{
+        code: plain(code, _QUEUE)
+        for code in (
+            RequestCode.GET_MAX_OFFSET,
+            RequestCode.GET_MIN_OFFSET,
+            RequestCode.GET_EARLIEST_MSG_STORETIME,
+        )
+    },
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: resets,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: created_topics,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topic_lists,
+    RequestCode.DELETE_TOPIC_IN_BROKER: deleted_topics,
+    RequestCode.CLEAN_UNUSED_TOPIC: unused_topics,
+    RequestCode.GET_TOPIC_CONFIG: plain(RequestCode.GET_TOPIC_CONFIG, {"topic": WIDE}),
+    RequestCode.GET_ALL_TOPIC_CONFIG: plain(RequestCode.GET_ALL_TOPIC_CONFIG),
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: plain(
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
+    ),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: one_group,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: group_lists,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: deleted_groups,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: plain(
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": GROUP}
+    ),
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: plain(
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    ),
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: forbidden,
+    RequestCode.GET_ALL_DELAY_OFFSET: plain(RequestCode.GET_ALL_DELAY_OFFSET),
+    RequestCode.QUERY_MESSAGE: key_queries,
+    RequestCode.VIEW_MESSAGE_BY_ID: lambda servers: [
+        frame(RequestCode.VIEW_MESSAGE_BY_ID, offset=servers.last_record),
+        frame(RequestCode.VIEW_MESSAGE_BY_ID, offset=servers.last_record + 1),
+    ],
+    RequestCode.QUERY_CONSUME_QUEUE: queue_entries,
+    RequestCode.GET_BROKER_RUNTIME_INFO: plain(RequestCode.GET_BROKER_RUNTIME_INFO),
+    RequestCode.VIEW_BROKER_STATS_DATA: plain(
+        RequestCode.VIEW_BROKER_STATS_DATA,
+        {"statsName": "TOPIC_PUT_NUMS", "statsKey": WIDE},
+        {"statsName": "GROUP_GET_NUMS", "statsKey": f"{WIDE}@{GROUP}"},
+        {"statsName": "BROKER_PUT_NUMS", "statsKey": "DefaultCluster"},
+        {"statsName": "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC", "statsKey": "DefaultCluster"},
+    ),
+    RequestCode.GET_TOPIC_STATS_INFO: plain(RequestCode.GET_TOPIC_STATS_INFO, {"topic": WIDE}),
+    RequestCode.GET_CONSUME_STATS: consume_stats,
+    RequestCode.GET_BROKER_CONSUME_STATS: plain(
+        RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}, {"isOrder": "true"}
+    ),
+    RequestCode.QUERY_CONSUME_TIME_SPAN: plain(
+        RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": WIDE, "group": GROUP}
+    ),
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: plain(
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": LONG}
+    ),
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: plain(
+        RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": BUSY_GROUP}
+    ),
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: plain(
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, {"group": GROUP, "topic": "t1"}
+    ),
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: plain(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE),
+    RequestCode.DELETE_EXPIRED_COMMITLOG: plain(RequestCode.DELETE_EXPIRED_COMMITLOG),
+    RequestCode.GET_BROKER_HA_STATUS: plain(RequestCode.GET_BROKER_HA_STATUS),
+    RequestCode.GET_BROKER_CONFIG: plain(RequestCode.GET_BROKER_CONFIG),
+    RequestCode.UPDATE_BROKER_CONFIG: config_changes,
+}
+
+FRAME_CASES: dict[str, Case] = {}
+
+
+def frames(case: Case) -> Case:
+    FRAME_CASES[case.__name__] = case
+    return case
+
+
+CODES = (RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE, RequestCode.GET_ALL_DELAY_OFFSET, 9)
+
+
+@frames
+def huge_json_headers(_: Servers) -> Frames:
+    for code in CODES:
+        for size in (400_000, FRAME_MAX):
+            yield frame(code, name="x" * size)
+            yield raw_frame(b'{"code":%d,"remark":"%s"}' % (code, b"y" * size))
+
+
+@frames
+def json_headers_of_many_fields(_: Servers) -> Frames:
+    for code in CODES:
+        for count in (900, 20_000, 100_000):
+            yield frame(code, **{f"f{n}": n for n in range(count)})
+            yield raw_frame(
+                b"{'code':%d,'extFields':{%s}}"
+                % (code, b",".join(b"'f%d':'1'" % n for n in range(count)))
+            )
+
+
+@frames
+def json_headers_of_many_values(_: Servers) -> Frames:
+    for code in CODES:
+        head = b"{'code':%d,'x':" % code
+        yield raw_frame(head + b"[" + b"1," * 200_000 + b"1]}")
+        yield raw_frame(head + b"[" * 400_000)
+        yield raw_frame(head + b"{'a':" * 99 + b"1" + b"}" * 99 + b"}")
+        yield raw_frame(head + b"'" + b"\\x41" * 100_000 + b"'}")
+        yield raw_frame(head + b"1" + b" " * 400_000 + b"}")
+        yield raw_frame(head + b"1" + b"/**/" * 100_000 + b"}")
+        yield raw_frame(head + b"1,'y':" + b"9" * 400_000 + b"}")
+        refs = b'{"$ref":"$.y"},' * 20_000
+        yield raw_frame(b'{"code":%d,"y":[1,2,3,4,5],"extFields":{"x":[%s1]}}' % (code, refs))
+
+
+@frames
+def binary_headers_of_many_fields(_: Servers) -> Frames:
+    for code in CODES:
+        for count in (900, 20_000, 100_000):
+            yield frame(code, binary=True, **{f"f{n}": n for n in range(count)})
+        yield frame(code, binary=True, name="x" * 400_000)
+
+
+@frames
+def many_frames_in_one_read(_: Servers) -> Frames:
+    for code in CODES:
+        yield b"".join(frame(code) for _ in range(2_000))
+
+
+@frames
+def held_pulls_of_one_queue(servers: Servers) -> Frames:
+    yield from held_pulls(servers)
+
+
+@frames
+def a_client_of_many_groups_that_leaves(servers: Servers) -> Frames:
+    yield from leavers(servers)
+
+
+@frames
+def resets_that_clients_carry_out(servers: Servers) -> Frames:
+    yield from resets_by_clients(servers)
+
+
+NOT_YET = {
+    RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.CLONE_GROUP_OFFSET,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.GET_BROKER_CONSUME_STATS,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.GET_CONSUME_STATS,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+    RequestCode.QUERY_CONSUME_TIME_SPAN,
+    RequestCode.QUERY_CORRECTION_OFFSET,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+    RequestCode.VIEW_BROKER_STATS_DATA,
+}
+"""Requests of which some step may still take longer, such as writing and freeing megabytes."""
+
+
+# --- the tests ------------------------------------------------------------------------------------
+
+
+def longest_of(servers: Servers, address: str, case: Case) -> list[str]:
+    """The requests of a case during which the loop was busy for too long."""
+    took: list[tuple[float, str]] = []
+    slow = slowness()
+    servers.watch.restart()
+    for number, request in enumerate(case(servers)):
+        took.append((servers.watch.longest_s, f"before request {number}: {servers.watch.longest}"))
+        servers.watch.restart()
+        peer = Peer(address)
+        peer.ask(request, count_frames(request))
+        peer.close()
+        servers.run(asyncio.sleep(0))
+        what = f"request {number} {request[8:60]!r} of {len(request)} bytes"
+        took.append((servers.watch.longest_s, f"{what}: {servers.watch.longest}"))
+        servers.watch.restart()
+    limit_s = LIMIT_S * max(slow, slowness())
+    return [f"{s * 1000:.1f} ms {what}" for s, what in took if s > limit_s]
+
+
+def count_frames(data: bytes) -> int:
+    count = at = 0
+    while at < len(data):
+        at += 4 + int.from_bytes(data[at : at + 4])
+        count += 1
+    return count
+
+
+def check(servers: Servers, address: str, case: Case) -> None:
+    for _ in range(ATTEMPTS):
+        slow = longest_of(servers, address, case)
+        if not slow:
+            return
+    pytest.fail("\n".join(slow), pytrace=False)
+
+
+@pytest.mark.parametrize("case", FRAME_CASES)
+def test_no_frame_keeps_the_loop_of_a_broker_busy(servers: Servers, case: str) -> None:
+    check(servers, servers.broker.address, FRAME_CASES[case])
+
+
+@pytest.mark.parametrize("code", sorted(BROKER_CASES), ids=lambda code: code.name)
+def test_no_request_keeps_the_loop_of_a_broker_busy(
+    request: pytest.FixtureRequest, servers: Servers, code: RequestCode
+) -> None:
+    if code in NOT_YET:
+        request.applymarker(pytest.mark.xfail(reason="some step may take more than 5 ms"))
+    check(servers, servers.broker.address, BROKER_CASES[code])
+
+
+def test_every_request_code_has_hostile_requests(servers: Servers) -> None:
+    assert set(servers.broker._servers[0]._processors) == set(BROKER_CASES)
+
+
+def test_a_request_with_too_long_a_header_ends_the_connection(servers: Servers) -> None:
+    peer = Peer(servers.broker.address)
+    peer.send(frame(RequestCode.GET_ALL_DELAY_OFFSET, name="x" * 500_000))
+    peer.responses()
+    peer.send(frame(RequestCode.GET_ALL_DELAY_OFFSET, name="x" * 530_000)[:8])
+    with pytest.raises(ConnectionError):
+        peer.next_header()
+    peer.close()

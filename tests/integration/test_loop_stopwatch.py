@@ -970,21 +970,11 @@ def resets_that_clients_carry_out(servers: Servers) -> Frames:
 
 NOT_YET = {
     RequestCode.CLEAN_UNUSED_TOPIC,
-    RequestCode.CLONE_GROUP_OFFSET,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY,
     RequestCode.DELETE_SUBSCRIPTIONGROUP,
     RequestCode.DELETE_TOPIC_IN_BROKER,
     RequestCode.GET_BROKER_CONSUME_STATS,
-    RequestCode.GET_CONSUMER_RUNNING_INFO,
     RequestCode.GET_CONSUME_STATS,
-    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-    RequestCode.QUERY_CONSUME_TIME_SPAN,
-    RequestCode.QUERY_CORRECTION_OFFSET,
-    RequestCode.SEND_BATCH_MESSAGE,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
-    RequestCode.VIEW_BROKER_STATS_DATA,
 }
 """Requests of which some step may still take longer, such as writing and freeing megabytes."""
 

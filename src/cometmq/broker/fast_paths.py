@@ -24,3 +24,8 @@ class FastPaths(FastPath):
         """
         taken = self._first.take(data, start, end, wire)
         return taken + self._second.take(data, start + taken, end, wire)
+
+    def settle(self) -> None:
+        """Send the responses that either of them has left for later."""
+        self._first.settle()
+        self._second.settle()

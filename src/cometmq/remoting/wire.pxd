@@ -11,6 +11,7 @@ cdef double _SAME_TURN_S
 cdef class FastPath:
     cpdef Py_ssize_t take(
         self, bytearray data, Py_ssize_t start, Py_ssize_t end, Wire wire) except -1
+    cpdef settle(self)
 
 
 cdef class Turn:
@@ -19,8 +20,10 @@ cdef class Turn:
     cdef list _waiting
     cdef Py_ssize_t _waiting_bytes
     cdef bint _scheduled
+    cdef list _unsettled
 
     cdef bint is_alone(self, Wire wire)
+    cdef before_end(self, object settle)
     cdef add(self, Wire wire, Py_ssize_t more_bytes)
     cpdef end(self)
     @cython.locals(waiting=list, wire=Wire)
@@ -34,7 +37,7 @@ cdef class Wire:
     cdef FastPath _fast_path
     cdef bytearray _buffer
     cdef object _view
-    cdef Turn _turn
+    cdef readonly Turn _turn
     cdef public object _transport
     cdef readonly bytearray _partial
     cdef object _partial_view
@@ -73,6 +76,7 @@ cdef class Wire:
     cpdef hold(self)
     cpdef go_on(self)
     cdef _receive_large(self)
+    cdef _pass_on(self, Command command)
     cdef bint _may_handle(self)
     cdef _yield_turn(self)
     cpdef _turn_again(self)

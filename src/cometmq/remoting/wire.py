@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from time import monotonic
 from typing import Any
@@ -70,8 +70,14 @@ class FastPath:
     """Handles some frames straight from the receive buffer, ahead of everything else."""
 
     def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
-        """Handle the frames at ``start`` that it knows; returns how many bytes they take."""
+        """Handle the frames at ``start`` that it knows; returns how many bytes they take.
+
+        It may leave their responses for `settle`, and has it called by `Turn.before_end`.
+        """
         raise NotImplementedError
+
+    def settle(self) -> None:
+        """Send the responses that were left for later; other requests may be handled after it."""
 
 
 class Turn:
@@ -88,10 +94,18 @@ class Turn:
         self._waiting: list[Wire] = []
         self._waiting_bytes = 0
         self._scheduled = False
+        self._unsettled: list[Callable[[], None]] = []
 
     def is_alone(self, wire: Wire) -> bool:
         """Whether no other wire has been read since this one was, or waits to be written."""
-        return self.last is wire and not self._waiting
+        return self.last is wire and not self._waiting and not self._unsettled
+
+    def before_end(self, settle: Callable[[], None]) -> None:
+        """Call ``settle`` at the end of the turn, before what waits is written."""
+        self._unsettled.append(settle)
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self.end)
 
     def add(self, wire: Wire, more_bytes: int) -> None:
         """Flush a wire at the end of the turn, or now if very much waits for that."""
@@ -105,6 +119,13 @@ class Turn:
 
     def end(self) -> None:
         """The turn is over."""
+        if self._unsettled:
+            unsettled, self._unsettled = self._unsettled, []
+            for settle in unsettled:
+                try:
+                    settle()
+                except Exception:  # the others must not wait for this one
+                    log.exception("cannot settle a turn")
         self._scheduled = False
         self._flush_all()
 
@@ -193,6 +214,8 @@ class Wire:
     def close(self) -> None:
         """Close once what was written has left; requests not handled by now never are."""
         if self._transport is not None:
+            if self._fast_path is not None:
+                self._fast_path.settle()
             self.flush()
             self._closing = True
             self._transport.close()
@@ -249,7 +272,7 @@ class Wire:
         self._drop_partial()
         self._reading = True
         try:
-            self.receive(command_of(head, body))
+            self._pass_on(command_of(head, body))
         except ProtocolError as problem:
             log.warning("closed a connection: malformed input peer=%s: %s", self.peer_text, problem)
             self.close()
@@ -282,13 +305,19 @@ class Wire:
                 if command is None:
                     break
                 start += command.frame_bytes
-                self.receive(command)
+                self._pass_on(command)
             if self._out_bytes > out_bytes_max:
                 self.flush()
             self._worked_to_s = monotonic()
             if self._worked_to_s - self._work_began_s > self.work_s_max and not self._ended:
                 self._yield_turn()
         return start
+
+    def _pass_on(self, command: Command) -> None:
+        """Have a command handled, behind what was read before it."""
+        if self._fast_path is not None:
+            self._fast_path.settle()
+        self.receive(command)
 
     def _may_handle(self) -> bool:
         """Whether the next frame may be handled now."""

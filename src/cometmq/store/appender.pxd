@@ -52,6 +52,7 @@ cdef class Appender:
     cdef readonly long long store_time_ms
     cdef bint _held
     cdef long long _held_ms
+    cdef public object before_others
     cdef object _lost
     cdef long long _undispatched_at
     cdef long long _behind_at
@@ -110,6 +111,7 @@ cdef class Appender:
         long long queue_offset, int sys_flag, long long store_ms, const unsigned char* memory,
         Py_ssize_t at, Py_ssize_t end)
     cdef bint _is_awaited(self, TopicQueues queues) except -1
+    cdef _release_others(self)
     cpdef hold(self)
     cpdef release(self)
     cdef _tell(self)

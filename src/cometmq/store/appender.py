@@ -150,6 +150,8 @@ class Appender:
         """Called with the topics that got their first queue from the log."""
         self._held = False
         self._held_ms = 0
+        self.before_others: Callable[[], None] | None = None
+        """Called before anyone but the one who holds appends; it releases."""
         self._lost: str | None = None
         self._undispatched_at = -1
         self._behind_at = -1
@@ -171,6 +173,7 @@ class Appender:
         prepared_offset: int,
     ) -> Appended:
         """Store one message; see `MessageStore.append`."""
+        self._release_others()
         self.put(
             topic,
             queue_id,
@@ -209,6 +212,7 @@ class Appender:
         reconsumed: int,
     ) -> AppendedBatch:
         """Store the messages of a batch; see `MessageStore.append_batch`."""
+        self._release_others()
         return self.put_batch(
             topic,
             queue_id,
@@ -529,6 +533,16 @@ class Appender:
         if self.on_arrival is None:
             return False
         return self.awaited is None or queues.name in self.awaited
+
+    @property
+    def is_held(self) -> bool:
+        """Whether what is appended waits for `release`."""
+        return self._held
+
+    def _release_others(self) -> None:
+        """Have whoever holds what was appended answer for it before anything else is appended."""
+        if self._held and self.before_others is not None:
+            self.before_others()
 
     def hold(self) -> None:
         """Let what is appended from now on wait for `release`, which brings it all into the log.

@@ -7,7 +7,6 @@ from cometmq.protocol cimport header_scanner, octets
 from cometmq.protocol.header_scanner cimport HeaderScanner
 from cometmq.protocol.octets cimport copy_of, two_u32
 from cometmq.remoting.wire cimport FastPath, Wire
-from cometmq.store.appender cimport Appender
 
 
 cdef int _PREFIX_BYTES, _FRAMES_MAX, _ESCAPED, _BARE
@@ -49,7 +48,6 @@ cdef class SendFastPath(FastPath):
     cdef SendHandler _handler
     cdef Py_ssize_t _frame_bytes_max
     cdef SendValidation _validation
-    cdef Appender _appender
     cdef object _flow
     cdef SendReader _reader
     cdef int _count

@@ -19,7 +19,7 @@ from typing import Any
 
 from cometmq.broker.sending.handler import SendHandler
 from cometmq.broker.sending.send import Send
-from cometmq.model.errors import CometError, StoreError
+from cometmq.model.errors import CometError
 from cometmq.protocol import header_scanner, octets
 from cometmq.protocol.command import send_header
 from cometmq.protocol.frame import FRAME_BYTES_MAX
@@ -203,7 +203,6 @@ class SendFastPath(FastPath):
         self._handler = handler
         self._frame_bytes_max = frame_bytes_max
         self._validation = handler.validation
-        self._appender = handler.appender
         self._flow = handler.flow
         self._reader = SendReader(scans)
         self._count = 0
@@ -226,23 +225,17 @@ class SendFastPath(FastPath):
         handler.follow_rules()
         self._validation.renew()
         self._count = self._responses_end = 0
-        lost: StoreError | None = None
-        self._appender.hold()
+        handler.begin()
         try:
             at = self._take_all(data, start, end, wire)
         finally:
             self._reader.send.wire = None
-            try:
-                self._appender.release()
-            except StoreError as problem:
-                lost = problem
-        if self._count:
-            responses = handler.responses_to(self._responses_end)
-            if lost is not None:
-                handler.refuse(wire, responses, self._count, lost)
-            else:
-                handler.respond(wire, responses, self._count, began_s)
+            handler.end(wire, self._responses_end, self._count, began_s)
         return at - start
+
+    def settle(self) -> None:
+        """Bring what was stored into the log, and respond."""
+        self._handler.settle()
 
     def _take_all(self, data: bytearray, at: int, end: int, wire: Wire) -> int:
         """Store the everyday sends from ``at`` on; returns where the first other frame begins."""

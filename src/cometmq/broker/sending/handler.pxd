@@ -7,7 +7,7 @@ from cometmq.protocol cimport octets
 from cometmq.protocol.command cimport Command
 from cometmq.protocol.octets cimport copy_of, put_hex, two_u32
 from cometmq.remoting.exchange cimport Request, Response, SuccessFormat
-from cometmq.remoting.wire cimport Wire
+from cometmq.remoting.wire cimport Turn, Wire
 from cometmq.store.appender cimport AppendedBatch, Appender
 
 
@@ -26,6 +26,8 @@ cdef class SendHandler:
     cdef dict _trace_fields
     cdef bytearray _responses
     cdef readonly long long log_end
+    cdef list _unanswered
+    cdef int _unanswered_count
     cdef SuccessFormat _one_json
     cdef SuccessFormat _many_json
     cdef SuccessFormat _one_binary
@@ -42,6 +44,12 @@ cdef class SendHandler:
         stored=Appender, room=cython.Py_ssize_t)
     cpdef Py_ssize_t store(
         self, Send send, long long opaque, bint is_binary, Py_ssize_t at) except -1
+
+    cpdef begin(self)
+    @cython.locals(turn=Turn, is_alone=cython.bint)
+    cpdef end(self, Wire wire, Py_ssize_t responses_end, int count, double began_s)
+    @cython.locals(answers=list, began_s=cython.double)
+    cpdef settle(self)
 
     cpdef bytes responses_to(self, Py_ssize_t end)
 

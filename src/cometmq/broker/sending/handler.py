@@ -9,6 +9,7 @@ Source: SendMessageProcessor, RocketMQ 5.3 (codes, remarks, the answer's header)
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from time import perf_counter
 from typing import Final
@@ -34,6 +35,13 @@ from cometmq.remoting.wire import Wire
 from cometmq.store import MessageStore, SegmentCreateError, SegmentNotReadyError
 from cometmq.store.appender import AppendedBatch
 
+log = logging.getLogger(__name__)
+
+Answers = tuple[Wire, bytes, int, float]
+"""The responses to one connection, how many they are, and when their first request was begun."""
+
+UNANSWERED_MAX: Final = 512
+"""So many sends wait for the end of a turn of the loop, which others may make longer."""
 RESPONSES_BYTES: Final = 128 * 1024
 _ID_END = b"0" * 16 + b","
 """The digits of a log offset, yet to be filled in, and what separates ids."""
@@ -75,6 +83,9 @@ class SendHandler:
         self._id_pattern = self._id_prefix.encode() + _ID_END
         self._rules: SendRules | None = None
         self._responses = bytearray(RESPONSES_BYTES)
+        self._unanswered: list[Answers] = []
+        self._unanswered_count = 0
+        self.appender.before_others = self.settle
         self.log_end = 0
         """The log offset where the last send that was stored ends."""
         self.follow_rules()
@@ -104,6 +115,7 @@ class SendHandler:
             ResponseError: the message was refused and is not stored.
         """
         began_s = perf_counter()
+        self.settle()
         self.follow_rules()
         header: SendHeader
         if request.code == RequestCode.SEND_MESSAGE:
@@ -133,7 +145,8 @@ class SendHandler:
             self._took(began_s)
             _write(request.connection, response)
         else:
-            self.respond(request.connection, response, 1, began_s)
+            self._took(began_s)
+            self._respond([(request.connection, response, 1, began_s)])
         return None
 
     def store(self, send: Send, opaque: int, is_binary: bool, at: int) -> int:
@@ -242,38 +255,81 @@ class SendHandler:
 
     # --- responses ----------------------------------------------------------------------------
 
-    def respond(self, wire: Wire, responses: bytes, count: int, began_s: float) -> None:
-        """Send the responses of stored messages, when their bytes are on disk if they must be.
+    def begin(self) -> None:
+        """Begin to `store` sends of one read that are answered together; see `end`."""
+        if not self._unanswered:
+            self.appender.hold()
+
+    def end(self, wire: Wire, responses_end: int, count: int, began_s: float) -> None:
+        """Have what was stored since `begin` answered, mostly at the end of the loop's turn.
+
+        So the sends that one turn reads from several connections go to the file in one write.
+        A connection that was read twice in a row is answered at once.
 
         Args:
-            wire: where the requests came from.
-            responses: those if all is well, one after the other.
+            wire: where they came from.
+            responses_end: where the responses that `store` has written end.
             count: how many they are.
-            began_s: when the first of the requests was begun.
+            began_s: when the first of them was begun.
         """
-        self._took(began_s)
-        if self._commit is None:
-            _write(wire, responses)
+        turn = wire._turn
+        is_alone = turn.is_alone(wire)
+        if count:
+            self._took(began_s)
+            if not self._unanswered and not is_alone:
+                turn.before_end(self.settle)
+            self._unanswered.append((wire, self.responses_to(responses_end), count, began_s))
+            self._unanswered_count += count
+        if is_alone or not self._unanswered or self._unanswered_count >= UNANSWERED_MAX:
+            self.settle()
+
+    def settle(self) -> None:
+        """Bring what was stored into the log, and respond."""
+        if not self.appender.is_held:
             return
-        self.flow.wait_began(count)
+        began_s = perf_counter()
+        answers, self._unanswered, self._unanswered_count = self._unanswered, [], 0
+        try:
+            self.appender.release()
+        except StoreError as problem:
+            self._refuse(answers, problem)
+            return
+        except Exception as problem:  # an edge: several connections wait for this
+            log.exception("cannot settle sends")
+            self._refuse(answers, StoreError(f"{type(problem).__name__}: {problem}"))
+            return
+        if answers:
+            self._took(began_s)
+            self._respond(answers)
+
+    def _respond(self, answers: list[Answers]) -> None:
+        """Send the responses of stored messages, when their bytes are on disk if they must be."""
+        if self._commit is None:
+            for wire, responses, _, _ in answers:
+                _write(wire, responses)
+            return
+        total = sum(count for _, _, count, _ in answers)
+        self.flow.wait_began(total)
 
         def told(synced: bool, error: StoreError | None) -> None:
-            self.flow.wait_ended(count)
-            self._throughput.put_took(int((perf_counter() - began_s) * 1000), count)
-            if synced:
-                _write(wire, responses)
-            else:
-                self._retract(wire, responses, error)
+            self.flow.wait_ended(total)
+            now_s = perf_counter()
+            for wire, responses, count, began_s in answers:
+                self._throughput.put_took(int((now_s - began_s) * 1000), count)
+                if synced:
+                    _write(wire, responses)
+                else:
+                    self._retract(wire, responses, error)
 
         self._commit.wait(self.log_end, told)
 
-    def refuse(self, wire: Wire, responses: bytes, count: int, problem: StoreError) -> None:
+    def _refuse(self, answers: list[Answers], problem: StoreError) -> None:
         """Refuse sends that were given their places and could not be written there after all."""
-        for _ in range(count):
-            self.stats.put_failed()
         refused = self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem))
-        for success in _commands_in(responses):
-            Request(success, wire).reply(refused)
+        for wire, responses, _, _ in answers:
+            for success in _commands_in(responses):
+                self.stats.put_failed()
+                Request(success, wire).reply(refused)
 
     def _retract(self, wire: Wire, responses: bytes, error: StoreError | None) -> None:
         """Say instead that stored messages are not, or perhaps not, on the disk."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -27,7 +28,7 @@ from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.record import encode_host
-from cometmq.remoting.wire import FastPath
+from cometmq.remoting.wire import FastPath, turn_of
 from cometmq.system.clock import ManualClock
 from support import plain_ways
 from support.fake_transport import Wired
@@ -100,6 +101,10 @@ class Side:
     def connect(self, peer: object = ("10.0.0.9", 51000)) -> Wired:
         codes = (310, 10, 320)
         return Wired(dict.fromkeys(codes, self._handle), peer=peer, fast_path=self.fast_path)
+
+    def log_writes(self) -> int:
+        """How often something was written to the log."""
+        return self.files.writes
 
     def log(self) -> bytes:
         """All records, as they lie in the log."""
@@ -403,6 +408,90 @@ async def test_a_full_disk_refuses_plain_sends_with_the_same_words(both: Both) -
     for side in (both.short, both.long):
         side.files.room_bytes = 0
     await both.same(b"".join(frame(java(FIELDS, opaque=str(n)), bytes(2000)) for n in range(700)))
+
+
+# --- several connections in one turn of the loop --------------------------------------------------
+
+
+async def test_what_one_turn_reads_from_several_connections_is_written_once(both: Both) -> None:
+    side = both.short
+    clients = [side.connect(("10.0.0.9", port)) for port in range(51000, 51008)]
+    clients[7].transport.send(frame(java(FIELDS)))
+    writes, end = side.log_writes(), side.store.written_to
+    for number, client in enumerate(clients):
+        client.transport.arrive(frame(java(FIELDS, opaque=str(number))))
+    assert side.store.written_to == end
+    assert not any(client.answers for client in clients[:7])
+    turn_of(asyncio.get_running_loop()).end()
+    assert side.log_writes() == writes + 1
+    assert [client.answers[-1].opaque for client in clients] == list(range(8))
+    assert len(all_messages(side.store, "T", 1)) == 9
+
+
+async def test_a_connection_that_is_read_twice_in_a_row_is_answered_at_once(both: Both) -> None:
+    client = both.short.connect()
+    client.transport.send(frame(java(FIELDS)))
+    client.transport.arrive(frame(java(FIELDS, opaque="8")))
+    assert [answer.opaque for answer in client.answers] == [7, 8]
+
+
+async def test_a_turn_that_cannot_be_written_refuses_all_its_connections(both: Both) -> None:
+    side = both.short
+    clients = [side.connect(("10.0.0.9", port)) for port in range(51000, 51004)]
+    clients[3].transport.send(frame(java(FIELDS)))
+    side.files.fail_write = True
+    for number, client in enumerate(clients):
+        client.transport.arrive(frame(java(FIELDS, opaque=str(number))) * 2)
+    turn_of(asyncio.get_running_loop()).end()
+    for number, client in enumerate(clients):
+        found = [(answer.opaque, answer.code) for answer in client.answers[-2:]]
+        assert found == [(number, 14)] * 2
+    assert side.stats.put_failures == 8
+    assert len(all_messages(side.store, "T", 1)) == 1
+
+
+@pytest.mark.parametrize("other", ["general", "unknown code", "append"])
+async def test_whatever_else_comes_in_a_turn_has_the_sends_before_it_answered(
+    both: Both, other: str
+) -> None:
+    side = both.short
+    first, second = side.connect(("10.0.0.9", 51000)), side.connect(("10.0.0.9", 51001))
+    second.transport.send(frame(java(FIELDS)))
+    first.transport.arrive(frame(java(FIELDS, opaque="1")))
+    end = side.store.written_to
+    if other == "general":
+        second.transport.arrive(frame(java(FIELDS | {"i": "DELAY\x011\x02"}, opaque="2")))
+    elif other == "unknown code":
+        second.transport.arrive(encode_command(Command(31999, opaque=2)))
+    else:
+        put(side.store, b"of the broker itself", topic="T", queue_id=0)
+    assert side.store.written_to > end
+    turn_of(asyncio.get_running_loop()).end()
+    assert [answer.opaque for answer in first.answers] == [1]
+    if other != "append":
+        assert [answer.opaque for answer in second.answers] == [7, 2]
+
+
+async def test_a_connection_that_is_closed_is_answered_before(both: Both) -> None:
+    side = both.short
+    first, second = side.connect(("10.0.0.9", 51000)), side.connect(("10.0.0.9", 51001))
+    first.transport.arrive(frame(java(FIELDS, opaque="1")))
+    second.transport.arrive(frame(java(FIELDS, opaque="2")))
+    second.connection.close()
+    assert [answer.opaque for answer in second.answers] == [2]
+    first.connection.abort()
+    turn_of(asyncio.get_running_loop()).end()
+    assert len(all_messages(side.store, "T", 1)) == 2
+
+
+async def test_very_many_sends_do_not_wait_for_the_end_of_the_turn(both: Both) -> None:
+    side = both.short
+    clients = [side.connect(("10.0.0.9", port)) for port in range(51000, 51003)]
+    clients[2].transport.send(frame(java(FIELDS)))
+    for client in clients[:2]:
+        stream = b"".join(frame(java(FIELDS, opaque=str(n))) for n in range(300))
+        client.transport.arrive(stream)
+    assert len(all_messages(side.store, "T", 1)) == 601
 
 
 @pytest.fixture

@@ -53,12 +53,12 @@ cdef class Appender:
     cdef bint _held
     cdef long long _held_ms
     cdef public object before_others
-    cdef object _lost
     cdef long long _undispatched_at
     cdef long long _behind_at
     cdef public object on_new_topics
     cdef list _news
     cdef list _late
+    cdef Py_ssize_t _late_before
 
     @cython.locals(appended=Appended)
     cpdef Appended append(

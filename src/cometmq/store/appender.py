@@ -24,7 +24,7 @@ from cometmq.store import record_layout
 from cometmq.store.commit_log import FIXED_BYTES, CommitLog
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.dispatch import Dispatcher, QueueTable, TopicQueues
-from cometmq.store.errors import StoreUnavailableError
+from cometmq.store.errors import HoldFullError, StoreUnavailableError
 from cometmq.store.index import Index
 from cometmq.store.paths import directory_name
 from cometmq.store.recovery import redispatch
@@ -152,11 +152,12 @@ class Appender:
         self._held_ms = 0
         self.before_others: Callable[[], None] | None = None
         """Called before anyone but the one who holds appends; it releases."""
-        self._lost: str | None = None
         self._undispatched_at = -1
         self._behind_at = -1
         self._news: list[tuple[str, int, int, int, int, bytes]] = []
         self._late: list[tuple[TopicQueues, int, int, int, bytes]] = []
+        self._late_before = 0
+        """How many of these are of records that are in the log for good."""
 
     def append(
         self,
@@ -372,6 +373,8 @@ class Appender:
             raise StoreUnavailableError(self.refusal)
         if self._undispatched_at >= 0:
             self.catch_up()
+        if self._log.filled == 0:
+            self._late_before = len(self._late)
         if more is not self._checked_more:
             _check_text(more, 0, len(more))
             self._checked_more = more
@@ -479,6 +482,8 @@ class Appender:
                 self._index.make_room(count * _KEYS_EXPECTED)
         except OSError as problem:
             raise StoreUnavailableError(f"disk full: {problem}") from problem
+        if self._held and self._log.filled and not self._log.has_room(total):
+            raise HoldFullError
         try:
             self._log.make_room(total)
         except OSError as problem:
@@ -547,23 +552,19 @@ class Appender:
     def hold(self) -> None:
         """Let what is appended from now on wait for `release`, which brings it all into the log.
 
-        Until then nobody may read what was appended, nor be told that it is stored.
+        Until then nobody can read what was appended, nor may be told that it is stored. What does
+        not fit beside it is refused with HoldFullError: it is for after the release.
         """
         self._held = True
         self._held_ms = 0
-        self._lost = None
 
     def release(self) -> None:
         """Bring what was appended into log and index, and tell of it.
 
         Raises:
-            StoreUnavailableError: the disk refused; nothing since `hold` counts as stored, and
-                nothing more is taken.
+            StoreUnavailableError: the disk refused; nothing since `hold` is stored.
         """
         self._held = False
-        if self._lost is not None:
-            lost, self._lost = self._lost, None
-            raise StoreUnavailableError(lost)
         try:
             self._log.commit()
         except OSError as problem:
@@ -583,20 +584,26 @@ class Appender:
 
     def _log_failed(self, problem: OSError) -> StoreUnavailableError:
         """Forget what is not in the log; on a full disk, appends may go on later."""
-        self._news.clear()
         self._log.discard()
-        for queue in self._table.all():
-            queue.forget_beyond(self._log.written_to)
-        if self._index is not None:
-            self._index.forget(self._log.written_to)
+        self._news.clear()
+        del self._late[self._late_before :]
+        written_to = self._log.written_to
+        if self._undispatched_at > written_to:
+            self._undispatched_at = written_to
         reason = (
             f"{'disk full' if is_disk_full(problem) else 'the log cannot be written'}: {problem}"
         )
-        if self._held:
-            self._lost = reason
-        if is_disk_full(problem):  # of records that are in the log, keys may be missing
-            self._not_dispatched(self._log.written_to, problem)
-        return StoreUnavailableError(reason) if is_disk_full(problem) else self.on_failure(reason)
+        try:
+            for queue in self._table.all():
+                queue.forget_beyond(written_to)
+            if self._index is not None:
+                self._index.forget(written_to)
+        except OSError as another:
+            return self.on_failure(f"{reason}; then: {another}")
+        if not is_disk_full(problem):
+            return self.on_failure(reason)
+        self._not_dispatched(written_to, problem)  # of records in the log, keys may be missing
+        return StoreUnavailableError(reason)
 
     def _not_dispatched(self, log_offset: int, problem: OSError) -> None:
         """Refuse further messages until `catch_up`: none may get ahead of this one.

@@ -30,6 +30,7 @@ cdef class CommitLog:
 
     cpdef long long min_offset(self)
     cpdef long long readable_to(self)
+    cpdef bint has_room(self, long long size)
     cpdef make_room(self, long long size)
     cpdef commit(self)
     cdef discard(self)

@@ -102,6 +102,13 @@ class CommitLog:
         if self._limit == 0:
             self.allocator.want(self._next_base())
 
+    def has_room(self, size: int) -> bool:
+        """Return whether `make_room` has nothing to do, so that nothing needs to be committed."""
+        return (
+            self._start + self.filled + size + _BLANK_BYTES <= self._limit
+            and self.filled + size <= self._space_bytes
+        )
+
     def make_room(self, size: int) -> None:
         """Make sure that ``size`` bytes of records fit into the segment, rolling if they don't.
 

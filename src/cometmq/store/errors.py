@@ -14,6 +14,10 @@ class StoreUnavailableError(StoreError):
     """The store takes no messages now: shut, disk full, or a sync failed; nothing was stored."""
 
 
+class HoldFullError(StoreError):
+    """What is held back must be released before more can be appended; nothing was stored."""
+
+
 class SegmentCreateError(StoreError):
     """The next file of the commit log could not be made; nothing was stored."""
 

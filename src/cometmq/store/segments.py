@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -28,6 +29,8 @@ _NONE, _OWN, _WITH_PARENTS = 0, 1, 3
 """How many directories have names that are not synced: a stream's own, and the two above."""
 _RELEASES_MAX = 8
 """Streams that are released at a time. If all of them are being synced, a few too many stay."""
+_handover = threading.Lock()
+"""Held while a stream's files are taken, to be released or to be synced."""
 _BLOCK_BYTES = 1024 * 1024
 RESIDENT_S = 0.25
 """So long what was in memory is taken to be there still."""
@@ -176,12 +179,11 @@ class Segments:
 
     def release(self) -> bool:
         """Unmap all files until they are used; return False while they are being synced."""
-        items, self._items = self._items, []
-        self._released += len(items)
-        if self._is_syncing:
-            self._items = items
-            self._released -= len(items)
-            return False
+        with _handover:
+            if self._is_syncing:
+                return False
+            items, self._items = self._items, []
+            self._released += len(items)
         if self.on_release is not None:
             self.on_release()
         self._close(items)
@@ -377,10 +379,11 @@ class Segments:
         for directory in (own, own.parent, own.parent.parent)[:names]:
             with contextlib.suppress(FileNotFoundError):  # its topic was deleted
                 self._files.sync_dir(directory)
-        self._is_syncing = True
+        with _handover:
+            self._is_syncing = True
+            items, released = list(self._items), self._released
         try:
-            items = list(self._items)
-            if self._released:
+            if released:
                 self._sync_released(start, stop)
             for segment in items:
                 if segment.end_offset > start and segment.base_offset < stop:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
+import errno
 import json
 from collections.abc import AsyncIterator
 from functools import partial
@@ -32,7 +34,7 @@ from cometmq.remoting.wire import FastPath, turn_of
 from cometmq.system.clock import ManualClock
 from support import plain_ways
 from support.fake_transport import Wired
-from support.faulty_files import FaultyFiles
+from support.faulty_files import FaultyFiles, FaultyMappedFile
 from support.plain_ways import LANGUAGES, OPAQUES, VERSIONS, headers
 from support.stores import all_messages, opened, put
 
@@ -448,6 +450,42 @@ async def test_a_turn_that_cannot_be_written_refuses_all_its_connections(both: B
         assert found == [(number, 14)] * 2
     assert side.stats.put_failures == 8
     assert len(all_messages(side.store, "T", 1)) == 1
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+async def test_sends_that_are_in_the_log_are_not_refused_with_those_behind_them(
+    both: Both, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """One read has more records than are held back at a time; the second write of them fails."""
+    side, writes = both.short, 0
+    items = encode_batch([BatchItem(0, b"", b"")] * 90)
+    side.intake.change(dataclasses.replace(RULES, cluster="c" * 60, body_bytes_max=2**20))
+    side.store._appender.message_bytes_max = 2**20
+    real = FaultyMappedFile.write
+
+    def write(self: FaultyMappedFile, start: int, data: Any) -> None:
+        nonlocal writes
+        writes += self.path.parent.name == "commitlog"
+        if writes == 3:
+            raise OSError(number, "the disk refuses")
+        real(self, start, data)
+
+    client = side.connect()
+    client.transport.send(frame(java(FIELDS, opaque="0")))
+    arrived: list[Any] = []
+    side.store.tell_arrivals(lambda *what: arrived.append(what), {"T": 1})
+    writes = 1
+    monkeypatch.setattr(FaultyMappedFile, "write", write)
+    client.transport.send(
+        b"".join(frame(java(BATCH, opaque=str(n), code="320"), items) for n in range(1, 40))
+    )
+    monkeypatch.undo()
+    codes = {answer.opaque: answer.code for answer in client.answers}
+    stored = sum(code == 0 for opaque, code in codes.items() if opaque)
+    assert 0 < stored < 39
+    assert len(codes) == 40
+    assert side.store.bounds("T", 1)[1] == 1 + 90 * stored
+    assert len(arrived) == 90 * stored
 
 
 @pytest.mark.parametrize("other", ["general", "unknown code", "append"])

@@ -16,6 +16,7 @@ cdef int _PROPERTIES, _RECONSUMED, _UNIT_MODE, _RETRIES_MAX, _BATCH, _BROKER
 cdef int _REQUIRED, _NUMBERS, _LETTERS, _NAMES, _OTHER
 cdef tuple _NAME_OF
 cdef bytes _CODE_MEMBER
+cdef bytearray _NOTHING
 
 
 cdef class SendReader(HeaderScanner):
@@ -29,6 +30,7 @@ cdef class SendReader(HeaderScanner):
     @cython.locals(memory=cython.p_uchar, send=Send, form=cython.int)
     cpdef bint read(
         self, bytearray data, Py_ssize_t at, Py_ssize_t end, bint is_binary) except -1
+    cdef let_go(self)
     cdef bint _parse(self, bytearray data, Py_ssize_t at, Py_ssize_t end) except -1
     @cython.locals(field=cython.int)
     cdef bint note(

@@ -38,6 +38,7 @@ _FRAMES_MAX = 512
 """Sends that are handled at a time."""
 _INT32_MAX, _NOT_PLAIN = 2**31 - 1, header_scanner.NOT_PLAIN
 _ESCAPED, _BARE = header_scanner.ESCAPED, header_scanner.BARE
+_NOTHING = bytearray()
 _CODE_MEMBER = b'{"code":'
 
 # The fields, in the order of their letters from a to n; each one's bit is 1 << its number.
@@ -68,7 +69,7 @@ class SendReader(HeaderScanner):
         self.send = Send()
         self._scans = scans
         self._seen = 0
-        self._data = bytearray()
+        self._data = _NOTHING
         self._topic = b""
         self._topics: dict[bytes, str] = {}
 
@@ -100,6 +101,12 @@ class SendReader(HeaderScanner):
             and send.sys_flag >= 0
             and send.reconsumed >= 0
         )
+
+    def let_go(self) -> None:
+        """Keep nothing of the connection that was read last."""
+        self.send.wire = None
+        self.send.source = self.send.text = b""
+        self._data = _NOTHING
 
     def _parse(self, data: bytearray, at: int, end: int) -> bool:
         found = send_header(copy_of(data, at, end))
@@ -229,7 +236,7 @@ class SendFastPath(FastPath):
         try:
             at = self._take_all(data, start, end, wire)
         finally:
-            self._reader.send.wire = None
+            self._reader.let_go()
             handler.end(wire, self._responses_end, self._count, began_s)
         return at - start
 

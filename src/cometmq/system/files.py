@@ -422,7 +422,7 @@ class SystemMappedFile:
             self._address = _address(self.map)
         if _mincore(self._address + first, stop - first, pages) != 0:
             return True
-        return all(page & 1 for page in pages)
+        return b"\0" not in bytes(pages)
 
     def bring_in(self, start: int, stop: int) -> None:
         """Read bytes ``start`` to ``stop`` into memory; from any thread, others run meanwhile."""

@@ -24,7 +24,7 @@ from cometmq.client.name_servers import NameServers
 from cometmq.client.troubles import Troubles
 from cometmq.model.errors import ResponseError
 from cometmq.model.queue import MessageQueue
-from cometmq.model.topic import TEMPLATE_TOPIC, Perm
+from cometmq.model.topic import QUEUES_MAX, TEMPLATE_TOPIC, Perm
 from cometmq.protocol.bodies import TopicQueueMappingInfo, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
@@ -34,8 +34,6 @@ from cometmq.remoting.tasks import is_own_failure
 log = logging.getLogger(__name__)
 
 MASTER_ID = 0
-QUEUES_MAX = 65_536
-"""No topic has more queues on a broker; a route that says so is cut off there."""
 GLOBAL_SCOPE = "__global__"
 LOGICAL_PREFIX = "__syslo__"
 NO_BROKER = "__syslo__none__"

@@ -59,6 +59,8 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset(
 
 TOPIC_CHARS_MAX: Final = 127
 GROUP_CHARS_MAX: Final = 255
+QUEUES_MAX: Final = 65_535
+"""Of one topic on one broker, to write or to read; a route that says more is cut off there."""
 
 _ALLOWED: Final = "^[%|a-zA-Z0-9_-]+$"
 _ILLEGAL = re.compile("[^%|a-zA-Z0-9_-]")

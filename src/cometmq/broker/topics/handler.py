@@ -20,9 +20,9 @@ import msgspec
 from cometmq.broker.checks import check_body, check_is_master
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.topics import attributes
-from cometmq.broker.topics.table import QUEUES_MAX, TopicTable
+from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import ConfigError, InvalidNameError, ResponseError
-from cometmq.model.topic import TopicConfig, check_topic_name
+from cometmq.model.topic import QUEUES_MAX, TopicConfig, check_topic_name
 from cometmq.protocol.bodies import (
     TopicConfigAndQueueMapping,
     TopicConfigList,

@@ -50,7 +50,6 @@ log = logging.getLogger(__name__)
 DELAY_QUEUES = 18
 BENCHMARK_QUEUES = 1024
 CLUSTER_QUEUES = 16
-QUEUES_MAX = 65_535
 INTERNAL_NAME_CHARS_MAX = 255
 """The name of a topic that the broker creates is also that of a directory."""
 

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable
 
 from cometmq.model.errors import InvalidNameError, ResponseError
-from cometmq.model.topic import TopicConfig
+from cometmq.model.topic import QUEUES_MAX, TopicConfig
 from cometmq.namesrv.names import check_address, check_name, check_other_address, is_name
 from cometmq.namesrv.registry import Registration
 from cometmq.protocol.bodies import (
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 EXPIRY_MS_MAX = 86_400_000
 BROKER_ID_MAX = 2**31 - 1
-QUEUES_MAX = 65_536
 _NAMES_LOGGED_MAX = 5
 
 

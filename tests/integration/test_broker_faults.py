@@ -29,7 +29,6 @@ from cometmq.system.configuration import load
 from cometmq.system.files import DiskUsage
 from cometmq.system.rocketmq_keys import BROKER_KEYS
 from support.faulty_files import FaultyFiles
-from support.stores import write_out
 
 BOTH_LOOPS = True
 STOP_S = 60.0
@@ -256,7 +255,7 @@ async def test_an_answer_on_its_way_outlives_the_file_it_comes_from(
         while not any(connection._paused for connection in serving):
             await asyncio.sleep(0.01)
     store = running.broker.parts.store
-    write_out(store)
+    store.write_out()
     now_ms = running.broker.parts.clock.now_ms()
     assert store.clean(now_ms + 10_000, expired_at_any_hour=True) >= 4
     for number in range(8):  # what is written now must not show in the answers

@@ -89,13 +89,6 @@ def put(
     )
 
 
-def write_out(store: MessageStore) -> None:
-    """Sync everything, and write a checkpoint that says so."""
-    store.flush()
-    store.flush_queues()
-    store.write_checkpoint()
-
-
 def all_messages(store: MessageStore, topic: str = TOPIC, queue_id: int = 0) -> list[StoredMessage]:
     """Every message of a queue, read the way consumers read."""
     low, high = store.bounds(topic, queue_id)

@@ -571,6 +571,16 @@ class MessageStore:
         """
         self._durability.write_checkpoint()
 
+    def write_out(self) -> None:
+        """Bring log, queues and index to the disk, and write that down; from any thread.
+
+        Raises:
+            StoreUnavailableError: as for `flush`.
+        """
+        self.flush()
+        self.flush_queues()
+        self.write_checkpoint()
+
     def _refuse(self, reason: str) -> None:
         """Take no more messages: a sync has failed."""
         self._appender.refusal = reason

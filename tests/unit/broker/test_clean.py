@@ -12,7 +12,7 @@ from cometmq.remoting import check
 from cometmq.store import MessageStore
 from cometmq.system.clock import ManualClock
 from support.memory_link import link
-from support.stores import opened, put, write_out
+from support.stores import opened, put
 
 
 def filled(folder: Path, clock: ManualClock) -> MessageStore:
@@ -25,7 +25,6 @@ def filled(folder: Path, clock: ManualClock) -> MessageStore:
     )
     for _ in range(60):
         put(store, bytes(1000))
-    write_out(store)
     return store
 
 

@@ -12,7 +12,7 @@ from cometmq.protocol.properties import decode_properties
 from cometmq.store import GetStatus, MessageStore, TagMatcher
 from cometmq.system.clock import ManualClock
 from support.faulty_files import nearly_full_disk
-from support.stores import LOG_FILE_BYTES, TOPIC, put, split, write_out
+from support.stores import LOG_FILE_BYTES, TOPIC, put, split
 
 
 def fill(store: MessageStore, count: int, **more: object) -> None:
@@ -187,7 +187,7 @@ def test_slices_stay_readable_after_their_file_is_deleted(
     fill(store, 400)
     held = store.get(TOPIC, 0, 0, 32).slices
     before = b"".join(held)
-    write_out(store)
+    store.write_out()
     clock.advance(10**12)
     while store.clean():
         pass
@@ -202,7 +202,7 @@ def test_reading_goes_on_where_the_kept_files_begin(
 ) -> None:
     store = open_store(files=nearly_full_disk(), file_reserved_hours=0)
     fill(store, 400)
-    write_out(store)
+    store.write_out()
     clock.advance(10**12)
     assert store.clean() > 0
     low, high = store.bounds(TOPIC, 0)

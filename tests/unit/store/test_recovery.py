@@ -24,7 +24,7 @@ from cometmq.store.checkpoint import Checkpoint, write_checkpoint
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import SystemFiles
 from support.faulty_files import FaultyFiles
-from support.stores import LOG_FILE_BYTES, TOPIC, bodies, files_of, put, write_out
+from support.stores import LOG_FILE_BYTES, TOPIC, bodies, files_of, put
 
 Open = Callable[..., MessageStore]
 
@@ -490,7 +490,7 @@ def test_what_a_failed_sync_left_in_the_page_cache_is_written_again(open_store: 
     files = FaultyFiles()
     store = open_store(files=files)
     put(store, b"on disk")
-    write_out(store)
+    store.write_out()
     put(store, b"synced, behind the checkpoint")
     store.flush()
     for _ in range(3):
@@ -524,7 +524,7 @@ def test_a_lost_checkpoint_and_a_clock_that_was_set_back_lose_nothing(
         made.append(b"%d" % number * 50)
         put(store, made[-1], properties={"KEYS": f"k{number}"})
         if number == 200:
-            write_out(store)
+            store.write_out()
     store.flush()
     if ending == "closed":
         store.close()

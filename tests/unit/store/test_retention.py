@@ -19,7 +19,7 @@ from cometmq.store.paths import segment_name
 from cometmq.system.clock import ManualClock
 from cometmq.system.files import DiskUsage
 from support.faulty_files import FaultyFiles
-from support.stores import LOG_FILE_BYTES, TOPIC, bodies, put, small_settings, write_out
+from support.stores import LOG_FILE_BYTES, TOPIC, bodies, put, small_settings
 
 Open = Callable[..., MessageStore]
 HOUR_MS = 3_600_000
@@ -39,7 +39,7 @@ def fill(store: MessageStore, root: Path, written_ms: int) -> None:
     """Four log files and a bit, last written at a time."""
     while store.written_to < 4 * LOG_FILE_BYTES:
         put(store, b"x" * 1000, properties={"KEYS": "k"})
-    write_out(store)
+    store.write_out()
     for path in (root / "commitlog").iterdir():
         os.utime(path, ns=(written_ms * 10**6, written_ms * 10**6))
 
@@ -117,12 +117,12 @@ def test_a_start_after_a_power_cut_finds_the_log_that_its_checkpoint_names(
     files = disk_at(95)
     store = open_store(files=files)
     put(store, b"first")
-    write_out(store)
+    store.write_out()
     for number in range(60):
         put(store, b"%d" % number * 300)
     store.flush()
     if complete:
-        write_out(store)
+        store.write_out()
     store.clean()
     assert (store.min_log_offset > 0) == complete
     low, high = store.bounds(TOPIC, 0)
@@ -137,7 +137,7 @@ def test_queues_and_index_follow_the_log(open_store: Open, tmp_path: Path) -> No
     store = open_store(files=disk_at(80))
     for number in range(400):
         put(store, b"%d" % number, properties={"KEYS": f"k{number}"})
-    write_out(store)
+    store.write_out()
     store.clean(2**45)
     low, high = store.bounds(TOPIC, 0)
     assert store.min_log_offset == store.written_to // LOG_FILE_BYTES * LOG_FILE_BYTES
@@ -155,7 +155,7 @@ def test_a_queue_whose_messages_are_all_gone_keeps_its_numbers(open_store: Open)
     put(store, topic="quiet")
     while store.written_to < 2 * LOG_FILE_BYTES:
         put(store, b"x" * 1000)
-    write_out(store)
+    store.write_out()
     store.clean(2**45)
     assert store.bounds("quiet", 0) == (1, 1)
     assert store.get("quiet", 0, 0, 1).status is GetStatus.OFFSET_TOO_SMALL
@@ -218,7 +218,7 @@ def test_cleaning_is_done_in_short_steps(open_store: Open) -> None:
     store = open_store(files=disk_at(80))
     for queue_id in range(120):
         put(store, b"x" * 1000, queue_id=queue_id)
-    write_out(store)
+    store.write_out()
     steps = list(store.clean_in_steps(2**45))
     assert len(steps) == 3
     assert sum(steps) == store.min_log_offset // LOG_FILE_BYTES
@@ -236,7 +236,7 @@ def test_files_that_have_had_their_time_are_deleted_in_a_thread(tmp_path: Path) 
             put(store, b"x" * 1000)
         except SegmentNotReadyError:
             store.wait_for_segment()
-    write_out(store)
+    store.write_out()
     assert store.clean(2**45) == 3
     put(store, topic="gone")
     assert store.delete_topic("gone")

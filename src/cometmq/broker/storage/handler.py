@@ -29,7 +29,11 @@ class StorageHandler:
         return Response()
 
     async def clean_log(self, request: Request) -> Response:
-        """DELETE_EXPIRED_COMMITLOG (329): delete expired log files, at any hour."""
+        """DELETE_EXPIRED_COMMITLOG (329): delete expired log files, at any hour.
+
+        What a start after a power cut would read stays, so everything is written out before.
+        """
+        await asyncio.to_thread(self._store.write_out)
         await clean(self._store, expired_at_any_hour=True)
         return Response()
 

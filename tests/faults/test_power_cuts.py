@@ -13,6 +13,7 @@ the process, at a random operation, often again during the recovery, and audits 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -301,7 +302,7 @@ class Case:
         self.topics_acknowledged = set(self.topics)
 
     def forget_fleeting(self) -> None:
-        self.offsets.forget_topic(FLEETING[0])
+        asyncio.run(self.offsets.forget_topic(FLEETING[0]))
         self.earlier.append(self.sent[FLEETING].bodies)
         self.sent[FLEETING] = Sent()
         self.store.delete_topic(FLEETING[0])

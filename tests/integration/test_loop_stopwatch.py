@@ -1017,11 +1017,13 @@ def check(servers: Servers, address: str, case: Case) -> None:
     pytest.fail("\n".join(slow), pytrace=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", FRAME_CASES)
 def test_no_frame_keeps_the_loop_of_a_broker_busy(servers: Servers, case: str) -> None:
     check(servers, servers.broker.address, FRAME_CASES[case])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", sorted(BROKER_CASES), ids=lambda code: code.name)
 def test_no_request_keeps_the_loop_of_a_broker_busy(
     request: pytest.FixtureRequest, servers: Servers, code: RequestCode

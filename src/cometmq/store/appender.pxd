@@ -111,7 +111,7 @@ cdef class Appender:
         long long queue_offset, int sys_flag, long long store_ms, const unsigned char* memory,
         Py_ssize_t at, Py_ssize_t end)
     cdef bint _is_awaited(self, TopicQueues queues) except -1
-    cdef _release_others(self)
+    cpdef release_others(self)
     cpdef hold(self)
     cpdef release(self)
     cdef _tell(self)

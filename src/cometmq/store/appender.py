@@ -151,7 +151,7 @@ class Appender:
         self._held = False
         self._held_ms = 0
         self.before_others: Callable[[], None] | None = None
-        """Called before anyone but the one who holds appends; it releases."""
+        """Called before anyone but the one who holds appends or reads; it releases."""
         self._undispatched_at = -1
         self._behind_at = -1
         self._news: list[tuple[str, int, int, int, int, bytes]] = []
@@ -174,7 +174,7 @@ class Appender:
         prepared_offset: int,
     ) -> Appended:
         """Store one message; see `MessageStore.append`."""
-        self._release_others()
+        self.release_others()
         self.put(
             topic,
             queue_id,
@@ -213,7 +213,7 @@ class Appender:
         reconsumed: int,
     ) -> AppendedBatch:
         """Store the messages of a batch; see `MessageStore.append_batch`."""
-        self._release_others()
+        self.release_others()
         return self.put_batch(
             topic,
             queue_id,
@@ -544,8 +544,8 @@ class Appender:
         """Whether what is appended waits for `release`."""
         return self._held
 
-    def _release_others(self) -> None:
-        """Have whoever holds what was appended answer for it before anything else is appended."""
+    def release_others(self) -> None:
+        """Have whoever holds what was appended answer for it, before others append or read."""
         if self._held and self.before_others is not None:
             self.before_others()
 
@@ -569,6 +569,9 @@ class Appender:
             self._log.commit()
         except OSError as problem:
             raise self._log_failed(problem) from problem
+        except Exception as problem:
+            failed = OSError(f"{type(problem).__name__}: {problem}")
+            raise self._log_failed(failed) from problem
         try:
             self._dispatcher.settle()
         except OSError as problem:

@@ -242,3 +242,25 @@ async def test_short_polling_ignores_arrivals() -> None:
     await asyncio.sleep(0)
     assert waiting.answered == []
     waiting.pulls.close()
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_pulls_that_are_due_together_end_once_and_later_ones_at_their_time() -> None:
+    """However often the timer goes off while they are ended in steps."""
+    waiting = Waiting(HeldPulls(held_max=1000))
+    for number in range(500):
+        waiting.hold(f"due {number}", hold_ms=100)
+    waiting.hold("later", hold_ms=300)
+    async with asyncio.timeout(60):
+        while not waiting.answered:
+            await asyncio.sleep(0.01)
+            waiting.pulls._end_those_due()
+            waiting.pulls._end_those_due()
+        while len(waiting.answered) < 500:
+            await asyncio.sleep(0)
+            waiting.pulls._end_those_due()
+        assert len(waiting.pulls) == 1
+        while len(waiting.pulls):
+            await asyncio.sleep(0.01)
+    assert waiting.answered[500:] == ["later"]
+    assert len(set(waiting.answered)) == 501

@@ -5,6 +5,7 @@ from cometmq.broker.stats.counters cimport BrokerStats
 from cometmq.protocol.command cimport Command
 from cometmq.remoting.exchange cimport Request, Response, SuccessFormat
 from cometmq.remoting.wire cimport Wire
+from cometmq.store.appender cimport Appender
 from cometmq.store.reading cimport GetResult, QueueReader
 
 
@@ -40,6 +41,7 @@ cdef class Pull(HeldPull):
 cdef class PullHandler:
     cdef object _store
     cdef QueueReader _reader
+    cdef Appender _appender
     cdef object _topics
     cdef object _groups
     cdef object _consumers

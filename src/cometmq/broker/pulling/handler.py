@@ -182,6 +182,7 @@ class PullHandler:
     ) -> None:
         self._store = store
         self._reader = store.reader
+        self._appender = store.appender
         self._topics = topics
         self._groups = groups
         self._consumers = consumers
@@ -264,6 +265,7 @@ class PullHandler:
             response = self._pending_reset(pull)
             if response is not None:
                 return response
+        self._appender.release_others()  # else a message that is held now would not be told of
         count_max = max(pull.count_max, 1)
         if pull.cold_reads < _COLD_READS_MAX:
             cold = self._reader.cold_units(

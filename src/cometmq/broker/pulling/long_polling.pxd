@@ -35,6 +35,7 @@ cdef class HeldPulls:
     cdef object _steps
     cdef bint _is_working
     cdef bint _is_open
+    cdef bint _is_ending
     cdef public object on_hold
 
     @cython.locals(waits_ms=cython.longlong, due=dict)

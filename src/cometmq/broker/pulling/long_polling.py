@@ -110,6 +110,7 @@ class HeldPulls:
         self._crowded: dict[tuple[str, int], list[tuple[int, int, bytes]]] = {}
         """Messages for which the pulls of a queue are still to be checked: offset, tags code,
         properties."""
+        self._is_ending = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._held = 0
@@ -162,18 +163,25 @@ class HeldPulls:
     def _end_those_due(self) -> None:
         """End the pulls whose time is over; one timer serves all, and may find nothing to do."""
         self._timer = None
-        self._begin(self._end_in_steps())
+        if not self._is_ending:
+            self._is_ending = True
+            self._begin(self._end_in_steps())
 
     def _end_in_steps(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         limit_s = loop.time() + TICK_MS / 2000
-        while self._deadlines and self._deadlines[0] * TICK_MS / 1000 <= limit_s:
-            pulls = self._by_deadline[self._deadlines[0]]
-            while pulls:
-                for pull in list(islice(pulls, _STEP_PULLS)):
-                    self._wake(pull)
-                yield
-            del self._by_deadline[heappop(self._deadlines)]
+        try:
+            while self._deadlines and self._deadlines[0] * TICK_MS / 1000 <= limit_s:
+                deadline = self._deadlines[0]
+                pulls = self._by_deadline[deadline]
+                while pulls and self._deadlines[0] == deadline:  # an earlier one may come between
+                    for pull in list(islice(pulls, _STEP_PULLS)):
+                        self._wake(pull)
+                    yield
+                if self._deadlines[0] == deadline:
+                    del self._by_deadline[heappop(self._deadlines)]
+        finally:
+            self._is_ending = False
         if self._deadlines:
             first_s = self._deadlines[0] * TICK_MS / 1000
             if self._timer is None or first_s < self._timer_s:

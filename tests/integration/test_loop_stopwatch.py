@@ -968,6 +968,9 @@ def resets_that_clients_carry_out(servers: Servers) -> Frames:
     yield from resets_by_clients(servers)
 
 
+pytestmark = pytest.mark.long
+"""It needs a machine to itself, and a broker with very much in it."""
+
 NOT_YET = {
     RequestCode.CLEAN_UNUSED_TOPIC,
     RequestCode.DELETE_SUBSCRIPTIONGROUP,
@@ -1017,13 +1020,11 @@ def check(servers: Servers, address: str, case: Case) -> None:
     pytest.fail("\n".join(slow), pytrace=False)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("case", FRAME_CASES)
 def test_no_frame_keeps_the_loop_of_a_broker_busy(servers: Servers, case: str) -> None:
     check(servers, servers.broker.address, FRAME_CASES[case])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("code", sorted(BROKER_CASES), ids=lambda code: code.name)
 def test_no_request_keeps_the_loop_of_a_broker_busy(
     request: pytest.FixtureRequest, servers: Servers, code: RequestCode

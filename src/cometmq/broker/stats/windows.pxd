@@ -1,5 +1,7 @@
 cdef class Cell:
-    cdef public list _windows
+    cdef object _minute
+    cdef object _hour
+    cdef object _day
     cdef public long long calls
     cdef public long long messages
     cdef public long long size_bytes

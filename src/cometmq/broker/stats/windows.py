@@ -17,6 +17,7 @@ Source: StatsItem, RocketMQ 5.3 (periods and lengths); the shared times are an a
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -34,12 +35,16 @@ _EARLY_MS_MAX: Final = 5_000
 
 Sample = tuple[int, int, int]
 _ZERO: Final[Sample] = (0, 0, 0)
+_WIDTH: Final = 3
 
 
 class Cell:
-    """One counter: three numbers that only grow."""
+    """One counter: three numbers that only grow.
 
-    __slots__ = ("_windows", "calls", "idle_hours", "messages", "size_bytes")
+    Its samples are numbers in arrays, because a broker has a cell for each of its queues.
+    """
+
+    __slots__ = ("_day", "_hour", "_minute", "calls", "idle_hours", "messages", "size_bytes")
 
     def __init__(self) -> None:
         self.calls = 0
@@ -47,7 +52,9 @@ class Cell:
         self.size_bytes = 0
         self.idle_hours = 0
         """Hourly samples in a row that brought nothing new."""
-        self._windows: list[deque[Sample]] = [deque(maxlen=count) for count in SAMPLES]
+        self._minute: array[int] | None = None
+        self._hour: array[int] | None = None
+        self._day: array[int] | None = None
 
     def add(self, messages: int, size_bytes: int = 0, calls: int = 1) -> None:
         """Count ``calls`` events that together brought so many messages and bytes."""
@@ -57,22 +64,32 @@ class Cell:
 
     def sample(self, window: int) -> None:
         """Remember how far the counter has come."""
-        samples = self._windows[window]
-        if not samples:
-            samples.append(_ZERO)
-        now = (self.calls, self.messages, self.size_bytes)
-        # An idle cell repeats its last tuple: a sample then costs one reference.
-        samples.append(samples[-1] if samples[-1] == now else now)
+        samples = self._samples(window)
+        if samples is None:
+            samples = array("q", _ZERO)
+            if window == MINUTE:
+                self._minute = samples
+            elif window == HOUR:
+                self._hour = samples
+            else:
+                self._day = samples
+        samples.extend((self.calls, self.messages, self.size_bytes))
+        if len(samples) > SAMPLES[window] * _WIDTH:
+            del samples[:_WIDTH]
         if window == DAY:
-            self.idle_hours = self.idle_hours + 1 if samples[-1] == samples[-2] else 0
+            is_idle = samples[-_WIDTH:] == samples[-2 * _WIDTH : -_WIDTH]
+            self.idle_hours = self.idle_hours + 1 if is_idle else 0
 
     def change(self, window: int) -> tuple[Sample, int]:
         """What the window saw, and how many samples it holds."""
-        samples = self._windows[window]
-        if not samples:
+        samples = self._samples(window)
+        if samples is None:
             return _ZERO, 0
-        first, last = samples[0], samples[-1]
-        return (last[0] - first[0], last[1] - first[1], last[2] - first[2]), len(samples)
+        change = samples[-3] - samples[0], samples[-2] - samples[1], samples[-1] - samples[2]
+        return change, len(samples) // _WIDTH
+
+    def _samples(self, window: int) -> array[int] | None:
+        return self._minute if window == MINUTE else self._hour if window == HOUR else self._day
 
 
 class WindowSum(NamedTuple):

@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
+from sys import intern
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -99,7 +100,7 @@ class StoredTable:
         self.version = version
         for section, entries in sections.items():
             self.sections[section].clear()
-            self.sections[section].update(entries)
+            self.sections[section].update((intern(name), entries[name]) for name in entries)
             self._texts[section] = {name: _text(name, value) for name, value in entries.items()}
 
     def change_now(self, changes: Iterable[Change]) -> None:
@@ -226,7 +227,7 @@ class StoredTable:
             if value is None:
                 self.sections[section].pop(name, None)
             else:
-                self.sections[section][name] = value
+                self.sections[section][intern(name)] = value
         self._texts, self.version = texts, version
         if self.on_change is None:
             return

@@ -14,6 +14,7 @@ headers. Source: ours.
 
 from __future__ import annotations
 
+from sys import intern
 from time import perf_counter
 from typing import Any
 
@@ -33,7 +34,7 @@ except ImportError:  # interpreted, without Cython at hand
     from cometmq.system.uncompiled import cython
 
 _PREFIX_BYTES = 8
-_TOPICS_MAX = 10_000
+_TOPICS_MAX = 20_000
 _FRAMES_MAX = 512
 """Sends that are handled at a time."""
 _INT32_MAX, _NOT_PLAIN = 2**31 - 1, header_scanner.NOT_PLAIN
@@ -159,7 +160,8 @@ class SendReader(HeaderScanner):
             if text is None:
                 if len(self._topics) >= _TOPICS_MAX:
                     self._topics.clear()
-                text = self._topics[topic] = topic.decode("ascii")
+                # Names in tables are interned, too: equal ones are found without a comparison.
+                text = self._topics[topic] = intern(topic.decode("ascii"))
             self._topic, self.send.asked_topic = topic, text
 
     def _note_number(self, field: int, memory: Any, at: int, end: int) -> bool:

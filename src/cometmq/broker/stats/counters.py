@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from sys import intern
 from typing import Any, Final
 
 from cometmq.broker.stats.windows import DAY, HOUR, MINUTE, Cell, SampledCells, WindowSum
@@ -94,7 +95,7 @@ class BrokerStats:
         queues = self._puts.get(topic)
         cell = queues.get(queue_id) if queues is not None else None
         if cell is None:
-            cell = self._puts.setdefault(topic, {})[queue_id] = self._cells.new()
+            cell = self._puts.setdefault(intern(topic), {})[queue_id] = self._cells.new()
             if self._is_system_topic(topic):
                 self._system_puts.add(cell)
         cell.calls += 1

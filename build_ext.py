@@ -46,6 +46,7 @@ COMPILED: dict[str, str] = {
     "cometmq.store.record_layout": "fixed layouts in mapped memory, several for every message",
     "cometmq.store.segments": "finds the file of every offset",
     "cometmq.store.commit_log": "the record of every message into the log",
+    "cometmq.store.unit_buffers": "the newest units of queues that are not mapped",
     "cometmq.store.consume_queue": "the unit of every message into its queue",
     "cometmq.store.index": "the entries of every message's keys",
     "cometmq.store.dispatch": "queue and index for every record",

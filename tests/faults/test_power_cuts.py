@@ -29,7 +29,7 @@ from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import encode_properties
-from cometmq.store import MessageStore, message_store, recovery
+from cometmq.store import MessageStore, loading, message_store, queue_ends, recovery
 from cometmq.store.config_files import JsonFile
 from cometmq.store.reading import TagMatcher
 from cometmq.system.clock import ManualClock
@@ -70,6 +70,7 @@ class Case:
         has_journal = self.chance.below(4) > 0
         self.files = PowerFiles(SeededRandomness(seed + 1), has_journal=has_journal)
         self.clock = ManualClock()
+        self.mapped_queue_files_max = (0, 1)[seed % 2]
         self.flush_type = ("SYNC_FLUSH", "ASYNC_FLUSH")[self.chance.below(3) == 0]
         self.sent = {queue: Sent() for queue in (*QUEUES, LATER, FLEETING)}
         self.earlier: list[list[bytes]] = []
@@ -91,6 +92,7 @@ class Case:
             flush_disk_type=self.flush_type,
             delay_levels="1s 5s",
             file_reserved_hours=0,
+            mapped_queue_files_max=self.mapped_queue_files_max,
         )
         self.store = MessageStore(settings, clock=self.clock, files=self.files)
         self.store.open()
@@ -416,6 +418,9 @@ def run(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Files are small: without this the recovery would always read the whole log.
     monkeypatch.setattr(recovery, "_WALKED_BYTES", (0, 2_000, 100_000)[seed // CASES_EACH % 3])
     case = Case(seed)
+    if case.mapped_queue_files_max:
+        monkeypatch.setattr(queue_ends, "QUEUES_MIN", 1)
+        monkeypatch.setattr(loading, "BUFFERS_MAX", 1 + seed // 2 % 3)
     case.open()
     for _ in range(3):
         case.cut()

@@ -67,6 +67,29 @@ class FaultyFiles(SystemFiles):
         self._mapped[path] = file
         return file
 
+    def write_part(
+        self,
+        path: str,
+        start: int,
+        data: bytes,
+        *,
+        new_size_bytes: int | None = None,
+        reserve_bytes: int = 0,
+    ) -> None:
+        self.take_space(reserve_bytes)
+        if data and self.fail_write:
+            raise OSError(errno.EIO, "the disk is gone")
+        if new_size_bytes is not None or Path(path) not in self._mapped:
+            size_bytes = new_size_bytes or Path(path).stat().st_size
+            self.open_mapped(Path(path), size_bytes, create=new_size_bytes is not None)
+        super().write_part(path, start, data, reserve_bytes=reserve_bytes)
+
+    def take_space(self, size_bytes: int) -> None:
+        if self.room_bytes is not None:
+            if size_bytes > self.room_bytes:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            self.room_bytes -= size_bytes
+
     def write(self, path: Path, data: bytes) -> None:
         super().write(path, data)  # to the page cache
         self.refuse_sync()
@@ -130,12 +153,7 @@ class FaultyMappedFile(SystemMappedFile):
     """The pages that a failed sync was for, by their numbers; the kernel takes them for clean."""
 
     def reserve(self, start: int, stop: int) -> None:
-        room = self.disk.room_bytes
-        length = min(stop, self.size_bytes) - start
-        if room is not None:
-            if length > room:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            self.disk.room_bytes = room - length
+        self.disk.take_space(min(stop, self.size_bytes) - start)
         super().reserve(start, stop)
 
     def write(self, start: int, data: bytes | memoryview) -> None:

@@ -284,6 +284,22 @@ class PowerFiles:
     def unlock(self) -> None:
         self._locked = False
 
+    def write_part(
+        self,
+        path: str,
+        start: int,
+        data: bytes,
+        *,
+        new_size_bytes: int | None = None,
+        reserve_bytes: int = 0,
+    ) -> None:
+        self.operate()
+        if new_size_bytes is not None:
+            self.open_mapped(Path(path), new_size_bytes, create=True)
+        size = self._now.sizes.get(self._now.paths.get(Path(path)), 0)
+        if data:
+            self.open_mapped(Path(path), size).write(start, data)
+
     def open_mapped(
         self,
         path: Path,

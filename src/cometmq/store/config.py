@@ -134,6 +134,11 @@ class StoreSettings:
     )
     """Interval at which old files are deleted."""
 
+    mapped_queue_files_max: int = setting(0, key="mappedQueueFilesMax", low=0, high=2**20)
+    """Maximum number of consume-queue files that are mapped at a time. The queues beyond it are
+    written without a mapping. 0 means 45 % of the open files that the system allows, at most 4096.
+    """
+
     delete_when: tuple[str, ...] = setting(("04",), key="deleteWhen")
     """Local hours, from 00 to 23, in which expired files are deleted."""
 

@@ -2,9 +2,11 @@ cimport cython
 
 from cometmq.store cimport record_layout
 from cometmq.store.segments cimport Segment, Segments
+from cometmq.store.unit_buffers cimport UnitBuffers
 
 
 cdef int _UNIT_BYTES, _PAGE_BYTES, _RESERVE_BYTES, _RECENT_UNITS, _FIRST_PAGE_UNITS
+cdef int _BUFFER_BYTES, _BUFFER_UNITS, _NO_BUFFER
 
 
 cdef class ConsumeQueue:
@@ -22,6 +24,25 @@ cdef class ConsumeQueue:
     cdef long long _position
     cdef long long _room_end
     cdef long long _loaded_to
+    cdef UnitBuffers _buffers
+    cdef int _buffer
+    cdef long long _buffer_first
+    cdef long long _reserved_to
+
+    cdef bint is_buffered(self, long long queue_offset) noexcept
+    cdef long long buffer_position(self, long long queue_offset) noexcept
+    cdef unsigned char* buffer_memory(self) noexcept
+    cdef long long end_in_file(self, Segment segment) noexcept
+    cpdef leave_buffer(self)
+    cpdef discard_buffer(self)
+    cdef long long _copy_buffer(self) except -1
+    @cython.locals(end=cython.longlong, first=cython.longlong)
+    cdef long long _copy_buffer_locked(self) except -1
+    cdef _empty_buffer(self)
+    cdef _truncate_buffer(self, long long stop)
+    @cython.locals(
+        segments=Segments, end=cython.longlong, base=cython.longlong, room=cython.longlong)
+    cdef bint _use_buffer(self, long long units) except -1
 
     @cython.locals(
         low=cython.longlong, high=cython.longlong, step=cython.longlong, middle=cython.longlong)
@@ -38,7 +59,8 @@ cdef class ConsumeQueue:
     cpdef tuple unit(self, long long queue_offset)
     cpdef long long tags_code_of(self, long long code)
 
-    @cython.locals(low=cython.longlong, high=cython.longlong, middle=cython.longlong)
+    @cython.locals(
+        base=cython.longlong, low=cython.longlong, high=cython.longlong, middle=cython.longlong)
     cpdef long long first_at_or_after(self, long long log_offset)
 
     @cython.locals(segment=Segment, end=cython.longlong, target=cython.longlong)

@@ -5,6 +5,8 @@
 
 ``tags_code`` is the hash of the message's tags, a time of delivery in the delay topic, or the
 address of an extension unit. All of it can be made again from the commit log.
+A queue whose files are not mapped keeps its newest units in a buffer (`UnitBuffers`): units from
+``_buffer_first`` on are there, the others in the files.
 Single writer. Source: ConsumeQueue, RocketMQ 5.3; a cut tail is zeroed, which is ours.
 """
 
@@ -18,6 +20,7 @@ from typing import Any
 from cometmq.store import record_layout
 from cometmq.store.consume_queue_ext import ConsumeQueueExt
 from cometmq.store.segments import Segment, Segments
+from cometmq.store.unit_buffers import BUFFER_BYTES, BUFFER_UNITS, UnitBuffers
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -30,6 +33,9 @@ UNIT_BYTES = 20
 FILLER_SIZE = 0x7FFFFFFF
 _UNIT_BYTES = UNIT_BYTES  # a C number once compiled
 _PAGE_BYTES = 4096
+_BUFFER_BYTES = BUFFER_BYTES
+_BUFFER_UNITS = BUFFER_UNITS
+_NO_BUFFER = -1
 _RESERVE_BYTES = 16 * 1024
 _RECENT_UNITS = 8192
 _FIRST_PAGE_UNITS = _PAGE_BYTES // _UNIT_BYTES
@@ -46,6 +52,7 @@ class ConsumeQueue:
         segments: the files, not yet loaded.
         ext: the queue's extension units, if it has any.
         unsynced: takes the queue as soon as it has units that no sync has covered.
+        buffers: for the newest units while no more files may be mapped; None for never.
     """
 
     _memory: Any
@@ -58,6 +65,7 @@ class ConsumeQueue:
         segments: Segments,
         ext: ConsumeQueueExt | None = None,
         unsynced: deque[ConsumeQueue] | None = None,
+        buffers: UnitBuffers | None = None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -72,7 +80,11 @@ class ConsumeQueue:
         self._position = 0
         self._room_end = 0
         self._loaded_to = 0
-        segments.on_release = self._leave
+        self._buffers: Any = buffers
+        self._buffer = _NO_BUFFER
+        self._buffer_first = 0
+        self._reserved_to = 0
+        segments.user = self
 
     def load(self, *, may_be_torn: bool = False, is_zero_behind: bool = False) -> None:
         """Map the files and find the last unit.
@@ -86,6 +98,21 @@ class ConsumeQueue:
             self.ext.load(may_be_torn=may_be_torn)
         self._find_end(is_zero_behind)
         self._loaded_to = self.max_offset
+
+    def load_known(
+        self, first_base: int, files: int, min_offset: int, max_offset: int, max_physical: int
+    ) -> None:
+        """Take over what `ends` of the same queue returned when it was closed."""
+        self.segments.expect_files(first_base, files)
+        self.min_offset = min_offset
+        self.max_offset = self.flushed_offset = self._loaded_to = max_offset
+        self.max_physical = max_physical
+
+    def ends(self) -> tuple[int, int, int, int, int]:
+        """Return what `load_known` takes."""
+        segments = self.segments
+        bounds = self.min_offset, self.max_offset, self.max_physical
+        return segments.first_base(), segments.count, *bounds
 
     def make_room(self, units: int) -> None:
         """Make sure that ``units`` more can be written without asking the disk.
@@ -126,11 +153,30 @@ class ConsumeQueue:
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """Return log offset, size and tags code or address of a unit between the bounds."""
+        if self.is_buffered(queue_offset):
+            return record_layout.read_unit(self._buffers.memory, self.buffer_position(queue_offset))
         segment = self.segments.find(queue_offset * _UNIT_BYTES)
         if segment is None:
             raise IndexError(f"{self.topic}-{self.queue_id} has no unit {queue_offset}")
         position = queue_offset * _UNIT_BYTES - segment.base_offset
         return record_layout.read_unit(segment.memory, position)
+
+    def is_buffered(self, queue_offset: int) -> bool:
+        """Return whether a unit is in the buffer."""
+        return self._buffer >= 0 and queue_offset >= self._buffer_first
+
+    def buffer_position(self, queue_offset: int) -> int:
+        """Return where a unit is in the memory of the buffers, if it is in this queue's."""
+        return self._buffer * _BUFFER_BYTES + (queue_offset - self._buffer_first) * _UNIT_BYTES
+
+    def buffer_memory(self) -> Any:
+        """Return the memory that `buffer_position` counts in."""
+        return self._buffers.memory
+
+    def end_in_file(self, segment: Segment) -> int:
+        """Return the queue offset up to which units are read from a file and not elsewhere."""
+        end = segment.end_offset // _UNIT_BYTES
+        return min(end, self._buffer_first) if self._buffer >= 0 else end
 
     def tags_code_of(self, code: int) -> int:
         """Return the tags code that a unit's last field stands for, an address resolved."""
@@ -140,8 +186,8 @@ class ConsumeQueue:
 
     def first_at_or_after(self, log_offset: int) -> int:
         """Return the first queue offset whose record is at ``log_offset`` or later."""
-        first = self.segments.first()
-        low = first.base_offset // _UNIT_BYTES if first is not None else self.max_offset
+        base = self.segments.first_base()
+        low = base // _UNIT_BYTES if base >= 0 else self.max_offset
         high = self.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -178,6 +224,8 @@ class ConsumeQueue:
 
     def _log_offset(self, queue_offset: int) -> int:
         """Return where the record of a unit between the bounds begins; 0 for a filler."""
+        if self.is_buffered(queue_offset):
+            return record_layout.get_i64(self._buffers.memory, self.buffer_position(queue_offset))
         segment = self.segments.find(queue_offset * _UNIT_BYTES)
         if segment is None:
             return 0
@@ -201,6 +249,7 @@ class ConsumeQueue:
             is_sound: whether the log has the record of a unit, given its log offset, size and
                 queue offset; units at the end that fail are removed, too. None if all are sound.
         """
+        self.leave_buffer()
         end = self.max_offset
         first = self.segments.first()
         least = first.base_offset // _UNIT_BYTES if first is not None else end
@@ -245,6 +294,8 @@ class ConsumeQueue:
                 break
             self.max_offset -= 1
         end = self.max_offset * _UNIT_BYTES
+        if self._buffer >= 0:
+            self._truncate_buffer(stop)
         self.flushed_offset = min(self.flushed_offset, self.max_offset)
         self.segments.drop_from(end + 1)
         segment = self.segments.find(end)
@@ -252,7 +303,9 @@ class ConsumeQueue:
             at = end - segment.base_offset
             limit = min(at + (stop - self.max_offset) * _UNIT_BYTES, segment.size_bytes)
             segment.file.zero(at, limit)
-        if segment is None:
+        if self._buffer >= 0:
+            pass
+        elif segment is None:
             self._position = self._room_end = 0
         else:
             self._enter(segment, end - segment.base_offset)
@@ -261,8 +314,8 @@ class ConsumeQueue:
 
     def ends_in_last_file(self) -> bool:
         """Return whether no file follows the one that the last unit is in."""
-        last = self.segments.last()
-        return last is None or last.base_offset <= self.max_offset * _UNIT_BYTES
+        end_base = self.segments.end_base()
+        return end_base - self.segments.size_bytes <= self.max_offset * _UNIT_BYTES
 
     def drop_before(self, log_min: int) -> int:
         """Delete the files whose records are all gone; the newest file stays.
@@ -309,7 +362,7 @@ class ConsumeQueue:
         Raises:
             OSError: the disk refused.
         """
-        end = self.max_offset
+        end = self._copy_buffer()
         start = min(self.flushed_offset, end) * _UNIT_BYTES
         self.segments.sync(start, end * _UNIT_BYTES)
         if self.ext is not None:
@@ -321,9 +374,12 @@ class ConsumeQueue:
 
         Returns:
             The queue offset before which all units are then on the disk, for `end_sync`.
+
+        Raises:
+            OSError: the disk refused.
         """
         self.segments.leave_names()
-        return self.max_offset
+        return self._copy_buffer()
 
     def end_sync(self, queue_offset: int) -> None:
         """Say that this sync has succeeded."""
@@ -333,20 +389,116 @@ class ConsumeQueue:
 
     def delete(self) -> None:
         """Delete all files."""
+        self.discard_buffer()
         self.segments.drop_from(0)
         if self.ext is not None:
             self.ext.delete()
         self._find_end(True)
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files; the buffer's content stays, for the next start."""
+        self._buffer = _NO_BUFFER
         self.segments.close()
         if self.ext is not None:
             self.ext.close()
-        self._leave()
+        self.leave_files()
+
+    def leave_buffer(self) -> None:
+        """Write the buffer out and give it back.
+
+        Raises:
+            OSError: the disk is full or broken; nothing has changed.
+        """
+        if self._buffer >= 0:
+            self._empty_buffer()
+            self.discard_buffer()
+
+    def discard_buffer(self) -> None:
+        """Give the buffer back; its units are written out, or nobody needs them any more."""
+        if self._buffer < 0:
+            return
+        with self._buffers.lock:
+            self._buffers.give_back(self._buffer)
+            self._buffer = _NO_BUFFER
+        self._position = self._room_end = 0
+
+    def _copy_buffer(self) -> int:
+        """Write the units of the buffer to the file, without a sync; from any thread.
+
+        Returns:
+            The queue offset behind the last unit that is in the file.
+
+        Raises:
+            OSError: the disk is full or broken.
+        """
+        end = self.max_offset  # before the buffer is looked at, because a new one may follow
+        if self._buffer < 0:
+            return end
+        with self._buffers.lock:
+            return self._copy_buffer_locked()
+
+    def _copy_buffer_locked(self) -> int:
+        end = self.max_offset
+        first = max(self._buffer_first, min(self.flushed_offset, end))
+        if self._buffer >= 0 and first < end:
+            units = self._buffers.copy(self.buffer_position(first), (end - first) * _UNIT_BYTES)
+            self.segments.write(first * _UNIT_BYTES, units)
+        return end
+
+    def _empty_buffer(self) -> None:
+        with self._buffers.lock:
+            self._copy_buffer_locked()
+            self._buffers.empty(self._buffer)
+            self._buffer_first = self.max_offset
+            self._buffers.written += 1
+        self._position = self._room_end = 0
+
+    def _truncate_buffer(self, stop: int) -> None:
+        """Make the units from the queue's end to ``stop`` zero, in the buffer."""
+        if self.max_offset <= self._buffer_first:
+            self.discard_buffer()
+            return
+        with self._buffers.lock:
+            self._position = self.buffer_position(self.max_offset)
+            self._buffers.clear(self._position, (stop - self.max_offset) * _UNIT_BYTES)
+
+    def _use_buffer(self, units: int) -> bool:
+        """Write the next units into an empty buffer, if no more files may be mapped.
+
+        Their file exists then and has space for them, so that only a broken disk can refuse them.
+        All of them belong to one file.
+
+        Returns:
+            Whether they are written into a buffer.
+        """
+        if self._buffer >= 0:
+            self._empty_buffer()
+        segments = self.segments
+        if self._buffers is None or units > _BUFFER_UNITS or not segments.has_no_room_to_map():
+            self.discard_buffer()
+            return False
+        end = self.max_offset * _UNIT_BYTES
+        base = end - end % segments.size_bytes
+        room = min(_BUFFER_UNITS * _UNIT_BYTES, base + segments.size_bytes - end)
+        if end >= segments.end_base():
+            segments.add_unmapped(base)
+            self._reserved_to = 0
+        if end + room > self._reserved_to:
+            reserve_to = min(end + _RESERVE_BYTES, base + segments.size_bytes)
+            segments.reserve(end, reserve_to - end)
+            self._reserved_to = reserve_to
+        if self._buffer < 0:
+            self._buffer = self._buffers.take(self)
+            self._buffer_first = self.max_offset
+        self._memory = self._buffers.memory
+        self._position = self._buffer * _BUFFER_BYTES
+        self._room_end = self._position + room
+        return True
 
     def _reserve(self, units: int) -> None:
         """Slow half of `make_room`: the next file, or the next blocks of this one."""
+        if self._buffers is not None and self._buffers.is_usable and self._use_buffer(units):
+            return
         segment = self.segments.last()
         end = self.max_offset * _UNIT_BYTES
         if segment is None or end >= segment.end_offset:
@@ -363,8 +515,10 @@ class ConsumeQueue:
             segment.file.reserve(self._position, target)
             self._room_end = target // _UNIT_BYTES * _UNIT_BYTES
 
-    def _leave(self) -> None:
+    def leave_files(self) -> None:
         """Write nowhere until the files are mapped again."""
+        if self._buffer >= 0:
+            return
         self._room_end = 0
         if not cython.compiled:
             self._memory = None  # it is the mapping itself
@@ -390,7 +544,7 @@ class ConsumeQueue:
                 return True
             return False
         start = queue_offset * _UNIT_BYTES
-        if not self.segments.items:
+        if self.segments.count == 0:
             base = start - start % self.segments.size_bytes
             self._enter(self.segments.add(base), 0)
             self.max_offset = base // _UNIT_BYTES

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from sys import intern
 from typing import Any
 
 from cometmq.model.delay import read_delay_levels
@@ -66,6 +67,7 @@ class QueueTable:
         """Return a topic's queues, an empty set of them where there are none yet."""
         topic = self.topics.get(name)
         if topic is None:
+            name = intern(name)  # as the names of sends are
             topic = self.topics[name] = TopicQueues(name)
         return topic
 

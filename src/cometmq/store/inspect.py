@@ -104,7 +104,9 @@ class StoreReader:
         self._index: Index = loader.index()
         self._table = QueueTable(loader.queue)
         self._dispatcher = Dispatcher(None, settings.delay_levels)
-        loader.load(self._log, self._table, self._index)
+        segments.load()
+        loader.load_queues(self._table)
+        self._index.load()
         first = segments.first()
         start = 0 if first is None else first.base_offset
         self.end = recovery.find_end(segments, start, check_crc=True)

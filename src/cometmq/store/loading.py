@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from cometmq.store.commit_log import CommitLog
@@ -16,9 +16,11 @@ from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.consume_queue_ext import ConsumeQueueExt
 from cometmq.store.dispatch import QueueTable
 from cometmq.store.index import Index
-from cometmq.store.paths import StorePaths
+from cometmq.store.paths import StorePaths, directory_name
+from cometmq.store.queue_ends import QueueEnds
 from cometmq.store.record_scan import read_facts
 from cometmq.store.segments import MappingLimit, Segments
+from cometmq.store.unit_buffers import BUFFERS_MAX, UnitBuffers
 from cometmq.system.files import Files, mapped_files_max
 
 logger = logging.getLogger(__name__)
@@ -52,8 +54,9 @@ class Loader:
         self._files = files
         self._now_ms = now_ms
         self._read_only = read_only
-        self.limit = MappingLimit(mapped_files_max())
-        self._has_ext = settings.consume_queue_ext_enabled or files.exists(paths.consume_queues_ext)
+        self.limit = MappingLimit(settings.mapped_queue_files_max or mapped_files_max())
+        self.buffers = UnitBuffers(files, paths.unit_buffers, buffers_max=BUFFERS_MAX)
+        self.has_ext = settings.consume_queue_ext_enabled or files.exists(paths.consume_queues_ext)
 
     def log_segments(self) -> Segments:
         """Return the commit log's files, not yet loaded."""
@@ -90,19 +93,20 @@ class Loader:
             InvalidNameError: the topic cannot name a directory.
         """
         ext = None
-        if self._has_ext:
-            directory = self._paths.queue_ext(topic, queue_id)
+        if self.has_ext:
+            ext_directory = self._paths.queue_ext(topic, queue_id)
             size_bytes = self._settings.consume_queue_ext_file_bytes
-            segments = self._queue_segments(directory, size_bytes)
+            segments = self._queue_segments(ext_directory, size_bytes)
             ext = ConsumeQueueExt(segments, writing=self._settings.consume_queue_ext_enabled)
-        directory = self._paths.queue(topic, queue_id)
+        directory = f"{self._paths.consume_queues}/{directory_name(topic)}/{queue_id}"
         size_bytes = self._settings.queue_file_bytes
         limit = None if ext is not None else self.limit
         segments = self._queue_segments(directory, size_bytes, limit)
-        return ConsumeQueue(topic, queue_id, segments, ext, unsynced)
+        buffers = None if ext is not None or self._read_only else self.buffers
+        return ConsumeQueue(topic, queue_id, segments, ext, unsynced, buffers)
 
     def _queue_segments(
-        self, directory: Path, size_bytes: int, limit: MappingLimit | None = None
+        self, directory: Path | str, size_bytes: int, limit: MappingLimit | None = None
     ) -> Segments:
         return Segments(
             self._files,
@@ -114,32 +118,37 @@ class Loader:
             sync_names_later=True,
         )
 
-    def load(
-        self,
-        log: CommitLog,
-        table: QueueTable,
-        index: Index | None,
-        *,
-        may_be_torn: bool = False,
-        is_zero_behind: bool = False,
+    def load_known_queues(
+        self, table: QueueTable, topics: Iterable[tuple[str, list[QueueEnds]]]
     ) -> None:
-        """Map all files that are there.
+        """Load all queues without a look at their files.
 
         Args:
-            log, table, index: where they go.
+            table: where they go.
+            topics: what `read_queue_ends` returned.
+        """
+        for name, queues in topics:
+            topic = table.topic(name)
+            for queue_id, files, first_base, *bounds in queues:
+                table.queue(topic, queue_id).load_known(first_base, files, *bounds)
+
+    def load_queues(
+        self, table: QueueTable, *, may_be_torn: bool = False, is_zero_behind: bool = False
+    ) -> None:
+        """Map all queue files that are there.
+
+        Args:
+            table: where they go.
             may_be_torn: whether queue files may be there that were never synced.
             is_zero_behind: whether nothing but zeros follows the last unit of each queue.
 
         Raises:
             StoreCorruptError: a file is not what its name says.
         """
-        log.segments.load()
         for topic in self._files.entries(self._paths.consume_queues):
             if topic.is_dir:
                 for queue in self._queues_of(topic.name, table):
                     queue.load(may_be_torn=may_be_torn, is_zero_behind=is_zero_behind)
-        if index is not None:
-            index.load()
 
     def _queues_of(self, topic: str, table: QueueTable) -> Iterator[ConsumeQueue]:
         for entry in self._files.entries(self._paths.topic(topic)):

@@ -37,6 +37,7 @@ from cometmq.store.lookup import (
     store_time_of_unit,
 )
 from cometmq.store.paths import StorePaths
+from cometmq.store.queue_ends import read_queue_ends, write_queue_ends
 from cometmq.store.reading import (
     RESPONSE_BYTES_MAX,
     GetResult,
@@ -44,10 +45,11 @@ from cometmq.store.reading import (
     QueueReader,
     ReadLimits,
 )
-from cometmq.store.recovery import Ending, Recovery, ending_of, is_in_doubt
+from cometmq.store.recovery import Ending, Recovery, dispatch_again, ending_of, is_in_doubt
 from cometmq.store.removal import Remover
 from cometmq.store.retention import drop_log_files, is_hour_of_deletion, look_at_disk
 from cometmq.store.segment_allocator import SegmentAllocator
+from cometmq.store.unit_buffers import unwritten_units
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.files import FileLock, Files, SystemFiles
 
@@ -174,14 +176,23 @@ class MessageStore:
         checkpoint = read_checkpoint(self._files, self.paths.checkpoint)
         abort = self._files.read(self.paths.abort)
         ending = ending_of(abort, self._files.boot_id())
-        may_be_torn = ending is Ending.CUT_OFF
-        self._loader.load(
-            self._log,
-            self._table,
-            self._index,
-            may_be_torn=may_be_torn,
-            is_zero_behind=not may_be_torn and checkpoint.position is not None,
-        )
+        self._log.segments.load()
+        knows_queues = ending is Ending.CLOSED and self._load_known_queues()
+        if not knows_queues:
+            may_be_torn = ending is Ending.CUT_OFF
+            self._loader.load_queues(
+                self._table,
+                may_be_torn=may_be_torn,
+                is_zero_behind=not may_be_torn and checkpoint.position is not None,
+            )
+        if self._index is not None:
+            self._index.load()
+        buffers = self._loader.buffers
+        buffers.is_usable = len(self._table.all()) > self._loader.limit.files_max
+        had_topics = set(self._table.topics)
+        if ending is Ending.KILLED:
+            self._dispatch_unwritten_units()
+        new_topics = set(self._table.topics) - had_topics
         recovery = Recovery(
             self.settings,
             self.paths,
@@ -193,15 +204,54 @@ class MessageStore:
             checkpoint,
             ending,
             is_in_doubt=is_in_doubt(abort),
+            knows_least_offsets=knows_queues,
+            buffers_units=buffers.is_usable,
         )
         self._appender.resume_at(recovery.run())
+        self._files.remove(self.paths.queue_ends)
+        buffers.begin()
         self._durability.begin(checkpoint)
         if self.settings.sync_flush:  # a killed process may have left records that readers wait for
             self.flush()
-        self._new_topics = sorted(recovery.new_topics)
-        self._appender.on_new_topics = (
-            self._delete_unexpected if checkpoint.position is not None else None
+        is_our_store = checkpoint.position is not None
+        self._new_topics = sorted(recovery.new_topics | new_topics) if is_our_store else []
+        self._appender.on_new_topics = self._delete_unexpected if is_our_store else None
+
+    def _load_known_queues(self) -> bool:
+        """Load the queues from the file that the last stop wrote, if it counts."""
+        if self._loader.has_ext:
+            return False
+        topics = read_queue_ends(
+            self._files,
+            self.paths,
+            checkpoint=self._files.read(self.paths.checkpoint) or b"",
+            log_min=self._log.min_offset(),
         )
+        if topics is None:
+            return False
+        self._loader.load_known_queues(self._table, topics)
+        return True
+
+    def _write_queue_ends(self) -> None:
+        """Let the next start know the queues without a look at their files."""
+        if self._loader.has_ext:
+            return
+        try:
+            write_queue_ends(
+                self._files,
+                self.paths,
+                self._table.topics.values(),
+                checkpoint=self._files.read(self.paths.checkpoint) or b"",
+                log_min=self._log.min_offset(),
+            )
+        except OSError as problem:
+            logger.warning(
+                "cannot write the ends of the queues path=%s: %s", self.paths.queue_ends, problem
+            )
+
+    def _dispatch_unwritten_units(self) -> None:
+        units = unwritten_units(self._files, self.paths.unit_buffers)
+        dispatch_again(self._log.segments, units, self._table, self._dispatcher)
 
     def expect_topics(self, exists: Callable[[str], bool]) -> None:
         """Delete the queues of topics that were deleted just before a crash.
@@ -251,15 +301,18 @@ class MessageStore:
         if self._lock is None:
             return
         self._appender.refusal = "the store is shut"
+        is_complete = False
         try:
             self._allocator.stop()
             if self._durability.failure is None:
                 self._durability.finish()
+                self._write_queue_ends()
                 self._files.remove(self.paths.abort)
+                is_complete = True
             else:
                 self._distrust_page_cache()
         finally:
-            self._let_go()
+            self._let_go(keeps_buffers=not is_complete)
 
     def abandon(self) -> None:
         """Let go of all files without writing anything out, as a crash does; for tests."""
@@ -267,11 +320,12 @@ class MessageStore:
         self._allocator.stop(keep=True)
         self._let_go()
 
-    def _let_go(self) -> None:
+    def _let_go(self, *, keeps_buffers: bool = True) -> None:
         self._allocator.stop()
         self._remover.stop()
         for queue in self._table.all():
             queue.close()
+        self._loader.buffers.close(keep_file=keeps_buffers)
         if self._index is not None:
             self._index.close()
         self._log.segments.close()
@@ -677,6 +731,8 @@ class MessageStore:
         if queues is None:
             return False
         gone = list(queues.queues.values())
+        for queue in gone:  # or a flush would write its units into a new topic of the same name
+            queue.discard_buffer()
         doomed = [
             self._set_aside(path)
             for path in (self.paths.topic(topic), self.paths.topic_ext(topic))

@@ -2,7 +2,7 @@
 
     commitlog/<20 digits>                               consumequeue/<topic>/<queue>/<20 digits>
     consumequeue_ext/<topic>/<queue>/<20 digits>        index/<yyyyMMddHHmmssSSS>
-    checkpoint   abort   lock                           config/<name>
+    checkpoint   abort   lock   unitbuffers   queueends   config/<name>
     deleted/<any name>: directories that are being deleted
 
 A name of 20 digits is the offset of the file's first byte in its own stream.
@@ -33,6 +33,8 @@ class StorePaths:
         self.checkpoint = root / "checkpoint"
         self.abort = root / "abort"
         self.lock = root / "lock"
+        self.unit_buffers = root / "unitbuffers"
+        self.queue_ends = root / "queueends"
         self.config = root / "config"
         self.deleted = root / "deleted"
 

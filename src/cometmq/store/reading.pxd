@@ -59,7 +59,7 @@ cpdef GetResult read_queue(
 
 @cython.locals(
     log_end=cython.longlong, log_min=cython.longlong, stop=cython.longlong, units=Segment,
-    units_at=cython.longlong, units_end=cython.longlong, run_start=cython.longlong,
+    shift=cython.longlong, memory=cython.p_uchar, units_end=cython.longlong, run_start=cython.longlong,
     run_end=cython.longlong, run_limit=cython.longlong, skip_below=cython.longlong,
     count=cython.longlong, size_sum=cython.longlong, last_log_offset=cython.longlong,
     removing=cython.bint, log_offset=cython.longlong, size=cython.int, code=cython.longlong,

@@ -269,7 +269,8 @@ def _scan(
     if is_one_tag:  # compared without an object for each unit
         (wanted_code,) = matcher.codes
     units: Any = None
-    units_at = units_end = 0
+    memory: Any
+    shift = units_end = 0
     run_start = run_end = run_limit = 0
     skip_below = log_min
     count = 0
@@ -277,16 +278,20 @@ def _scan(
     last_log_offset = -1
     removing = False
     while offset < stop:
-        if units is None or offset >= units_end:
-            units = queue.segments.find(offset * _UNIT_BYTES)
-            if units is None:
-                result.status = _OFFSET_FOUND_NULL
-                break
-            units_at = units.base_offset // _UNIT_BYTES
-            units_end = units.end_offset // _UNIT_BYTES
-        log_offset, size, code = record_layout.read_unit(
-            units.memory, (offset - units_at) * _UNIT_BYTES
-        )
+        if offset >= units_end:
+            if queue.is_buffered(offset):
+                memory = queue.buffer_memory()
+                shift = queue.buffer_position(offset) - offset * _UNIT_BYTES
+                units_end = stop
+            else:
+                units = queue.segments.find(offset * _UNIT_BYTES)
+                if units is None:
+                    result.status = _OFFSET_FOUND_NULL
+                    break
+                memory = units.memory
+                shift = -units.base_offset
+                units_end = queue.end_in_file(units)
+        log_offset, size, code = record_layout.read_unit(memory, offset * _UNIT_BYTES + shift)
         last_log_offset = log_offset
         if log_offset < skip_below:
             removing = True

@@ -25,6 +25,7 @@ from __future__ import annotations
 import enum
 import logging
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -122,6 +123,8 @@ class Recovery:
         checkpoint: as read.
         ending: how the last process ended.
         is_in_doubt: whether a later sync would leave out pages; see `is_in_doubt`.
+        knows_least_offsets: whether the queues know which of their records are gone.
+        buffers_units: whether units may be in memory only until the end of the recovery.
     """
 
     def __init__(
@@ -137,6 +140,8 @@ class Recovery:
         ending: Ending,
         *,
         is_in_doubt: bool = False,
+        knows_least_offsets: bool = False,
+        buffers_units: bool = False,
     ) -> None:
         self._settings = settings
         self._paths = paths
@@ -149,6 +154,8 @@ class Recovery:
         self._checkpoint = checkpoint
         self._ending = ending
         self._is_in_doubt = is_in_doubt
+        self._knows_least_offsets = knows_least_offsets
+        self._is_whole_meanwhile = ending is not Ending.CUT_OFF and not buffers_units
         self._crashed = ending is not Ending.CLOSED
         self._queues_end = max((queue.max_physical for queue in table.all()), default=-1)
         self.new_topics: frozenset[str] = frozenset()
@@ -179,7 +186,7 @@ class Recovery:
         self._check_end(end)
         # From here on files are changed. Until all is repaired, a kill must not look like one of a
         # process whose files were whole.
-        self._mark_open(is_whole=self._ending is not Ending.CUT_OFF)
+        self._mark_open(is_whole=self._is_whole_meanwhile)
         index_ms = self._checkpoint.index_ms
         self._forget_position_beyond(end.offset)
         index_start = self._repair_index(end.offset, index_ms, is_exact=is_exact)
@@ -198,8 +205,10 @@ class Recovery:
                 "records not dispatched, disk full physical_offset=%d error=%s",
                 *(done.to, done.problem),
             )
-        for queue in self._table.all():
-            queue.correct_min(self._log.min_offset())
+        if not self._knows_least_offsets:
+            for queue in self._table.all():
+                queue.correct_min(self._log.min_offset())
+        write_buffers_out(self._table)
         if self._crashed:
             self._distrust_page_cache()
         self._mark_open(is_whole=True)
@@ -550,6 +559,52 @@ def _follower_in(segment: Segment, start: int, stop: int, newer_than_ms: int) ->
     return None
 
 
+def write_buffers_out(table: QueueTable) -> None:
+    """Let all queues write their buffers to their files.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    for queue in table.all():
+        queue.leave_buffer()
+
+
+def dispatch_again(
+    segments: Segments,
+    units: Iterable[tuple[int, int]],
+    table: QueueTable,
+    dispatcher: Dispatcher,
+) -> None:
+    """Dispatch records again whose units were in buffers when the process was killed.
+
+    Args:
+        segments: the log.
+        units: log offset and size of each record, in the order of the log. What is no record any
+            more is left out.
+        table, dispatcher: the queues, and what fills them.
+
+    Their units are in the files when this returns.
+
+    Raises:
+        OSError: the disk is broken. A full disk ends the work without an error.
+    """
+    for log_offset, size in units:
+        segment = segments.find(log_offset)
+        if segment is None:
+            continue
+        facts = read_facts(segment, log_offset - segment.base_offset, True)
+        if facts.problem is not None or facts.total != size:
+            continue
+        try:
+            _dispatch(facts, table, dispatcher, finds_gaps=False)
+        except OSError as problem:
+            if not is_disk_full(problem):
+                raise
+            logger.warning("units not written, disk full physical_offset=%d", log_offset)
+            break
+    write_buffers_out(table)
+
+
 def redispatch(
     segments: Segments,
     start: int,
@@ -602,7 +657,7 @@ def _dispatch(
     except (CometError, UnicodeDecodeError) as problem:
         logger.error("record not dispatched physical_offset=%d error=%s", facts.log_offset, problem)
         return
-    if finds_gaps and queue.segments.items and facts.queue_offset > queue.max_offset:
+    if finds_gaps and queue.segments.count and facts.queue_offset > queue.max_offset:
         raise QueueGapError(
             f"topic={queue.topic} queue={queue.queue_id}"
             f" next={queue.max_offset} record={facts.queue_offset}"

@@ -34,7 +34,8 @@ cdef class MappingLimit:
 
 cdef class Segments:
     cdef object _files
-    cdef str _directory
+    cdef str _parent
+    cdef str _name
     cdef readonly long long size_bytes
     cdef readonly bint read_only
     cdef bint _keep_open
@@ -43,12 +44,15 @@ cdef class Segments:
     cdef long long _first_base
     cdef MappingLimit _limit
     cdef public bint is_noted
-    cdef public object on_release
+    cdef public object user
     cdef int _released
     cdef bint _is_syncing
     cdef bint _sync_names_later
     cdef int _unsynced_names
 
+    cpdef bint has_no_room_to_map(self)
+    cpdef long long end_base(self)
+    cpdef long long first_base(self)
     cpdef bint release(self) except -1
     cdef _restore(self)
     cdef _close(self, list items)

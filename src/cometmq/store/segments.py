@@ -15,8 +15,9 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from sys import intern
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from cometmq.store import record_layout
 from cometmq.store.errors import StoreCorruptError
@@ -72,6 +73,13 @@ class Segment:
     def close(self) -> None:
         """Let go of the file; the memory stays until this object and all slices are gone."""
         self.file.close()
+
+
+class StreamUser(Protocol):
+    """What keeps an address in the files of a stream."""
+
+    def leave_files(self) -> None:
+        """Access the files through the stream again."""
 
 
 class MappingLimit:
@@ -134,7 +142,7 @@ class Segments:
     def __init__(
         self,
         files: Files,
-        directory: Path,
+        directory: Path | str,
         size_bytes: int,
         *,
         read_only: bool = False,
@@ -144,7 +152,9 @@ class Segments:
         sync_names_later: bool = False,
     ) -> None:
         self._files = files
-        self._directory = str(directory)  # a quarter of the memory of a path
+        # Streams are many: a quarter of the memory of a path, and all queues of a topic share it.
+        parent, _, name = str(directory).rpartition("/")
+        self._parent, self._name = intern(parent), intern(name)
         self.size_bytes = size_bytes
         self.read_only = read_only
         self._keep_open = keep_open
@@ -153,8 +163,8 @@ class Segments:
         self._first_base = 0
         self._limit = limit
         self.is_noted = False
-        self.on_release: Callable[[], object] | None = None
-        """Called when the files are about to be unmapped; they are mapped again when used."""
+        self.user: StreamUser | None = None
+        """Notified when the files are about to be unmapped; they are mapped again when used."""
         self._released = 0
         self._is_syncing = False
         self._sync_names_later = sync_names_later
@@ -163,7 +173,7 @@ class Segments:
     @property
     def directory(self) -> Path:
         """The directory that holds the files."""
-        return Path(self._directory)
+        return Path(self._parent, self._name)
 
     @property
     def items(self) -> list[Segment]:
@@ -177,6 +187,20 @@ class Segments:
         """How many segments there are."""
         return len(self._items) + self._released
 
+    def has_no_room_to_map(self) -> bool:
+        """Return whether the files are not mapped and others would be released to map them."""
+        limit = self._limit
+        return limit is not None and not self._items and limit.mapped >= limit.files_max
+
+    def end_base(self) -> int:
+        """Return the offset behind the newest file; 0 if there is none."""
+        count = self.count
+        return self._first_base + count * self.size_bytes if count else 0
+
+    def first_base(self) -> int:
+        """Return the offset of the oldest file; -1 if there is none."""
+        return self._first_base if self.count else -1
+
     def release(self) -> bool:
         """Unmap all files until they are used; return False while they are being synced."""
         with _handover:
@@ -184,8 +208,8 @@ class Segments:
                 return False
             items, self._items = self._items, []
             self._released += len(items)
-        if self.on_release is not None:
-            self.on_release()
+        if self.user is not None:
+            self.user.leave_files()
         self._close(items)
         return True
 
@@ -301,6 +325,48 @@ class Segments:
         if self._sync_names_later:
             self.mark_names_unsynced(with_parents=is_new)
         return Segment(file, base_offset)
+
+    def add_unmapped(self, base_offset: int) -> None:
+        """Do as `add`, but do not map the file before it is read."""
+        directory = self.directory
+        is_new = not self._files.exists(directory)
+        self._files.make_dirs(directory)
+        self._files.write_part(self._path_of(base_offset), 0, b"", new_size_bytes=self.size_bytes)
+        self.mark_names_unsynced(with_parents=is_new)
+        if self._items:
+            self._adopt(self._map(base_offset))
+        else:
+            self.expect_files(
+                self._first_base if self._released else base_offset, self._released + 1
+            )
+
+    def expect_files(self, first_base: int, count: int) -> None:
+        """Take over so many files of the directory; they are mapped when they are read."""
+        self._first_base = first_base
+        self._released = count
+
+    def reserve(self, offset: int, size_bytes: int) -> None:
+        """Take space on the disk for bytes that are inside one file, without mapping it.
+
+        Raises:
+            OSError: the disk is full or broken.
+        """
+        position = offset % self.size_bytes
+        self._files.write_part(
+            self._path_of(offset - position), position, b"", reserve_bytes=size_bytes
+        )
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write bytes that are inside one file, without mapping it; from any thread.
+
+        Raises:
+            OSError: the disk is full or broken, or the file was deleted.
+        """
+        position = offset % self.size_bytes
+        self._files.write_part(self._path_of(offset - position), position, data)
+
+    def _path_of(self, base_offset: int) -> str:
+        return f"{self._parent}/{self._name}/{segment_name(base_offset)}"
 
     def mark_names_unsynced(self, *, with_parents: bool = True) -> None:
         """Let the next `sync` bring the names of the files to the disk.

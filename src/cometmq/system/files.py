@@ -39,9 +39,11 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ZEROS = bytes(64 * 1024)
 _READ_BYTES = 256 * 1024
 _LARGE_BYTES = 64 * 1024 * 1024
+"""Deleting a file of this size takes a while: 250 ms for a GiB in memory."""
 _MAPPINGS_DEFAULT = 65_530
 _MAPPED_FILES_LEAST = 64
-"""Deleting a file of this size takes a while: 250 ms for a GiB in memory."""
+_MAPPED_FILES_MOST = 4096
+"""More of them cost memory and save no time."""
 _FIRST_BYTE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 T = TypeVar("T")
 
@@ -199,6 +201,28 @@ class Files(Protocol):
             BlockingIOError: another process holds the lock, or this one does.
         """
 
+    def write_part(
+        self,
+        path: str,
+        start: int,
+        data: bytes,
+        *,
+        new_size_bytes: int | None = None,
+        reserve_bytes: int = 0,
+    ) -> None:
+        """Write bytes into a file without mapping it; they are not synced.
+
+        Args:
+            path: where it is.
+            start: where the bytes go.
+            data: the bytes.
+            new_size_bytes: make the file with this size, sparse and all zero; None if it exists.
+            reserve_bytes: take space on the disk for so many bytes from ``start`` on.
+
+        Raises:
+            OSError: the disk is full or broken, or there is no such file.
+        """
+
     def open_mapped(
         self,
         path: Path,
@@ -261,9 +285,7 @@ class SystemFiles:
         is_new = not path.exists()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            written = 0
-            while written < len(data):
-                written += os.pwrite(descriptor, data[written:], written)
+            _write_all(descriptor, data, 0)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -329,6 +351,26 @@ class SystemFiles:
             os.close(descriptor)
             raise
         return _SystemLock(descriptor)
+
+    def write_part(
+        self,
+        path: str,
+        start: int,
+        data: bytes,
+        *,
+        new_size_bytes: int | None = None,
+        reserve_bytes: int = 0,
+    ) -> None:
+        """Write bytes into a file without mapping it; they are not synced."""
+        flags = os.O_WRONLY if new_size_bytes is None else os.O_WRONLY | _CREATE
+        descriptor = os.open(path, flags, 0o644)
+        try:
+            if new_size_bytes is not None:
+                os.ftruncate(descriptor, new_size_bytes)
+            _allocate(descriptor, start, reserve_bytes)
+            _write_all(descriptor, data, start)
+        finally:
+            os.close(descriptor)
 
     def open_mapped(
         self,
@@ -436,9 +478,7 @@ class SystemMappedFile:
 
     def write(self, start: int, data: bytes | memoryview) -> None:
         """Write bytes from ``start`` on, for which there is room."""
-        written = os.pwrite(self._descriptor, data, start)
-        while written < len(data):
-            written += os.pwrite(self._descriptor, data[written:], start + written)
+        _write_all(self._descriptor, data, start)
 
     def close(self) -> None:
         """Close the file; holders of ``map`` or of a slice of it can still read.
@@ -490,6 +530,12 @@ class SystemMappedFile:
             self._descriptor = -1
 
 
+def _write_all(descriptor: int, data: bytes | memoryview, start: int) -> None:
+    written = 0
+    while written < len(data):
+        written += os.pwrite(descriptor, data[written:] if written else data, start + written)
+
+
 def _close_elsewhere(descriptor: int) -> None:
     """Close a descriptor in a thread of its own, which begins once the caller has unmapped."""
     try:
@@ -529,7 +575,8 @@ def mapped_files_max() -> int:
         mappings = int(Path("/proc/sys/vm/max_map_count").read_text())
     except (OSError, ValueError):
         mappings = _MAPPINGS_DEFAULT
-    return max(_MAPPED_FILES_LEAST, min(descriptors * 45 // 100, mappings * 75 // 100))
+    allowed = min(descriptors * 45 // 100, mappings * 75 // 100)
+    return max(_MAPPED_FILES_LEAST, min(_MAPPED_FILES_MOST, allowed))
 
 
 def save_with_backup(files: Files, path: Path, data: bytes) -> None:

@@ -1,0 +1,219 @@
+"""Queues whose files are not mapped: their newest units are in buffers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cometmq.store import MessageStore, StoreUnavailableError, loading
+from cometmq.store.reading import GetStatus
+from support.faulty_files import FaultyFiles
+from support.stores import bodies, opened
+from support.stores import put as put_one
+
+QUEUES = 40
+Open = Callable[..., MessageStore]
+
+
+def crowded(open_store: Open, **changes: object) -> MessageStore:
+    """A store of which one queue file may be mapped."""
+    return open_store(**{"mapped_queue_files_max": 1, **changes})
+
+
+def topic_of(number: int) -> str:
+    return f"topic-{number % 5}"
+
+
+def fill(store: MessageStore, rounds: int, first: int = 0) -> None:
+    for at in range(first, first + rounds):
+        for number in range(QUEUES):
+            body = b"%d-%d" % (number, at)
+            stored = put_one(store, body, topic=topic_of(number), queue_id=number)
+            assert stored.queue_offset == at
+
+
+def check(store: MessageStore, count: int) -> None:
+    for number in range(QUEUES):
+        expected = [b"%d-%d" % (number, at) for at in range(count)]
+        assert bodies(store, topic_of(number), number) == expected
+
+
+@pytest.fixture(autouse=True)
+def few_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "BUFFERS_MAX", 1000)
+
+
+@pytest.mark.parametrize("rounds", [1, 24, 25, 26, 49, 51, 120])
+def test_all_units_are_read_from_buffers_and_files(open_store: Open, rounds: int) -> None:
+    store = crowded(open_store)
+    fill(store, rounds)
+    assert store._loader.buffers.in_use >= QUEUES - 2
+    check(store, rounds)
+    fill(store, 7, rounds)  # reading has mapped other queues
+    check(store, rounds + 7)
+
+
+def test_reads_at_the_end_of_a_queue_map_no_file(open_store: Open) -> None:
+    store = crowded(open_store)
+    fill(store, 60)
+    restored = store._loader.limit.restored
+    for number in range(2, QUEUES):
+        found = store.get(topic_of(number), number, 59, 32)
+        assert (found.status, found.count) == (GetStatus.FOUND, 1)
+    assert store._loader.limit.restored == restored
+
+
+@pytest.mark.parametrize("buffers_max", [1, 2, 7])
+def test_fewer_buffers_than_queues_are_taken_in_turn(
+    open_store: Open, buffers_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "BUFFERS_MAX", buffers_max)
+    store = crowded(open_store)
+    fill(store, 30)
+    assert store._loader.buffers.in_use <= buffers_max
+    check(store, 30)
+    store.close()
+    check(crowded(open_store), 30)
+
+
+def test_units_in_buffers_survive_the_end_of_the_process(open_store: Open, tmp_path: Path) -> None:
+    store = crowded(open_store)
+    fill(store, 30)
+    store.abandon()
+    assert (tmp_path / "unitbuffers").exists()
+    again = crowded(open_store)
+    check(again, 30)
+    fill(again, 30, 30)
+    again.abandon()
+    check(crowded(open_store, mapped_queue_files_max=0), 60)
+
+
+def test_a_clean_stop_leaves_nothing_in_buffers(open_store: Open, tmp_path: Path) -> None:
+    store = crowded(open_store)
+    fill(store, 30)
+    store.close()
+    assert not (tmp_path / "unitbuffers").exists()
+    check(crowded(open_store, mapped_queue_files_max=0), 30)
+
+
+def test_buffers_of_an_earlier_boot_are_ignored(open_store: Open, tmp_path: Path) -> None:
+    """After a power cut their content is unknown, and the log has all records."""
+    files = FaultyFiles()
+    store = crowded(open_store, files=files)
+    fill(store, 10)
+    store.abandon()
+    files.boots += 1
+    (tmp_path / "unitbuffers").write_bytes(b"\1" * 4096)
+    again = crowded(open_store, files=files)
+    check(again, 10)
+    assert again._loader.buffers.in_use == 0
+
+
+def test_a_flush_brings_units_in_buffers_to_the_disk(open_store: Open) -> None:
+    files = FaultyFiles()
+    store = crowded(open_store, files=files)
+    fill(store, 30)
+    in_use = store._loader.buffers.in_use
+    store.write_out()
+    assert store._loader.buffers.in_use == in_use
+    store.abandon()
+    files.crash(lambda path, number: False)
+    again = crowded(open_store, files=files)
+    check(again, 30)
+    assert again._new_topics == []
+
+
+def test_a_topic_that_is_deleted_leaves_no_units_in_buffers(open_store: Open) -> None:
+    store = crowded(open_store)
+    fill(store, 10)
+    in_use = store._loader.buffers.in_use
+    store.delete_topic(topic_of(3))
+    assert store._loader.buffers.in_use == in_use - QUEUES // 5
+    store.flush_queues()
+    assert put_one(store, b"new", topic=topic_of(3), queue_id=3).queue_offset == 0
+    assert bodies(store, topic_of(3), 3) == [b"new"]
+    store.abandon()
+    assert bodies(crowded(open_store), topic_of(3), 3) == [b"new"]
+
+
+def test_a_write_that_fails_takes_units_back_out_of_buffers(open_store: Open) -> None:
+    files = FaultyFiles()
+    store = crowded(open_store, files=files)
+    fill(store, 27)
+    files.fail_write = True
+    with pytest.raises(StoreUnavailableError):
+        put_one(store, b"refused", topic=topic_of(7), queue_id=7)
+    files.fail_write = False
+    check(store, 27)
+    store.abandon()
+    again = crowded(open_store, files=files)
+    check(again, 27)
+    fill(again, 3, 27)
+    check(again, 30)
+
+
+def test_on_a_full_disk_messages_are_refused_and_go_on_with_space(open_store: Open) -> None:
+    files = FaultyFiles()
+    store = crowded(open_store, files=files)
+    fill(store, 10)
+    files.room_bytes = 0
+    refused = 0
+    for number in range(QUEUES, QUEUES + 5):  # each new queue needs space for its file
+        with pytest.raises(StoreUnavailableError, match="disk"):
+            put_one(store, b"refused", topic=topic_of(number), queue_id=number)
+        refused += 1
+    assert refused == 5
+    check(store, 10)
+    files.room_bytes = None
+    fill(store, 20, 10)
+    check(store, 30)
+    store.close()
+    check(crowded(open_store, files=FaultyFiles()), 30)
+
+
+def test_flushes_in_a_thread_lose_and_repeat_nothing(open_store: Open) -> None:
+    store = crowded(open_store)
+    is_done = threading.Event()
+    problems: list[BaseException] = []
+
+    def flush() -> None:
+        try:
+            while not is_done.is_set():
+                store.flush_queues()
+        except BaseException as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    fill(store, 120)
+    is_done.set()
+    thread.join()
+    assert problems == []
+    check(store, 120)
+    store.close()
+    check(crowded(open_store, mapped_queue_files_max=0), 120)
+
+
+def test_units_before_the_buffer_are_found_by_log_offset(open_store: Open) -> None:
+    store = crowded(open_store)
+    fill(store, 60)
+    queue = store._table.find(topic_of(9), 9)
+    assert queue is not None
+    starts = [queue.unit(at)[0] for at in range(60)]
+    assert [queue.first_at_or_after(start) for start in starts] == list(range(60))
+    assert [queue.end_at(start) for start in starts] == list(range(60))
+
+
+def test_a_store_that_is_open_again_is_the_same_without_a_limit(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store = crowded(open_store)
+    fill(store, 55)
+    ends = {queue.queue_id: queue.ends() for queue in store._table.all()}
+    store.close()
+    again = opened(tmp_path)
+    assert {queue.queue_id: queue.ends() for queue in again._table.all()} == ends
+    again.abandon()

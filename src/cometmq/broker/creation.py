@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
-from cometmq.remoting import Processor, Request, Response
+from cometmq.remoting import Request, RequestHandler, Response
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ class NextCall:
 def creating(
     processor: Callable[[Request], Response | None],
     failed: Callable[[StoreError], Response] | None = None,
-) -> Processor:
+) -> RequestHandler:
     """Wrap a handler that may raise `CreationNeededError`.
 
     Args:

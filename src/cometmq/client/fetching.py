@@ -25,7 +25,7 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Supervisor
-from cometmq.remoting.tasks import is_own_failure
+from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -311,7 +311,7 @@ class Fetcher:
                 asked_at = clock()
                 result = await self._pull(stream.queue, offset)
             except BaseException as error:
-                if not is_own_failure(error):
+                if not is_call_failure(error):
                     raise
                 stream.note_failure(error)
                 await asyncio.sleep(self._pause_after(error))

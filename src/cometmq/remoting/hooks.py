@@ -1,6 +1,6 @@
-"""What may look at, and add to, every request that a client sends.
+"""Hooks that see every request of a client and may add fields to it.
 
-Hooks see the fields as they will travel, so that one of them can sign them; it must come last.
+Hooks see the fields as they are sent, so that one of them can sign them; it must come last.
 Source: RPCHook, RocketMQ 5.3.
 """
 

@@ -35,7 +35,7 @@ class Broker:
             groups=tables.groups,
             settings=lambda: tables.settings,
         )
-        self._processors = {
+        self._handlers = {
             RequestCode.HEART_BEAT: beats.heartbeat,
             RequestCode.UNREGISTER_CLIENT: beats.unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: beats.consumer_list,
@@ -50,7 +50,7 @@ class Broker:
             told.append(request.command)
 
         return link(
-            self._processors,
+            self._handlers,
             {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: note},
             on_close=self.consumers.connection_closed,
         )[1]

@@ -53,13 +53,13 @@ class Broker:
             settings=lambda: tables.settings,
             stats=self.stats,
         )
-        self._processors = {
+        self._handlers = {
             RequestCode.PULL_MESSAGE: creating(pull.pull),
             RequestCode.LITE_PULL_MESSAGE: creating(pull.pull),
         }
 
     def connect(self) -> Client:
-        server, client = link(self._processors, on_close=self.held.connection_closed)
+        server, client = link(self._handlers, on_close=self.held.connection_closed)
         return Client(server, client)
 
     def set(self, **changes: Any) -> None:

@@ -30,7 +30,7 @@ from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.record import encode_host
-from cometmq.remoting.wire import FastPath, turn_of
+from cometmq.remoting.wire import FastPath, write_batch_of
 from cometmq.system.clock import ManualClock
 from support import plain_ways
 from support.fake_transport import Wired
@@ -424,7 +424,7 @@ async def test_what_one_turn_reads_from_several_connections_is_written_once(both
         client.transport.arrive(frame(java(FIELDS, opaque=str(number))))
     assert side.store.written_to == end
     assert not any(client.answers for client in clients[:7])
-    turn_of(asyncio.get_running_loop()).end()
+    write_batch_of(asyncio.get_running_loop()).end()
     assert side.log_writes() == writes + 1
     assert [client.answers[-1].opaque for client in clients] == list(range(8))
     assert len(all_messages(side.store, "T", 1)) == 9
@@ -444,7 +444,7 @@ async def test_a_turn_that_cannot_be_written_refuses_all_its_connections(both: B
     side.files.fail_write = True
     for number, client in enumerate(clients):
         client.transport.arrive(frame(java(FIELDS, opaque=str(number))) * 2)
-    turn_of(asyncio.get_running_loop()).end()
+    write_batch_of(asyncio.get_running_loop()).end()
     for number, client in enumerate(clients):
         found = [(answer.opaque, answer.code) for answer in client.answers[-2:]]
         assert found == [(number, 14)] * 2
@@ -504,7 +504,7 @@ async def test_whatever_else_comes_in_a_turn_has_the_sends_before_it_answered(
     else:
         put(side.store, b"of the broker itself", topic="T", queue_id=0)
     assert side.store.written_to > end
-    turn_of(asyncio.get_running_loop()).end()
+    write_batch_of(asyncio.get_running_loop()).end()
     assert [answer.opaque for answer in first.answers] == [1]
     if other != "append":
         assert [answer.opaque for answer in second.answers] == [7, 2]
@@ -518,7 +518,7 @@ async def test_a_connection_that_is_closed_is_answered_before(both: Both) -> Non
     second.connection.close()
     assert [answer.opaque for answer in second.answers] == [2]
     first.connection.abort()
-    turn_of(asyncio.get_running_loop()).end()
+    write_batch_of(asyncio.get_running_loop()).end()
     assert len(all_messages(side.store, "T", 1)) == 2
 
 

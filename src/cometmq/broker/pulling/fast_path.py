@@ -164,7 +164,7 @@ class PullFastPath(FastPath):
             if not self._answer(pull):
                 break
             at = frame_end
-            if wire._holds:  # this pull waits for the disk
+            if wire._pauses:  # this pull waits for the disk
                 break
             if monotonic() - began_s > _WORK_S_MAX:
                 break

@@ -3,7 +3,7 @@ cimport cython
 from cometmq.broker.pulling.long_polling cimport HeldPull, HeldPulls
 from cometmq.broker.stats.counters cimport BrokerStats
 from cometmq.protocol.command cimport Command
-from cometmq.remoting.exchange cimport Request, Response, SuccessFormat
+from cometmq.remoting.requests cimport Request, Response, SuccessFormat
 from cometmq.remoting.wire cimport Wire
 from cometmq.store.appender cimport Appender
 from cometmq.store.reading cimport GetResult, QueueReader

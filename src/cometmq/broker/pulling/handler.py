@@ -35,7 +35,7 @@ from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
 from cometmq.protocol.headers import PullMessageRequest
 from cometmq.protocol.subscription import ALL_TAGS, TAG_KIND
 from cometmq.remoting.connection import respond_with_failure
-from cometmq.remoting.exchange import DECIMAL, Request, Response, SuccessFormat
+from cometmq.remoting.requests import DECIMAL, Request, Response, SuccessFormat
 from cometmq.remoting.wire import Wire
 from cometmq.store import GetStatus, Matcher, MessageStore
 from cometmq.store.reading import RESPONSE_BYTES_MAX, ColdPart, GetResult
@@ -298,7 +298,7 @@ class PullHandler:
     def _read_first(self, pull: Pull, parts: list[ColdPart], may_hold: bool) -> None:
         """Run a pull again when what it needs was read from the disk."""
         pull.cold_reads += 1
-        pull.wire.hold()
+        pull.wire.pause_frames()
         self._cold_reads.bring_in(parts, partial(self._was_read, pull, may_hold))
 
     def _was_read(self, pull: Pull, may_hold: bool, done: asyncio.Future[None]) -> None:
@@ -311,7 +311,7 @@ class PullHandler:
             elif isinstance(problem, Exception) and not pull.wire.closed:
                 respond_with_failure(pull.request(), problem)
         finally:
-            pull.wire.go_on()
+            pull.wire.resume_frames()
 
     def _follow(self, settings: BrokerSettings) -> None:
         """Use the current settings."""

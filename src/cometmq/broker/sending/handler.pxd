@@ -6,8 +6,8 @@ from cometmq.broker.stats.counters cimport BrokerStats
 from cometmq.protocol cimport octets
 from cometmq.protocol.command cimport Command
 from cometmq.protocol.octets cimport copy_of, put_hex, two_u32
-from cometmq.remoting.exchange cimport Request, Response, SuccessFormat
-from cometmq.remoting.wire cimport Turn, Wire
+from cometmq.remoting.requests cimport Request, Response, SuccessFormat
+from cometmq.remoting.wire cimport WriteBatch, Wire
 from cometmq.store.appender cimport AppendedBatch, Appender
 
 
@@ -46,7 +46,7 @@ cdef class SendHandler:
         self, Send send, long long opaque, bint is_binary, Py_ssize_t at) except -1
 
     cpdef begin(self)
-    @cython.locals(turn=Turn, is_alone=cython.bint)
+    @cython.locals(turn=WriteBatch, is_alone=cython.bint)
     cpdef end(self, Wire wire, Py_ssize_t responses_end, int count, double began_s)
     @cython.locals(answers=list, began_s=cython.double)
     cpdef settle(self)

@@ -30,7 +30,7 @@ from cometmq.protocol.frame import BINARY_HEADER
 from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
 from cometmq.protocol.octets import copy_of, put_hex, two_u32
 from cometmq.protocol.properties import decode_properties
-from cometmq.remoting.exchange import DECIMAL, HEX, TEXT, Request, Response, SuccessFormat
+from cometmq.remoting.requests import DECIMAL, HEX, TEXT, Request, Response, SuccessFormat
 from cometmq.remoting.wire import Wire
 from cometmq.store import MessageStore, SegmentCreateError, SegmentNotReadyError
 from cometmq.store.appender import AppendedBatch
@@ -272,12 +272,12 @@ class SendHandler:
             count: how many they are.
             began_s: when the first of them was begun.
         """
-        turn = wire._turn
+        turn = wire._batch
         is_alone = turn.is_alone(wire)
         if count:
             self._took(began_s)
             if not self._unanswered and not is_alone:
-                turn.before_end(self.settle)
+                turn.at_end(self.settle)
             self._unanswered.append((wire, self.responses_to(responses_end), count, began_s))
             self._unanswered_count += count
         if is_alone or not self._unanswered or self._unanswered_count >= UNANSWERED_MAX:

@@ -203,7 +203,7 @@ def _around(
     held = HeldPulls(held_max=now.pull_queue_capacity)
     throughput = Throughput(stats, clock=clock)
     commit = GroupCommit(store, timeout_s=stored().sync_flush_timeout_ms / 1000)
-    Arrivals(store, held, delay.arrived, commit.kick)
+    Arrivals(store, held, delay.arrived, commit.request_sync)
     address = own_address(now)
     return Parts(
         configuration=configuration,

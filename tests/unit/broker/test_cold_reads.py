@@ -100,7 +100,7 @@ class Broker:
 
     def connect(self) -> Wired:
         fast_path = PullFastPath(self.pulls) if self._fast else None
-        codes = {int(RequestCode.PULL_MESSAGE): self.pulls.pull, 9001: lambda _: None}
+        codes = {int(RequestCode.PULL_MESSAGE): self.pulls.handle, 9001: lambda _: None}
         return Wired(codes, fast_path=fast_path)
 
     def close(self) -> None:

@@ -54,8 +54,8 @@ class Broker:
             stats=self.stats,
         )
         self._handlers = {
-            RequestCode.PULL_MESSAGE: creating(pull.pull),
-            RequestCode.LITE_PULL_MESSAGE: creating(pull.pull),
+            RequestCode.PULL_MESSAGE: creating(pull.handle),
+            RequestCode.LITE_PULL_MESSAGE: creating(pull.handle),
         }
 
     def connect(self) -> Client:

@@ -1,4 +1,4 @@
-"""Requests and responses, and the short way to write an answer beside the long one."""
+"""Requests and responses, and success formats beside the general encoder."""
 
 from __future__ import annotations
 

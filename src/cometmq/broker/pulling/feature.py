@@ -1,4 +1,4 @@
-"""What the broker serves for pulls."""
+"""Routes for pulls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         settings=parts.settings,
         stats=parts.stats,
     )
-    pull = creating(handler.pull)
+    pull = creating(handler.handle)
     return Feature(
         {RequestCode.PULL_MESSAGE: pull, RequestCode.LITE_PULL_MESSAGE: pull},
         fast_path=PullFastPath(handler) if is_compiled() else None,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.admin.config_handler import ConfigHandler
+from cometmq.broker.admin.handler import ConfigHandler
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.clients.consumers import ConsumerNotifier, ConsumerRegistry
 from cometmq.broker.clients.heartbeats import HeartbeatHandler
-from cometmq.broker.clients.notices import ConsumerNotices
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import RequestCode
@@ -25,8 +24,8 @@ class Broker:
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
-        notices = ConsumerNotices(lambda: tables.settings)
-        self.consumers = ConsumerRegistry(tables.clock, on_change=notices.group_changed)
+        notifier = ConsumerNotifier(lambda: tables.settings)
+        self.consumers = ConsumerRegistry(tables.clock, on_change=notifier.notify)
         self.producers = ProducerRegistry(tables.clock)
         beats = HeartbeatHandler(
             consumers=self.consumers,

@@ -1,10 +1,10 @@
-"""What the broker serves for changes of its settings."""
+"""Routes for changes of settings."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.admin.config_handler import ConfigHandler
+from cometmq.broker.admin.handler import ConfigHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
 from cometmq.remoting.features import Feature

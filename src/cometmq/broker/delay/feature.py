@@ -1,4 +1,4 @@
-"""What the broker serves and runs for messages with a delay level."""
+"""Routes and jobs for messages with a delay level."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the broker serves for consumer groups."""
+"""Routes for consumer groups."""
 
 from __future__ import annotations
 

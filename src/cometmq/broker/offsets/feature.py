@@ -1,4 +1,4 @@
-"""What the broker serves and runs for committed offsets."""
+"""Routes and jobs for committed offsets."""
 
 from __future__ import annotations
 

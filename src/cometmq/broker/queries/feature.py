@@ -1,4 +1,4 @@
-"""What the broker serves for queries."""
+"""Routes for queries."""
 
 from __future__ import annotations
 

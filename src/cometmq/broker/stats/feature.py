@@ -1,4 +1,4 @@
-"""What the broker serves and runs for statistics."""
+"""Routes and jobs for statistics."""
 
 from __future__ import annotations
 

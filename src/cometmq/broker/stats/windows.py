@@ -1,5 +1,5 @@
 # cython: annotation_typing=False
-"""Counters whose recent past is known: samples for the last minute, hour and day.
+"""Counters with time windows: samples for the last minute, hour and day.
 
 A :class:`Cell` only counts; samples of all cells are taken together, so that the times of the
 samples are kept once::
@@ -46,17 +46,17 @@ class Cell:
         self.messages = 0
         self.size_bytes = 0
         self.idle_hours = 0
-        """Hourly samples in a row that brought nothing new."""
+        """Hourly samples in a row that counted nothing."""
         self._windows: list[deque[Sample]] = [deque(maxlen=count) for count in SAMPLES]
 
     def add(self, messages: int, size_bytes: int = 0, calls: int = 1) -> None:
-        """Count ``calls`` events that together brought so many messages and bytes."""
+        """Count ``calls`` events with so many messages and bytes."""
         self.calls += calls
         self.messages += messages
         self.size_bytes += size_bytes
 
     def sample(self, window: int) -> None:
-        """Remember how far the counter has come."""
+        """Take a sample of the counter."""
         samples = self._windows[window]
         if not samples:
             samples.append(_ZERO)
@@ -67,7 +67,7 @@ class Cell:
             self.idle_hours = self.idle_hours + 1 if samples[-1] == samples[-2] else 0
 
     def change(self, window: int) -> tuple[Sample, int]:
-        """What the window saw, and how many samples it holds."""
+        """Return what was counted within a window, and its number of samples."""
         samples = self._windows[window]
         if not samples:
             return _ZERO, 0
@@ -76,7 +76,7 @@ class Cell:
 
 
 class WindowSum(NamedTuple):
-    """What some cells counted within one window."""
+    """The sum of some cells within one window."""
 
     calls: int
     messages: int
@@ -113,7 +113,7 @@ class SampledCells:
         return cell
 
     def drop(self, cell: Cell) -> None:
-        """Sample this cell no more."""
+        """Stop sampling a cell."""
         self._cells.discard(cell)
 
     async def sample(self, now_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""What the broker serves for topics."""
+"""Routes for topics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     persist = NextCall(partial(parts.offsets.persist, parts.store.flush))
 
     async def forget_topic(topic: str) -> None:
-        async with forgetting:  # each is some work: one in a turn of the event loop
+        async with forgetting:  # each takes a while: one at a time
             await parts.offsets.forget_topic(topic)
             await parts.stats.forget_topic(topic)
             parts.held.topic_gone(topic)

@@ -19,9 +19,18 @@ from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol import batch, checksum, octets
 from cometmq.protocol import properties as property_text
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX
-from cometmq.protocol.record import CRC_MASK, MAGIC_V1, MAGIC_V2, TOPIC_BYTES_MAX_V1
+from cometmq.protocol.record import (
+    CRC_MASK,
+    FIXED_BYTES,
+    HOST_V4_BYTES,
+    HOST_V6_BITS,
+    HOST_V6_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    TOPIC_BYTES_MAX_V1,
+)
 from cometmq.store import record_layout
-from cometmq.store.commit_log import FIXED_BYTES, CommitLog
+from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.dispatch import Dispatcher, QueueTable, TopicQueues
 from cometmq.store.errors import HoldFullError, StoreUnavailableError
@@ -40,12 +49,12 @@ RECORD_MARGIN_BYTES = 64 * 1024
 _CATCH_UP_RECORDS = 200
 """Records that are dispatched at a time after a full disk: about 2 ms."""
 _KEYS_EXPECTED = 64
-_HOST_V4_BYTES, _HOST_V6_BYTES = 8, 20
-_V6_EXTRA_BYTES = 12
-_BORN_V6, _STORE_V6 = 0x10, 0x20
+_HOST_V4_BYTES, _HOST_V6_BYTES = HOST_V4_BYTES, HOST_V6_BYTES
+_V6_EXTRA_BYTES = HOST_V6_BYTES - HOST_V4_BYTES
+_BORN_V6, _STORE_V6 = int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6)
 _PREPARED = SysFlag.TRANSACTION_PREPARED
 """Set in the flags of half messages and of rollbacks, which are in no queue."""
-_V6_BITS = _BORN_V6 | _STORE_V6
+_V6_BITS = HOST_V6_BITS
 # These names are C numbers once compiled.
 _FIXED_BYTES = FIXED_BYTES
 _PROPERTIES_MAX = PROPERTIES_BYTES_MAX

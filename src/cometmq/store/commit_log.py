@@ -34,9 +34,6 @@ logger = logging.getLogger(__name__)
 
 _BLANK = Struct(">ii")
 _BLANK_BYTES = 8
-FIXED_BYTES = 90
-"""Bytes of a record besides hosts beyond IPv4, body, topic with its length and properties' text."""
-
 _PAGE_BYTES = 4096
 _SPACE_BYTES = 256 * 1024
 _RECENT_BYTES = 64 * 1024 * 1024

@@ -54,7 +54,7 @@ def address_of(mapping: Any) -> Any:
     return mapping
 
 
-def expect(memory: Any, position: int) -> None:
+def prefetch_at(memory: Any, position: int) -> None:
     """Prefetch the cache line at ``position``, which is written soon."""
     if cython.compiled:
         # A builtin of the C compiler, declared in the .pxd.

@@ -242,9 +242,9 @@ async def test_a_held_pull_is_answered_with_what_arrives(both: Both) -> None:
 async def test_a_pull_finds_what_is_stored_and_waits_for_the_end_of_the_turn(both: Both) -> None:
     """Else nobody would tell it of that message."""
     appender = both.store.appender
-    appender.hold()
+    appender.defer()
     both.put("a")
-    appender.before_others = appender.release
+    appender.on_settle_deferred = appender.commit
     assert await both.same(pull(sysFlag=str(SUBSCRIPTION | SUSPEND), queueOffset="5")) == 0
     assert both.codes == [0]
 

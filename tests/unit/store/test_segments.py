@@ -133,7 +133,7 @@ def allocator_of(gate: Gate, *, wait_ms: int = 60_000) -> SegmentAllocator:
 def test_the_next_segment_is_made_by_another_thread_before_it_is_needed(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     allocator = allocator_of(gate)
-    allocator.want(100)
+    allocator.request(100)
     assert gate.begun.wait(60)
     gate.allowed.set()
     allocator.wait()
@@ -158,7 +158,7 @@ def test_no_append_waits_for_a_segment(tmp_path: Path) -> None:
 def test_waiting_for_a_segment_has_a_limit(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     allocator = allocator_of(gate, wait_ms=10)
-    allocator.want(100)
+    allocator.request(100)
     assert gate.begun.wait(60)
     with pytest.raises(SegmentNotReadyError, match=r"not allocated after 0\.01 s"):
         allocator.wait()
@@ -169,7 +169,7 @@ def test_waiting_for_a_segment_has_a_limit(tmp_path: Path) -> None:
 def test_a_segment_that_was_never_used_is_deleted_at_the_end(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     allocator = allocator_of(gate)
-    allocator.want(100)
+    allocator.request(100)
     assert gate.begun.wait(60)
     gate.allowed.set()
     allocator.stop()
@@ -180,7 +180,7 @@ def test_a_segment_at_another_offset_is_thrown_away(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     gate.allowed.set()
     allocator = allocator_of(gate)
-    allocator.want(100)
+    allocator.request(100)
     allocator.wait()
     with pytest.raises(SegmentNotReadyError):
         allocator.take(300)
@@ -195,7 +195,7 @@ def test_a_full_disk_is_told_to_the_append_that_needs_the_segment(tmp_path: Path
     files.room_bytes = 0
     segments = Segments(files, tmp_path / "s", SIZE)
     allocator = SegmentAllocator(segments, ahead=True, wait_ms=60_000)
-    allocator.want(0)
+    allocator.request(0)
     with pytest.raises(OSError, match="No space"):
         allocator.wait()
     files.room_bytes = None

@@ -265,7 +265,7 @@ class PullHandler:
             response = self._pending_reset(pull)
             if response is not None:
                 return response
-        self._appender.release_others()  # so that the read finds messages whose write is deferred
+        self._appender.settle_deferred()  # so that the read finds messages whose write is deferred
         count_max = max(pull.count_max, 1)
         if pull.cold_reads < _COLD_READS_MAX:
             cold = self._reader.cold_units(

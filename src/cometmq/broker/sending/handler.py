@@ -85,7 +85,7 @@ class SendHandler:
         self._responses = bytearray(RESPONSES_BYTES)
         self._pending: list[PendingResponses] = []
         self._pending_count = 0
-        self.appender.before_others = self.settle
+        self.appender.on_settle_deferred = self.settle
         self.log_end = 0
         """The log offset behind the last send that was stored."""
         self.apply_rules()
@@ -258,7 +258,7 @@ class SendHandler:
     def begin_batch(self) -> None:
         """Begin to `store` sends of one read batch; see `end_batch`."""
         if not self._pending:
-            self.appender.hold()
+            self.appender.defer()
 
     def end_batch(self, wire: Wire, responses_end: int, count: int, began_s: float) -> None:
         """Respond to the sends since `begin_batch` when the iteration of the event loop ends.
@@ -285,12 +285,12 @@ class SendHandler:
 
     def settle(self) -> None:
         """Write the stored records to the log, and respond."""
-        if not self.appender.is_held:
+        if not self.appender.is_deferred:
             return
         began_s = perf_counter()
         pending, self._pending, self._pending_count = self._pending, [], 0
         try:
-            self.appender.release()
+            self.appender.commit()
         except StoreError as problem:
             self._refuse(pending, problem)
             return

@@ -296,7 +296,7 @@ async def wait_all_closed(connections: Iterable[Connection], timeout: float) -> 
 
 
 def refuse_unknown(incoming: Request) -> Response:
-    """The response to a request code without a handler; it says whether the code exists."""
+    """Return the response to a request code without a handler; the remark shows if it exists."""
     remark = f" request type {incoming.code} not supported"
     if incoming.code in RequestCode._value2member_map_:
         remark += f": {RequestCode(incoming.code).name} is not served in this release"

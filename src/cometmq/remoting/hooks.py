@@ -38,7 +38,7 @@ class RpcHook(Protocol):
     """Runs around every request of a client, including one-way requests.
 
     If ``before_request`` raises, the request is not sent and the caller receives the error. If the
-    client sends the request by itself, as it sends heartbeats, it logs the error and sends the
+    client itself sends the request, such as a heartbeat, it logs the error and sends the
     request again later. Hooks are plain functions and must not block.
     """
 

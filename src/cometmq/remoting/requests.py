@@ -42,7 +42,7 @@ class Response:
     Args:
         code: 0 for success.
         remark: a text for people, or None.
-        header: the typed header; its fields travel as text.
+        header: the typed header; its fields are sent as text.
         body: bytes, or slices that follow each other on the wire.
         fields: further header fields beside those of ``header``.
     """
@@ -238,7 +238,7 @@ class SuccessFormat:
         Args:
             space: has room for `size_max` bytes and the text from ``start`` on.
             start: where the frame begins.
-            text: what stands for `TEXT`.
+            text: the value of `TEXT`.
             body_bytes: how long the body is that follows.
         """
         if not cython.compiled and not self._is_binary:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 HEADER_BYTES_MAX = 512 * 1024
 """The longest header of a request. The longest that clients send list a group's topics or carry the
-properties of a message, which have 32 KiB at most; what is large travels in bodies."""
+properties of a message, which have 32 KiB at most; large data is in bodies."""
 ACCEPT_PAUSE_S = 1.0
 ACCEPTS_PER_EVENT = 64
 HANDSHAKE_S = 30.0
@@ -196,7 +196,7 @@ class RemotingServer:
         except (OSError, TimeoutError, ConfigError, _RefusedError) as problem:
             accepted.close()
             if not isinstance(problem, ConnectionError):
-                reason = str(problem) or "nothing came in time"
+                reason = str(problem) or "nothing received in time"
                 log.warning("refused a connection server=%s: %s", self._name, reason)
         except asyncio.CancelledError:
             accepted.close()

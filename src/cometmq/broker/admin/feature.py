@@ -1,4 +1,4 @@
-"""Routes for changes of settings."""
+"""Request handlers for changes of settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """The handlers that show and change the settings."""
+    """Build the handlers that show and change the settings."""
     config = ConfigHandler(
         parts.configuration,
         file=parts.config_file,

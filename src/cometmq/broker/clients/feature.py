@@ -1,4 +1,4 @@
-"""Routes and jobs for clients."""
+"""Request handlers and jobs for clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SWEEP_S = 10.0
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """The handlers of heartbeats, members, queue locks and relayed requests."""
+    """Build the handlers of heartbeats, members, queue locks and relayed requests."""
     heartbeats = HeartbeatHandler(
         consumers=parts.consumers,
         producers=parts.producers,

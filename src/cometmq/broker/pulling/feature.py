@@ -1,4 +1,4 @@
-"""Routes for pulls."""
+"""Request handlers for pulls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """The handler of pulls; the fast port does not serve them."""
+    """Build the handlers of pulls; the fast port does not serve them."""
     handler = PullHandler(
         store=parts.store,
         topics=parts.topics,

@@ -1,4 +1,4 @@
-"""Routes and jobs for sends."""
+"""Request handlers and jobs for sends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def build(parts: Parts, endpoint: Endpoint) -> Feature:
-    """The handlers of sends, send-backs and replies, and the measurement of flow control."""
+    """Build the handlers of sends, send-backs and replies, and the measurement of flow control."""
     send = SendHandler(
         parts.store,
         parts.validation,

@@ -1,4 +1,4 @@
-"""Routes and jobs for the store."""
+"""Request handlers and jobs for the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """The handlers of requests about the store as a whole."""
+    """Build the handlers of requests about the store as a whole."""
     storage = StorageHandler(parts.store)
     return Feature(
         {

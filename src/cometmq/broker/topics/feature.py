@@ -1,4 +1,4 @@
-"""Routes for topics."""
+"""Request handlers for topics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """The handlers that create, change, show and delete topics."""
+    """Build the handlers that create, change, show and delete topics."""
 
     forgetting = asyncio.Lock()
     persist = NextCall(partial(parts.offsets.persist, parts.store.flush))

@@ -42,7 +42,7 @@ def read_registration(
         header: of its request.
         body: of its request; empty for a broker that names no topics.
         version: the version number of its request.
-        expiry_ms: how long it may be silent, unless its request says how long.
+        expiry_ms: how long it may be silent, unless its request has another time.
 
     Raises:
         ResponseError: the body is damaged or no registration, or the broker's name, cluster or

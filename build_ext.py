@@ -53,7 +53,7 @@ COMPILED: dict[str, str] = {
     "cometmq.store.appender": "every append",
     "cometmq.store.record_scan": "every record of a scan",
     "cometmq.store.reading": "every unit that a pull reads",
-    "cometmq.remoting.exchange": "the response to every request",
+    "cometmq.remoting.requests": "the response to every request",
     "cometmq.remoting.wire": "every read and every write",
     "cometmq.remoting.connection": "every command that is received",
     "cometmq.broker.stats.windows": "the counters of every send and pull",

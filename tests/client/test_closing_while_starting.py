@@ -149,7 +149,7 @@ async def test_two_starts_at_once_fail_with_the_same_error(make: Make) -> None:
         return Response(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "as scripted")
 
     broker = PopBroker()
-    broker.processors[RequestCode.CHECK_CLIENT_CONFIG] = refuse
+    broker.handlers[RequestCode.CHECK_CLIENT_CONFIG] = refuse
     async with ScriptedCluster([broker]) as cluster, asyncio.timeout(ENDS_S):
         consumer = make(cluster.address, wanted=Filter.sql("a > 5"))
         failures = await asyncio.gather(consumer.start(), consumer.start(), return_exceptions=True)

@@ -109,7 +109,7 @@ async def test_a_topic_that_is_added_while_filters_are_checked_is_checked_too() 
         filters["u"] = Filter("*")
         return Response()
 
-    broker.processors[RequestCode.CHECK_CLIENT_CONFIG] = check
+    broker.handlers[RequestCode.CHECK_CLIENT_CONFIG] = check
     async with ScriptedCluster([broker]) as cluster, ClientInstance(cluster.address) as instance:
         await check_filters(instance, "g", filters)
 

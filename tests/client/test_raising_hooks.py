@@ -91,7 +91,7 @@ def warnings(caplog: pytest.LogCaptureFixture, text: str) -> int:
 @asynccontextmanager
 async def one_queue(hook: RaisingHook, broker: GroupBroker) -> AsyncIterator[ClientInstance]:
     """A client with a hook, in a group whose topic has one queue."""
-    broker.processors[RequestCode.LITE_PULL_MESSAGE] = broker.processors[RequestCode.PULL_MESSAGE]
+    broker.handlers[RequestCode.LITE_PULL_MESSAGE] = broker.handlers[RequestCode.PULL_MESSAGE]
     async with (
         ScriptedCluster([broker]) as cluster,
         ClientInstance(cluster.address, hooks=[hook]) as instance,
@@ -119,7 +119,7 @@ KINDS = pytest.mark.parametrize("make", [push, pull])
 async def test_pulls_go_on(error: Raise, caplog: pytest.LogCaptureFixture) -> None:
     broker = QueueBroker()
     broker.put(0, 3)
-    broker.processors[RequestCode.LITE_PULL_MESSAGE] = broker.processors[RequestCode.PULL_MESSAGE]
+    broker.handlers[RequestCode.LITE_PULL_MESSAGE] = broker.handlers[RequestCode.PULL_MESSAGE]
     hook = RaisingHook(RequestCode.LITE_PULL_MESSAGE, error)
     async with (
         ScriptedCluster([broker]) as cluster,
@@ -344,7 +344,7 @@ async def test_subscriptions_are_compared_again(
         return Response(ResponseCode.CONSUMER_NOT_ONLINE, "as scripted")
 
     broker, code = ScriptedBroker(), RequestCode.GET_CONSUMER_CONNECTION_LIST
-    broker.processors[code] = refuse
+    broker.handlers[code] = refuse
     hook, tasks = RaisingHook(code, error, raises=1), Supervisor("test")
     async with (
         ScriptedCluster([broker]) as cluster,
@@ -443,7 +443,7 @@ async def test_a_consumer_leaves_the_other_brokers(
     ):
         for broker in brokers:
             broker.members = [instance.client_id]
-            broker.processors[RequestCode.LITE_PULL_MESSAGE] = broker.processors[
+            broker.handlers[RequestCode.LITE_PULL_MESSAGE] = broker.handlers[
                 RequestCode.PULL_MESSAGE
             ]
         consumer = make(instance)

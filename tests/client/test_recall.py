@@ -54,7 +54,7 @@ async def test_the_broker_that_the_handle_names_is_asked() -> None:
         return Response(header=RecallMessageResponse(msg_id="ID"))
 
     one, other = ScriptedBroker("a"), ScriptedBroker("b")
-    other.processors[RequestCode.RECALL_MESSAGE] = recall
+    other.handlers[RequestCode.RECALL_MESSAGE] = recall
     handle = encode_handle(RecallHandle("t", "b", "1", "ID"))
     async with (
         ScriptedCluster([one, other]) as cluster,
@@ -69,7 +69,7 @@ async def test_the_broker_that_the_handle_names_is_asked() -> None:
 
 async def test_a_message_that_cannot_be_recalled_any_more_is_told_of() -> None:
     broker = ScriptedBroker("a")
-    broker.processors[RequestCode.RECALL_MESSAGE] = lambda request: Response(
+    broker.handlers[RequestCode.RECALL_MESSAGE] = lambda request: Response(
         ResponseCode.SYSTEM_ERROR, "recall failed, timestamp invalid"
     )
     handle = encode_handle(RecallHandle("t", "a", "1", "ID"))

@@ -83,7 +83,7 @@ async def test_a_broker_that_answers_a_probe_is_taken_back_at_once() -> None:
         return Response(ResponseCode.SYSTEM_ERROR, "whatever it says, it answers")
 
     bad, good = ScriptedBroker("bad", ResponseCode.SYSTEM_BUSY), ScriptedBroker("good")
-    bad.processors[RequestCode.GET_MAX_OFFSET] = answer
+    bad.handlers[RequestCode.GET_MAX_OFFSET] = answer
     settings = {"latency_avoidance": True, "detector": True, "detect_interval_ms": 20}
     async with (
         ScriptedCluster([bad, good]) as cluster,
@@ -99,7 +99,7 @@ async def test_a_broker_that_answers_a_probe_is_taken_back_at_once() -> None:
 async def test_a_broker_that_is_silent_stays_left_alone() -> None:
     probes: list[Request] = []
     bad, good = ScriptedBroker("bad", ResponseCode.SYSTEM_BUSY), ScriptedBroker("good")
-    bad.processors[RequestCode.GET_MAX_OFFSET] = probes.append  # type: ignore[assignment]
+    bad.handlers[RequestCode.GET_MAX_OFFSET] = probes.append  # type: ignore[assignment]
     settings = {
         "latency_avoidance": True,
         "detector": True,

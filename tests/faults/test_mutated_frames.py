@@ -117,7 +117,7 @@ def frames_to(role: str) -> list[bytes]:
 
 
 def mutated(chance: random.Random, frames: list[bytes]) -> bytes:
-    """A changed frame whose lengths and header can be read: what it says is for processors."""
+    """A changed frame whose lengths and header can be read: what it says is for handlers."""
     for _ in range(TRIES):
         content = bytearray(chance.choice(frames)[4:])
         for _ in range(chance.randrange(1, 4)):

@@ -454,7 +454,7 @@ MUTATIONS: dict[str, tuple[object, str, Callable[..., object]]] = {
     ),
     "the checkpoint counts beyond the end of the log": (
         recovery.Recovery,
-        "_forget_position_beyond",
+        "_truncate_position",
         lambda _: lambda *_: None,
     ),
     "queues are not truncated": (

@@ -53,7 +53,7 @@ class Broker(ScriptedBroker):
             self.asked.append(request.code)
             return response
 
-        self.processors[code] = answer
+        self.handlers[code] = answer
 
 
 class NameServer(ScriptedNameServer):
@@ -63,8 +63,8 @@ class NameServer(ScriptedNameServer):
         super().__init__()
         self.info = ClusterInfo()
         self.deleted = 0
-        self.processors[RequestCode.GET_BROKER_CLUSTER_INFO] = self._cluster
-        self.processors[RequestCode.DELETE_TOPIC_IN_NAMESRV] = self._delete
+        self.handlers[RequestCode.GET_BROKER_CLUSTER_INFO] = self._cluster
+        self.handlers[RequestCode.DELETE_TOPIC_IN_NAMESRV] = self._delete
 
     def _cluster(self, request: Request) -> Response:
         return Response(body=self.info.encode())

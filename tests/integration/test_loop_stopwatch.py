@@ -1035,7 +1035,7 @@ def test_no_request_keeps_the_loop_of_a_broker_busy(
 
 
 def test_every_request_code_has_hostile_requests(servers: Servers) -> None:
-    assert set(servers.broker._servers[0]._processors) == set(BROKER_CASES)
+    assert set(servers.broker._servers[0]._handlers) == set(BROKER_CASES)
 
 
 def test_a_request_with_too_long_a_header_ends_the_connection(servers: Servers) -> None:

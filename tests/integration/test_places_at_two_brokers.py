@@ -30,8 +30,8 @@ async def test_a_broker_that_does_not_answer_keeps_no_other_queue_waiting() -> N
         return Response()
 
     silent, fine = ScriptedBroker("silent"), ScriptedBroker("fine")
-    silent.processors[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda request: None
-    fine.processors[RequestCode.UPDATE_CONSUMER_OFFSET] = commit
+    silent.handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda request: None
+    fine.handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = commit
     async with (
         ScriptedCluster([silent, fine]) as cluster,
         ClientInstance(cluster.address, settings=HERE) as instance,

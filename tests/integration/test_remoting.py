@@ -53,7 +53,7 @@ async def slack_s() -> AsyncIterator[float]:
 
 
 class Peer:
-    """A server with a few processors, and what it has seen."""
+    """A server with a few handlers, and what it has seen."""
 
     def __init__(self, settings: RemotingSettings, tls: TlsSettings | None) -> None:
         self.held: list[Request] = []
@@ -221,7 +221,7 @@ async def test_the_server_can_call_the_client(peer: Peer) -> None:
     def answer(request: Request) -> Response:
         return Response(body=request.body + b" a client")
 
-    client = RemotingClient(processors={ECHO: answer})
+    client = RemotingClient(handlers={ECHO: answer})
     answered = await client.call(peer.address, ASK_BACK, timeout=60)
     assert answered.body == b"who are you? a client"
     await client.close()

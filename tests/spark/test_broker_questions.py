@@ -111,19 +111,19 @@ async def test_no_more_than_so_many_questions_are_open_at_a_time(asked: Asked) -
     asked.serve("a", queues=3 * AT_ONCE)
     broker.script_of[STATS] = deque([Response(ResponseCode.NO_PERMISSION, "not you")])
     held: list[Request] = []
-    known = broker.processors[SINGLE[0]]
+    known = broker.handlers[SINGLE[0]]
 
     def hold(request: Request) -> None:
         held.append(request)
         broker.moved.set()
 
-    broker.processors[SINGLE[0]] = hold
+    broker.handlers[SINGLE[0]] = hold
     keys = [key(queue_id) for queue_id in range(3 * AT_ONCE)]
     asking = asyncio.create_task(asked.bounds(*keys))
     await broker.wait_until(lambda: len(held) == AT_ONCE)
     await asked.metadata.places.route("t")  # time enough for more
     assert len(held) == AT_ONCE
-    broker.processors[SINGLE[0]] = known
+    broker.handlers[SINGLE[0]] = known
     for request in held:
         answer = known(request)
         assert isinstance(answer, Response)
@@ -169,13 +169,13 @@ async def test_a_queue_is_not_gone_when_its_broker_comes_back_between_two_questi
 ) -> None:
     asked.serve()
     asked.names.routes.clear()
-    cluster = asked.names.processors[RequestCode.GET_BROKER_CLUSTER_INFO]
+    cluster = asked.names.handlers[RequestCode.GET_BROKER_CLUSTER_INFO]
 
     def come_back(request: Request) -> Response | None:
         asked.serve("a")
         return cluster(request)
 
-    asked.names.processors[RequestCode.GET_BROKER_CLUSTER_INFO] = come_back
+    asked.names.handlers[RequestCode.GET_BROKER_CLUSTER_INFO] = come_back
     placed = await asked.metadata.places.place([key(0)])
     assert list(placed.addresses) == [key(0)]
     assert not placed.gone

@@ -31,7 +31,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import encode_properties
-from cometmq.remoting import Connection, Processor
+from cometmq.remoting import Connection, RequestHandler
 from cometmq.store import MessageStore, StoreSettings
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import ManualClock
@@ -80,9 +80,9 @@ class Administered:
         self.throughput = Throughput(self.stats, clock=self.clock)
         self.delay_levels: dict[int, DelayLevelOffsets] = {}
         self._settings = settings
-        self.processors = self._routes()
+        self.handlers = self._routes()
 
-    def _routes(self) -> Mapping[int, Processor]:
+    def _routes(self) -> Mapping[int, RequestHandler]:
         settings = self._settings
         lags = GroupLags(
             store=self.store,
@@ -182,10 +182,10 @@ class Administered:
         group: str,
         client_id: str,
         *subscriptions: str,
-        processors: Mapping[int, Processor] | None = None,
+        handlers: Mapping[int, RequestHandler] | None = None,
     ) -> Connection:
         """Bring a consumer online; returns its side of the connection."""
-        server, client = link(client=processors, on_close=self.consumers.connection_closed)
+        server, client = link(client=handlers, on_close=self.consumers.connection_closed)
         server.language, server.version = "JAVA", 479
         self.consumers.register(
             server,
@@ -208,7 +208,7 @@ class Administered:
 
     async def ask(self, code: int, **fields: object) -> Command:
         """Send a request over a connection of its own; returns the answer."""
-        _, client = link(self.processors)
+        _, client = link(self.handlers)
         texts = {name: _text(value) for name, value in fields.items()}
         return await client.call(code, fields=texts, timeout=60.0)
 

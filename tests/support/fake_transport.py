@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cometmq.protocol.command import Command
-from cometmq.remoting import Connection, Processor, RemotingSettings, Supervisor
-from cometmq.remoting.wire import FastPath, turn_of
+from cometmq.remoting import Connection, RemotingSettings, RequestHandler, Supervisor
+from cometmq.remoting.wire import FastPath, write_batch_of
 from support.frames import CommandDecoder
 
 PEER = ("10.0.0.9", 51000)
@@ -83,7 +83,7 @@ class FakeTransport(asyncio.Transport):
     def send(self, data: bytes) -> None:
         """Let bytes arrive in a turn of their own."""
         self.arrive(data)
-        turn_of(asyncio.get_running_loop()).end()
+        write_batch_of(asyncio.get_running_loop()).end()
 
     def arrive(self, data: bytes) -> None:
         """Let bytes arrive, as much at a time as the connection has room for."""
@@ -125,7 +125,7 @@ class Wired:
 
     def __init__(
         self,
-        processors: Mapping[int, Processor] | None = None,
+        handlers: Mapping[int, RequestHandler] | None = None,
         *,
         peer: Any = PEER,
         fast_path: FastPath | None = None,
@@ -134,7 +134,7 @@ class Wired:
         self.supervisor = Supervisor("test")
         self.lost: list[Connection] = []
         self.connection = Connection(
-            processors or {},
+            handlers or {},
             settings=RemotingSettings(**limits),
             supervisor=self.supervisor,
             on_close=self.lost.append,

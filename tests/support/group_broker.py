@@ -66,7 +66,7 @@ class GroupBroker(ScriptedBroker):
             RequestCode.PULL_MESSAGE: self._pull,
         }
         for code, act in table.items():
-            self.processors[code] = self._unless_refused(code, act)
+            self.handlers[code] = self._unless_refused(code, act)
 
     def _unless_refused(
         self, code: int, act: Callable[[Request], Response | None]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cometmq.remoting import Connection, Processor, RemotingSettings, Supervisor
+from cometmq.remoting import Connection, RemotingSettings, RequestHandler, Supervisor
 
 
 class _End(asyncio.Transport):
@@ -58,15 +58,15 @@ class _End(asyncio.Transport):
 
 
 def link(
-    server: Mapping[int, Processor] | None = None,
-    client: Mapping[int, Processor] | None = None,
+    server: Mapping[int, RequestHandler] | None = None,
+    client: Mapping[int, RequestHandler] | None = None,
     *,
     on_close: Callable[[Connection], None] | None = None,
 ) -> tuple[Connection, Connection]:
     """Return the server's and the client's end of one connection.
 
     Args:
-        server, client: the processors of each end.
+        server, client: the handlers of each end.
         on_close: told when the server's end is closed.
     """
     settings: Any = RemotingSettings()

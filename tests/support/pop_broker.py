@@ -22,8 +22,8 @@ class PopBroker(ScriptedBroker):
         self.assigned = [QUEUE]
         self.pops: Counter[int] = Counter()
         """How often each queue was popped, by its number."""
-        self.processors[RequestCode.QUERY_ASSIGNMENT] = self._assign
-        self.processors[RequestCode.POP_MESSAGE] = self._pop
+        self.handlers[RequestCode.QUERY_ASSIGNMENT] = self._assign
+        self.handlers[RequestCode.POP_MESSAGE] = self._pop
 
     def _assign(self, request: Request) -> Response:
         entries = [MessageQueueAssignment(message_queue=queue) for queue in self.assigned]

@@ -98,7 +98,7 @@ class QueueBroker(ScriptedBroker):
             RequestCode.QUERY_CONSUMER_OFFSET: self._committed,
         }
         for code, act in table.items():
-            self.processors[code] = self._as_scripted(code, act)
+            self.handlers[code] = self._as_scripted(code, act)
 
     def put(
         self, queue_id: int, count: int, *, body: bytes = b"x", time_ms: int = 1_000, gap: int = 0
@@ -256,7 +256,7 @@ class QueueNameServer(ScriptedNameServer):
     def __init__(self) -> None:
         super().__init__()
         self.registered: dict[str, dict[int, str]] = {}
-        self.processors[RequestCode.GET_BROKER_CLUSTER_INFO] = self._cluster
+        self.handlers[RequestCode.GET_BROKER_CLUSTER_INFO] = self._cluster
 
     def serve(self, replicas: dict[str, dict[int, str]], *, queues: int = 2) -> None:
         """Let these brokers, by name and id, be registered and have the topic."""

@@ -36,10 +36,10 @@ class Act(Enum):
 
 
 class _Peer:
-    def __init__(self, processors: dict[int, Callable[[Request], Response | None]]) -> None:
-        self.processors = processors
+    def __init__(self, handlers: dict[int, Callable[[Request], Response | None]]) -> None:
+        self.handlers = handlers
         self._server = RemotingServer(
-            processors,
+            handlers,
             settings=RemotingSettings(),
             tls=TlsSettings(mode="disabled"),
             name="scripted",

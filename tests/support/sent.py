@@ -14,7 +14,7 @@ class SentBroker(ScriptedBroker):
     def __init__(self, name: str = "a", *script: int | Act) -> None:
         self.commands: list[Command] = []
         super().__init__(name, *script)
-        self.processors[RequestCode.SEND_REPLY_MESSAGE_V2] = self._send
+        self.handlers[RequestCode.SEND_REPLY_MESSAGE_V2] = self._send
 
     def _send(self, request: Request) -> Response | None:
         self.commands.append(request.command)

@@ -24,7 +24,7 @@ class TransactionBroker(SentBroker):
         self.ends: list[EndTransactionRequest] = []
         self.end_commands: list[Command] = []
         self._connection: Connection | None = None
-        self.processors[RequestCode.END_TRANSACTION] = self._end
+        self.handlers[RequestCode.END_TRANSACTION] = self._end
 
     def _send(self, request: Request) -> Response | None:
         self._connection = request.connection

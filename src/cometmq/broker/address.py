@@ -1,7 +1,7 @@
 """The address at which clients and name servers reach a broker.
 
-As set, else the listen address, else the address of the machine. Clients get its text; records
-contain its numbers, so a name is resolved once, when the broker starts.
+It is brokerIP1, else the listen address, else the address of the machine. Clients get its text;
+records contain the IP address, so a name is resolved once, when the broker starts.
 
 Source: BrokerConfig.brokerIP1 and NetworkUtil.getLocalAddress, RocketMQ 5.3.
 """
@@ -16,26 +16,26 @@ from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ConfigError
 
 EVERY_ADDRESS = ("0.0.0.0", "::")
-_SOMEWHERE_ELSE = ("192.0.2.1", 9)
-"""A reserved address: connecting a UDP socket to it shows our address and sends nothing."""
+_RESERVED_ADDRESS = ("192.0.2.1", 9)
+"""A reserved address: connecting a UDP socket to it selects our address and sends nothing."""
 
 
 @dataclass(frozen=True)
-class OwnAddress:
+class BrokerAddress:
     """The address of a broker."""
 
     host: str
     """An IP address without brackets, or a name."""
     ip: str
-    """The same in numbers."""
+    """The same as an IP address."""
 
     def at(self, port: int) -> str:
-        """``host:port``; an IPv6 host stands in brackets."""
+        """Return ``host:port``; an IPv6 host is in brackets."""
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
 
-def own_address(settings: BrokerSettings) -> OwnAddress:
-    """Find out where others reach a broker with these settings.
+def broker_address(settings: BrokerSettings) -> BrokerAddress:
+    """Return the address of a broker with these settings.
 
     Raises:
         ConfigError: brokerIP1 is a name that cannot be resolved.
@@ -44,21 +44,21 @@ def own_address(settings: BrokerSettings) -> OwnAddress:
     if not host and settings.bind_address not in EVERY_ADDRESS:
         host = settings.bind_address
     if not host:
-        host = _machines_own()
-    return OwnAddress(host, _numbers_of(host))
+        host = _machine_address()
+    return BrokerAddress(host, _ip_of(host))
 
 
-def _machines_own() -> str:
+def _machine_address() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(_SOMEWHERE_ELSE)
+            probe.connect(_RESERVED_ADDRESS)
             found: str = probe.getsockname()[0]
         except OSError:
             return "127.0.0.1"
     return found
 
 
-def _numbers_of(host: str) -> str:
+def _ip_of(host: str) -> str:
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:

@@ -25,10 +25,10 @@ from cometmq.model.errors import StoreError
 from cometmq.protocol.record import encode_host
 from cometmq.remoting import (
     Connection,
-    Processor,
     RemotingClient,
     RemotingServer,
     RemotingSettings,
+    RequestHandler,
     TlsClientSettings,
     TlsSettings,
     access_warnings,
@@ -143,7 +143,7 @@ class Broker:
                 "brokerRole=%s has no effect: this release has no replication",
                 settings.broker_role,
             )
-        handlers: dict[int, Processor] = {}
+        handlers: dict[int, RequestHandler] = {}
         main = self._server("broker", handlers)
         await main.start(settings.bind_address, settings.listen_port)
         self._servers = [main]
@@ -160,7 +160,7 @@ class Broker:
             self._servers.append(server)
         return features
 
-    def _server(self, name: str, table: Mapping[int, Processor]) -> RemotingServer:
+    def _server(self, name: str, table: Mapping[int, RequestHandler]) -> RemotingServer:
         return RemotingServer(
             table,
             settings=self.configuration[RemotingSettings],

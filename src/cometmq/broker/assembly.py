@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cometmq.broker.address import OwnAddress, own_address
+from cometmq.broker.address import BrokerAddress, broker_address
 from cometmq.broker.admin import feature as admin
 from cometmq.broker.clients import feature as clients
-from cometmq.broker.clients.consumers import ConsumerRegistry
-from cometmq.broker.clients.notices import ConsumerNotices
+from cometmq.broker.clients.consumers import ConsumerNotifier, ConsumerRegistry
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.clients.queue_locks import QueueLocks
 from cometmq.broker.clients.relay import ConsumerRelay
@@ -100,7 +99,7 @@ class Parts:
     runtime: RuntimeInfo
     flusher: Flusher
     registration: Registration
-    address: OwnAddress
+    address: BrokerAddress
     """Where clients and name servers reach this broker, without the port."""
 
     @property
@@ -189,22 +188,22 @@ def _around(
     now = settings()
     stored = configuration.view(StoreSettings)
     offsets = OffsetStore(tables["consumerOffset"], clock=clock)
-    offsets.load(None if store.dispatch_behind_bytes else store.bounds)
+    offsets.load(None if store.dispatch_backlog_bytes else store.bounds)
     levels = DelayLevels.parse(stored().delay_levels)
     delay = ScheduledDelivery(store, levels, tables["delayOffset"], clock=clock)
     delay.load()
     stats = BrokerStats(now.broker_cluster_name, clock=clock, is_system_topic=topics.is_system)
     delay.on_delivery = lambda topic, queue_id, size: stats.put(topic, queue_id, 1, size)
-    notices = ConsumerNotices(settings)
+    notifier = ConsumerNotifier(settings)
     consumers = ConsumerRegistry(
-        clock, on_change=notices.group_changed, silent_ms_max=now.channel_expired_timeout_ms
+        clock, on_change=notifier.notify, silent_ms_max=now.channel_expired_timeout_ms
     )
     locks = QueueLocks(clock)
     held = HeldPulls(held_max=now.pull_queue_capacity)
     throughput = Throughput(stats, clock=clock)
     commit = GroupCommit(store, timeout_s=stored().sync_flush_timeout_ms / 1000)
-    Arrivals(store, held, delay.arrived, commit.kick)
-    address = own_address(now)
+    Arrivals(store, held, delay.arrived, commit.request_sync)
+    address = broker_address(now)
     return Parts(
         configuration=configuration,
         config_file=config_file,

@@ -1,4 +1,4 @@
-"""Checks of names and numbers in requests, before anything is looked up or created with them.
+"""Checks of names and numbers in requests, before they are used.
 
 Refusals have the codes and remarks of RocketMQ. Source: the checks of PullMessageProcessor,
 AbstractSendMessageProcessor, AdminBrokerProcessor and TopicValidator, RocketMQ 4.9 and 5.3.
@@ -78,7 +78,7 @@ def check_queue(topic: TopicConfig, queue_id: int) -> None:
 
 
 def check_body(request: Request, bytes_max: int) -> None:
-    """Refuse a body that is larger than any of this request has to be.
+    """Refuse a body that is larger than the limit of its request code.
 
     Raises:
         ResponseError: 29.

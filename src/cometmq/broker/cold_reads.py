@@ -1,9 +1,9 @@
-"""Brings messages that are on the disk only into memory, in threads.
+"""Reads messages that are not in the page cache, in threads.
 
-The event loop reads messages through mappings. A page that is not in memory would make it wait for
-the disk, and everybody with it. So a pull is looked at first: what it finds cold is read in a
-thread, and the pull runs again. Meanwhile its connection's other frames wait, in their order; other
-connections do not notice.
+The event loop reads messages through mappings. A page that is not in memory would block it until
+the disk has read the page. So a pull first finds the pages that it needs and that are not in
+memory; a thread reads them, and the pull runs again. Meanwhile the other frames of its connection
+wait, in their order; other connections are served.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ THREADS: Final = 8
 
 
 class ColdReads:
-    """The threads that read."""
+    """The threads that read from the disk."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-read")
@@ -31,14 +31,14 @@ class ColdReads:
     def bring_in(
         self, parts: Sequence[ColdPart], then: Callable[[asyncio.Future[None]], object]
     ) -> None:
-        """Read parts of files; calls ``then`` on the event loop with the outcome."""
+        """Read parts of files, then call ``then`` on the event loop with the outcome."""
         loop = asyncio.get_running_loop()
         loop.run_in_executor(self._threads, bring_in, parts).add_done_callback(then)
 
     async def run(self, read: Callable[[], None]) -> None:
-        """Run a function that reads what will be looked at; returns when it has.
+        """Run a function that reads pages into memory; return when it has ended.
 
-        What cannot be read is left to those who look at it.
+        Errors are ignored here: the later read on the event loop meets them.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -47,7 +47,7 @@ class ColdReads:
             log.debug("cannot read ahead: %s", problem)
 
     def close(self) -> None:
-        """Begin no further read."""
+        """Start no further reads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

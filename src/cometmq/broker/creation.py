@@ -1,4 +1,4 @@
-"""Creates what a request needs before it is handled.
+"""Creates topics, groups and log files that a request needs, before it is handled.
 
 Validation, appends and the fast paths must not wait. If a topic, a group or the next file of the
 log has to be created first, they raise an exception that names it; the wrapper here creates it,
@@ -13,12 +13,12 @@ from typing import Final, TypeVar
 
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
-from cometmq.remoting import Processor, Request, Response
+from cometmq.remoting import Request, RequestHandler, Response
 
 T = TypeVar("T")
 
 FAILURE_S: Final = 1.0
-"""For this long a failure is also the result of further calls, before the next try."""
+"""For this long further calls fail with the same error, before the next attempt."""
 CREATIONS_MAX: Final = 4
 """A request needs a group, its retry topic and its dead-letter topic at most."""
 
@@ -100,32 +100,32 @@ class NextCall:
                 await loop.run_in_executor(None, self._call)
             except Exception as problem:
                 waiting.set_exception(problem)
-                waiting.exception()  # marked as seen: perhaps no caller waits any more
+                waiting.exception()  # marked as retrieved: perhaps no caller waits any more
             else:
                 waiting.set_result(None)
 
 
 def creating(
-    processor: Callable[[Request], Response | None],
+    handler: Callable[[Request], Response | None],
     failed: Callable[[StoreError], Response] | None = None,
-) -> Processor:
+) -> RequestHandler:
     """Wrap a handler that may raise `CreationNeededError`.
 
     Args:
-        processor: the handler.
-        failed: makes the response if nothing can be created; None for code 14 and the reason.
+        handler: the handler.
+        failed: returns the response if the creation fails; None for code 14 and the reason.
     """
 
     def handle(request: Request) -> Response | Awaitable[Response | None] | None:
         try:
-            return processor(request)
+            return handler(request)
         except CreationNeededError as needed:
             request.is_exclusive = True  # the sends of a connection are stored in their order
             return create_and_repeat(request, needed)
 
     async def create_and_repeat(request: Request, needed: CreationNeededError) -> Response | None:
         try:
-            return await _created_then(needed, lambda: processor(request))
+            return await _created_then(needed, lambda: handler(request))
         except StoreError as problem:
             if failed is None:
                 raise _not_available(problem) from problem

@@ -1,5 +1,5 @@
 # cython: annotation_typing=False
-"""Offers received bytes to several fast paths in turn."""
+"""Joins the fast paths of sends and pulls into one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from cometmq.remoting.wire import FastPath, Wire
 
 
 class FastPaths(FastPath):
-    """Fast paths, one behind the other.
+    """Two fast paths, one after the other.
 
     Args:
-        first, second: they know different frames.
+        first, second: the fast paths; they handle different frames.
     """
 
     def __init__(self, first: FastPath, second: FastPath) -> None:
@@ -18,14 +18,14 @@ class FastPaths(FastPath):
         self._second = second
 
     def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
-        """Handle the frames at ``start`` that any of them knows; returns how many bytes they take.
+        """Handle the frames at ``start`` that one of them handles; return how many bytes they take.
 
-        What comes behind a frame that none knows is left for the next time.
+        It ends before the first frame that none of them handles.
         """
         taken = self._first.take(data, start, end, wire)
         return taken + self._second.take(data, start + taken, end, wire)
 
     def settle(self) -> None:
-        """Send the responses that either of them has left for later."""
+        """Send the responses that they have deferred."""
         self._first.settle()
         self._second.settle()

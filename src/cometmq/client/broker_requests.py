@@ -22,7 +22,7 @@ from cometmq.protocol.headers import (
     NotifyConsumerIdsChangedRequest,
 )
 from cometmq.protocol.record import decode_messages
-from cometmq.remoting import Processor, Request, Response
+from cometmq.remoting import Request, RequestHandler, Response
 
 GroupOf = Callable[[Request], str]
 
@@ -62,22 +62,22 @@ class BrokerRequests:
     """The answers of this client's members, by request code and group.
 
     Args:
-        processors: the client's table of processors, which is added to.
+        handlers: the client's table of handlers, which is added to.
         namespace: of the client; a group means the same with it and without.
     """
 
     def __init__(
-        self, processors: dict[int, Processor], *, namespace: Namespace | None = None
+        self, handlers: dict[int, RequestHandler], *, namespace: Namespace | None = None
     ) -> None:
-        self._processors = processors
+        self._handlers = handlers
         self._namespace = namespace or Namespace()
-        self._members: dict[tuple[int, str], Processor] = {}
+        self._members: dict[tuple[int, str], RequestHandler] = {}
 
-    def answer(self, code: int, group: str, processor: Processor) -> None:
+    def answer(self, code: int, group: str, processor: RequestHandler) -> None:
         """Let ``processor`` answer the requests of this code for this group from now on."""
         assert code in GROUP_OF, f"requests of code {code} name no group"
         self._members[int(code), self._namespace.wrap_group(group)] = processor
-        self._processors[int(code)] = self._lead
+        self._handlers[int(code)] = self._lead
 
     def forget(self, group: str, *codes: int) -> None:
         """Answer requests of these codes for this group no longer."""

@@ -31,7 +31,7 @@ from cometmq.protocol.subscription import (
     is_tag_kind,
     parse_tag_expression,
 )
-from cometmq.remoting.tasks import Supervisor, is_own_failure
+from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -248,7 +248,7 @@ class SubscriptionWatch:
             try:
                 await self.look()
             except BaseException as error:
-                if not is_own_failure(error):
+                if not is_call_failure(error):
                     raise
                 log.log(
                     logging.DEBUG if isinstance(error, CometError) else logging.WARNING,

@@ -25,7 +25,7 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Supervisor
-from cometmq.remoting.tasks import is_own_failure
+from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -216,7 +216,7 @@ class Fetcher:
         stream = self._streams.pop(queue, None)
         if stream is not None:
             stream.stop()
-            self._set_aside(stream)
+            self._rename_for_deletion(stream)
             self._room.set()
 
     def pause(self, queue: MessageQueue) -> None:
@@ -224,7 +224,7 @@ class Fetcher:
         stream = self._streams[queue]
         if not stream.paused:
             stream.paused = True
-            self._set_aside(stream)
+            self._rename_for_deletion(stream)
             self._room.set()
 
     def resume(self, queue: MessageQueue) -> None:
@@ -311,7 +311,7 @@ class Fetcher:
                 asked_at = clock()
                 result = await self._pull(stream.queue, offset)
             except BaseException as error:
-                if not is_own_failure(error):
+                if not is_call_failure(error):
                     raise
                 stream.note_failure(error)
                 await asyncio.sleep(self._pause_after(error))
@@ -355,7 +355,7 @@ class Fetcher:
         if self._ready:
             self._arrived.set()
 
-    def _set_aside(self, stream: _Stream) -> None:
+    def _rename_for_deletion(self, stream: _Stream) -> None:
         """Take a stream's batches out of those that are ready; they still are the stream's."""
         stays: deque[tuple[_Stream, Batch]] = deque()
         for entry in self._ready:

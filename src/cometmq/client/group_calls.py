@@ -28,7 +28,7 @@ from cometmq.protocol.bodies import (
 )
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.subscription import TAG_KIND
-from cometmq.remoting.tasks import is_own_failure
+from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class GroupCalls:
             answer = await brokers.call(address, code, body=body.encode(), timeout=LOCK_S)
             locked = LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             self._locking.failed(where, error)
             return []

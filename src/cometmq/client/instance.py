@@ -2,7 +2,7 @@
 
 An instance belongs to the object that made it, or is handed to several so that they share its
 connections. It belongs to one event loop and one process: a forked child cannot use it. It knows
-nothing of sending or consuming: members tell it what their heartbeat says, and register processors
+nothing of sending or consuming: members tell it what their heartbeat says, and register handlers
 for what brokers ask of clients.
 
 Source: MQClientInstance, RocketMQ 5.3.
@@ -42,9 +42,9 @@ from cometmq.model.errors import CometError
 from cometmq.protocol.bodies import HeartbeatData
 from cometmq.protocol.codes import LanguageCode
 from cometmq.protocol.message_id import UniqueIds
-from cometmq.remoting import Connection, Processor, RemotingClient, RemotingSettings, RpcHook
+from cometmq.remoting import Connection, RemotingClient, RemotingSettings, RequestHandler, RpcHook
 from cometmq.remoting.socks import SocksProxies
-from cometmq.remoting.tasks import Supervisor, is_own_failure
+from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 __all__ = ["ClientInstance", "Member", "Membership"]
 
@@ -85,13 +85,13 @@ class ClientInstance(Lifetime):
         self.client_id = name or client_id(self.settings, addresses)
         self.namespace = Namespace(self.settings.namespace or _namespace_of(addresses))
         """Puts the names of topics and groups into this client's namespace."""
-        self.processors: dict[int, Processor] = {}
+        self.handlers: dict[int, RequestHandler] = {}
         """What this client answers when a broker asks it, where no group is concerned."""
-        self.requests = BrokerRequests(self.processors, namespace=self.namespace)
+        self.requests = BrokerRequests(self.handlers, namespace=self.namespace)
         """What its members answer when a broker asks for their group."""
         self.remoting = RemotingClient(
             RemotingSettings(idle_s=self.settings.idle_s),
-            processors=self.processors,
+            handlers=self.handlers,
             tls=tls or encryption.context_of(self.settings),
             hooks=_all_hooks(self.settings, hooks),
             on_connect=self._connected,
@@ -300,7 +300,7 @@ class ClientInstance(Lifetime):
         try:
             await self.brokers.unregister(address, self.client_id, group, producing=producing)
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             log.log(
                 logging.DEBUG if isinstance(error, CometError) else logging.WARNING,
@@ -379,7 +379,7 @@ class ClientInstance(Lifetime):
         try:
             await self._heartbeats.send(address, data)
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             self._knowing.discard(address)
             self._unheard.failed(address, error)

@@ -425,7 +425,7 @@ class Producer(Lifetime):
             raise ReplyTimeoutError(late) from error
         finally:
             replies.forget(properties)
-            _let_go(sending)
+            _close_files(sending)
 
     async def reply(
         self,
@@ -543,7 +543,7 @@ def _is_perhaps_stored(error: BaseException) -> bool:
     return isinstance(error, SendFailedError) and error.maybe_stored
 
 
-def _let_go(sending: asyncio.Future[SendReceipt]) -> None:
+def _close_files(sending: asyncio.Future[SendReceipt]) -> None:
     """Nobody looks at this send any more."""
     if not sending.done():
         sending.cancel()

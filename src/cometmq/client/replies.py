@@ -46,7 +46,7 @@ class Replies:
     def __init__(self, instance: ClientInstance) -> None:
         self._client_id = instance.client_id
         self._waiting: dict[str, asyncio.Future[StoredMessage]] = {}
-        instance.processors[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self.take
+        instance.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self.take
 
     @classmethod
     def of(cls, instance: ClientInstance) -> Replies:

@@ -29,7 +29,7 @@ from cometmq.protocol.bodies import TopicQueueMappingInfo, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.remoting import check
-from cometmq.remoting.tasks import is_own_failure
+from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -248,7 +248,7 @@ class Routes:
             async with self._lock(topic, timeout):
                 route = self._keep(route_from(topic, await self._ask(topic, timeout)))
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             self._troubles.failed(topic, error)
             return self.known(topic)

@@ -34,7 +34,7 @@ from cometmq.protocol.headers import CheckTransactionStateRequest, EndTransactio
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.record import decode_messages
 from cometmq.remoting import Request, Response
-from cometmq.remoting.tasks import Supervisor, is_own_failure
+from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ class TransactionProducer(Producer):
         try:
             state = await caller.call(question, *arguments)
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             log.warning(
                 "a transaction listener failed group=%s error=%s", self.group, type(error).__name__
@@ -282,7 +282,7 @@ class TransactionProducer(Producer):
                     error,
                 )
             except BaseException as error:
-                if not is_own_failure(error):
+                if not is_call_failure(error):
                     raise
                 log.exception(
                     "cannot send the result of a transaction check id=%s", check.message.message_id

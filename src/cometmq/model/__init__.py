@@ -1,4 +1,4 @@
-"""The nouns of a message platform: messages, queues, topics, groups, flags, offsets and errors."""
+"""The domain model: messages, queues, topics, groups, flags, offsets and errors."""
 
 from cometmq.model.errors import (
     CometError,

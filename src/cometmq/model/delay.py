@@ -1,4 +1,4 @@
-"""Delay levels: the fixed steps by which a message may be held back.
+"""Delay levels: the fixed delays of scheduled messages.
 
     levels := level { " " level }        level := digits ("s" | "m" | "h" | "d")
 
@@ -16,14 +16,14 @@ _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class LevelTable(NamedTuple):
-    """What a text of levels means."""
+    """The parsed text of delay levels."""
 
     delays_ms: dict[int, int]
     """Milliseconds by level."""
     max_level: int
-    """The highest level the text speaks of."""
+    """The highest level in the text."""
     bad_part: str | None
-    """The part that could not be read, where reading ended; None if all is well."""
+    """The part that could not be read, where reading ended; None if there is none."""
 
 
 def read_delay_levels(text: str) -> LevelTable:

@@ -1,15 +1,13 @@
-"""The errors of CometMQ, from the most general to the ones that name their cause.
+"""The base classes of all errors.
 
 CometError
-├── ProtocolError          the peer broke the wire format: its connection is closed
-├── ResponseError          the peer said no, with a code and a remark
-├── RemotingError          no answer: connecting failed, time ran out, the connection was lost
-├── StoreError             the store is corrupt, full, shut or was asked for what it never had
+├── ProtocolError          the peer violated the wire format; its connection is closed
+├── ResponseError          the peer refused a request, with a code and a remark
+├── RemotingError          no response: connecting failed, timeout, connection lost
+├── StoreError             the store is corrupt, full, closed or locked
 ├── InvalidMessageError    a message breaks a limit; nothing was sent or stored
 ├── InvalidNameError       a topic's or group's name breaks the rules
 └── ConfigError            a setting is unknown or out of range
-
-Source: ours.
 """
 
 
@@ -18,7 +16,7 @@ class CometError(Exception):
 
 
 class ProtocolError(CometError):
-    """The peer broke the wire format; the connection is closed."""
+    """The peer violated the wire format; the connection is closed."""
 
 
 class ResponseError(CometError):
@@ -26,7 +24,7 @@ class ResponseError(CometError):
 
     Args:
         code: the response code as on the wire.
-        remark: the peer's own words, perhaps empty.
+        remark: the text of the peer, perhaps empty.
     """
 
     def __init__(self, code: int, remark: str = "") -> None:

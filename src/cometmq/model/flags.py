@@ -1,4 +1,4 @@
-"""The bit sets of messages, pulls, topics and groups.
+"""The flags of messages, pulls, topics and groups.
 
 Source: MessageSysFlag, PullSysFlag, TopicSysFlag and CompressionType, RocketMQ 5.3.
 """
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class SysFlag:
-    """Bits that a message carries in its record."""
+    """Bits of a message, stored in its record."""
 
     COMPRESSED: Final = 0x1
     MULTI_TAGS: Final = 0x2
@@ -32,7 +32,7 @@ def transaction_type(sys_flag: int) -> int:
 
 
 class PullSysFlag:
-    """Bits by which a pull says what it wants."""
+    """Bits of a pull request."""
 
     COMMIT_OFFSET: Final = 0x1
     SUSPEND: Final = 0x2

@@ -1,4 +1,4 @@
-"""The consumer group: its settings on a broker and how it asks for retries.
+"""The consumer group: its settings on a broker, with its retry policy.
 
 Source: SubscriptionGroupConfig, GroupRetryPolicy and SimpleSubscriptionData, RocketMQ 5.3.
 """
@@ -9,13 +9,13 @@ RETRY_MAX_TIMES = 16
 
 
 class CustomizedRetryPolicy(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Waits between the attempts to consume a message, in milliseconds."""
+    """Delays between the retries of a message, in milliseconds."""
 
     next: list[int] | None = None
 
 
 class ExponentialRetryPolicy(msgspec.Struct, kw_only=True):
-    """Waits that grow by a factor, in milliseconds."""
+    """Delays that grow by a factor, in milliseconds."""
 
     initial: int = 5_000
     max: int = 7_200_000
@@ -23,7 +23,7 @@ class ExponentialRetryPolicy(msgspec.Struct, kw_only=True):
 
 
 class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel"):
-    """Which waits a group uses: ``CUSTOMIZED`` or ``EXPONENTIAL``."""
+    """The retry policy of a group: ``CUSTOMIZED`` or ``EXPONENTIAL``."""
 
     type: str = "CUSTOMIZED"
     exponential_retry_policy: ExponentialRetryPolicy | None = None
@@ -31,7 +31,7 @@ class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class SimpleSubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a group wants of one topic, as far as it is kept with the group."""
+    """The subscription of a group to one topic, as it is stored with the settings of the group."""
 
     topic: str | None = None
     expression_type: str | None = None

@@ -1,4 +1,4 @@
-"""The message: as an application sends it, and as a consumer gets it.
+"""The message as an application sends it, and as a consumer gets it.
 
 Source: Message and MessageExt, RocketMQ 5.3.
 """
@@ -73,16 +73,16 @@ class Message:
         return properties
 
     def _add_delay(self, properties: dict[str, str]) -> None:
-        """Say when it is due, which may be said in one way only."""
+        """Add the delay or the delivery time, of which only one is allowed."""
         if self.delay_level:
             properties[names.DELAY] = str(self.delay_level)
         if self.delay_ms:
             properties[names.TIMER_DELAY_MS] = str(self.delay_ms)
         if self.deliver_at_ms:
             properties[names.TIMER_DELIVER_MS] = str(self.deliver_at_ms)
-        said = sorted((names.TIMERS | {names.DELAY}) & properties.keys())
-        if len(said) != 1 or self.delay_ms < 0 or self.deliver_at_ms < 0:
-            values = ", ".join(f"{name}={properties[name]}" for name in said)
+        given = sorted((names.TIMERS | {names.DELAY}) & properties.keys())
+        if len(given) != 1 or self.delay_ms < 0 or self.deliver_at_ms < 0:
+            values = ", ".join(f"{name}={properties[name]}" for name in given)
             raise InvalidMessageError(
                 f"only one delay or delivery time is allowed, and not in the past: {values}"
             )
@@ -103,7 +103,7 @@ def _check_property(name: str, value: str) -> None:
 def _checked(name: str, text: str) -> str:
     """Refuse the two characters that separate properties in a record."""
     if "\x01" in text or "\x02" in text:
-        raise InvalidMessageError(f"property {name!r} holds one of the characters 0x01 and 0x02")
+        raise InvalidMessageError(f"property {name!r} contains one of the characters 0x01 and 0x02")
     return text
 
 

@@ -1,4 +1,4 @@
-"""Namespaces of the old style: a prefix of names, put on and taken off by the client.
+"""Namespaces of the old style: a prefix of names, which the client adds and removes.
 
     name := [ "%RETRY%" | "%DLQ%" ] [ namespace "%" ] plain name
 
@@ -29,7 +29,7 @@ _SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 
 def is_system_group(name: str) -> bool:
-    """Whether a group is one of RocketMQ's own, by its name alone."""
+    """Whether a group is a system group of RocketMQ, by its name."""
     return name in _SYSTEM_GROUPS or name.startswith(_SYSTEM_GROUP_PREFIX)
 
 
@@ -42,7 +42,7 @@ def _split(resource: str) -> tuple[str, str]:
 
 
 def wrap_namespace(namespace: str | None, resource: str) -> str:
-    """Put a name into a namespace, unless it is in there already or is a system name."""
+    """Add a namespace to a name, unless the name has it or is a system name."""
     prefix, plain = _split(resource)
     if not namespace or not plain or is_system_topic(resource) or is_system_group(resource):
         return resource
@@ -52,7 +52,7 @@ def wrap_namespace(namespace: str | None, resource: str) -> str:
 
 
 def without_namespace(resource: str, namespace: str | None = None) -> str:
-    """Take a name out of its namespace; if one is given, only out of that one."""
+    """Remove the namespace of a name; if one is given, only that one."""
     if is_system_topic(resource) or is_system_group(resource):
         return resource
     prefix, plain = _split(resource)

@@ -1,12 +1,9 @@
-"""Three kinds of places that are all numbers and must not be mixed up.
-
-Source: ours; RocketMQ calls them queue offset and physical offset.
-"""
+"""Types of offsets, so that a type checker finds offsets that are mixed up."""
 
 from typing import NewType
 
 QueueOffset = NewType("QueueOffset", int)
-"""Counts messages in one queue, from its beginning of time."""
+"""The number of a message in its queue; the first one ever has 0."""
 
 LogOffset = NewType("LogOffset", int)
-"""Counts bytes in the commit log, from its beginning of time."""
+"""The physical offset: the position of a record in the commit log, from its first byte ever."""

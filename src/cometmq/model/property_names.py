@@ -1,4 +1,4 @@
-"""The names of the properties a message carries, as RocketMQ spells them.
+"""The names of message properties, as RocketMQ spells them.
 
 Source: MessageConst, RocketMQ 5.3.
 """
@@ -67,7 +67,7 @@ DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 FORWARD_QUEUE_ID: Final = "PROPERTY_FORWARD_QUEUE_ID"
 REDIRECT: Final = "REDIRECT"
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
-"""Begins the names of properties that a consumer sets for itself and nobody stores."""
+"""The prefix of properties that a consumer sets locally; they are not stored."""
 TRANSIENT_TOPIC_SYS_FLAG: Final = "__RMQ.TRANSIENT.TOPIC_SYS_FLAG"
 TRANSIENT_GROUP_SYS_FLAG: Final = "__RMQ.TRANSIENT.GROUP_SYS_FLAG"
 
@@ -75,7 +75,7 @@ KEY_SEPARATOR: Final = " "
 """Stands between several keys of one message."""
 
 TIMERS: Final = frozenset({TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
-"""Names by which a message says when a timer of the broker is to deliver it."""
+"""Properties with the delivery time of a timer message."""
 
 RESERVED: Final = frozenset(
     {

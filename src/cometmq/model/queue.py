@@ -1,4 +1,4 @@
-"""The queue: a topic's share on one broker, named by topic, broker and number.
+"""The queue of a topic, identified by topic, broker and number.
 
 Source: MessageQueue, RocketMQ 5.3.
 """

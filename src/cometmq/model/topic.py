@@ -1,4 +1,4 @@
-"""The topic: its settings, its permissions, the names with a meaning and the rules for names.
+"""The topic: its settings, its permissions, reserved names and the rules for names.
 
 Source: TopicConfig, PermName, TopicValidator, MixAll, Validators and NamespaceUtil, RocketMQ 5.3.
 """
@@ -60,7 +60,7 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset(
 TOPIC_CHARS_MAX: Final = 127
 GROUP_CHARS_MAX: Final = 255
 QUEUES_MAX: Final = 65_535
-"""Of one topic on one broker, to write or to read; a route that says more is cut off there."""
+"""The limit of queues of one topic on one broker; a route with more is truncated to it."""
 
 _ALLOWED: Final = "^[%|a-zA-Z0-9_-]+$"
 _ILLEGAL = re.compile("[^%|a-zA-Z0-9_-]")
@@ -99,22 +99,22 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 def retry_topic(group: str) -> str:
-    """Return the topic where a group's messages wait to be delivered again."""
+    """Return the retry topic of a group, whose messages are redelivered."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """Return the topic where a group's undeliverable messages end."""
+    """Return the dead-letter topic of a group."""
     return DLQ_PREFIX + group
 
 
 def reply_topic(cluster: str) -> str:
-    """Return the topic of a cluster through which replies travel."""
+    """Return the topic for the replies in a cluster."""
     return cluster + REPLY_SUFFIX
 
 
 def is_system_topic(name: str) -> bool:
-    """Whether a topic is one of the broker's own, by its name alone."""
+    """Whether a topic is a system topic, by its name."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
 
 
@@ -123,7 +123,7 @@ def check_topic_name(name: str) -> None:
 
     Raises:
         InvalidNameError: it is blank, too long or has characters that are not allowed; the text is
-            the one RocketMQ's brokers answer.
+            that of RocketMQ's brokers.
     """
     if not name.strip():
         raise InvalidNameError("The specified topic is blank.")

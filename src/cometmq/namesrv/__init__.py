@@ -1,4 +1,4 @@
-"""The name server: which broker serves which topic."""
+"""The name server: registrations of brokers and routes of topics."""
 
 from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.config import NameServerSettings

@@ -1,17 +1,17 @@
-"""Which broker serves which topic: the tables of a name server and the rules of their change.
+"""The tables of a name server, topics, groups and live brokers, and the rules of their changes.
 
 Every decision depends only on the tables and the arguments, the time included; nothing here waits,
-sends or closes. The results say what the caller has to send or close.
+sends or closes. The results name what the caller has to send or close.
 
     topics    topic → broker name → row (queue counts, permission)
     groups    broker name → cluster, broker id → address (0 is the master)
     live      (cluster, address) → last heartbeat, version of its topics, its connection
 
-A group whose last address goes takes its name out of its cluster and its rows out of all topics;
-a topic without rows is gone. Times are milliseconds of a clock that never jumps.
+When the last address of a group is removed, its name is removed from its cluster and its rows from
+all topics; a topic without rows is removed. Times are milliseconds of a monotonic clock.
 
-Source: RouteInfoManager, RocketMQ 5.3. Its rules take in those of 4.9, whose brokers merely never
-send what 5.x added.
+Source: RouteInfoManager, RocketMQ 5.3. Brokers of 4.9 follow the same rules; they do
+not send the fields that 5.x added.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Registration:
     """Version of its table of topics."""
     topics: Mapping[str, TopicConfig]
     filter_servers: tuple[str, ...] | None = None
-    """Addresses of its filter servers; None leaves what is known as it is."""
+    """Addresses of its filter servers; None leaves them unchanged."""
     expiry_ms: int = 120_000
     """How long it may be silent."""
     enable_acting_master: bool | None = None
-    """Whether a slave may stand in for the master; None from older brokers."""
+    """Whether a slave may act as the master; None from older brokers."""
     zone: str | None = None
     mappings: Mapping[str, TopicQueueMappingInfo] = field(default_factory=dict)
     """Static topics: topic → where its logical queues are, from the broker's registration."""
@@ -155,7 +155,7 @@ class Registry:
 
         Args:
             registration: the registration.
-            connection: identifies the connection it came over.
+            connection: identifies its connection.
             now_ms: the time now.
             deletes_absent_topics: remove the broker's rows of topics that are not registered.
 

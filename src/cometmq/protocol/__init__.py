@@ -1,7 +1,8 @@
-"""RocketMQ's wire protocol in plain objects: bytes in, values out, and back; no I/O.
+"""RocketMQ's wire protocol: encodes and decodes bytes, without I/O.
 
-``frame`` and ``command`` cut and read what travels, ``headers`` and ``bodies`` type its parts,
-``codes`` and ``version`` name its numbers. ``record``, ``batch``, ``properties``, ``compression``,
-``message_id`` and ``hashing`` are about messages; ``fastjson`` and ``lenient`` read the JSON of all
-clients; ``subscription`` parses subscription expressions.
+``frame`` and ``command`` decode frames, ``headers`` and ``bodies`` their typed parts, ``codes`` and
+``version`` name numbers. ``record`` owns the layout of messages, ``lazy_record`` decodes their
+fields on first access; ``batch``, ``properties``, ``compression``, ``message_id`` and ``hashing``
+serve messages, too. ``header_scanner`` serves the fast paths; ``fastjson`` and ``lenient`` read the
+JSON of all clients; ``subscription`` parses subscription expressions.
 """

@@ -1,9 +1,9 @@
 # cython: annotation_typing=False
-"""The body of a batch: messages back to back, to be stored one by one.
+"""The body of a batch: consecutive messages, which are stored one by one.
 
     item := size:i32 magic:i32 crc:i32 flag:i32 body:bytes32 properties:bytes16
 
-Big-endian; ``size`` counts itself; magic and crc are written as 0 and not looked at.
+Big-endian; ``size`` counts itself; magic and crc are written as 0 and not read.
 
 Source: MessageDecoder.encodeMessage and decodeMessage, RocketMQ 5.3.
 """

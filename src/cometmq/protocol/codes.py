@@ -173,7 +173,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """What came of a request; anything but ``SUCCESS`` is a refusal or a special outcome."""
+    """Response codes; any code but ``SUCCESS`` is a refusal or a special outcome."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -247,7 +247,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """The language a peer says it is written in; the name travels in JSON, the number in binary."""
+    """The language of a peer: JSON headers have its name, binary headers its number."""
 
     JAVA = 0
     CPP = 1

@@ -1,5 +1,5 @@
 # cython: annotation_typing=False
-"""Commands: what a frame says, whichever of the two header encodings it uses.
+"""Commands: requests and responses, in either of the two header encodings.
 
     JSON header   := {"code", "flag", "opaque", "version", "language", "remark"?, "extFields"?}
     binary header := code:i16 | language:u8 | version:i16 | opaque:i32 | flag:i32
@@ -150,10 +150,10 @@ class Command:
         self.body = body
         self.serialization = serialization
         self.frame_bytes = 0
-        """Size of the frame it came in; 0 for one that was made here."""
+        """The size of its received frame; 0 for a command made here."""
         self._fields = fields
         self._raw_fields: bytes | msgspec.Raw = b""
-        """The fields as they came; the whole header where they were read as a typed one."""
+        """The fields as received; the whole header if it was read as a typed one."""
         self._typed: Header | None = None
 
     @property
@@ -261,10 +261,10 @@ def command_of(head: bytes, body: bytes) -> Command:
 
 
 def send_header(data: bytes) -> tuple[SendMessageV2Request, int] | None:
-    """Return fields and opaque number of a JSON header; None unless it is that of an everyday send.
+    """Return fields and opaque number of a JSON header; None unless it is that of a common send.
 
-    That is, the header of a SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE that is not one-way, in which
-    nothing needs a second look.
+    That is, the header of a SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE that is not one-way and has all
+    fields in their usual types.
     """
     try:
         header: _SendHeader = _decode_send_header(data)
@@ -379,7 +379,7 @@ def _truths_of(kind: type[Header]) -> tuple[tuple[str, bytes], ...]:
 
 
 def _language_name(said: Any) -> str | None:
-    """The name of a language that came as its number or in other letters; None if unknown."""
+    """Return the name of a language, from its number or a name in any case; None if unknown."""
     if said is None:
         return None
     if isinstance(said, str):
@@ -488,7 +488,7 @@ def encode_head(
 ) -> bytes:
     """Everything of a frame that goes before its body: lengths and header.
 
-    A code that does not fit into the binary header's 16 bits travels as JSON.
+    A code that does not fit into the 16 bits of a binary header is sent as JSON.
     """
     if serialization == BINARY_HEADER and -INT16_MAX <= code <= INT16_MAX:
         header = _encode_binary(code, opaque, flag, fields, remark, version, language)

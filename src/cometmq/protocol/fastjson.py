@@ -23,7 +23,7 @@ import msgspec
 from cometmq.model.errors import ProtocolError
 
 DEPTH_MAX = 100
-"""How deep objects and lists may lie in each other."""
+"""The limit of nested objects and lists."""
 REFERENCED_NODES_MAX = 200_000
 """How many values all references of one text together may repeat."""
 NUMBER_CHARS_MAX = 400
@@ -328,7 +328,7 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_odd(value: Any) -> bytes:
-    """Write the dialect: keys that are numbers or objects stand there without quotes."""
+    """Write the dialect: keys that are numbers or objects have no quotes."""
     return _written(value, bare_keys=True)
 
 

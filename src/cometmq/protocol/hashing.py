@@ -77,7 +77,7 @@ def extend_hash_in(hash_of_prefix: int, memory: Any, at: int, end: int) -> int:
 
 @lru_cache(1024)
 def _hash_again(data: bytes) -> int:
-    """Interpreted, the hash of what comes again and again: tags."""
+    """Return the hash of bytes that occur often, such as tags; interpreted, from a cache."""
     return _extend_text(0, data.decode("utf-8", "replace"))
 
 
@@ -111,7 +111,7 @@ def _extend_by_powers(hash_of_prefix: int, data: bytes) -> int:
 
 
 _extend_again = lru_cache(4096)(_extend_by_powers)
-"""For what comes again: unique ids up to where those of one producer begin to differ."""
+"""Caches hashes of prefixes that occur often, such as those of the unique ids of a producer."""
 
 
 def _extend_text(hash_of_prefix: int, text: str) -> int:

@@ -1,5 +1,5 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False
-"""Reads headers where they lie in the receive buffer, without objects in between.
+"""Reads headers in the receive buffer, without objects in between.
 
 A header may be JSON, with its members in any order, or binary; `Command` says how both look. What
 is scanned here is only what every reader understands in the same way: texts of printable ASCII,
@@ -100,7 +100,7 @@ class HeaderScanner:
                 return False
 
     def _scan_member(self, memory: Any, at: int, end: int, member: int) -> int:
-        """Read the value of a member; returns the position behind it, -1 if it is not plain."""
+        """Read the value of a member; return the position behind it, -1 if it is not plain."""
         if memory[at] == 34:
             if member & (_CODE | _FLAG | _OPAQUE | _VERSION):
                 return -1
@@ -124,7 +124,7 @@ class HeaderScanner:
         return stop
 
     def _scan_fields(self, memory: Any, at: int, end: int) -> int:
-        """Read the fields; returns the position behind them, -1 if they are not plain."""
+        """Read the fields; return the position behind them, -1 if they are not plain."""
         if memory[at] != 123:
             return -1
         while True:
@@ -165,7 +165,7 @@ class HeaderScanner:
                 return -1
 
     def _unescape(self, memory: Any, at: int, end: int) -> int:
-        """Resolve the escapes of a text into ``space``; where its quote is, 0 if it is not plain.
+        """Resolve the escapes of a text into ``space``; return its end, 0 if not plain.
 
         Plain is a text that fits, with no escapes but the two that separate properties.
         """

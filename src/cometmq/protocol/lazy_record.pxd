@@ -2,17 +2,10 @@ cimport cython
 
 from cometmq.protocol cimport octets
 from cometmq.protocol.properties cimport value_of
+from cometmq.protocol.record cimport body_at, store_time_at
 
-cdef int _HEAD_BYTES
-cdef int _MORE_FOR_V6
-cdef int _BORN_V6
-cdef int _STORE_V6
-cdef int _V1
-cdef int _V2
-cdef int _SIZE_MIN
-cdef int _QUEUE_OFFSET_AT
-cdef int _SYS_FLAG_AT
-cdef int _BORN_HOST_AT
+cdef int _STORE_V6, _V1, _V2, _SIZE_MIN
+cdef int _MAGIC_AT, _QUEUE_OFFSET_AT, _SYS_FLAG_AT, _HEAD_BYTES, _V6_BITS, _LENGTH_BYTES
 
 @cython.locals(
     content=bytes, end=cython.Py_ssize_t, position=cython.Py_ssize_t, size=cython.Py_ssize_t,
@@ -20,13 +13,10 @@ cdef int _BORN_HOST_AT
 cpdef list decode_lazily(object data, str broker_name=*, object added=*)
 
 @cython.locals(
-    size=cython.Py_ssize_t, magic=cython.int, wide=cython.int, body_at=cython.Py_ssize_t,
+    size=cython.Py_ssize_t, magic=cython.int, wide=cython.int, flag=cython.int, body=cython.Py_ssize_t,
     topic_at=cython.Py_ssize_t, topic_bytes=cython.Py_ssize_t, properties_at=cython.Py_ssize_t,
     properties_bytes=cython.Py_ssize_t)
 cdef Py_ssize_t whole_size(const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept
-
-@cython.locals(at=cython.Py_ssize_t)
-cdef Py_ssize_t head_bytes(int sys_flag) noexcept
 
 @cython.locals(at=cython.Py_ssize_t)
 cdef bytes _stored_body(bytes record, int sys_flag)

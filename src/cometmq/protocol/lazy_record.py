@@ -1,10 +1,9 @@
 # cython: annotation_typing=False
-"""Messages that are decoded when they are looked at.
+"""Messages whose fields are decoded on first access.
 
 Most fields of a record are never read: a consumer counts a message, filters it by its tag and
 passes it to a handler that needs the body. So on arrival a record is only checked for completeness,
-field by field, and copied out of the response that contains it. A field is decoded when it is first
-read, and kept.
+field by field, and copied out of the response that contains it.
 
 The format is that of `cometmq.protocol.record`.
 """
@@ -32,14 +31,30 @@ from cometmq.protocol.properties import (
     value_of,
 )
 from cometmq.protocol.record import (
+    BODY_CRC_AT,
+    BODY_LENGTH_BEFORE_BODY,
+    BORN_HOST_AT,
+    BORN_TIME_AT,
+    FLAG_AT,
+    HEAD_BYTES,
+    HOST_V4_BYTES,
+    HOST_V6_BITS,
+    HOST_V6_BYTES,
+    LOG_OFFSET_AT,
+    MAGIC_AT,
     MAGIC_V1,
     MAGIC_V2,
+    PREPARED_BEFORE_BODY,
+    QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
     RECORD_BYTES_MIN,
+    RETRIES_BEFORE_BODY,
     SYS_FLAG_AT,
     RecordError,
+    body_at,
     host_text,
     split_record,
+    store_time_at,
 )
 
 log = logging.getLogger(__name__)
@@ -47,23 +62,18 @@ log = logging.getLogger(__name__)
 _new = object.__new__
 _i32 = Struct(">i").unpack_from
 _i64 = Struct(">q").unpack_from
-_HEAD_BYTES = 88
-_MORE_FOR_V6 = 12
-_BORN_V6 = int(SysFlag.BORN_HOST_V6)
+# C numbers once compiled.
 _STORE_V6 = int(SysFlag.STORE_HOST_V6)
-_V1 = MAGIC_V1
-_V2 = MAGIC_V2
-_SIZE_MIN = RECORD_BYTES_MIN
-_QUEUE_OFFSET_AT = QUEUE_OFFSET_AT
-_SYS_FLAG_AT = SYS_FLAG_AT
-_BORN_HOST_AT = 48  # what is behind it moves when the sender's address has 16 bytes
+_V1, _V2, _SIZE_MIN = MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+_MAGIC_AT, _QUEUE_OFFSET_AT, _SYS_FLAG_AT = MAGIC_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT
+_HEAD_BYTES, _V6_BITS, _LENGTH_BYTES = HEAD_BYTES, HOST_V6_BITS, BODY_LENGTH_BEFORE_BODY
 
 
 class LazyMessage(StoredMessage):
-    """A message as a broker keeps it, decoded when it is looked at.
+    """A stored message whose fields are decoded on first access.
 
-    It can do what any `StoredMessage` can. A body that cannot be decompressed stays as it is, and
-    its COMPRESSED bit stays set, lest one damaged message block its queue.
+    A body that cannot be decompressed stays as it is, and its COMPRESSED bit stays set, so that one
+    damaged message does not block its queue.
     """
 
     __slots__ = ("_added", "_properties", "_record")
@@ -76,7 +86,7 @@ class LazyMessage(StoredMessage):
     """None until more than one of them is read."""
 
     def __getattr__(self, name: str) -> Any:
-        # Python comes here only for what has no value yet.
+        # Python calls this only for attributes that are not set yet.
         read = _READERS.get(name)
         if read is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -104,17 +114,17 @@ class LazyMessage(StoredMessage):
 
     @property
     def tags(self) -> str | None:
-        """The message's tag, or None."""
+        """The tag of the message, or None."""
         return _property(self, names.TAGS, TAGS_MARKER)
 
     @property
     def keys(self) -> list[str]:
-        """The keys by which the message can be looked up."""
+        """The keys of the message."""
         return (_property(self, names.KEYS, KEYS_MARKER) or "").split()
 
     @property
     def unique_id(self) -> str | None:
-        """The id its sender gave it."""
+        """The unique id, made by the sender."""
         return _property(self, names.UNIQ_KEY, UNIQ_KEY_MARKER)
 
 
@@ -124,9 +134,9 @@ def decode_lazily(
     broker_name: str = "",
     added: Mapping[str, str] | None = None,
 ) -> list[LazyMessage]:
-    """Return the messages of records that stand back to back, each decoded when it is looked at.
+    """Return the messages of consecutive records; their fields are decoded on first access.
 
-    Every record is checked first, so that looking never fails.
+    Every record is checked first, so access never fails.
 
     Args:
         data: the body of a broker's response.
@@ -158,7 +168,7 @@ def decode_lazily(
 
 
 def _reason(data: bytes, position: int) -> RecordError:
-    """Say why there is no whole record."""
+    """Return why there is no whole record."""
     try:
         split_record(data, position)
     except RecordError as error:
@@ -167,19 +177,20 @@ def _reason(data: bytes, position: int) -> RecordError:
 
 
 def whole_size(memory: Any, at: int, end: int) -> int:
-    """Return the size of the record that begins at ``at``; 0 if it is not all there."""
+    """Return the size of the record that begins at ``at``; 0 if it is incomplete."""
     if end - at < _SIZE_MIN:
         return 0
     size = octets.i32_in(memory, at)
-    magic = octets.i32_in(memory, at + 4)
+    magic = octets.i32_in(memory, at + _MAGIC_AT)
     if (magic != _V1 and magic != _V2) or size < _SIZE_MIN or size > end - at:
         return 0
     wide = 2 if magic == _V2 else 1
-    body_at = head_bytes(octets.i32_in(memory, at + _SYS_FLAG_AT))
-    if size < body_at:
+    flag = octets.i32_in(memory, at + _SYS_FLAG_AT)
+    body = body_at(flag) if flag & _V6_BITS else _HEAD_BYTES  # without a call to another module
+    if size < body:
         return 0
-    topic_at = body_at + octets.i32_in(memory, at + body_at - 4)
-    if topic_at < body_at or topic_at + wide > size:
+    topic_at = body + octets.i32_in(memory, at + body - _LENGTH_BYTES)
+    if topic_at < body or topic_at + wide > size:
         return 0
     topic_bytes = memory[at + topic_at] if wide == 1 else octets.i16_in(memory, at + topic_at)
     properties_at = topic_at + wide + topic_bytes + 2
@@ -191,39 +202,35 @@ def whole_size(memory: Any, at: int, end: int) -> int:
     return size
 
 
-def head_bytes(sys_flag: int) -> int:
-    """Where the body begins, behind its length: addresses of 16 bytes make the head longer."""
-    at = _HEAD_BYTES
-    if sys_flag & _BORN_V6:
-        at += _MORE_FOR_V6
-    if sys_flag & _STORE_V6:
-        at += _MORE_FOR_V6
-    return at
-
-
 def _flag_of(record: bytes) -> int:
     return octets.i32_in(record, _SYS_FLAG_AT)
 
 
-def _store_time_at(record: bytes) -> int:
-    """Where the store time begins, behind the sender's address."""
-    return _BORN_HOST_AT + (20 if _flag_of(record) & _BORN_V6 else 8)
+def _born_host(message: LazyMessage) -> str:
+    record = message._record
+    return host_text(record[BORN_HOST_AT : store_time_at(_flag_of(record))])
+
+
+def _store_time(message: LazyMessage) -> int:
+    record = message._record
+    return int(_i64(record, store_time_at(_flag_of(record)))[0])
 
 
 def _store_host(record: bytes) -> bytes:
-    at = _store_time_at(record) + 8
-    return record[at : at + (20 if _flag_of(record) & _STORE_V6 else 8)]
+    flag = _flag_of(record)
+    at = store_time_at(flag) + 8
+    return record[at : at + (HOST_V6_BYTES if flag & _STORE_V6 else HOST_V4_BYTES)]
 
 
 def _topic_at(record: bytes) -> int:
-    """Where the length of the topic is, behind the body."""
-    at = head_bytes(_flag_of(record))
-    return at + octets.i32_in(record, at - 4)
+    """Return the position of the topic's length, behind the body."""
+    at = body_at(_flag_of(record))
+    return at + octets.i32_in(record, at - _LENGTH_BYTES)
 
 
 def _topic_end(record: bytes) -> int:
     at = _topic_at(record)
-    if octets.i32_in(record, 4) == _V1:
+    if octets.i32_in(record, _MAGIC_AT) == _V1:
         return at + 1 + record[at]
     return at + 2 + octets.i16_in(record, at)
 
@@ -243,7 +250,7 @@ def _property(message: LazyMessage, name: str, name_marker: bytes) -> str | None
 
 def _read_topic(message: LazyMessage) -> str:
     record = message._record
-    start = _topic_at(record) + (1 if octets.i32_in(record, 4) == _V1 else 2)
+    start = _topic_at(record) + (1 if octets.i32_in(record, _MAGIC_AT) == _V1 else 2)
     return str(record[start : _topic_end(record)], "utf-8", "replace")
 
 
@@ -255,8 +262,8 @@ def _read_properties(message: LazyMessage) -> dict[str, str]:
 
 
 def _stored_body(record: bytes, sys_flag: int) -> bytes:
-    at = head_bytes(sys_flag)
-    return octets.copy_of(record, at, at + octets.i32_in(record, at - 4))
+    at = body_at(sys_flag)
+    return octets.copy_of(record, at, at + octets.i32_in(record, at - _LENGTH_BYTES))
 
 
 def _read_body(message: LazyMessage) -> bytes:
@@ -267,7 +274,7 @@ def _read_body(message: LazyMessage) -> bytes:
 
 
 def _inflate(message: LazyMessage, body: bytes, flag: int) -> bytes:
-    """Decompress the body, and note in the message's flag whether that worked."""
+    """Decompress the body; clear the bit of the message's flag if that succeeds."""
     try:
         body = decompress_body(body, flag)
         flag &= ~SysFlag.COMPRESSED
@@ -291,33 +298,32 @@ def _number(read: Callable[[bytes, int], tuple[int, ...]], at: int) -> Callable[
     return lambda message: read(message._record, at)[0]
 
 
-def _number_behind(behind: int) -> Callable[[LazyMessage], int]:
-    """The number so many bytes before the length of the body."""
-
-    def read(message: LazyMessage) -> int:
+def _number_before_body(
+    read: Callable[[bytes, int], tuple[int, ...]], distance: int
+) -> Callable[[LazyMessage], int]:
+    def of(message: LazyMessage) -> int:
         record = message._record
-        of = _i64 if behind == 8 else _i32
-        return int(of(record, head_bytes(_flag_of(record)) - 4 - behind)[0])
+        return read(record, body_at(_flag_of(record)) - distance)[0]
 
-    return read
+    return of
 
 
 _READERS: dict[str, Callable[[LazyMessage], object]] = {
     "topic": _read_topic,
     "body": _read_body,
-    "queue_id": _number(_i32, 12),
-    "log_offset": _number(_i64, 28),
-    "flag": _number(_i32, 16),
+    "queue_id": _number(_i32, QUEUE_ID_AT),
+    "log_offset": _number(_i64, LOG_OFFSET_AT),
+    "flag": _number(_i32, FLAG_AT),
     "sys_flag": _read_sys_flag,
-    "born_time_ms": _number(_i64, 40),
-    "born_host": lambda m: host_text(m._record[_BORN_HOST_AT : _store_time_at(m._record)]),
-    "store_time_ms": lambda m: _i64(m._record, _store_time_at(m._record))[0],
+    "born_time_ms": _number(_i64, BORN_TIME_AT),
+    "born_host": _born_host,
+    "store_time_ms": _store_time,
     "store_host": lambda m: host_text(_store_host(m._record)),
-    "reconsume_times": _number_behind(12),
-    "prepared_offset": _number_behind(8),
-    "body_crc": _number(_i32, 8),
+    "reconsume_times": _number_before_body(_i32, RETRIES_BEFORE_BODY),
+    "prepared_offset": _number_before_body(_i64, PREPARED_BEFORE_BODY),
+    "body_crc": _number(_i32, BODY_CRC_AT),
     "offset_message_id": lambda m: encode_offset_id(_store_host(m._record), m.log_offset),
 }
-"""How each field is decoded that is not decoded at once."""
+"""Decodes each field on its first access."""
 
 _FIELDS = tuple(field.name for field in fields(StoredMessage))

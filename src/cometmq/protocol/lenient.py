@@ -1,4 +1,4 @@
-"""From JSON of any shape to typed structs, as forgivingly as RocketMQ's JSON library.
+"""Converts JSON of any shape to typed structs, as leniently as RocketMQ's JSON library.
 
 Names match in any letter case and without ``_`` and ``-``; unknown ones are skipped; texts become
 numbers and numbers texts; an enum may come as its name or its number, and an unknown one is None.
@@ -25,7 +25,7 @@ _READERS: dict[Any, _Reader] = {}
 
 
 def read_struct(value: Any, cls: type[S]) -> S:
-    """Turn what :func:`fastjson.loads` returned into a struct.
+    """Convert the result of :func:`fastjson.loads` to a struct.
 
     Raises:
         FastJsonError: something does not fit and cannot be made to.

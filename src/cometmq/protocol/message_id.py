@@ -36,7 +36,7 @@ class InvalidMessageIdError(CometError):
 
 
 class OffsetId(NamedTuple):
-    """Where a message is."""
+    """The position of a message: store host and physical offset."""
 
     host: str
     port: int
@@ -44,12 +44,12 @@ class OffsetId(NamedTuple):
 
     @property
     def address(self) -> str:
-        """``host:port``; an IPv6 host stands in brackets."""
+        """Return ``host:port``; an IPv6 host is in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class UniqueId(NamedTuple):
-    """What a client's id is made of."""
+    """The parts of a unique id."""
 
     host: str
     pid: int

@@ -6,8 +6,9 @@
               store_host:8|20 reconsume_times:i32 prepared_offset:i64
               body:bytes32 topic:bytes8|16 properties:bytes16
 
-Big-endian; ``size`` counts itself. A host is an address of 4 or 16 bytes, as two bits of
-``sys_flag`` say, and its port:i32. The second form of magic has a topic with a length of 16 bits.
+Big-endian; ``size`` counts itself. A host is an address of 4 or 16 bytes, which two bits of
+``sys_flag`` select, and its port:i32. With the second magic number the length of the topic has 16
+bits. This module owns the layout: all others take positions and sizes from here.
 
 Source: MessageDecoder and CommitLog, RocketMQ 4.9 and 5.3.
 """
@@ -31,48 +32,77 @@ from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, decode_properties
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477
 MAGIC_BLANK = -875286124
-"""Marks the filler at the end of a commit-log file; never on the wire."""
+"""The magic number of the blank at the end of a commit-log file; never on the wire."""
 
 TOPIC_BYTES_MAX_V1 = 127
 TOPIC_BYTES_MAX_V2 = 32767
 CRC_MASK = 0x7FFFFFFF
 
-QUEUE_OFFSET_AT = 20
-LOG_OFFSET_AT = 28
-SYS_FLAG_AT = 36
-STORE_TIME_AT_V4 = 56
-"""Where the store time begins if the sender's address has 4 bytes."""
+MAGIC_AT, BODY_CRC_AT, QUEUE_ID_AT, FLAG_AT = 4, 8, 12, 16
+QUEUE_OFFSET_AT, LOG_OFFSET_AT, SYS_FLAG_AT = 20, 28, 36
+BORN_TIME_AT, BORN_HOST_AT = 40, 48
+"""Positions of fields; `store_time_at` and `body_at` return those behind the first host."""
+RETRIES_BEFORE_BODY, PREPARED_BEFORE_BODY, BODY_LENGTH_BEFORE_BODY = 16, 12, 4
+"""Bytes from ``reconsume_times``, ``prepared_offset`` and the body's length to the body."""
+HOST_V4_BYTES, HOST_V6_BYTES = 8, 20
+
+PREFIX = Struct(">iiiiiqqi")
+"""Everything up to ``sys_flag``."""
+HEADS = {
+    (born, store): Struct(f"{PREFIX.format}q{born}sq{store}siqi")
+    for born in (HOST_V4_BYTES, HOST_V6_BYTES)
+    for store in (HOST_V4_BYTES, HOST_V6_BYTES)
+}
+"""Everything up to the body, by the sizes of the two hosts."""
+HEAD_BYTES = HEADS[HOST_V4_BYTES, HOST_V4_BYTES].size
+"""Bytes before the body of a record between IPv4 hosts."""
+HOST_V6_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+FIXED_BYTES = HEAD_BYTES + 2
+"""Bytes of a record between IPv4 hosts, without body, topic, its length and property string."""
+RECORD_BYTES_MIN = FIXED_BYTES + 1
 
 _START = Struct(">ii")
 _I16, _I32 = Struct(">h"), Struct(">i")
-_HOST_BYTES = (8, 20)
-_HEADS = {
-    (born, store): Struct(f">iiiiiqqiq{born}sq{store}siqi")
-    for born in _HOST_BYTES
-    for store in _HOST_BYTES
-}
-"""Everything up to the length of the body, by the sizes of the two hosts."""
-RECORD_BYTES_MIN = _HEADS[8, 8].size + 1 + 2
+# C numbers once compiled.
+_HEAD_BYTES = HEAD_BYTES
+_STORE_TIME_AT = BORN_HOST_AT + HOST_V4_BYTES
+_V6_EXTRA_BYTES = HOST_V6_BYTES - HOST_V4_BYTES
+_BORN_V6, _STORE_V6 = int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6)
 
 
 class RecordError(ProtocolError):
     """Bytes are not a message record."""
 
 
+def store_time_at(sys_flag: int) -> int:
+    """Return the position of the store time in a record with these flags."""
+    return _STORE_TIME_AT + _V6_EXTRA_BYTES if sys_flag & _BORN_V6 else _STORE_TIME_AT
+
+
+def body_at(sys_flag: int) -> int:
+    """Return the position of the body in a record with these flags."""
+    at = _HEAD_BYTES
+    if sys_flag & _BORN_V6:
+        at += _V6_EXTRA_BYTES
+    if sys_flag & _STORE_V6:
+        at += _V6_EXTRA_BYTES
+    return at
+
+
 def body_crc(body: bytes) -> int:
-    """Return the checksum of a body as records carry it: CRC-32 without its top bit."""
+    """Return the checksum of a body as records contain it: CRC-32 without its top bit."""
     return crc32(body) & CRC_MASK
 
 
 def encode_host(host: str, port: int) -> bytes:
-    """Return an address and port as records carry them: 8 bytes, or 20 for IPv6."""
+    """Return an address and port as records contain them: 8 bytes, or 20 for IPv6."""
     return ip_address(host).packed + _I32.pack(port)
 
 
 def host_text(host: bytes) -> str:
-    """Return a record's host as ``ip:port``; an IPv6 address stands in brackets."""
+    """Return a record's host as ``ip:port``; an IPv6 address is in brackets."""
     (port,) = _I32.unpack(host[-4:])
-    if len(host) == _HOST_BYTES[0]:
+    if len(host) == HOST_V4_BYTES:
         return f"{host[0]}.{host[1]}.{host[2]}.{host[3]}:{port}"
     return f"[{ip_address(host[:-4])}]:{port}"
 
@@ -104,24 +134,24 @@ def encode_record(
         queue_id: the queue within the topic.
         queue_offset: the queue offset.
         log_offset: the physical offset in the commit log.
-        born_time_ms: when the sender made it.
+        born_time_ms: when the client sent it.
         born_host: the sender, 8 or 20 bytes; sets the bit of ``sys_flag`` for IPv6.
-        store_time_ms: when the broker took it.
+        store_time_ms: when the broker stored it.
         store_host: the broker, 8 or 20 bytes; sets the bit of ``sys_flag`` for IPv6.
         flag: a number of the application.
         sys_flag: bits of :class:`cometmq.model.flags.SysFlag`.
-        reconsume_times: how often it was delivered again.
+        reconsume_times: the number of its retries.
         prepared_offset: the offset of its half message.
         crc: checksum of the body if it is known already.
 
     Raises:
         InvalidMessageError: topic or properties are too long.
     """
-    head = _HEADS[len(born_host), len(store_host)]
+    head = HEADS[len(born_host), len(store_host)]
     tail = _tail(topic, properties)
-    if len(born_host) > _HOST_BYTES[0]:
+    if len(born_host) > HOST_V4_BYTES:
         sys_flag |= SysFlag.BORN_HOST_V6
-    if len(store_host) > _HOST_BYTES[0]:
+    if len(store_host) > HOST_V4_BYTES:
         sys_flag |= SysFlag.STORE_HOST_V6
     start = head.pack(
         head.size + len(body) + len(tail),
@@ -160,9 +190,9 @@ def decode_record(
     """Read the record at ``position``.
 
     Args:
-        data: holds the whole record, perhaps among others.
+        data: contains the whole record, perhaps among others.
         position: where it begins.
-        decompress: make the body whole again and clear its COMPRESSED bit.
+        decompress: decompress the body and clear its COMPRESSED bit.
 
     Raises:
         RecordError: there is no whole record, or its body cannot be decompressed.
@@ -193,7 +223,7 @@ def decode_record(
 
 
 class RecordParts(NamedTuple):
-    """A record cut into its parts, each as it is stored; what storing it again needs."""
+    """The parts of a record as they are stored, for example to append it again."""
 
     topic: str
     body: bytes
@@ -214,7 +244,7 @@ class RecordParts(NamedTuple):
 
 
 def split_record(data: bytes | memoryview, position: int = 0) -> RecordParts:
-    """Cut the record at ``position`` into its parts.
+    """Return the parts of the record at ``position``.
 
     Raises:
         RecordError: there is no whole record.
@@ -222,8 +252,9 @@ def split_record(data: bytes | memoryview, position: int = 0) -> RecordParts:
     size = record_size(data, position)
     record = bytes(data[position : position + size])
     sys_flag = _I32.unpack_from(record, SYS_FLAG_AT)[0]
-    head = _HEADS[
-        20 if sys_flag & SysFlag.BORN_HOST_V6 else 8, 20 if sys_flag & SysFlag.STORE_HOST_V6 else 8
+    head = HEADS[
+        HOST_V6_BYTES if sys_flag & _BORN_V6 else HOST_V4_BYTES,
+        HOST_V6_BYTES if sys_flag & _STORE_V6 else HOST_V4_BYTES,
     ]
     if size < head.size:
         raise RecordError(f"a record of {size} bytes, expected at least {head.size}")
@@ -250,10 +281,10 @@ def split_record(data: bytes | memoryview, position: int = 0) -> RecordParts:
 
 
 def record_size(data: bytes | memoryview, position: int = 0) -> int:
-    """Return the size of the record at ``position``, having checked that it is all there.
+    """Return the size of the record at ``position``, all of which is in ``data``.
 
     Raises:
-        RecordError: what is there does not begin like a record or is cut short.
+        RecordError: no record begins there, or it is truncated.
     """
     left = len(data) - position
     if left < RECORD_BYTES_MIN:
@@ -297,7 +328,7 @@ def _inflated(body: bytes, sys_flag: int) -> bytes:
 
 
 def iter_records(data: bytes | memoryview, *, decompress: bool = True) -> Iterator[StoredMessage]:
-    """Yield the messages of records that stand back to back.
+    """Yield the messages of consecutive records.
 
     Raises:
         RecordError: at the first one that is not whole; those before it were yielded.
@@ -310,7 +341,7 @@ def iter_records(data: bytes | memoryview, *, decompress: bool = True) -> Iterat
 
 
 def decode_messages(data: bytes | memoryview, *, decompress: bool = True) -> list[StoredMessage]:
-    """Return the messages of records that stand back to back.
+    """Return the messages of consecutive records.
 
     Raises:
         RecordError: one of them is not whole.

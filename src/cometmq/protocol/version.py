@@ -1,4 +1,4 @@
-"""The version number that every command carries, and the release it stands for.
+"""The version number of a command, and the release that it means.
 
 Releases of 4.x.y are numbered 213 + 20x + 2y and those of 5.x.y are numbered 413 + 20x + 2y; the
 even number below each belongs to its snapshot. Older releases have irregular numbers of no use

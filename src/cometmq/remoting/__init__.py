@@ -10,9 +10,9 @@ from cometmq.remoting.errors import (
     TooManyCallsError,
     check,
 )
-from cometmq.remoting.exchange import Processor, Request, Response, SuccessFormat, exclusive
 from cometmq.remoting.hooks import OutgoingCall, RpcHook
 from cometmq.remoting.peer import Peer
+from cometmq.remoting.requests import Request, RequestHandler, Response, SuccessFormat, exclusive
 from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.tls import access_warnings, outgoing_context
@@ -26,7 +26,7 @@ __all__ = [
     "Response",
     "SuccessFormat",
     "exclusive",
-    "Processor",
+    "RequestHandler",
     "RpcHook",
     "OutgoingCall",
     "Supervisor",

@@ -15,8 +15,8 @@ from cometmq.protocol.headers.base import Header
 from cometmq.remoting.config import RemotingSettings
 from cometmq.remoting.connection import Connection, wait_all_closed
 from cometmq.remoting.errors import CallTimeoutError, ConnectError
-from cometmq.remoting.exchange import Processor
 from cometmq.remoting.hooks import OutgoingCall, RpcHook
+from cometmq.remoting.requests import RequestHandler
 from cometmq.remoting.socks import SocksProxies, SocksProxy, connect
 from cometmq.remoting.tasks import Supervisor
 
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 CONNECT_S = 3.0
 CLOSE_S = 1.0
 SILENT_S = 1.0
-"""A call that waited less does not say that its peer is silent."""
-LOOKS_PER_IDLE_TIME = 4
-LOOK_S_MIN = 0.25
-"""How often idle connections are looked for, and the shortest time between two looks."""
+"""A call that waited less does not show that its peer is silent."""
+CHECKS_PER_IDLE_TIME = 4
+CHECK_S_MIN = 0.25
+"""How often idle connections are closed, and the shortest time between two checks."""
 
 
 class RemotingClient:
@@ -39,12 +39,12 @@ class RemotingClient:
 
     Args:
         settings: limits of every connection.
-        processors: the handlers of requests from peers.
+        handlers: the handlers of requests from peers.
         tls: the context of TLS connections, None for plain ones.
         name: for logs and tasks.
         hooks: called for every request in this order, for every response in the opposite one.
         on_connect: called with the address of each new connection, before anything is sent.
-        language: what each request says we are written in.
+        language: the language that each request names.
         close_silent: close a connection when a call over it times out after a second or more in
             which nothing at all came from the peer.
         proxies: which addresses are reached through SOCKS proxies.
@@ -56,7 +56,7 @@ class RemotingClient:
         self,
         settings: RemotingSettings | None = None,
         *,
-        processors: Mapping[int, Processor] | None = None,
+        handlers: Mapping[int, RequestHandler] | None = None,
         tls: ssl.SSLContext | None = None,
         name: str = "client",
         hooks: Sequence[RpcHook] = (),
@@ -67,12 +67,12 @@ class RemotingClient:
         proxies: SocksProxies | None = None,
     ) -> None:
         self._settings = settings or RemotingSettings()
-        self._processors = {} if processors is None else processors
+        self._handlers = {} if handlers is None else handlers
         self._tls = tls
         self.hooks = tuple(hooks)
-        """They see every request in this order."""
+        """Hooks, in the order in which they see a request."""
         self.on_connect = on_connect
-        """Told the address of each new connection, before anything is sent over it."""
+        """Called with the address of each new connection, before anything is sent over it."""
         self._language = language
         self._close_silent = close_silent
         self._retry_leaving = retry_leaving
@@ -113,12 +113,12 @@ class RemotingClient:
         deadline = loop.time() + timeout
         connection = await self.connection(address, timeout=min(timeout, CONNECT_S))
         left = max(deadline - loop.time(), 0.001)
-        answer = await self._request(address, connection, code, header, body, left, fields)
-        if answer.code != ResponseCode.GO_AWAY or not self._retry_leaving:
-            return answer
+        response = await self._request(address, connection, code, header, body, left, fields)
+        if response.code != ResponseCode.GO_AWAY or not self._retry_leaving:
+            return response
         left = deadline - loop.time()
         if left <= 0:
-            return answer
+            return response
         log.info(
             "sending a request again: the peer is shutting down address=%s code=%s",
             address,
@@ -140,22 +140,22 @@ class RemotingClient:
         fields: Mapping[str, str] | None,
     ) -> Command:
         """Call over an open connection, with the hooks around the call."""
-        call = self._announced(address, code, header, body, fields) if self.hooks else None
+        call = self._after_hooks(address, code, header, body, fields) if self.hooks else None
         if call is not None:
             code, header, body, fields = call.code, None, call.body, call.fields or None
         began_s = monotonic()
         try:
-            answer = await connection.call(code, header, body, timeout=timeout, fields=fields)
+            response = await connection.call(code, header, body, timeout=timeout, fields=fields)
         except CallTimeoutError:
-            self._give_up_silent(connection, began_s)
+            self._close_if_silent(connection, began_s)
             raise
         if call is not None:
             for hook in reversed(self.hooks):
-                hook.after_answer(address, call, answer)
-        return answer
+                hook.after_answer(address, call, response)
+        return response
 
-    def _give_up_silent(self, connection: Connection, began_s: float) -> None:
-        """Close a connection whose peer said nothing while a call waited: it may be cut off."""
+    def _close_if_silent(self, connection: Connection, began_s: float) -> None:
+        """Close a connection if its peer sent nothing while a call waited: it may be cut off."""
         waited_s = monotonic() - began_s
         if not self._close_silent or waited_s < SILENT_S or connection.received_s > began_s:
             return
@@ -174,7 +174,7 @@ class RemotingClient:
                 self._leaving.add(connection)
 
     def ready(self, address: str) -> Connection | None:
-        """Give the connection to an address if a plain request can be written to it now.
+        """Return the connection to an address if a request can be written to it now.
 
         None if there are hooks, or if a call would have to wait first.
         """
@@ -182,8 +182,8 @@ class RemotingClient:
         return found if found is not None and found.ready and not self.hooks else None
 
     def note_silence(self, connection: Connection, began_s: float) -> None:
-        """A request written at ``began_s`` to a ready connection got no response in time."""
-        self._give_up_silent(connection, began_s)
+        """Note that a request sent at ``began_s`` over a ready connection got no response."""
+        self._close_if_silent(connection, began_s)
 
     async def oneway(
         self,
@@ -207,10 +207,10 @@ class RemotingClient:
         if not self.hooks:
             connection.oneway(code, header, body, fields=fields, remark=remark)
             return
-        call = self._announced(address, code, header, body, fields)
+        call = self._after_hooks(address, code, header, body, fields)
         connection.oneway(call.code, body=call.body, fields=call.fields or None, remark=remark)
 
-    def _announced(
+    def _after_hooks(
         self,
         address: str,
         code: int,
@@ -218,14 +218,14 @@ class RemotingClient:
         body: bytes,
         fields: Mapping[str, str] | None,
     ) -> OutgoingCall:
-        """The request as it is once every hook has seen it."""
+        """Return the request as the hooks have changed it."""
         call = OutgoingCall.of(code, header, body, fields)
         for hook in self.hooks:
             hook.before_request(address, call)
         return call
 
     async def connection(self, address: str, *, timeout: float = CONNECT_S) -> Connection:
-        """The open connection to ``address``, made now if there is none.
+        """Return the open connection to ``address``; open it if there is none.
 
         Raises:
             ConnectError: it cannot be made within ``timeout`` seconds.
@@ -270,7 +270,7 @@ class RemotingClient:
                     await self._open_through(proxy, connection, host, port)
         except (OSError, UnicodeError) as problem:
             connection.abort()
-            reason = str(problem) or self._silent_reason(problem)
+            reason = str(problem) or self._reason_without_text(problem)
             raise ConnectError(f"cannot connect to {address}: {reason}") from None
         except asyncio.CancelledError:
             connection.abort()
@@ -279,13 +279,13 @@ class RemotingClient:
             connection.abort()
             raise ConnectError(f"cannot connect to {address}: this client is closed")
         self._connections[address] = connection
-        self._watch_idle()
+        self._start_idle_checks()
         if self.on_connect is not None:
             self.on_connect(address, connection)
         return connection
 
-    def _silent_reason(self, problem: Exception) -> str:
-        """Say why a connection cannot be made if the exception has no text."""
+    def _reason_without_text(self, problem: Exception) -> str:
+        """Return why a connection cannot be made if the exception has no text."""
         if self.uses_tls and isinstance(problem, ConnectionError):
             return "closed during the TLS handshake; the server may accept only plain connections"
         return "no response"
@@ -294,17 +294,17 @@ class RemotingClient:
         self, proxy: SocksProxy, connection: Connection, host: str, port: int
     ) -> None:
         loop = asyncio.get_running_loop()
-        way = await connect(proxy, host, port)
+        opened = await connect(proxy, host, port)
         options: dict[str, Any] = {"ssl": self._tls, "server_hostname": host} if self._tls else {}
         try:
-            await loop.create_connection(lambda: connection, sock=way, **options)
+            await loop.create_connection(lambda: connection, sock=opened, **options)
         except BaseException:
-            way.close()
+            opened.close()
             raise
 
     def _connection(self) -> Connection:
         return Connection(
-            self._processors,
+            self._handlers,
             settings=self._settings,
             supervisor=self._supervisor,
             on_close=self._forget,
@@ -317,18 +317,18 @@ class RemotingClient:
             if known is connection:
                 del self._connections[address]
 
-    def _watch_idle(self) -> None:
-        """Look for idle connections from time to time, from the first one that is opened on."""
+    def _start_idle_checks(self) -> None:
+        """Close idle connections at intervals, once the first connection is open."""
         if self._idle is None:
-            look_s = max(self._settings.idle_s / LOOKS_PER_IDLE_TIME, LOOK_S_MIN)
-            self._idle = self._supervisor.every(look_s, self._close_idle, "idle")
+            check_s = max(self._settings.idle_s / CHECKS_PER_IDLE_TIME, CHECK_S_MIN)
+            self._idle = self._supervisor.every(check_s, self._close_idle, "idle")
 
     def _close_idle(self) -> None:
         oldest = asyncio.get_running_loop().time() - self._settings.idle_s
         for connection in [*self._connections.values(), *self._leaving]:
             if connection.last_active_s >= oldest or connection.busy:
                 continue
-            if connection.closed:  # since the last look, and the peer does not take the rest
+            if connection.closed:  # since the last check, and the peer does not take the rest
                 connection.abort()
                 continue
             log.info("closed an idle connection peer=%s", connection.peer_text)
@@ -341,7 +341,7 @@ class RemotingClient:
             connection.close()
 
     def abandon(self) -> None:
-        """Use the connections no more and leave them open: they are another process's."""
+        """Drop the connections without closing them: they belong to another process."""
         self._closed = True
         self._abandoned = [*self._connections.values(), *self._leaving]
         self._connections.clear()

@@ -19,7 +19,7 @@ from typing import Final
 
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol.codes import ResponseCode
-from cometmq.remoting.exchange import Request, Response
+from cometmq.remoting.requests import Request, Response
 from cometmq.remoting.slices import off_loop
 from cometmq.system import java_properties
 from cometmq.system.configuration import Configuration, ProtectedSettingError, write_changes

@@ -1,2 +1,2 @@
 from cometmq.protocol.command cimport Command
-from cometmq.remoting.exchange cimport Request, Response
+from cometmq.remoting.requests cimport Request, Response

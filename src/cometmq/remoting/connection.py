@@ -18,9 +18,9 @@ from cometmq.protocol.command import OUR_LANGUAGE, Command, encode_head, request
 from cometmq.protocol.headers.base import Header
 from cometmq.remoting.config import RemotingSettings
 from cometmq.remoting.errors import CallTimeoutError, ConnectionLostError
-from cometmq.remoting.exchange import Processor, Request, Response
-from cometmq.remoting.inflight import AnswerTaker, Inflight
+from cometmq.remoting.inflight import Inflight, ResponseReceiver
 from cometmq.remoting.peer import Peer
+from cometmq.remoting.requests import Request, RequestHandler, Response
 from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.wire import FastPath
 
@@ -38,25 +38,25 @@ class Connection(Peer, asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        processors: Mapping[int, Processor],
+        handlers: Mapping[int, RequestHandler],
         *,
         settings: RemotingSettings,
         supervisor: Supervisor,
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
-        unknown: Processor | None = None,
+        unknown: RequestHandler | None = None,
         fast_path: FastPath | None = None,
         language: LanguageCode = OUR_LANGUAGE,
     ) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(loop, settings.frame_bytes_max, settings.write_buffer_bytes_max, fast_path)
-        self._processors = processors
+        self._handlers = handlers
         self._unknown = unknown or refuse_unknown
         self._settings = settings
         self._supervisor = supervisor
         self._on_open = on_open
         self._on_close = on_close
-        self._own_language = language
+        self._our_language = language
         self._inflight = Inflight(loop, settings.calls_in_flight_max)
         self._working = 0
         self._writable: asyncio.Future[None] | None = None
@@ -69,7 +69,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
     # --- lifecycle ----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is open: note the address of the peer."""
+        """Store the transport and the address of the peer: the socket is open."""
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self._transport = transport  # type: ignore[assignment]
         self._set_peer(transport.get_extra_info("peername"))
@@ -91,7 +91,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
 
     @property
     def busy(self) -> bool:
-        """Whether one side works for the other: a call waits, or a request is worked on."""
+        """Whether a call waits for its response, or a request is being handled."""
         return len(self._inflight) > 0 or self._working > 0
 
     async def wait_closed(self) -> None:
@@ -99,12 +99,12 @@ class Connection(Peer, asyncio.BufferedProtocol):
         await asyncio.shield(self._closed)
 
     def eof_received(self) -> bool:
-        """The peer sends no more: close our side too."""
+        """Close this side too: the peer sends no more."""
         self.end()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone: end the calls in flight."""
+        """End the calls in flight: the connection is gone."""
         self._lose()
         reason = f": {exc}" if exc is not None else ""
         self._inflight.fail_all(ConnectionLostError(f"{self.peer_text} closed{reason}"))
@@ -119,14 +119,14 @@ class Connection(Peer, asyncio.BufferedProtocol):
     def receive(self, command: Command) -> None:
         """Handle one command that has arrived."""
         if command.is_response:
-            if not self._inflight.answer(command):
+            if not self._inflight.complete(command):
                 log.debug("dropped a late response peer=%s %r", self.peer_text, command)
             return
         self.language, self.version = command.language, command.version
         incoming = Request(command, self)
-        processor = self._processors.get(incoming.code, self._unknown)
+        handler = self._handlers.get(incoming.code, self._unknown)
         try:
-            result = processor(incoming)
+            result = handler(incoming)
             if result is None:
                 return
             if isinstance(result, Response):
@@ -142,7 +142,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         if self._working < WORKING_MAX or incoming.is_exclusive:  # of those there is one at most
             self._working += 1
             if incoming.is_exclusive:
-                self.hold()
+                self.pause_frames()
             self._supervisor.spawn(self._finish(incoming, result), f"request-{incoming.code}")
             return
         if isinstance(result, Coroutine):
@@ -160,25 +160,25 @@ class Connection(Peer, asyncio.BufferedProtocol):
         finally:
             self._working -= 1
             if incoming.is_exclusive:
-                self.go_on()
+                self.resume_frames()
 
     # --- back-pressure ------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """The peer does not read its responses: read no further requests of it."""
+        """Read no further requests of a peer that does not read its responses."""
         self._paused = True
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """The peer has caught up: handle what had arrived, then read on."""
+        """Handle what has arrived, then read on: the peer has read its responses."""
         self._paused = False
         self.last_active_s = self._loop.time()
         self._wake_writers()
         self._read_on()
 
     async def until_writable(self, timeout: float) -> None:
-        """Return once the peer takes what is written to it, which is mostly at once.
+        """Return once the peer takes what is written to it; mostly it returns at once.
 
         Raises:
             CallTimeoutError: it did not in this many seconds.
@@ -246,17 +246,17 @@ class Connection(Peer, asyncio.BufferedProtocol):
         """Whether a request can be written now: the peer takes what is sent to it."""
         return not (self._paused or self.closed)
 
-    def begin(self, taker: AnswerTaker, timeout: float) -> int:
+    def begin(self, receiver: ResponseReceiver, timeout: float) -> int:
         """Announce a request that the caller writes at once with this opaque number.
 
         Args:
-            taker: gets the response or the error.
+            receiver: gets the response or the error.
             timeout: seconds to wait.
 
         Raises:
             TooManyCallsError: the table of waiting calls is full; write nothing.
         """
-        return self._inflight.add(taker, timeout)
+        return self._inflight.add(receiver, timeout)
 
     def oneway(
         self,
@@ -280,7 +280,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
             flag=command.flag,
             fields=command.fields if command.has_fields else None,
             remark=command.remark,
-            language=self._own_language,
+            language=self._our_language,
             body_bytes=len(command.body),
         )
         self.write(head, (command.body,) if command.body else ())
@@ -296,7 +296,7 @@ async def wait_all_closed(connections: Iterable[Connection], timeout: float) -> 
 
 
 def refuse_unknown(incoming: Request) -> Response:
-    """The response to a request code without a handler; it says whether the code exists."""
+    """Return the response to a request code without a handler; the remark shows if it exists."""
     remark = f" request type {incoming.code} not supported"
     if incoming.code in RequestCode._value2member_map_:
         remark += f": {RequestCode(incoming.code).name} is not served in this release"
@@ -305,7 +305,7 @@ def refuse_unknown(incoming: Request) -> Response:
 
 def respond_with_failure(incoming: Request, problem: Exception) -> None:
     """Respond with what a handler raised; what it raised after its response is only logged."""
-    if incoming.answered:
+    if incoming.responded:
         log.error("handler failed after its response code=%s", incoming.code, exc_info=problem)
     else:
         incoming.reply(failure(incoming, problem))
@@ -322,5 +322,5 @@ def failure(incoming: Request, problem: Exception) -> Response:
 
 
 def _writable(remark: str) -> str:
-    """The text without what UTF-8 has no bytes for, such as parts of a file's name."""
+    """Replace characters that UTF-8 cannot encode, such as surrogates in the name of a file."""
     return remark.encode("utf-8", "replace").decode()

@@ -22,12 +22,12 @@ class TooManyCallsError(RemotingError):
     """The limit on requests in flight of a connection is reached; not sent."""
 
 
-def check(answer: Command) -> Command:
+def check(response: Command) -> Command:
     """Return the response, which must be a success.
 
     Raises:
         ResponseError: it is not; with the peer's code and remark.
     """
-    if answer.code != 0:
-        raise ResponseError(answer.code, answer.remark or "")
-    return answer
+    if response.code != 0:
+        raise ResponseError(response.code, response.remark or "")
+    return response

@@ -1,6 +1,6 @@
-"""What may look at, and add to, every request that a client sends.
+"""Hooks that see every request of a client and may add fields to it.
 
-Hooks see the fields as they will travel, so that one of them can sign them; it must come last.
+Hooks see the fields as they are sent, so that one of them can sign them; it must come last.
 Source: RPCHook, RocketMQ 5.3.
 """
 
@@ -38,7 +38,7 @@ class RpcHook(Protocol):
     """Runs around every request of a client, including one-way requests.
 
     If ``before_request`` raises, the request is not sent and the caller receives the error. If the
-    client sends the request by itself, as it sends heartbeats, it logs the error and sends the
+    client itself sends the request, such as a heartbeat, it logs the error and sends the
     request again later. Hooks are plain functions and must not block.
     """
 

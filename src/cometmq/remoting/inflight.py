@@ -10,11 +10,11 @@ from cometmq.remoting.errors import CallTimeoutError, TooManyCallsError
 
 SWEEP_S = 0.05
 ROUNDING_S = 1e-6
-"""A sweep ends calls whose time is over by then: times of timers are sums of rounded numbers."""
+"""A sweep ends calls whose deadline is this near: times of timers are sums of rounded numbers."""
 
 
-class AnswerTaker(Protocol):
-    """Gets the response to a request, or the error that ends it: a future, or alike.
+class ResponseReceiver(Protocol):
+    """Gets the response to a request, or the error that ends it; an `asyncio.Future` is one.
 
     Its methods are called while bytes are received, and must neither raise nor wait.
     """
@@ -32,14 +32,14 @@ class AnswerTaker(Protocol):
 class Inflight:
     """The table of one connection's outgoing requests.
 
-    One timer serves all deadlines: it looks every 50 ms while anything waits, so a call may end
-    that much after its time.
+    One timer serves all deadlines. It runs every 50 ms while requests are in flight, so a call ends
+    up to 50 ms after its deadline.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, calls_max: int) -> None:
         self._loop = loop
         self._calls_max = calls_max
-        self._waiting: dict[int, tuple[AnswerTaker, float, float]] = {}
+        self._waiting: dict[int, tuple[ResponseReceiver, float, float]] = {}
         self._last_opaque = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -47,7 +47,7 @@ class Inflight:
         return len(self._waiting)
 
     def open(self, timeout: float) -> tuple[int, asyncio.Future[Command]]:
-        """A new opaque number, and the future of its response.
+        """Return a new opaque number, and the future of its response.
 
         Raises:
             TooManyCallsError: the table is full.
@@ -55,8 +55,8 @@ class Inflight:
         future: asyncio.Future[Command] = self._loop.create_future()
         return self.add(future, timeout), future
 
-    def add(self, taker: AnswerTaker, timeout: float) -> int:
-        """A new opaque number, whose response or error ``taker`` gets.
+    def add(self, receiver: ResponseReceiver, timeout: float) -> int:
+        """Return a new opaque number, whose response or error ``receiver`` gets.
 
         Raises:
             TooManyCallsError: the table is full.
@@ -64,24 +64,24 @@ class Inflight:
         if len(self._waiting) >= self._calls_max:
             raise TooManyCallsError(f"{len(self._waiting)} requests are in flight already")
         opaque = self.next_opaque()
-        self._waiting[opaque] = (taker, self._loop.time() + timeout, timeout)
+        self._waiting[opaque] = (receiver, self._loop.time() + timeout, timeout)
         if self._timer is None:
             self._timer = self._loop.call_later(min(SWEEP_S, timeout), self._sweep)
         return opaque
 
     def next_opaque(self) -> int:
-        """A number no waiting request has."""
+        """Return an opaque number that no request in flight has."""
         while True:
             self._last_opaque = self._last_opaque % INT32_MAX + 1
             if self._last_opaque not in self._waiting:
                 return self._last_opaque
 
-    def answer(self, answer: Command) -> bool:
+    def complete(self, response: Command) -> bool:
         """Complete a request in flight; return False if it has ended."""
-        found = self._waiting.pop(answer.opaque, None)
+        found = self._waiting.pop(response.opaque, None)
         if found is None or found[0].done():
             return False
-        found[0].set_result(answer)
+        found[0].set_result(response)
         return True
 
     def forget(self, opaque: int) -> None:

@@ -1,4 +1,4 @@
-"""Jobs: what a server does at intervals.
+"""Jobs: work that a server repeats at intervals.
 
 Every job is a supervised task with a name. Its interval runs from the end of one run to the start
 of the next, so two runs of one job never overlap. A failure is logged; the next run follows. A job
@@ -19,18 +19,18 @@ from cometmq.remoting import Supervisor
 
 log = logging.getLogger(__name__)
 
-TURN_S_MAX: Final = 30.0
+RUN_S_MAX: Final = 30.0
 """A run in a thread that takes longer is reported."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Work that is repeated.
+    """Work that is repeated at an interval.
 
     Args:
         name: of the task.
         interval_s: returns the seconds between two runs.
-        turn: does the work, as a plain or a coroutine function; it is quick unless ``blocking``.
+        run: does the work, as a plain or a coroutine function; it is quick unless ``blocking``.
         first_s: seconds until the first run, by default one interval.
         blocking: whether a run waits for the disk and needs a thread.
         limit_s: seconds after which a blocking run is reported.
@@ -38,10 +38,10 @@ class Job:
 
     name: str
     interval_s: Callable[[], float]
-    turn: Callable[[], object]
+    run: Callable[[], object]
     first_s: float | None = None
     blocking: bool = False
-    limit_s: float = TURN_S_MAX
+    limit_s: float = RUN_S_MAX
 
 
 class JobRunner:
@@ -84,27 +84,27 @@ class JobRunner:
         while True:
             await asyncio.sleep(delay_s)
             try:
-                await self._turn(job)
+                await self._run(job)
             except Exception:
                 log.exception("job failed, retrying at its next run job=%s", job.name)
             delay_s = job.interval_s()
 
-    async def _turn(self, job: Job) -> None:
+    async def _run(self, job: Job) -> None:
         if not job.blocking:
-            result = job.turn()
+            result = job.run()
             if isinstance(result, Awaitable):
                 await result
             return
         assert self._threads is not None
-        turn = asyncio.get_running_loop().run_in_executor(self._threads, job.turn)
-        _, late = await asyncio.wait([turn], timeout=job.limit_s)
+        run = asyncio.get_running_loop().run_in_executor(self._threads, job.run)
+        _, late = await asyncio.wait([run], timeout=job.limit_s)
         if late:
             log.error("job exceeds its time limit job=%s limit_s=%s", job.name, job.limit_s)
-        await turn
+        await run
 
 
 def every(
-    interval_s: float, turn: Callable[[], object], name: str, *, first_s: float | None = None
+    interval_s: float, run: Callable[[], object], name: str, *, first_s: float | None = None
 ) -> Job:
-    """A quick job with a fixed interval."""
-    return Job(name, lambda: interval_s, turn, first_s=first_s)
+    """Return a quick job with a fixed interval."""
+    return Job(name, lambda: interval_s, run, first_s=first_s)

@@ -1,4 +1,4 @@
-"""What handlers may do with the connection of a request, besides writing its response."""
+"""The connection of a request as handlers see it."""
 
 from __future__ import annotations
 

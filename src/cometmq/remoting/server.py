@@ -1,4 +1,4 @@
-"""The asyncio server: accepts connections, plain and TLS on one port, and hands them on.
+"""The asyncio server: accepts connections, plain and TLS on one port.
 
 The first byte distinguishes TLS from a plain frame; it is read before a transport exists, so that
 nothing of the handshake is lost.
@@ -20,7 +20,7 @@ from typing import Any
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.config import RemotingSettings, TlsSettings
 from cometmq.remoting.connection import Connection, wait_all_closed
-from cometmq.remoting.exchange import Processor
+from cometmq.remoting.requests import RequestHandler
 from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.tls import HANDSHAKE_BYTE, server_context
 from cometmq.remoting.wire import FastPath
@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 
 HEADER_BYTES_MAX = 512 * 1024
 """The longest header of a request. The longest that clients send list a group's topics or carry the
-properties of a message, which have 32 KiB at most; what is large travels in bodies."""
+properties of a message, which have 32 KiB at most; large data is in bodies."""
 ACCEPT_PAUSE_S = 1.0
-ACCEPTS_PER_TURN = 64
+ACCEPTS_PER_EVENT = 64
 HANDSHAKE_S = 30.0
 ABORT_S = 0.2
 
@@ -40,7 +40,7 @@ class RemotingServer:
     """One listening port.
 
     Args:
-        processors: request code to handler.
+        handlers: request code to handler.
         settings: limits of every connection.
         tls: how to treat TLS.
         unknown: handles request codes without a handler; by default it responds with code 3.
@@ -50,22 +50,22 @@ class RemotingServer:
 
     def __init__(
         self,
-        processors: Mapping[int, Processor],
+        handlers: Mapping[int, RequestHandler],
         *,
         settings: RemotingSettings | None = None,
         tls: TlsSettings | None = None,
-        unknown: Processor | None = None,
+        unknown: RequestHandler | None = None,
         name: str = "server",
         on_close: Callable[[Connection], None] | None = None,
     ) -> None:
-        self._processors = processors
+        self._handlers = handlers
         self._settings = settings or RemotingSettings()
         self._tls = tls or TlsSettings(mode="disabled")
         self._unknown = unknown
         self._name = name
         self._on_close = on_close
         self.fast_path: FastPath | None = None
-        """Given to the connections that are opened from now on."""
+        """The fast path of connections that are opened from now on."""
         self._connections: set[Connection] = set()
         self._arriving: set[socket.socket] = set()
         self._supervisor = Supervisor(name)
@@ -78,13 +78,13 @@ class RemotingServer:
 
     @property
     def port(self) -> int:
-        """The real port, known once started."""
+        """The port that is bound, known once started."""
         assert self._port, "not started"
         return self._port
 
     @property
     def connections(self) -> int:
-        """Open connections."""
+        """The number of open connections."""
         return len(self._connections)
 
     async def start(
@@ -114,8 +114,8 @@ class RemotingServer:
             raise ConfigError(f"{met}; {choice}" if in_use else met) from None
         self._port = self._socket.getsockname()[1]
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
-        look_s = max(self._settings.idle_s / 4, 0.25)
-        self._idle = self._supervisor.every(look_s, self._close_idle, "idle")
+        check_s = max(self._settings.idle_s / 4, 0.25)
+        self._idle = self._supervisor.every(check_s, self._close_idle, "idle")
 
     async def stop(self, grace_s: float = 3.0) -> None:
         """Accept no connections, wait for requests in progress, then close every connection.
@@ -123,7 +123,7 @@ class RemotingServer:
         Half of ``grace_s`` seconds is for the responses, the rest for peers to read them.
         """
         self.stop_accepting()
-        await self._turn_away()
+        await self._end_opening()
         await self._requests.drain(grace_s / 2)
         for connection in list(self._connections):
             connection.close()
@@ -133,11 +133,11 @@ class RemotingServer:
         await wait_all_closed(self._connections, ABORT_S)
         await self._requests.cancel()
 
-    async def _turn_away(self) -> None:
+    async def _end_opening(self) -> None:
         """End the connections that are being opened.
 
-        They see the end of their socket; cancelling them at a bad moment would leave a connection
-        that is never closed.
+        It shuts their sockets down; cancelling a handshake at the wrong moment would leave a
+        connection that is never closed.
         """
         if self._idle is not None:
             self._idle.cancel()
@@ -148,7 +148,7 @@ class RemotingServer:
         await self._supervisor.cancel()
 
     def stop_accepting(self) -> None:
-        """Take no new connections; the open ones go on."""
+        """Accept no new connections; open ones stay open."""
         if not self._stopping and self._socket is not None:
             self._stopping = True
             asyncio.get_running_loop().remove_reader(self._socket.fileno())
@@ -158,7 +158,7 @@ class RemotingServer:
 
     def _accept(self) -> None:
         assert self._socket is not None
-        for _ in range(ACCEPTS_PER_TURN):
+        for _ in range(ACCEPTS_PER_EVENT):
             try:
                 accepted, _ = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -170,7 +170,7 @@ class RemotingServer:
             self._supervisor.spawn(self._open(accepted), "open")
 
     def _pause_accepting(self, problem: OSError) -> None:
-        """Out of file descriptors or memory: the kernel holds new peers for a moment."""
+        """Stop accepting for a second: the process is out of file descriptors or memory."""
         log.error("cannot accept connections, retrying server=%s: %s", self._name, problem)
         assert self._socket is not None
         loop, listening = asyncio.get_running_loop(), self._socket
@@ -196,7 +196,7 @@ class RemotingServer:
         except (OSError, TimeoutError, ConfigError, _RefusedError) as problem:
             accepted.close()
             if not isinstance(problem, ConnectionError):
-                reason = str(problem) or "nothing came in time"
+                reason = str(problem) or "nothing received in time"
                 log.warning("refused a connection server=%s: %s", self._name, reason)
         except asyncio.CancelledError:
             accepted.close()
@@ -218,7 +218,7 @@ class RemotingServer:
 
     def _connection(self) -> Connection:
         connection = Connection(
-            self._processors,
+            self._handlers,
             settings=self._settings,
             supervisor=self._requests,
             on_open=self._opened,
@@ -242,7 +242,7 @@ class RemotingServer:
     def _close_idle(self) -> None:
         oldest = asyncio.get_running_loop().time() - self._settings.idle_s
         for connection in [c for c in self._connections if c.last_active_s < oldest]:
-            if connection.closed:  # since the last look, and the peer does not take the rest
+            if connection.closed:  # since the last check, and the peer does not take the rest
                 connection.abort()
                 continue
             log.info("closed an idle connection peer=%s", connection.peer_text)
@@ -268,7 +268,7 @@ def _listen(host: str, port: int, backlog: int) -> socket.socket:
 
 
 async def _first_byte(accepted: socket.socket, timeout: float) -> int | None:
-    """Look at the first byte without taking it; None when the peer closed instead."""
+    """Return the first byte without taking it; None when the peer closed instead."""
     loop = asyncio.get_running_loop()
     try:
         found = accepted.recv(1, socket.MSG_PEEK)

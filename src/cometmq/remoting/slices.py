@@ -1,9 +1,9 @@
 """Long work in slices, so that a request never keeps the event loop busy for long.
 
 A handler whose work depends on what a client asks for, or on the size of a table, is a coroutine:
-it pauses whenever its slice is over, and other requests are handled. One slice runs in a turn of
-the event loop, however many requests wait for theirs. Such a handler is served as `exclusive`, so
-that a connection has one of them at a time and its responses keep their order.
+it pauses whenever its slice is over, and other requests are handled. Each iteration of the event
+loop runs one slice, however many requests wait for theirs. Such a handler is served as `exclusive`,
+so that a connection has one of them at a time and its responses keep their order.
 
 A large JSON body is decoded in a thread, because no parser can pause; one thread serves all.
 """
@@ -24,17 +24,17 @@ T = TypeVar("T")
 B = TypeVar("B", bound=Body)
 
 SLICE_S: Final = 0.002
-"""So long one piece of work keeps the event loop busy."""
+"""The time that one slice keeps the event loop busy."""
 STRICT_BYTES_MAX: Final = 64 * 1024
 """Bodies up to this size that are plain JSON are decoded at once: that takes less than 1 ms."""
 LENIENT_BYTES_MAX: Final = 2 * 1024
 """Bodies up to this size are decoded at once, whatever they are."""
 
 PIECE_BYTES: Final = 256 * 1024
-"""About so large are the pieces of a body that is encoded in slices."""
+"""The approximate size of the pieces of a body that is encoded in slices."""
 
 
-class _Turns(threading.local):
+class _SliceLocks(threading.local):
     """The lock of each thread's event loop that only one slice at a time holds."""
 
     def __init__(self) -> None:
@@ -47,21 +47,21 @@ class _Turns(threading.local):
         return self.lock
 
 
-_turns = _Turns()
+_locks = _SliceLocks()
 _decoding = ThreadPoolExecutor(1, thread_name_prefix="decode")
 
 
 class Slices:
-    """The slices of one piece of work; the first one begins when this is made."""
+    """Divides one piece of work into slices; the first one begins when this is made."""
 
     def __init__(self) -> None:
         self._end_s = monotonic() + SLICE_S
 
     async def pause(self) -> None:
-        """Let others have their turn if the slice is over."""
+        """Let other requests run if the slice is over."""
         if monotonic() < self._end_s:
             return
-        async with _turns.of(asyncio.get_running_loop()):
+        async with _locks.of(asyncio.get_running_loop()):
             await asyncio.sleep(0)
         self._end_s = monotonic() + SLICE_S
 
@@ -81,7 +81,7 @@ def batched(items: Iterable[T], count: int = 500) -> Iterator[list[T]]:
 
 
 async def encoded(body: Body, slices: Slices | None = None) -> list[bytes]:
-    """Encode a body in slices; the parts of a response's body."""
+    """Encode a body in slices; return the parts of the response's body."""
     slices = slices or Slices()
     pieces: list[bytes] = []
     parts: list[bytes] = []
@@ -118,5 +118,5 @@ def decoded_at_once(kind: type[B], data: bytes) -> B | None:
 
 
 async def off_loop(work: Callable[[], T]) -> T:
-    """Run work that cannot pause in the thread for it."""
+    """Run work that cannot pause, in the decoding thread."""
     return await asyncio.get_running_loop().run_in_executor(_decoding, work)

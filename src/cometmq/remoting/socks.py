@@ -25,7 +25,7 @@ OPEN, WITH_PASSWORD = 0, 2
 CONNECT = 1
 IPV4, NAME, IPV6 = 1, 3, 4
 TEXT_BYTES_MAX = 255
-_PLACE_BYTES = {IPV4: 4, IPV6: 16}
+_ADDRESS_BYTES = {IPV4: 4, IPV6: 16}
 _REFUSALS = {
     1: "general failure",
     2: "not allowed",
@@ -39,12 +39,12 @@ _REFUSALS = {
 
 
 class SocksError(OSError):
-    """The proxy does not connect us; says why."""
+    """The proxy refuses the connection; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class SocksProxy:
-    """A proxy and how it knows us; the password is not shown."""
+    """A proxy with its credentials; `repr` hides the password."""
 
     host: str
     port: int
@@ -53,7 +53,7 @@ class SocksProxy:
 
 
 class SocksProxies:
-    """Which proxy leads to an address.
+    """The proxy for each address.
 
     Args:
         by_network: network, such as ``10.0.0.0/8``, to proxy; ``0.0.0.0/0`` serves all addresses,
@@ -73,7 +73,7 @@ class SocksProxies:
         """Read RocketMQ's form: JSON, network to ``addr``, ``username`` and ``password``.
 
         Raises:
-            ConfigError: it is not of this form; never says what is in it.
+            ConfigError: it is not of this form; the text hides the passwords.
         """
         try:
             found = msgspec.json.decode(text or "{}", type=dict[str, _Entry])
@@ -84,7 +84,7 @@ class SocksProxies:
         return cls({network: entry.proxy() for network, entry in found.items()})
 
     def to(self, host: str) -> SocksProxy | None:
-        """Give the proxy that leads to a host, or None for the direct way."""
+        """Return the proxy of a host, or None for a direct connection."""
         try:
             address = ip_address(host)
         except ValueError:
@@ -111,7 +111,7 @@ class _Entry(msgspec.Struct):
 
 
 async def connect(proxy: SocksProxy, host: str, port: int) -> socket.socket:
-    """Give a socket that leads to a peer through a proxy.
+    """Return a socket that is connected to a peer through a proxy.
 
     The caller bounds the time; cancelling closes the socket.
 
@@ -120,63 +120,63 @@ async def connect(proxy: SocksProxy, host: str, port: int) -> socket.socket:
         OSError: it cannot be reached.
     """
     loop = asyncio.get_running_loop()
-    places = await loop.getaddrinfo(proxy.host, proxy.port, type=socket.SOCK_STREAM)
-    family, _, _, _, address = places[0]
+    addresses = await loop.getaddrinfo(proxy.host, proxy.port, type=socket.SOCK_STREAM)
+    family, _, _, _, address = addresses[0]
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setblocking(False)
         await loop.sock_connect(made, address)
-        talk = _Talk(loop, made)
-        await talk.introduce(proxy)
-        await talk.connect_to(host, port)
+        handshake = _Handshake(loop, made)
+        await handshake.authenticate(proxy)
+        await handshake.request_connection(host, port)
     except BaseException:
         made.close()
         raise
     return made
 
 
-class _Talk:
-    """The exchange with a proxy before it passes bytes on."""
+class _Handshake:
+    """The SOCKS handshake with a proxy."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, way: socket.socket) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
         self._loop = loop
-        self._way = way
+        self._socket = sock
 
-    async def introduce(self, proxy: SocksProxy) -> None:
-        """Agree on how we say who we are, and say it."""
+    async def authenticate(self, proxy: SocksProxy) -> None:
+        """Agree on an authentication method, and authenticate."""
         methods = bytes([OPEN, WITH_PASSWORD] if proxy.username else [OPEN])
-        await self._say(bytes([VERSION, len(methods)]) + methods)
-        version, method = await self._hear(2)
+        await self._send(bytes([VERSION, len(methods)]) + methods)
+        version, method = await self._receive(2)
         if version != VERSION or method not in methods:
             raise SocksError("the SOCKS proxy supports none of our authentication methods")
         if method == WITH_PASSWORD:
             texts = [proxy.username.encode(), proxy.password.encode()]
-            said = b"".join(bytes([len(text)]) + text for text in texts)
-            await self._say(bytes([PASSWORD_VERSION]) + said)
-            if (await self._hear(2))[1] != 0:
+            credentials = b"".join(bytes([len(text)]) + text for text in texts)
+            await self._send(bytes([PASSWORD_VERSION]) + credentials)
+            if (await self._receive(2))[1] != 0:
                 raise SocksError("the SOCKS proxy rejects the user name or the password")
 
-    async def connect_to(self, host: str, port: int) -> None:
-        """Have a connection made to a peer."""
-        await self._say(bytes([VERSION, CONNECT, 0]) + _host_bytes(host) + port.to_bytes(2, "big"))
-        version, reply, _, kind = await self._hear(4)
+    async def request_connection(self, host: str, port: int) -> None:
+        """Request a connection to a peer."""
+        await self._send(bytes([VERSION, CONNECT, 0]) + _host_bytes(host) + port.to_bytes(2, "big"))
+        version, reply, _, kind = await self._receive(4)
         if version != VERSION or reply != 0:
             why = _REFUSALS.get(reply, f"reply {reply}")
             raise SocksError(f"the SOCKS proxy cannot connect to {host}:{port}: {why}")
-        size = _PLACE_BYTES.get(kind)
-        await self._hear((await self._hear(1))[0] + 2 if size is None else size + 2)
+        size = _ADDRESS_BYTES.get(kind)
+        await self._receive((await self._receive(1))[0] + 2 if size is None else size + 2)
 
-    async def _say(self, data: bytes) -> None:
-        await self._loop.sock_sendall(self._way, data)
+    async def _send(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self._socket, data)
 
-    async def _hear(self, size: int) -> bytes:
-        heard = b""
-        while len(heard) < size:
-            more = await self._loop.sock_recv(self._way, size - len(heard))
+    async def _receive(self, size: int) -> bytes:
+        received = b""
+        while len(received) < size:
+            more = await self._loop.sock_recv(self._socket, size - len(received))
             if not more:
                 raise SocksError("the SOCKS proxy closed the connection")
-            heard += more
-        return heard
+            received += more
+        return received
 
 
 def _host_bytes(host: str) -> bytes:
@@ -185,4 +185,4 @@ def _host_bytes(host: str) -> bytes:
     except ValueError:
         name = host.encode("idna")
         return bytes([NAME, len(name)]) + name
-    return bytes([IPV4 if len(packed) == _PLACE_BYTES[IPV4] else IPV6]) + packed
+    return bytes([IPV4 if len(packed) == _ADDRESS_BYTES[IPV4] else IPV6]) + packed

@@ -1,4 +1,4 @@
-"""Background tasks with names and an owner: none is lost, none fails silently.
+"""Supervised background tasks: each has a name and an owner, and its failure is logged.
 
 A task can end with `asyncio.CancelledError` although `Task.cancel` was not called: application code
 raised it, or awaited a task that was cancelled. Here that is a failure like any other error.
@@ -14,8 +14,8 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 
-def is_own_failure(error: BaseException) -> bool:
-    """Whether an error is a failure of what was called, and not an order to this task to end.
+def is_call_failure(error: BaseException) -> bool:
+    """Return whether an error is a failure of the call, and not the cancellation of this task.
 
     A function that awaits a task that was cancelled raises `asyncio.CancelledError`, too.
     """
@@ -89,7 +89,7 @@ class Supervisor:
                 if result is not None:
                     await result
             except BaseException as error:
-                if not is_own_failure(error):
+                if not is_call_failure(error):
                     raise
                 log.exception(
                     "periodic task failed, retrying at its next run task=%s.%s", self._owner, name

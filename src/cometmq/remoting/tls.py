@@ -106,7 +106,7 @@ def client_context(
 def outgoing_context(settings: TlsClientSettings, server: TlsSettings) -> ssl.SSLContext | None:
     """Return the context of the connections that a server opens; None for plain ones.
 
-    Where no setting says whether they use TLS, they do if the server itself accepts nothing else.
+    If no setting selects TLS, they use it if the server itself accepts nothing else.
     Source: BrokerStartup, RocketMQ 4.9; NettyClientConfig, RocketMQ 5.3.
 
     Raises:

@@ -4,8 +4,8 @@ from cometmq.protocol.command cimport Command, command_at
 from cometmq.protocol.octets cimport copy_of, two_u32
 
 
-cdef Py_ssize_t _TURN_BYTES_MAX
-cdef double _SAME_TURN_S
+cdef Py_ssize_t _BATCH_BYTES_MAX
+cdef double _SAME_ITERATION_S
 
 
 cdef class FastPath:
@@ -14,7 +14,7 @@ cdef class FastPath:
     cpdef settle(self)
 
 
-cdef class Turn:
+cdef class WriteBatch:
     cdef readonly object loop
     cdef public Wire last
     cdef list _waiting
@@ -23,7 +23,7 @@ cdef class Turn:
     cdef list _unsettled
 
     cdef bint is_alone(self, Wire wire)
-    cdef before_end(self, object settle)
+    cdef at_end(self, object settle)
     cdef add(self, Wire wire, Py_ssize_t more_bytes)
     cpdef end(self)
     @cython.locals(waiting=list, wire=Wire)
@@ -37,7 +37,7 @@ cdef class Wire:
     cdef FastPath _fast_path
     cdef bytearray _buffer
     cdef object _view
-    cdef readonly Turn _turn
+    cdef readonly WriteBatch _batch
     cdef public object _transport
     cdef readonly bytearray _partial
     cdef object _partial_view
@@ -48,10 +48,10 @@ cdef class Wire:
     cdef list _out
     cdef Py_ssize_t _out_bytes
     cdef readonly bint _reading
-    cdef bint _in_turn
+    cdef bint _in_batch
     cdef public bint _paused
-    cdef readonly int _holds
-    cdef bint _yields
+    cdef readonly int _pauses
+    cdef bint _yielded
     cdef bint _ended
     cdef double _work_began_s
     cdef double _worked_to_s
@@ -73,13 +73,13 @@ cdef class Wire:
         out_bytes_max=cython.Py_ssize_t, fast_path=FastPath, command=Command,
         began_s=cython.double, header_bytes=cython.Py_ssize_t)
     cdef Py_ssize_t _handle_frames(self, bytearray data, Py_ssize_t end) except -1
-    cpdef hold(self)
-    cpdef go_on(self)
+    cpdef pause_frames(self)
+    cpdef resume_frames(self)
     cdef _receive_large(self)
     cdef _pass_on(self, Command command)
     cdef bint _may_handle(self)
-    cdef _yield_turn(self)
-    cpdef _turn_again(self)
+    cdef _yield_to_others(self)
+    cpdef _resume_frames(self)
     cpdef end(self)
     cdef _stop_reading(self)
     cpdef _read_on(self)
@@ -92,7 +92,7 @@ cdef class Wire:
 
     cpdef write(self, object head, object slices=*)
     cdef _end_read(self)
-    cdef _join_turn(self)
+    cdef _join_batch(self)
     @cython.locals(out=list, size=cython.Py_ssize_t)
     cpdef flush(self)
     cdef bint _is_stuck(self, Py_ssize_t more_bytes) except -1

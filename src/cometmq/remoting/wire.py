@@ -1,16 +1,16 @@
 # cython: annotation_typing=False
-"""The bytes of one TCP connection: reads frames, and joins many responses into one write.
+"""The bytes of one TCP connection: reads frames, and writes many responses together.
 
 All frames of one read are handled before anything is written, so their responses leave in one
-write; and responses to all connections that one turn of the event loop reads are written at its
-end. The first response wakes a process that sleeps, which costs more than the response; the others
-then find it awake. A connection that was read twice in a row is written at once, and so are
-responses beyond the limits of a turn or of a connection's write buffer.
+write. Responses to all connections that one iteration of the event loop reads form a write batch,
+which is written at the end of the iteration: the first response wakes a client process, which costs
+more than the response itself; the next ones find it awake. A connection that was read twice in a
+row is written at once, and so are responses beyond the limits of a batch or of a write buffer.
 
 A wire whose peer does not read its responses is not read either until the peer reads; if more
 responses pile up, for instance of held pulls, the wire is closed. A wire is also not read
-while a request that the others must not overtake is handled, and between two turns of the event
-loop if what was read is much work: other connections come first then.
+while a request that the others must not overtake is handled, and after `work_s_max` seconds of work
+until the next iteration of the event loop: other connections come first then.
 
 Hot: plain control flow, compiled by Cython in pure Python mode.
 """
@@ -40,14 +40,13 @@ LARGE_BYTES_MIN = 1024 * 1024
 """The body of a frame of this size is received in its final place."""
 JOIN_BYTES_MAX = 64 * 1024
 """Responses up to this size are copied into one piece, larger ones are written as slices."""
-TURN_BYTES_MAX = 64 * 1024
-"""Limit of the responses that wait for the end of a turn; those of a connection are counted when it
-begins to wait."""
-_TURN_BYTES_MAX = TURN_BYTES_MAX
+BATCH_BYTES_MAX = 64 * 1024
+"""Limit of the responses in a write batch; those of a connection are counted when it joins."""
+_BATCH_BYTES_MAX = BATCH_BYTES_MAX
 WORK_S_MAX = 0.002
 """So long the frames of one connection are handled before those of others are."""
-_SAME_TURN_S = 0.0002
-"""A read so soon after another of its connection may belong to the same turn of the event loop."""
+_SAME_ITERATION_S = 0.0002
+"""A read so soon after another of its connection may belong to the same iteration of the loop."""
 UNSENT_FACTOR_MAX = 64
 """So many times the write buffer may wait for a peer that does not read."""
 
@@ -60,19 +59,19 @@ class _Shared(threading.local):
     def __init__(self) -> None:
         self.buffer = bytearray(READ_BYTES)
         self.view = memoryview(self.buffer)
-        self.turn: Turn | None = None
+        self.batch: WriteBatch | None = None
 
 
 _shared = _Shared()
 
 
 class FastPath:
-    """Handles some frames straight from the receive buffer, ahead of everything else."""
+    """Handles some frames straight from the receive buffer, before the general path."""
 
     def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
-        """Handle the frames at ``start`` that it knows; returns how many bytes they take.
+        """Handle the frames at ``start`` that it knows; return how many bytes they take.
 
-        It may leave their responses for `settle`, and has it called by `Turn.before_end`.
+        It may leave their responses for `settle`, which `WriteBatch.at_end` then calls.
         """
         raise NotImplementedError
 
@@ -80,8 +79,8 @@ class FastPath:
         """Send the responses that were left for later; other requests may be handled after it."""
 
 
-class Turn:
-    """The wires that have something to write at the end of this turn of an event loop.
+class WriteBatch:
+    """Wires with unwritten responses; they are written when this iteration of the event loop ends.
 
     Args:
         loop: the event loop.
@@ -100,32 +99,32 @@ class Turn:
         """Whether no other wire has been read since this one was, or waits to be written."""
         return self.last is wire and not self._waiting and not self._unsettled
 
-    def before_end(self, settle: Callable[[], None]) -> None:
-        """Call ``settle`` at the end of the turn, before what waits is written."""
+    def at_end(self, settle: Callable[[], None]) -> None:
+        """Call ``settle`` at the end of the iteration, before the responses are written."""
         self._unsettled.append(settle)
         if not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self.end)
 
     def add(self, wire: Wire, more_bytes: int) -> None:
-        """Flush a wire at the end of the turn, or now if very much waits for that."""
+        """Add a wire; flush all wires now if the batch is full."""
         self._waiting.append(wire)
         self._waiting_bytes += more_bytes
-        if self._waiting_bytes > _TURN_BYTES_MAX:
+        if self._waiting_bytes > _BATCH_BYTES_MAX:
             self._flush_all()
         elif not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self.end)
 
     def end(self) -> None:
-        """The turn is over."""
+        """Settle and write: the iteration is over."""
         if self._unsettled:
             unsettled, self._unsettled = self._unsettled, []
             for settle in unsettled:
                 try:
                     settle()
                 except Exception:  # the others must not wait for this one
-                    log.exception("cannot settle a turn")
+                    log.exception("cannot settle a write batch")
         self._scheduled = False
         self._flush_all()
 
@@ -139,12 +138,12 @@ class Turn:
                 wire.abort()
 
 
-def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
-    """Return the turn that the wires of a loop share; in that loop's thread."""
-    turn = _shared.turn
-    if turn is None or turn.loop is not loop:
-        turn = _shared.turn = Turn(loop)
-    return turn
+def write_batch_of(loop: asyncio.AbstractEventLoop) -> WriteBatch:
+    """Return the write batch that the wires of a loop share; call it in that loop's thread."""
+    batch = _shared.batch
+    if batch is None or batch.loop is not loop:
+        batch = _shared.batch = WriteBatch(loop)
+    return batch
 
 
 class Wire:
@@ -153,10 +152,10 @@ class Wire:
     Args:
         loop: the event loop.
         frame_bytes_max: the largest frame that is read.
-        out_bytes_max: so much is gathered before it is written.
+        out_bytes_max: responses of this size are written without waiting for more.
         fast_path: sees what was read before commands are made of it.
 
-    What is done with a command is said by `receive`, of a class that builds on this one.
+    A subclass overrides `receive`, which handles a command.
     """
 
     def __init__(
@@ -172,7 +171,7 @@ class Wire:
         self._fast_path = fast_path
         self._buffer = _shared.buffer
         self._view = _shared.view
-        self._turn = turn_of(loop)
+        self._batch = write_batch_of(loop)
         self._transport: asyncio.Transport | None = None
         self._partial: bytearray | None = None
         self._partial_view: memoryview | None = None
@@ -184,10 +183,10 @@ class Wire:
         self._out: list[Slice] = []
         self._out_bytes = 0
         self._reading = False
-        self._in_turn = False
+        self._in_batch = False
         self._paused = False
-        self._holds = 0
-        self._yields = False
+        self._pauses = 0
+        self._yielded = False
         self._ended = False
         self._work_began_s = 0.0
         self._worked_to_s = 0.0
@@ -199,8 +198,8 @@ class Wire:
         self.peer_bytes = b""
         self.last_active_s = loop.time()
         self.received_s = monotonic()
-        """When something came from the peer for the last time; at first, when it was made. By the
-        clock itself: a loop's own time may stand still while several things happen."""
+        """The time of the last bytes from the peer, at first of the connection. It is read from the
+        clock: the time of an event loop does not advance within one iteration."""
 
     @property
     def closed(self) -> bool:
@@ -212,7 +211,7 @@ class Wire:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close once what was written has left; requests not handled by now never are."""
+        """Close once what was written is sent; requests that are not handled yet are dropped."""
         if self._transport is not None:
             if self._fast_path is not None:
                 self._fast_path.settle()
@@ -229,7 +228,7 @@ class Wire:
     # --- reading ------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go: behind an unfinished frame, or into the shared buffer."""
+        """Return the space for the next bytes: behind an unfinished frame, or the shared buffer."""
         if self._large is not None:
             missing = self._large_bytes - self._large.tell()
             return self._view[:missing] if missing < READ_BYTES else self._view
@@ -281,12 +280,12 @@ class Wire:
             self._end_read()
 
     def _handle_frames(self, data: bytearray, end: int) -> int:
-        """Handle frame after frame; returns where the first one begins that must wait."""
+        """Handle frame after frame; return where the first one begins that must wait."""
         start = taken = 0
         frame_bytes_max, out_bytes_max = self._frame_bytes_max, self._out_bytes_max
         fast_path = self._fast_path
         began_s = monotonic()
-        if began_s - self._worked_to_s > _SAME_TURN_S:
+        if began_s - self._worked_to_s > _SAME_ITERATION_S:
             self._work_began_s = began_s
         while self._may_handle():
             if end - start >= PREFIX_BYTES:
@@ -310,41 +309,41 @@ class Wire:
                 self.flush()
             self._worked_to_s = monotonic()
             if self._worked_to_s - self._work_began_s > self.work_s_max and not self._ended:
-                self._yield_turn()
+                self._yield_to_others()
         return start
 
     def _pass_on(self, command: Command) -> None:
-        """Have a command handled, behind what was read before it."""
+        """Handle a command on the general path, after the fast path has settled its frames."""
         if self._fast_path is not None:
             self._fast_path.settle()
         self.receive(command)
 
     def _may_handle(self) -> bool:
         """Whether the next frame may be handled now."""
-        if self._holds or self._yields:
+        if self._pauses or self._yielded:
             return False
         return self._ended or not (self._paused or self._closing)
 
-    def _yield_turn(self) -> None:
-        """Let other connections have their turn."""
-        if not self._yields:
-            self._yields = True
+    def _yield_to_others(self) -> None:
+        """Handle no further frames in this iteration of the event loop."""
+        if not self._yielded:
+            self._yielded = True
             self._stop_reading()
-            self._loop.call_soon(self._turn_again)
+            self._loop.call_soon(self._resume_frames)
 
-    def _turn_again(self) -> None:
-        self._yields = False
+    def _resume_frames(self) -> None:
+        self._yielded = False
         self._worked_to_s = 0.0
         self._read_on()
 
-    def hold(self) -> None:
-        """Handle no further frames until `go_on` is called as often as this was."""
-        self._holds += 1
+    def pause_frames(self) -> None:
+        """Handle no further frames until `resume_frames` is called as often as this was called."""
+        self._pauses += 1
         self._stop_reading()
 
-    def go_on(self) -> None:
-        """Handle what has arrived meanwhile, then read on; see `hold`."""
-        self._holds -= 1
+    def resume_frames(self) -> None:
+        """Handle what has arrived meanwhile, then read on; see `pause_frames`."""
+        self._pauses -= 1
         self._read_on()
 
     def end(self) -> None:
@@ -353,7 +352,7 @@ class Wire:
         With TLS it may have arrived together with the end, and the transport closes by itself.
         """
         self._ended = True
-        self._yields = False
+        self._yielded = False
         self._read_on()
 
     def _stop_reading(self) -> None:
@@ -426,7 +425,7 @@ class Wire:
     # --- writing ------------------------------------------------------------------------------
 
     def write(self, head: Slice, slices: Sequence[Slice] = ()) -> None:
-        """Send a frame's head and the slices of its body; it leaves together with others."""
+        """Send a frame's head and the slices of its body, together with its write batch."""
         if self._closing:
             return
         self._out.append(head)
@@ -435,28 +434,28 @@ class Wire:
             self._out.append(part)
             self._out_bytes += len(part)
         if not self._reading:
-            self._join_turn()
+            self._join_batch()
 
     def _end_read(self) -> None:
-        """Write the responses to the last read, together with others of this turn."""
+        """Write the responses to the last read, or add this wire to the write batch."""
         if self._out:
-            if self._turn.is_alone(self):
+            if self._batch.is_alone(self):
                 self.flush()
             else:
-                self._join_turn()
-        self._turn.last = self
+                self._join_batch()
+        self._batch.last = self
 
-    def _join_turn(self) -> None:
-        """Write what waits at the end of the turn, or now if it is very much."""
+    def _join_batch(self) -> None:
+        """Write the responses with the write batch, or now if they exceed the write buffer."""
         if self._out_bytes > self._out_bytes_max:
             self.flush()
-        elif not self._in_turn:
-            self._in_turn = True
-            self._turn.add(self, self._out_bytes)
+        elif not self._in_batch:
+            self._in_batch = True
+            self._batch.add(self, self._out_bytes)
 
     def flush(self) -> None:
         """Write what waits to be written."""
-        self._in_turn = False
+        self._in_batch = False
         out = self._out
         if not out or self._transport is None:
             return
@@ -476,7 +475,7 @@ class Wire:
             self._transport.writelines(out)
 
     def _is_stuck(self, more_bytes: int) -> bool:
-        """Give up a peer that does not read while ever more is written to it."""
+        """Abort the connection if its peer does not read responses; return whether it did."""
         assert self._transport is not None
         unsent = self._transport.get_write_buffer_size() + more_bytes
         if unsent <= UNSENT_FACTOR_MAX * self._out_bytes_max:
@@ -489,9 +488,9 @@ class Wire:
         """Drop unfinished frames and responses: the connection is gone."""
         self._transport = None
         self._closing = True
-        if self._turn.last is self:
-            self._turn.last = None
+        if self._batch.last is self:
+            self._batch.last = None
         self._out.clear()
         self._out_bytes = 0
-        if not (self._ended and self._holds):
+        if not (self._ended and self._pauses):
             self._drop_partial()

@@ -1,6 +1,7 @@
 cimport cython
 
 from cometmq.protocol cimport checksum, lazy_record, octets, properties
+from cometmq.protocol.record cimport body_at, store_time_at
 
 
 cdef int _COMPRESSED, _BORN_V6, _STORE_V6, _CRC_BITS, _V2

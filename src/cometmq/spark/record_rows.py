@@ -19,12 +19,17 @@ from cometmq.protocol.compression import CompressionError, decompress_body
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.protocol.properties import decode_properties, encode_properties
 from cometmq.protocol.record import (
+    BODY_CRC_AT,
+    BORN_HOST_AT,
     CRC_MASK,
     LOG_OFFSET_AT,
+    MAGIC_AT,
     MAGIC_V2,
     QUEUE_OFFSET_AT,
     SYS_FLAG_AT,
+    body_at,
     host_text,
+    store_time_at,
 )
 from cometmq.spark.endings import Ending, crc_problem, explain, place_problem
 
@@ -49,7 +54,7 @@ _COMPRESSED, _BORN_V6 = int(SysFlag.COMPRESSED), int(SysFlag.BORN_HOST_V6)
 _STORE_V6 = int(SysFlag.STORE_HOST_V6)
 _CRC_BITS, _V2, _BATCH_BYTES_MAX = CRC_MASK, MAGIC_V2, BATCH_BYTES_MAX
 _QUEUE_OFFSET_AT, _LOG_OFFSET_AT, _SYS_FLAG_AT = QUEUE_OFFSET_AT, LOG_OFFSET_AT, SYS_FLAG_AT
-_MAGIC_AT, _CRC_AT, _BORN_HOST_AT = 4, 8, 48
+_MAGIC_AT, _CRC_AT, _BORN_HOST_AT = MAGIC_AT, BODY_CRC_AT, BORN_HOST_AT
 _COMPARED_MAX = 64
 """Names of properties are compared with each other up to this many."""
 _ROWS_MIN, _ENTRIES_MIN = 64, 1024
@@ -202,7 +207,7 @@ class RecordRows:
     def _measure(self, memory: Any, row: int, record: int) -> None:
         """Note where the parts of a record are that is known to be whole."""
         flag = octets.i32_in(memory, record + _SYS_FLAG_AT)
-        head = record + lazy_record.head_bytes(flag)
+        head = record + body_at(flag)
         body_bytes = octets.i32_in(memory, head - 4)
         at = head + body_bytes
         if octets.i32_in(memory, record + _MAGIC_AT) == _V2:
@@ -214,7 +219,7 @@ class RecordRows:
         self.records[row] = record
         self.heads[row] = head
         self.flags[row] = flag
-        self.stores[row] = record + _BORN_HOST_AT + (20 if flag & _BORN_V6 else 8)
+        self.stores[row] = record + store_time_at(flag)
         self.host_sizes[row] = 20 if flag & _STORE_V6 else 8
         self.faults[row] = 0
         self.entries[row] = 0

@@ -50,15 +50,15 @@ cdef class Appender:
     cdef readonly int size_bytes
     cdef readonly long long queue_offset
     cdef readonly long long store_time_ms
-    cdef bint _held
-    cdef long long _held_ms
-    cdef public object before_others
+    cdef bint _deferred
+    cdef long long _deferred_ms
+    cdef public object on_settle_deferred
     cdef long long _undispatched_at
-    cdef long long _behind_at
+    cdef long long _caught_up_to
     cdef public object on_new_topics
-    cdef list _news
-    cdef list _late
-    cdef Py_ssize_t _late_before
+    cdef list _arrivals
+    cdef list _late_arrivals
+    cdef Py_ssize_t _late_committed
 
     @cython.locals(appended=Appended)
     cpdef Appended append(
@@ -90,7 +90,7 @@ cdef class Appender:
         bytes store_host, int reconsumed)
 
     @cython.locals(queues=TopicQueues, queue=ConsumeQueue)
-    cdef _find(self, str topic, long long queue_id, bytes more)
+    cdef _prepare(self, str topic, long long queue_id, bytes more)
     cdef long long _store_ms(self) except -1
     @cython.locals(queues=TopicQueues, log_offset=cython.longlong, filled=cython.Py_ssize_t)
     cdef long long _write(
@@ -106,24 +106,24 @@ cdef class Appender:
     cdef long long _extra_bytes(self, bytes born_host, bytes store_host) except -1
     cdef _make_room(self, ConsumeQueue queue, long long total, long long count)
     @cython.locals(tags_code=cython.longlong, properties=bytes)
-    cdef _follow(
+    cdef _dispatch(
         self, TopicQueues queues, ConsumeQueue queue, long long log_offset, int total,
         long long queue_offset, int sys_flag, long long store_ms, const unsigned char* memory,
         Py_ssize_t at, Py_ssize_t end)
-    cdef bint _is_awaited(self, TopicQueues queues) except -1
-    cpdef release_others(self)
-    cpdef hold(self)
-    cpdef release(self)
-    cdef _tell(self)
+    cdef bint _has_listener(self, TopicQueues queues) except -1
+    cpdef settle_deferred(self)
+    cpdef defer(self)
+    cpdef commit(self)
+    cdef _notify(self)
     @cython.locals(
         start=cython.longlong, tags_code=cython.longlong, queues=TopicQueues, properties=bytes)
     cpdef catch_up(self)
-    cpdef long long behind_bytes(self) except -1
+    cpdef long long backlog_bytes(self) except -1
     @cython.locals(start=cython.longlong)
-    cdef long long _behind_from(self) except -1
+    cdef long long _backlog_start(self) except -1
     cdef object _log_failed(self, object problem)
-    cdef TopicQueues _admit(self, str topic)
-    cdef ConsumeQueue _admit_queue(self, TopicQueues queues, long long queue_id)
+    cdef TopicQueues _new_topic(self, str topic)
+    cdef ConsumeQueue _new_queue(self, TopicQueues queues, long long queue_id)
 
 
 cdef long long _size_of(

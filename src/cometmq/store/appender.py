@@ -19,12 +19,21 @@ from cometmq.model.topic import RETRY_PREFIX
 from cometmq.protocol import batch, checksum, octets
 from cometmq.protocol import properties as property_text
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX
-from cometmq.protocol.record import CRC_MASK, MAGIC_V1, MAGIC_V2, TOPIC_BYTES_MAX_V1
+from cometmq.protocol.record import (
+    CRC_MASK,
+    FIXED_BYTES,
+    HOST_V4_BYTES,
+    HOST_V6_BITS,
+    HOST_V6_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    TOPIC_BYTES_MAX_V1,
+)
 from cometmq.store import record_layout
-from cometmq.store.commit_log import FIXED_BYTES, CommitLog
+from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.dispatch import Dispatcher, QueueTable, TopicQueues
-from cometmq.store.errors import HoldFullError, StoreUnavailableError
+from cometmq.store.errors import DeferredFullError, StoreUnavailableError
 from cometmq.store.index import Index
 from cometmq.store.paths import directory_name
 from cometmq.store.recovery import redispatch
@@ -35,17 +44,17 @@ logger = logging.getLogger(__name__)
 _I64 = Struct(">q")
 TOPIC_BYTES_MAX = 255
 RECORD_MARGIN_BYTES = 64 * 1024
-"""By how much a record may be larger than the largest body."""
+"""The bytes by which a record may exceed the largest body."""
 
 _CATCH_UP_RECORDS = 200
 """Records that are dispatched at a time after a full disk: about 2 ms."""
 _KEYS_EXPECTED = 64
-_HOST_V4_BYTES, _HOST_V6_BYTES = 8, 20
-_V6_EXTRA_BYTES = 12
-_BORN_V6, _STORE_V6 = 0x10, 0x20
+_HOST_V4_BYTES, _HOST_V6_BYTES = HOST_V4_BYTES, HOST_V6_BYTES
+_V6_EXTRA_BYTES = HOST_V6_BYTES - HOST_V4_BYTES
+_BORN_V6, _STORE_V6 = int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6)
 _PREPARED = SysFlag.TRANSACTION_PREPARED
-"""Set in the flags of half messages and of rollbacks, which are in no queue."""
-_V6_BITS = _BORN_V6 | _STORE_V6
+"""Set in the flags of half messages and of rollbacks, which have no unit in a queue."""
+_V6_BITS = HOST_V6_BITS
 # These names are C numbers once compiled.
 _FIXED_BYTES = FIXED_BYTES
 _PROPERTIES_MAX = PROPERTIES_BYTES_MAX
@@ -54,11 +63,11 @@ _V1, _V2 = MAGIC_V1, MAGIC_V2
 _CRC_MASK = CRC_MASK
 
 Arrival = Callable[[str, int, int, int, int, bytes], None]
-"""Told of each message: topic, queue, queue offset, tags code, store time, properties."""
+"""Called for each message: topic, queue, queue offset, tags code, store time, properties."""
 
 
 class Appended:
-    """Where a message was stored."""
+    """The offsets, the size and the store time of a stored message."""
 
     __slots__ = ("log_offset", "queue_offset", "size_bytes", "store_time_ms")
 
@@ -69,7 +78,7 @@ class Appended:
 
 
 class AppendedBatch:
-    """Where the messages of a batch were stored, one after the other."""
+    """The offsets, the size and the store time of the messages of a stored batch."""
 
     __slots__ = (
         "count",
@@ -97,23 +106,23 @@ class AppendedBatch:
 
     @property
     def log_offsets(self) -> list[int]:
-        """Where each record begins; what answers are made of has them packed, 8 bytes each."""
+        """Return where each record begins; ``packed_offsets`` has the same, 8 bytes each."""
         return [offset for (offset,) in _I64.iter_unpack(self.packed_offsets)]
 
 
 class Appender:
-    """Writes messages into a store that is open.
+    """Appends messages to an open store.
 
     Args:
-        log: takes the records.
-        table: has the queues.
-        index: takes the keys; None where messages cannot be looked up by key.
-        dispatcher: knows what follows from a record.
-        now_ms: the clock that store times come from.
+        log: the commit log.
+        table: the queues.
+        index: the index; None if messages cannot be looked up by key.
+        dispatcher: appends to queues and index.
+        now_ms: the clock of store times.
         message_bytes_max: the largest body.
-        long_topics: whether topics over 127 bytes are taken.
+        long_topics: whether topics over 127 bytes are allowed.
 
-    ``awaited``, where it is set, has the topics whose messages ``on_arrival`` is told of.
+    ``on_arrival`` is called for the messages of the topics in ``awaited``, of all topics if None.
     """
 
     def __init__(
@@ -142,22 +151,22 @@ class Appender:
         self._queue: Any = None
         self._checked_more = b""
         self.log_offset = 0
-        """Where the message of the last `put` begins in the log."""
+        """The log offset of the message of the last `put`."""
         self.size_bytes = 0
         self.queue_offset = 0
         self.store_time_ms = 0
         self.on_new_topics: Callable[[list[str]], object] | None = None
         """Called with the topics that got their first queue from the log."""
-        self._held = False
-        self._held_ms = 0
-        self.before_others: Callable[[], None] | None = None
-        """Called before anyone but the one who holds appends or reads; it releases."""
+        self._deferred = False
+        self._deferred_ms = 0
+        self.on_settle_deferred: Callable[[], None] | None = None
+        """Called before others append or read while records are deferred; it calls `commit`."""
         self._undispatched_at = -1
-        self._behind_at = -1
-        self._news: list[tuple[str, int, int, int, int, bytes]] = []
-        self._late: list[tuple[TopicQueues, int, int, int, bytes]] = []
-        self._late_before = 0
-        """How many of these are of records that are in the log for good."""
+        self._caught_up_to = -1
+        self._arrivals: list[tuple[str, int, int, int, int, bytes]] = []
+        self._late_arrivals: list[tuple[TopicQueues, int, int, int, bytes]] = []
+        self._late_committed = 0
+        """How many of these have records that are committed to the log."""
 
     def append(
         self,
@@ -174,7 +183,7 @@ class Appender:
         prepared_offset: int,
     ) -> Appended:
         """Store one message; see `MessageStore.append`."""
-        self.release_others()
+        self.settle_deferred()
         self.put(
             topic,
             queue_id,
@@ -193,7 +202,7 @@ class Appender:
             reconsumed,
             prepared_offset,
         )
-        appended = Appended.__new__(Appended)  # no call of __init__, which would box its numbers
+        appended = Appended.__new__(Appended)  # without __init__, which would box its numbers
         appended.log_offset = self.log_offset
         appended.size_bytes = self.size_bytes
         appended.queue_offset = self.queue_offset
@@ -213,7 +222,7 @@ class Appender:
         reconsumed: int,
     ) -> AppendedBatch:
         """Store the messages of a batch; see `MessageStore.append_batch`."""
-        self.release_others()
+        self.settle_deferred()
         return self.put_batch(
             topic,
             queue_id,
@@ -247,14 +256,14 @@ class Appender:
         reconsumed: int,
         prepared_offset: int,
     ) -> None:
-        """Store one message whose parts are in buffers; the attributes say what came of it.
+        """Store one message whose parts are in buffers; attributes return its offsets and size.
 
         Args:
-            source, body_at, body_end: where the body is.
-            text, text_at, text_end: where the properties are.
-            more: properties to be stored behind them.
+            source, body_at, body_end: the body in its buffer.
+            text, text_at, text_end: the properties in their buffer.
+            more: properties to append to them.
         """
-        self._find(topic, queue_id, more)
+        self._prepare(topic, queue_id, more)
         _check_text(text, text_at, text_end)
         sys_flag = sys_flag & ~_V6_BITS | _v6_bits(born_host, store_host)
         text_bytes = property_text.joined_bytes(text, text_at, text_end, more)
@@ -284,8 +293,8 @@ class Appender:
             reconsumed,
             prepared_offset,
         )
-        if not self._held:
-            self.release()
+        if not self._deferred:
+            self.commit()
 
     def put_batch(
         self,
@@ -306,7 +315,7 @@ class Appender:
             raise InvalidMessageError("a batch cannot be part of a transaction")
         if stop - start > self.message_bytes_max:
             raise _too_large("a batch", stop - start, self.message_bytes_max)
-        self._find(topic, queue_id, more)
+        self._prepare(topic, queue_id, more)
         if self._queues.long_name:
             raise _too_large("the topic of a batch", len(topic.encode()), TOPIC_BYTES_MAX_V1)
         if start == stop:
@@ -358,41 +367,41 @@ class Appender:
             )
             record_layout.put_i64(offsets, count * 8, log_offset)
             count += 1
-        if not self._held:
-            self.release()
+        if not self._deferred:
+            self.commit()
         return AppendedBatch(packed_offsets, log_offset + total, whole, first, self.store_time_ms)
 
-    def _find(self, topic: str, queue_id: int, more: bytes) -> None:
-        """Find the queue of what is to be stored, and see that anything may be.
+    def _prepare(self, topic: str, queue_id: int, more: bytes) -> None:
+        """Find the queue of a message, and check that the store takes messages.
 
         Raises:
-            StoreUnavailableError: nothing is taken now.
-            InvalidMessageError: there can be no such queue, or ``more`` is no property string.
+            StoreUnavailableError: the store takes no messages now.
+            InvalidMessageError: the queue is invalid, or ``more`` is no property string.
         """
         if self.refusal is not None:
             raise StoreUnavailableError(self.refusal)
         if self._undispatched_at >= 0:
             self.catch_up()
         if self._log.filled == 0:
-            self._late_before = len(self._late)
+            self._late_committed = len(self._late_arrivals)
         if more is not self._checked_more:
             _check_text(more, 0, len(more))
             self._checked_more = more
         queues = self._topics.get(topic)
         if queues is None:
-            queues = self._admit(topic)
+            queues = self._new_topic(topic)
         queue = queues.queues.get(queue_id)
         if queue is None:
-            queue = self._admit_queue(queues, queue_id)
+            queue = self._new_queue(queues, queue_id)
         self._queues, self._queue = queues, queue
 
     def _store_ms(self) -> int:
-        """When what is stored now counts as stored: between `hold` and `release` all at once."""
-        if not self._held:
+        """Return the store time of a message; deferred messages share one."""
+        if not self._deferred:
             return self._now_ms()
-        if self._held_ms == 0:
-            self._held_ms = self._now_ms()
-        return self._held_ms
+        if self._deferred_ms == 0:
+            self._deferred_ms = self._now_ms()
+        return self._deferred_ms
 
     def _write(
         self,
@@ -414,7 +423,7 @@ class Appender:
         reconsumed: int,
         prepared_offset: int,
     ) -> int:
-        """Put a record for which there is room into log, queue and index; return where it goes."""
+        """Write a record to log, queue and index, which have room for it; return its log offset."""
         queues = self._queues
         log_offset = self._log.write(
             total,
@@ -441,7 +450,7 @@ class Appender:
             text_bytes,
         )
         filled = self._log.filled
-        self._follow(
+        self._dispatch(
             queues,
             self._queue,
             log_offset,
@@ -482,14 +491,14 @@ class Appender:
                 self._index.make_room(count * _KEYS_EXPECTED)
         except OSError as problem:
             raise StoreUnavailableError(f"disk full: {problem}") from problem
-        if self._held and self._log.filled and not self._log.has_room(total):
-            raise HoldFullError
+        if self._deferred and self._log.filled and not self._log.has_room(total):
+            raise DeferredFullError
         try:
             self._log.make_room(total)
         except OSError as problem:
             raise self._log_failed(problem) from problem
 
-    def _follow(
+    def _dispatch(
         self,
         queues: TopicQueues,
         queue: ConsumeQueue,
@@ -502,7 +511,7 @@ class Appender:
         at: int,
         end: int,
     ) -> None:
-        """Dispatch a record that was just written, and tell of it.
+        """Dispatch a record that was just written, and note its arrival.
 
         Its properties are from ``at`` to ``end`` in a buffer.
         """
@@ -522,49 +531,49 @@ class Appender:
                     end,
                 )
             except OSError as problem:
-                self._not_dispatched(log_offset, problem)
-        if sys_flag & _PREPARED or not self._is_awaited(queues):
+                self._stop_dispatch(log_offset, problem)
+        if sys_flag & _PREPARED or not self._has_listener(queues):
             return
         properties = bytes(memory[at:end])
         if self._undispatched_at < 0:
-            self._news.append(
+            self._arrivals.append(
                 (queues.name, queue.queue_id, queue_offset, tags_code, store_ms, properties)
             )
         else:
-            self._late.append((queues, queue.queue_id, queue_offset, store_ms, properties))
+            self._late_arrivals.append((queues, queue.queue_id, queue_offset, store_ms, properties))
 
-    def _is_awaited(self, queues: TopicQueues) -> bool:
-        """Whether somebody wants to be told of a topic's messages."""
+    def _has_listener(self, queues: TopicQueues) -> bool:
+        """Return whether `on_arrival` is called for the messages of a topic."""
         if self.on_arrival is None:
             return False
         return self.awaited is None or queues.name in self.awaited
 
     @property
-    def is_held(self) -> bool:
-        """Whether what is appended waits for `release`."""
-        return self._held
+    def is_deferred(self) -> bool:
+        """Whether records are deferred until `commit`."""
+        return self._deferred
 
-    def release_others(self) -> None:
-        """Have whoever holds what was appended answer for it, before others append or read."""
-        if self._held and self.before_others is not None:
-            self.before_others()
+    def settle_deferred(self) -> None:
+        """Commit deferred records before others append or read."""
+        if self._deferred and self.on_settle_deferred is not None:
+            self.on_settle_deferred()
 
-    def hold(self) -> None:
-        """Let what is appended from now on wait for `release`, which brings it all into the log.
+    def defer(self) -> None:
+        """Defer the write of records from now on until `commit`, which writes them at once.
 
-        Until then nobody can read what was appended, nor may be told that it is stored. What does
-        not fit beside it is refused with HoldFullError: it is for after the release.
+        Until then they cannot be read, and no response may say that they are stored. A record that
+        does not fit into the same write is refused with DeferredFullError.
         """
-        self._held = True
-        self._held_ms = 0
+        self._deferred = True
+        self._deferred_ms = 0
 
-    def release(self) -> None:
-        """Bring what was appended into log and index, and tell of it.
+    def commit(self) -> None:
+        """Write deferred records to log and index, and notify of their arrival.
 
         Raises:
-            StoreUnavailableError: the disk refused; nothing since `hold` is stored.
+            StoreUnavailableError: the disk refused; nothing since `defer` is stored.
         """
-        self._held = False
+        self._deferred = False
         try:
             self._log.commit()
         except OSError as problem:
@@ -575,21 +584,21 @@ class Appender:
         try:
             self._dispatcher.settle()
         except OSError as problem:
-            self._not_dispatched(self._log.written_to, problem)
-        if self._news:
-            self._tell()
+            self._stop_dispatch(self._log.written_to, problem)
+        if self._arrivals:
+            self._notify()
 
-    def _tell(self) -> None:
-        news, self._news = self._news, []
+    def _notify(self) -> None:
+        news, self._arrivals = self._arrivals, []
         if self.on_arrival is not None:
             for arrived in news:
                 self.on_arrival(*arrived)
 
     def _log_failed(self, problem: OSError) -> StoreUnavailableError:
-        """Forget what is not in the log; on a full disk, appends may go on later."""
+        """Discard records that are not in the log; after a full disk, appends may resume later."""
         self._log.discard()
-        self._news.clear()
-        del self._late[self._late_before :]
+        self._arrivals.clear()
+        del self._late_arrivals[self._late_committed :]
         written_to = self._log.written_to
         if self._undispatched_at > written_to:
             self._undispatched_at = written_to
@@ -598,28 +607,28 @@ class Appender:
         )
         try:
             for queue in self._table.all():
-                queue.forget_beyond(written_to)
+                queue.rewind(written_to)
             if self._index is not None:
                 self._index.forget(written_to)
         except OSError as another:
             return self.on_failure(f"{reason}; then: {another}")
         if not is_disk_full(problem):
             return self.on_failure(reason)
-        self._not_dispatched(written_to, problem)  # of records in the log, keys may be missing
+        self._stop_dispatch(written_to, problem)  # of records in the log, keys may be missing
         return StoreUnavailableError(reason)
 
-    def _not_dispatched(self, log_offset: int, problem: OSError) -> None:
-        """Refuse further messages until `catch_up`: none may get ahead of this one.
+    def _stop_dispatch(self, log_offset: int, problem: OSError) -> None:
+        """Refuse further messages until `catch_up`: units must be in the order of the log.
 
         The record is whole, and so are those that follow it in its batch.
         """
         logger.error("records not dispatched physical_offset=%d error=%s", log_offset, problem)
         if self._undispatched_at < 0:
             self._undispatched_at = log_offset
-            self._behind_at = -1
+            self._caught_up_to = -1
 
     def resume_at(self, dispatched_to: int) -> None:
-        """Begin after recovery, which dispatched all records before a log offset."""
+        """Begin after recovery, which has dispatched all records before a log offset."""
         self._undispatched_at = dispatched_to if dispatched_to < self._log.written_to else -1
 
     def dispatched_to(self) -> int:
@@ -629,16 +638,16 @@ class Appender:
         return written_to if behind < 0 else min(written_to, behind)
 
     def catch_up(self) -> None:
-        """Dispatch some of the records that could not be, in case there is room for it now.
+        """Dispatch some of the records that a full disk has kept out of queues and index.
 
         Raises:
-            StoreUnavailableError: there is not, or more of them wait for the next call.
+            StoreUnavailableError: the disk is still full, or more records are left.
         """
         if self._undispatched_at < 0:
             return
         if self._log.filled:
             raise StoreUnavailableError("queues and index cannot be written for now")
-        start = self._behind_from()
+        start = self._backlog_start()
         end = self._log.written_to
         topics_before = len(self._table.topics)
         try:
@@ -650,7 +659,7 @@ class Appender:
                 self._dispatcher,
                 records_max=_CATCH_UP_RECORDS,
             )
-            self._behind_at = done.to
+            self._caught_up_to = done.to
             self._undispatched_at = max(self._undispatched_at, done.to)
             if done.problem is not None:
                 raise done.problem
@@ -665,32 +674,32 @@ class Appender:
             raise StoreUnavailableError(
                 f"queues and index catch up with the log, {end - done.to} bytes are left"
             )
-        self._undispatched_at = self._behind_at = -1
+        self._undispatched_at = self._caught_up_to = -1
         logger.info("records dispatched after a failure physical_offset=%d", end)
-        late, self._late = self._late, []
+        late, self._late_arrivals = self._late_arrivals, []
         for queues, queue_id, queue_offset, store_ms, properties in late:
             tags_code = self._dispatcher.tags_code(queues, store_ms, properties)
-            self._news.append(
+            self._arrivals.append(
                 (queues.name, queue_id, queue_offset, tags_code, store_ms, properties)
             )
-        if not self._held:
-            self._tell()
+        if not self._deferred:
+            self._notify()
 
-    def behind_bytes(self) -> int:
-        """How much of the log waits for `catch_up`."""
-        return 0 if self._undispatched_at < 0 else self._log.written_to - self._behind_from()
+    def backlog_bytes(self) -> int:
+        """Return how many bytes of the log wait for `catch_up`."""
+        return 0 if self._undispatched_at < 0 else self._log.written_to - self._backlog_start()
 
-    def _behind_from(self) -> int:
-        """Where the first record begins that may not be in its queue or in the index."""
-        if self._behind_at >= 0:
-            return self._behind_at
+    def _backlog_start(self) -> int:
+        """Return the log offset of the first record that may lack its unit or its keys."""
+        if self._caught_up_to >= 0:
+            return self._caught_up_to
         start: int = self._undispatched_at
         if self._index is not None:
             start = min(start, max(self._index.end_log(), self._log.min_offset()))
         return start
 
-    def _admit(self, topic: str) -> TopicQueues:
-        """Let in a topic that has no queue yet."""
+    def _new_topic(self, topic: str) -> TopicQueues:
+        """Check the name of a topic that has no queue yet, and add it."""
         length = len(topic.encode())
         if not topic:
             raise InvalidMessageError("a topic without a name")
@@ -706,19 +715,19 @@ class Appender:
             raise InvalidMessageError(str(problem)) from problem
         return self._table.topic(topic)
 
-    def _admit_queue(self, queues: TopicQueues, queue_id: int) -> ConsumeQueue:
+    def _new_queue(self, queues: TopicQueues, queue_id: int) -> ConsumeQueue:
         if not 0 <= queue_id < 2**31:
             raise InvalidMessageError(f"queue {queue_id}, expected 0 or more")
         return self._table.queue(queues, queue_id)
 
 
 def _size_of(field_bytes: int, body_bytes: int, properties_bytes: int) -> int:
-    """The size of a record between IPv4 hosts, whose topic takes ``field_bytes``."""
+    """Return the size of a record between IPv4 hosts, whose topic takes ``field_bytes``."""
     return _FIXED_BYTES + field_bytes + body_bytes + properties_bytes
 
 
 def _v6_bits(born_host: bytes, store_host: bytes) -> int:
-    """The flags that say which hosts have long addresses."""
+    """Return the flags of the hosts that have IPv6 addresses."""
     bits = _BORN_V6 if len(born_host) == _HOST_V6_BYTES else 0
     return bits | _STORE_V6 if len(store_host) == _HOST_V6_BYTES else bits
 
@@ -728,6 +737,6 @@ def _too_large(what: str, met: int, limit: int) -> InvalidMessageError:
 
 
 def _check_text(text: Any, at: int, end: int) -> None:
-    """Refuse zeros in properties, which recovery takes for what a power cut has torn."""
+    """Refuse zeros in properties: recovery would treat the record as torn by a power cut."""
     if octets.end_of_run(text, at, end, 0) != end:
         raise InvalidMessageError("properties with a character of code 0, expected none")

@@ -1,13 +1,13 @@
 """The checkpoint: which parts of the store are on disk.
 
     physic:i64 logics:i64 index:i64 master_flushed:i64 confirm:i64 zeros, 4096 bytes in all
-    at byte 512, if we wrote the file last:
+    at byte 512, if CometMQ wrote the file last:
     mark:8 physic:i64 logics:i64 index:i64 log_offset:i64 queues_offset:i64 queues_end:i64
     index_name:i64 index_entries:i64 index_offset:i64 crc:u32
 
 The first part is RocketMQ's, with store times; recovery from it starts at the beginning of a file.
-The second part is ours, with exact offsets. It repeats the times, so that it is ignored if RocketMQ
-changed them since. Each part is inside one sector, which a disk writes as a whole.
+The second part is CometMQ's, with exact offsets. It repeats the times, so that it is ignored if
+RocketMQ has changed them since. Each part is inside one sector, which a disk writes as a whole.
 
 Source: StoreCheckpoint, RocketMQ 5.3. A value is set here only after the sync that makes it true.
 """
@@ -32,7 +32,7 @@ _MARGIN_MS = 3000
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What is on disk, as offsets into the log; each is the beginning of a record."""
+    """The parts of the store that are on disk; each offset is the beginning of a record."""
 
     log_offset: int = 0
     """All records before it are on disk."""
@@ -50,7 +50,7 @@ class Position:
 
 @dataclass(slots=True)
 class Checkpoint:
-    """Store times in ms since 1970, 0 for never, and our own offsets."""
+    """Store times in ms since 1970, 0 for never, and exact offsets."""
 
     physic_ms: int = 0
     """The commit log is on disk up to this store time."""
@@ -65,12 +65,12 @@ class Checkpoint:
 
     @property
     def min_ms(self) -> int:
-        """The store time up to which log and queues are surely whole."""
+        """Return the store time up to which log and queues are complete."""
         return max(0, min(self.physic_ms, self.logics_ms) - _MARGIN_MS)
 
     @property
     def min_index_ms(self) -> int:
-        """The same for log, queues and index."""
+        """Return the store time up to which log, queues and index are complete."""
         return min(self.min_ms, self.index_ms)
 
     def encode(self) -> bytes:
@@ -95,7 +95,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
-        """Return what a file contains; what a short file lacks is 0."""
+        """Return the content of a file; fields missing in a short file are 0."""
         checkpoint = cls(*_TIMES.unpack_from(data[: _TIMES.size].ljust(_TIMES.size, b"\0")))
         part = data[_POSITION_AT : _POSITION_AT + _POSITION.size + _CRC.size]
         if len(part) == _POSITION.size + _CRC.size:

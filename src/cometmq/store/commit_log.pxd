@@ -5,7 +5,7 @@ from cometmq.store cimport record_layout
 from cometmq.store.segments cimport Segment, Segments
 
 
-cdef int _BLANK_BYTES, _PAGE_BYTES, _SPACE_BYTES, _FEW_BYTES, _RECENT_BYTES
+cdef int _BLANK_BYTES, _PAGE_BYTES, _BUFFER_BYTES, _FEW_BYTES, _RECENT_BYTES
 
 
 cdef class CommitLog:
@@ -22,10 +22,10 @@ cdef class CommitLog:
     cdef long long _base
     cdef long long _start
     cdef long long _limit
-    cdef long long _notice_at
+    cdef long long _allocate_next_at
     cdef object _file
-    cdef long long _space_bytes
-    cdef bytearray _space
+    cdef long long _buffer_bytes
+    cdef bytearray _buffer
     cdef object _view
 
     cpdef long long min_offset(self)
@@ -51,5 +51,5 @@ cdef class CommitLog:
     cpdef bint is_recent(self, long long log_offset)
     cpdef long long next_base_after(self, long long offset)
     cdef _roll(self, long long size)
-    cdef _enter(self, Segment segment, long long position)
-    cdef _make_space(self, long long size)
+    cdef _write_to(self, Segment segment, long long position)
+    cdef _allocate_buffer(self, long long size)

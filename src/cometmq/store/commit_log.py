@@ -1,17 +1,16 @@
 # cython: annotation_typing=False, cdivision=True
 """The commit log: every message of every topic, one record after the other.
 
-    log := segment of records, closed by a blank := left_bytes:i32 magic:i32 (the rest is left)
+    log := segment of records, closed by a blank := left_bytes:i32 magic:i32 (the rest is unused)
 
 A record never spans two segments, and 8 bytes always remain for the blank. A record begins with
-its size and its magic number, which says whether its topic's length takes one byte or two.
+its size and its magic number, which selects the size of its topic's length: one byte or two.
 
-Records are put together in memory of our own and go to the file by `commit`, many at a time where
-many are at hand: a write of fresh pages costs the kernel a fraction of what touching them one by
-one in the mapping does, and never stalls for its read-ahead. Reading is by the mapping.
+Records are encoded into a buffer, and `commit` writes them to the file, many at a time if it can: a
+write of fresh pages costs the kernel a fraction of touching them one by one in the mapping, and
+never waits for its read-ahead. Reads use the mapping.
 
-Single writer; `flush` may run in another thread. Source: CommitLog, RocketMQ 5.3; that the next
-segment is made ahead of time is ours in the way it is done.
+Single writer; `flush` may run in another thread. Source: CommitLog, RocketMQ 5.3.
 """
 
 from __future__ import annotations
@@ -34,18 +33,15 @@ logger = logging.getLogger(__name__)
 
 _BLANK = Struct(">ii")
 _BLANK_BYTES = 8
-FIXED_BYTES = 90
-"""Bytes of a record besides hosts beyond IPv4, body, topic with its length and properties' text."""
-
 _PAGE_BYTES = 4096
-_SPACE_BYTES = 256 * 1024
+_BUFFER_BYTES = 256 * 1024
 _RECENT_BYTES = 64 * 1024 * 1024
-"""Of what was written last, which the page cache keeps longer than anything else."""
+"""The newest bytes of the log, which the page cache keeps longest."""
 _FEW_BYTES = 4096
 
 
 def segment_failure(problem: OSError) -> StoreError:
-    """Return the error of an append whose next file cannot be made."""
+    """Return the error of an append whose next file cannot be created."""
     if is_disk_full(problem):
         return StoreUnavailableError(f"disk full: {problem}")
     return SegmentCreateError(f"the next commit-log file cannot be made: {problem}")
@@ -56,7 +52,7 @@ class CommitLog:
 
     Args:
         segments: the files, already loaded.
-        allocator: makes segments ahead of need.
+        allocator: allocates segments ahead of need.
         shows_unsynced: whether readers see records that no sync has covered.
     """
 
@@ -75,12 +71,12 @@ class CommitLog:
         self._base = 0
         self._start = 0
         self._limit = 0
-        self._notice_at = 0
+        self._allocate_next_at = 0
         self._file: MappedFile | None = None
-        self._make_space(_SPACE_BYTES)
+        self._allocate_buffer(_BUFFER_BYTES)
 
     def min_offset(self) -> int:
-        """Return where the oldest record that is kept begins."""
+        """Return the log offset of the oldest record."""
         first = self.segments.first()
         return first.base_offset if first is not None else self.written_to
 
@@ -89,40 +85,40 @@ class CommitLog:
         return self.written_to if self.shows_unsynced else self.flushed_to
 
     def begin_at(self, offset: int) -> None:
-        """Go on writing at ``offset``, all before it being on the disk."""
+        """Begin to write at ``offset``; all before it is on the disk."""
         self.written_to = self.flushed_to = self._began_at = offset
         segment = self.segments.find(offset)
         if segment is None:
             self._base, self._start, self._limit = offset, 0, 0
         else:
-            self._enter(segment, offset - segment.base_offset)
+            self._write_to(segment, offset - segment.base_offset)
 
     def allocate_first(self) -> None:
-        """Have the first segment made, if there is none."""
+        """Request the first segment, if there is none."""
         if self._limit == 0:
-            self.allocator.want(self._next_base())
+            self.allocator.request(self._next_base())
 
     def has_room(self, size: int) -> bool:
-        """Return whether `make_room` has nothing to do, so that nothing needs to be committed."""
+        """Return whether ``size`` more bytes fit, so that `make_room` need not commit."""
         return (
             self._start + self.filled + size + _BLANK_BYTES <= self._limit
-            and self.filled + size <= self._space_bytes
+            and self.filled + size <= self._buffer_bytes
         )
 
     def make_room(self, size: int) -> None:
-        """Make sure that ``size`` bytes of records fit into the segment, rolling if they don't.
+        """Make room for ``size`` bytes of records; begin the next segment if they do not fit.
 
         Raises:
             StoreUnavailableError: the disk is full.
-            SegmentCreateError: the next file cannot be made for another reason.
-            OSError: what was written before cannot be committed.
+            SegmentCreateError: the next file cannot be created for another reason.
+            OSError: earlier records cannot be committed.
         """
         if self._start + self.filled + size + _BLANK_BYTES > self._limit:
             self._roll(size)
-        if self.filled + size > self._space_bytes:
+        if self.filled + size > self._buffer_bytes:
             self.commit()
-            if size > self._space_bytes:
-                self._make_space(size)
+            if size > self._buffer_bytes:
+                self._allocate_buffer(size)
 
     def write(
         self,
@@ -149,10 +145,10 @@ class CommitLog:
         more: bytes,
         properties_bytes: int,
     ) -> int:
-        """Put together a record of ``total`` bytes, for which there is room; return where it goes.
+        """Encode a record of ``total`` bytes, for which there is room; return its log offset.
 
-        See `record_layout.write_record` for what it is made of. Until `commit`, the record lies
-        before ``filled`` in ``memory``, and nowhere else.
+        See `record_layout.write_record` for the arguments. Until `commit`, the record is only in
+        ``memory``, before ``filled``.
         """
         log_offset = self._base + self._start + self.filled
         record_layout.write_record(
@@ -187,36 +183,36 @@ class CommitLog:
         return log_offset
 
     def commit(self) -> None:
-        """Write to the file what was put together since the last time.
+        """Write the records since the last commit to the file.
 
         Raises:
-            OSError: the disk refused; nobody must go on with this log.
+            OSError: the disk refused; the log must not be used any more.
         """
         if self.filled == 0:
             return
         assert self._file is not None
         try:
-            if self.filled <= _FEW_BYTES:  # a copy of few is quicker than a view of them
-                self._file.write(self._start, octets.copy_of(self._space, 0, self.filled))
+            if self.filled <= _FEW_BYTES:  # a copy of few bytes is faster than a view
+                self._file.write(self._start, octets.copy_of(self._buffer, 0, self.filled))
             else:
                 self._file.write(self._start, self._view[: self.filled])
-        except OSError:  # no part of it may be found there later
+        except OSError:  # so that a later start finds no part of it
             self._file.zero(self._start, self._start + self.filled)
             raise
         self._start += self.filled
         self.filled = 0
         self.written_to = self._base + self._start
-        self.last_store_ms = self._staged_ms  # after it: a flush vouches for this time
-        if self._start >= self._notice_at:
-            self._notice_at = self._limit + 1
-            self.allocator.want(self._base + self._limit)
+        self.last_store_ms = self._staged_ms  # after written_to: a flush vouches for this time
+        if self._start >= self._allocate_next_at:
+            self._allocate_next_at = self._limit + 1
+            self.allocator.request(self._base + self._limit)
 
     def discard(self) -> None:
-        """Forget what was put together since the last commit."""
+        """Discard the records since the last commit."""
         self.filled = 0
 
     def record(self, log_offset: int, size: int) -> memoryview | None:
-        """Return ``size`` bytes at an offset, or None where readers see no such run."""
+        """Return ``size`` bytes at an offset, or None if readers do not see all of them."""
         segment = self.segments.find(log_offset)
         if segment is None or size <= 0 or log_offset + size > self.readable_to():
             return None
@@ -226,22 +222,22 @@ class CommitLog:
         return segment.view[start : start + size]
 
     def slice(self, start: int, stop: int) -> memoryview:
-        """Return the bytes between two offsets of one segment, known to be there."""
+        """Return the bytes between two offsets of one segment, which must exist."""
         segment = self.segments.find(start)
         assert segment is not None
         return segment.view[start - segment.base_offset : stop - segment.base_offset]
 
     def is_recent(self, log_offset: int) -> bool:
-        """Return whether a record was written so recently that it is surely in memory."""
+        """Return whether a record was written so recently that it is in memory."""
         return log_offset >= self._began_at and log_offset >= self.written_to - _RECENT_BYTES
 
     def next_base_after(self, offset: int) -> int:
-        """Return where the segment after the one that ``offset`` is in begins."""
+        """Return the base offset of the segment after that of ``offset``."""
         size = self.segments.size_bytes
         return offset - offset % size + size
 
     def properties_at(self, log_offset: int, size: int) -> bytes:
-        """Return the property string of the record at an offset; empty where it is none."""
+        """Return the property string of the record at an offset; empty if there is none."""
         segment = self.segments.find(log_offset)
         if segment is None:
             return b""
@@ -256,8 +252,8 @@ class CommitLog:
         """
         for segment in self.segments.items:
             stop = min(self.written_to, segment.end_offset) - segment.base_offset
-            for at in range(max(0, start - segment.base_offset), stop, _SPACE_BYTES):
-                data = bytes(segment.view[at : min(at + _SPACE_BYTES, stop)])
+            for at in range(max(0, start - segment.base_offset), stop, _BUFFER_BYTES):
+                data = bytes(segment.view[at : min(at + _BUFFER_BYTES, stop)])
                 segment.file.write(at, data)
 
     def due_pages(self) -> int:
@@ -265,7 +261,7 @@ class CommitLog:
         return self.written_to // _PAGE_BYTES - self.flushed_to // _PAGE_BYTES
 
     def flush(self) -> int:
-        """Sync what was written; return up to where. From any thread, one at a time.
+        """Sync the log; return up to which offset. From any thread, one at a time.
 
         Raises:
             OSError: the disk refused; what was written may be lost.
@@ -277,7 +273,7 @@ class CommitLog:
         return target
 
     def _roll(self, size: int) -> None:
-        """Close the segment with a blank and go on in the next one."""
+        """Close the segment with a blank and begin the next one."""
         if size + _BLANK_BYTES > self.segments.size_bytes:
             raise SegmentCreateError(
                 f"{size} bytes of records, at most {self.segments.size_bytes - _BLANK_BYTES}"
@@ -298,21 +294,21 @@ class CommitLog:
                 raise
         self.segments.adopt(segment)
         self.written_to = base
-        self._enter(segment, 0)
+        self._write_to(segment, 0)
 
     def _next_base(self) -> int:
         last = self.segments.last()
         return last.end_offset if last is not None else self._base
 
-    def _enter(self, segment: Segment, position: int) -> None:
+    def _write_to(self, segment: Segment, position: int) -> None:
         self._file = segment.file
         self._base = segment.base_offset
         self._start = position
         self._limit = segment.size_bytes
-        self._notice_at = self._limit // 8  # from there on, have the next segment made
+        self._allocate_next_at = self._limit // 8  # beyond it the next segment is allocated
 
-    def _make_space(self, size: int) -> None:
-        self._space_bytes = size
-        self._space = bytearray(size)
-        self._view = memoryview(self._space)
-        self.memory: Any = record_layout.address_of(self._space)
+    def _allocate_buffer(self, size: int) -> None:
+        self._buffer_bytes = size
+        self._buffer = bytearray(size)
+        self._view = memoryview(self._buffer)
+        self.memory: Any = record_layout.address_of(self._buffer)

@@ -21,7 +21,7 @@ def _default_root() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """Where the store is, how large its files are, when it flushes and when it deletes."""
+    """The directory of the store, the sizes of its files, its flushes and its retention."""
 
     root: Path = setting(key="storePathRootDir", factory=_default_root)
     """The directory of the store. Default: ``~/store``."""

@@ -1,13 +1,14 @@
 """The JSON files beside the messages: topics.json, subscriptionGroup.json and their like.
 
     file   := a JSON object, indented by tabs, one member a line, members in the order of names
-    number := a key that is a number may stand without quotes, as RocketMQ writes it; we quote it
+    number := a key that is a number may have no quotes, as RocketMQ writes it; CometMQ writes
+    quotes
 
 A file is replaced as a whole: the new text goes to ``X.tmp``, the old one to ``X.bak``, then
-``X.tmp`` becomes ``X``; each step is on the disk before the next. Where ``X`` is missing, empty or
-broken, ``X.bak`` is read.
+``X.tmp`` becomes ``X``; each step is on the disk before the next. If ``X`` is missing, empty or
+damaged, ``X.bak`` is read.
 
-Source: ConfigManager and MixAll.string2File, RocketMQ 4.9; the syncs are ours.
+Source: ConfigManager and MixAll.string2File, RocketMQ 4.9, which does not sync.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class JsonFile:
 
     Args:
         path: of the file itself.
-        files: the way to the disk.
+        files: the file system.
     """
 
     def __init__(self, path: Path, files: Files) -> None:
@@ -39,10 +40,10 @@ class JsonFile:
         self._is_closed = False
 
     def load(self) -> dict[str, Any] | None:
-        """Return the object the file holds, or None when neither it nor its backup has any.
+        """Return the object in the file or its backup; None if neither has one.
 
-        A process that was killed may have renamed the file without a sync of the directory. What is
-        returned is on the disk by its name.
+        A process that was killed may have renamed the file without a sync of the directory; so the
+        directory is synced.
 
         Raises:
             StoreError: there is content and none of it can be read; names the file.
@@ -87,7 +88,7 @@ class JsonFile:
 
 
 def entry_text(content: Any, *, depth: int) -> str:
-    """Return ``content`` as indented JSON, for a place at a depth of objects around it.
+    """Return ``content`` as indented JSON, for a position with so many objects around it.
 
     Members that are None are left out.
     """

@@ -65,7 +65,7 @@ cdef class ConsumeQueue:
 
     @cython.locals(segment=Segment, end=cython.longlong, target=cython.longlong)
     cdef _reserve(self, long long units)
-    cdef _enter(self, Segment segment, long long position)
+    cdef _attach(self, Segment segment, long long position)
     @cython.locals(start=cython.longlong, base=cython.longlong)
     cdef bint _jump(self, long long queue_offset) except -1
     cdef _fill(self, long long queue_offset)

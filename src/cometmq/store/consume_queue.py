@@ -1,13 +1,13 @@
 # cython: annotation_typing=False, cdivision=True
-"""A consume queue: for each message of one topic queue, where its record is in the commit log.
+"""A consume queue: the log offset of each message of one queue.
 
     unit n (at byte 20 * n) := log_offset:i64 size:i32 tags_code:i64     filler := 0, 2**31 - 1, 0
 
 ``tags_code`` is the hash of the message's tags, a time of delivery in the delay topic, or the
-address of an extension unit. All of it can be made again from the commit log.
+address of an extension unit. It can be rebuilt from the commit log.
 A queue whose files are not mapped keeps its newest units in a buffer (`UnitBuffers`): units from
 ``_buffer_first`` on are there, the others in the files.
-Single writer. Source: ConsumeQueue, RocketMQ 5.3; a cut tail is zeroed, which is ours.
+Single writer. Source: ConsumeQueue, RocketMQ 5.3; unlike there, a truncated tail is zeroed.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ _RESERVE_BYTES = 16 * 1024
 _RECENT_UNITS = 8192
 _FIRST_PAGE_UNITS = _PAGE_BYTES // _UNIT_BYTES
 _WALKED_FILES = 3
-"""Of a queue whose end is not known to be followed by zeros."""
+"""The number of files that are walked if zeros need not follow the last unit."""
 
 
 class ConsumeQueue:
     """The units of one queue of a topic.
 
     Args:
-        topic: its name.
-        queue_id: the queue's number.
+        topic: the name of the topic.
+        queue_id: the number of the queue.
         segments: the files, not yet loaded.
         ext: the queue's extension units, if it has any.
-        unsynced: takes the queue as soon as it has units that no sync has covered.
+        unsynced: the list that gets the queue as soon as it has unsynced units.
         buffers: for the newest units while no more files may be mapped; None for never.
     """
 
     _memory: Any
-    """Of the newest segment; set as soon as there is room in one."""
+    """The memory of the newest segment, once it has room."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class ConsumeQueue:
 
         Args:
             may_be_torn: as for `Segments.load`.
-            is_zero_behind: nothing but zeros follows the last unit, so not all are looked at.
+            is_zero_behind: whether only zeros follow the last unit, so not all units are read.
         """
         self.segments.load(may_be_torn=may_be_torn)
         if self.ext is not None:
@@ -115,7 +115,7 @@ class ConsumeQueue:
         return segments.first_base(), segments.count, *bounds
 
     def make_room(self, units: int) -> None:
-        """Make sure that ``units`` more can be written without asking the disk.
+        """Reserve space on the disk for ``units`` more.
 
         Raises:
             OSError: the disk is full or broken; nothing has changed.
@@ -126,10 +126,10 @@ class ConsumeQueue:
     def put(
         self, queue_offset: int, log_offset: int, size: int, tags_code: int, store_ms: int
     ) -> None:
-        """Append the unit of a message; one that is already there is left as it is.
+        """Append the unit of a message; do nothing if the queue has it.
 
         Args:
-            queue_offset: as in the record; the next one, unless the log is dispatched again.
+            queue_offset: that of the record; the next one, unless the log is redispatched.
             log_offset: where the record is.
             size: of the record.
             tags_code: what consumers filter by.
@@ -234,12 +234,14 @@ class ConsumeQueue:
         )
 
     def correct_min(self, log_min: int) -> None:
-        """Move the least offset past the units whose records are gone from the log."""
+        """Move the first offset behind the units of deleted records."""
         self.min_offset = self.first_at_or_after(log_min)
         if self.ext is not None and self.min_offset < self.max_offset:
-            self.ext.cut_before(self.unit(self.min_offset)[2])
+            self.ext.drop_before(self.unit(self.min_offset)[2])
 
-    def cut(self, log_end: int, is_sound: Callable[[int, int, int], bool] | None = None) -> None:
+    def truncate(
+        self, log_end: int, is_sound: Callable[[int, int, int], bool] | None = None
+    ) -> None:
         """Remove the units of records that end after ``log_end``.
 
         What follows the last unit becomes zero, files behind it are deleted.
@@ -263,7 +265,7 @@ class ConsumeQueue:
             ):
                 break
             end -= 1
-        erased = self._cut_files(end * _UNIT_BYTES)
+        erased = self._truncate_files(end * _UNIT_BYTES)
         if end < self.max_offset or erased:
             logger.info(
                 "queue truncated topic=%s queue=%d from=%d to=%d erased_bytes=%d",
@@ -271,17 +273,17 @@ class ConsumeQueue:
             )
         self._find_end(True)
         if self.ext is not None and end > least:
-            self.ext.cut_after(self.unit(end - 1)[2])
+            self.ext.truncate_after(self.unit(end - 1)[2])
 
     def _follows(self, queue_offset: int, log_offset: int) -> bool:
-        """Whether the unit before ``queue_offset`` has a smaller log offset, or there is none."""
+        """Return whether the unit before ``queue_offset`` is missing or has a smaller offset."""
         first = self.segments.first()
         if first is None or queue_offset * _UNIT_BYTES <= first.base_offset:
             return True
         return self.unit(queue_offset - 1)[0] < log_offset
 
-    def forget_beyond(self, log_end: int) -> None:
-        """Let the next unit follow the last one whose record ends at ``log_end`` or before.
+    def rewind(self, log_end: int) -> None:
+        """Set the end of the queue behind the last unit whose record ends by ``log_end``.
 
         The units after it become zero; their space is there, so a full disk does not matter.
         """
@@ -308,17 +310,17 @@ class ConsumeQueue:
         elif segment is None:
             self._position = self._room_end = 0
         else:
-            self._enter(segment, end - segment.base_offset)
+            self._attach(segment, end - segment.base_offset)
         self.max_physical = 0
         self._find_max_physical()
 
     def ends_in_last_file(self) -> bool:
-        """Return whether no file follows the one that the last unit is in."""
+        """Return whether the last unit is in the last file."""
         end_base = self.segments.end_base()
         return end_base - self.segments.size_bytes <= self.max_offset * _UNIT_BYTES
 
     def drop_before(self, log_min: int) -> int:
-        """Delete the files whose records are all gone; the newest file stays.
+        """Delete the files whose records are all deleted, except the newest.
 
         Returns:
             How many were deleted.
@@ -334,7 +336,7 @@ class ConsumeQueue:
         return dropped
 
     def recent_from(self) -> int:
-        """Return from which queue offset on units are surely in memory, just written."""
+        """Return the queue offset from which on units were just written and are in memory."""
         return max(self._loaded_to, self.max_offset - _RECENT_UNITS)
 
     def due_pages(self) -> int:
@@ -343,7 +345,7 @@ class ConsumeQueue:
         return stop // _PAGE_BYTES - self.flushed_offset * _UNIT_BYTES // _PAGE_BYTES
 
     def mark_unsynced(self) -> None:
-        """Let the next `flush` sync all files; what is in them may be in the page cache only."""
+        """Let the next `flush` sync all files: their content may be in the page cache only."""
         self.flushed_offset = self.min_offset
         self.segments.mark_names_unsynced()
         if self.ext is not None:
@@ -352,12 +354,12 @@ class ConsumeQueue:
             self._is_listed = True
             self._unsynced.append(self)
 
-    def take_off_list(self) -> None:
-        """Let the next unit list the queue again; call it before `flush`, from any thread."""
+    def unlist(self) -> None:
+        """Let the next unit list the queue as unsynced; call it before `flush`, from any thread."""
         self._is_listed = False
 
     def flush(self) -> None:
-        """Sync what was written; from any thread.
+        """Sync the units; from any thread.
 
         Raises:
             OSError: the disk refused.
@@ -370,7 +372,7 @@ class ConsumeQueue:
         self.flushed_offset = end
 
     def begin_sync(self) -> int:
-        """Say that all files of the file system are about to be synced; from any thread.
+        """Note that a sync of the whole file system begins; from any thread.
 
         Returns:
             The queue offset before which all units are then on the disk, for `end_sync`.
@@ -378,11 +380,11 @@ class ConsumeQueue:
         Raises:
             OSError: the disk refused.
         """
-        self.segments.leave_names()
+        self.segments.defer_name_sync()
         return self._copy_buffer()
 
     def end_sync(self, queue_offset: int) -> None:
-        """Say that this sync has succeeded."""
+        """Note that this sync has succeeded."""
         if self.ext is not None:
             self.ext.flush()
         self.flushed_offset = queue_offset
@@ -496,40 +498,40 @@ class ConsumeQueue:
         return True
 
     def _reserve(self, units: int) -> None:
-        """Slow half of `make_room`: the next file, or the next blocks of this one."""
+        """Reserve the next file, or the next blocks of this one: the slow path of `make_room`."""
         if self._buffers is not None and self._buffers.is_usable and self._use_buffer(units):
             return
         segment = self.segments.last()
         end = self.max_offset * _UNIT_BYTES
         if segment is None or end >= segment.end_offset:
             segment = self.segments.add(end - end % self.segments.size_bytes)
-            self._enter(segment, 0)
-        elif end == segment.base_offset:  # made before, but nothing could be written into it
-            self._enter(segment, 0)
+            self._attach(segment, 0)
+        elif end == segment.base_offset:  # created before, and still empty
+            self._attach(segment, 0)
         elif self._room_end == 0:  # the file was unmapped meanwhile
-            self._enter(segment, end - segment.base_offset)
+            self._attach(segment, end - segment.base_offset)
         if self._position + units * _UNIT_BYTES > self._room_end:
             target = self._position + max(units * _UNIT_BYTES, _RESERVE_BYTES)
             target = min(target, self.segments.size_bytes)
-            segment.file.advise_random()  # or the first touch of a page brings in megabytes
+            segment.file.advise_random()  # else the kernel reads megabytes at the first access
             segment.file.reserve(self._position, target)
             self._room_end = target // _UNIT_BYTES * _UNIT_BYTES
 
     def leave_files(self) -> None:
-        """Write nowhere until the files are mapped again."""
+        """Drop the mapping until the files are mapped again."""
         if self._buffer >= 0:
             return
         self._room_end = 0
         if not cython.compiled:
             self._memory = None  # it is the mapping itself
 
-    def _enter(self, segment: Segment, position: int) -> None:
+    def _attach(self, segment: Segment, position: int) -> None:
         self._memory = segment.memory
         self._position = position
         self._room_end = position
 
     def _jump(self, queue_offset: int) -> bool:
-        """Handle a unit that is not the next one, which only a redispatched log contains.
+        """Handle a unit that is not the next one, which happens only in a redispatch.
 
         Returns:
             Whether the unit can be written now.
@@ -546,7 +548,7 @@ class ConsumeQueue:
         start = queue_offset * _UNIT_BYTES
         if self.segments.count == 0:
             base = start - start % self.segments.size_bytes
-            self._enter(self.segments.add(base), 0)
+            self._attach(self.segments.add(base), 0)
             self.max_offset = base // _UNIT_BYTES
             self.min_offset = queue_offset
         elif start - self.max_offset * _UNIT_BYTES > self.segments.size_bytes:
@@ -566,16 +568,16 @@ class ConsumeQueue:
             self._position += _UNIT_BYTES
             self.max_offset += 1
 
-    def _cut_files(self, end: int) -> int:
-        """Zero what follows byte ``end``; a file stays where older ones have gone, to count on."""
+    def _truncate_files(self, end: int) -> int:
+        """Zero the bytes from ``end`` on; keep one file if older ones are deleted."""
         first = self.segments.first()
         if first is None or end > first.base_offset or end == 0:
-            return self.segments.cut(end)
+            return self.segments.truncate(end)
         self.segments.drop_from(end + 1)
         return self.segments.erase(first, 0)
 
     def _find_end(self, is_zero_behind: bool) -> None:
-        """Find the last unit in the newest files and go on from there."""
+        """Find the last unit in the newest files and continue behind it."""
         items = self.segments.items
         self.max_offset = self.max_physical = self.min_offset = 0
         self._position = self._room_end = 0
@@ -586,13 +588,13 @@ class ConsumeQueue:
                 items = items[:-1]
             items = items[-1:]
         for segment in items[-_WALKED_FILES:]:
-            segment.file.advise_random()  # or the first touch of a page brings in megabytes
+            segment.file.advise_random()  # else the kernel reads megabytes at the first access
             if is_zero_behind:
                 count = _count_by_halves(segment)
             else:
                 count = record_layout.count_valid_units(segment.memory, 0, segment.size_bytes)
             self.max_offset = segment.base_offset // _UNIT_BYTES + count
-            self._enter(segment, count * _UNIT_BYTES)
+            self._attach(segment, count * _UNIT_BYTES)
             if count * _UNIT_BYTES < segment.size_bytes:
                 break
         self.flushed_offset = self.max_offset
@@ -616,7 +618,7 @@ def _has_unit(segment: Segment, number: int) -> bool:
 
 
 def _count_by_halves(segment: Segment) -> int:
-    """Return how many units a file has that nothing but zeros follows.
+    """Return how many units a file has, if only zeros follow them.
 
     The search begins in the first page: most of many queues have few units, and each further page
     that is looked at comes from the disk.

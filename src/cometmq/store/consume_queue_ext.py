@@ -58,7 +58,7 @@ def address_of(real_offset: int) -> int:
 
 
 def real_offset_of(address: int) -> int:
-    """Return the position in the stream that an address stands for."""
+    """Return the position in the stream of an address."""
     return address - _MIN_ADDRESS
 
 
@@ -76,7 +76,7 @@ class ConsumeQueueExt:
         self.end_offset = 0
         self.flushed_offset = 0
         self._reserved: Segment | None = None
-        """The file whose blocks are known to be there."""
+        """The file whose space is reserved."""
 
     def load(self, *, may_be_torn: bool = False) -> None:
         """Map the files and find the end in the newest one; see `Segments.load`."""
@@ -91,7 +91,7 @@ class ConsumeQueueExt:
         self.flushed_offset = self.end_offset
 
     def put(self, tags_code: int, store_ms: int, bitmap: bytes = b"") -> int:
-        """Append a unit; return its address, or the tags code itself where none is written."""
+        """Append a unit; return its address, or the tags code itself if units are not written."""
         if not self.writing:
             return tags_code
         unit = ExtUnit(tags_code, store_ms, bitmap).encode()
@@ -108,7 +108,7 @@ class ConsumeQueueExt:
         return address_of(offset)
 
     def get(self, address: int) -> ExtUnit | None:
-        """Return the unit at an address, or None where there is none."""
+        """Return the unit at an address, or None if there is none."""
         offset = real_offset_of(address)
         segment = self.segments.find(offset) if is_address(address) else None
         if segment is None or offset + _FIXED_BYTES > min(self.end_offset, segment.end_offset):
@@ -122,11 +122,11 @@ class ConsumeQueueExt:
         )
 
     def tags_code_of(self, code: int) -> int:
-        """Return the tags code behind an address; what is no address is one itself."""
+        """Return the tags code of a code that is one, or the address of one."""
         unit = self.get(code) if is_address(code) else None
         return unit.tags_code if unit is not None else code
 
-    def cut_before(self, address: int) -> None:
+    def drop_before(self, address: int) -> None:
         """Delete the files that end before an address."""
         if is_address(address):
             while len(self.segments.items) > 1 and (
@@ -134,15 +134,15 @@ class ConsumeQueueExt:
             ):
                 self.segments.drop_first()
 
-    def cut_after(self, address: int) -> None:
-        """End the stream after the unit at an address."""
+    def truncate_after(self, address: int) -> None:
+        """Truncate the stream after the unit at an address."""
         unit = self.get(address) if is_address(address) else None
         if unit is not None:
             self.end_offset = real_offset_of(address) + _FIXED_BYTES + len(unit.bitmap)
-            self.segments.cut(self.end_offset)
+            self.segments.truncate(self.end_offset)
 
     def flush(self) -> None:
-        """Sync what was written; from any thread."""
+        """Sync the units; from any thread."""
         end = self.end_offset
         if end > self.flushed_offset:
             self.segments.sync(self.flushed_offset, end)
@@ -160,14 +160,14 @@ class ConsumeQueueExt:
         self.end_offset = self.flushed_offset = 0
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self.segments.close()
 
     def _room_for(self, size: int) -> int:
-        """Return where a unit of ``size`` goes, closing a file that has no room for it."""
+        """Return the offset of the next unit of ``size``; begin a file if the last has no room."""
         segment = self.segments.last()
         if segment is not None and segment.base_offset <= self.end_offset < segment.end_offset:
-            if segment is not self._reserved:  # it may be sparse: RocketMQ's are
+            if segment is not self._reserved:  # it may be sparse, as those of RocketMQ are
                 segment.file.reserve(self.end_offset - segment.base_offset, segment.size_bytes)
                 self._reserved = segment
             left = segment.end_offset - self.end_offset
@@ -183,7 +183,7 @@ class ConsumeQueueExt:
 
 
 def _walk(view: memoryview) -> tuple[int, bool]:
-    """Return where the units of a file end, and whether an end mark stands there."""
+    """Return where the units of a file end, and whether an end mark follows."""
     position = 0
     while position + _END_MARK_BYTES <= len(view):
         (size,) = _END_MARK.unpack_from(view, position)

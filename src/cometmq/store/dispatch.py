@@ -1,12 +1,12 @@
 # cython: annotation_typing=False, cdivision=True
-"""Dispatch: what a record in the commit log means for its consume queue and for the index.
+"""Dispatches records of the commit log to consume queues and index.
 
     transaction bits of sys_flag    unit in the queue    keys in the index
     none, commit                    yes                  yes
     prepared                        no                   yes
     rollback                        no                   no
 
-Doing it twice changes nothing. Source: CommitLogDispatcherBuildConsumeQueue and
+Dispatch is idempotent. Source: CommitLogDispatcherBuildConsumeQueue and
 CommitLogDispatcherBuildIndex, RocketMQ 5.3.
 """
 
@@ -33,10 +33,10 @@ _UNKNOWN_LEVEL_MS = 1000
 
 
 class TopicQueues:
-    """The queues of one topic, and what appending to it needs again and again.
+    """The queues of one topic, and values that every append to it needs.
 
     Args:
-        name: of the topic.
+        name: the name of the topic.
     """
 
     def __init__(self, name: str) -> None:
@@ -54,7 +54,7 @@ class QueueTable:
     """All queues of a store.
 
     Args:
-        make: makes the queue of a topic and a number, still without files; the queue adds itself
+        make: makes the queue of a topic and a number, without files; the queue adds itself
             to the given list of those with unsynced units.
     """
 
@@ -64,7 +64,7 @@ class QueueTable:
         self.unsynced: deque[ConsumeQueue] = deque()
 
     def topic(self, name: str) -> TopicQueues:
-        """Return a topic's queues, an empty set of them where there are none yet."""
+        """Return the queues of a topic; add the topic if it has none."""
         topic = self.topics.get(name)
         if topic is None:
             name = intern(name)  # as the names of sends are
@@ -72,12 +72,12 @@ class QueueTable:
         return topic
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return a queue that exists."""
+        """Return a queue, or None if it does not exist."""
         found = self.topics.get(topic)
         return found.queues.get(queue_id) if found is not None else None
 
     def queue(self, topic: TopicQueues, queue_id: int) -> ConsumeQueue:
-        """Return a queue, making it where it does not exist."""
+        """Return a queue; make it if it does not exist."""
         queue = topic.queues.get(queue_id)
         if queue is None:
             queue = topic.queues[queue_id] = self._make(topic.name, queue_id, self.unsynced)
@@ -97,15 +97,15 @@ class QueueTable:
             if least_pages and queue.due_pages() < least_pages:
                 self.unsynced.append(queue)
             else:
-                queue.take_off_list()
+                queue.unlist()
                 yield queue
 
 
 class Dispatcher:
-    """Feeds queues and index.
+    """Appends units to queues and entries to the index.
 
     Args:
-        index: where keys go; None where messages cannot be looked up by key.
+        index: the index; None if messages cannot be looked up by key.
         delay_levels: the delay of each level, as in the settings.
     """
 
@@ -126,10 +126,10 @@ class Dispatcher:
         store_ms: int,
         properties: bytes,
     ) -> int:
-        """Write what follows from one record; return its tags code.
+        """Append the unit and the keys of one record; return its tags code.
 
         Raises:
-            OSError: the disk is full or broken and room was not made before.
+            OSError: the disk is full or broken, and `make_room` was not called before.
         """
         tags_code = self.dispatch_in(
             topic,
@@ -181,12 +181,12 @@ class Dispatcher:
         return tags_code
 
     def settle(self) -> None:
-        """Bring the keys of the records of `dispatch_in` into the index."""
+        """Add the keys of the records of `dispatch_in` to the index."""
         if self._index is not None:
             self._index.settle()
 
     def tags_code(self, topic: TopicQueues, store_ms: int, properties: bytes) -> int:
-        """Return the hash of a message's tags, or in the delay topic when it is due."""
+        """Return the hash of the tags of a message, or its due time in the delay topic."""
         if topic.is_delay:
             due_ms = self._due_ms(store_ms, properties)
             if due_ms:

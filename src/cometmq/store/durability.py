@@ -1,6 +1,6 @@
 """Durability: syncs of the parts of a store, and the end of all writes after a failed sync.
 
-    stream            synced by        the checkpoint then says
+    stream            synced by        the checkpoint then means
     the commit log    flush            records are on disk, up to an offset and its store time
     all queues        flush_queues     so are the units of all records up to an offset
     the index         flush_queues     full files, and the entries of the newest up to a number
@@ -39,10 +39,10 @@ class Durability:
 
     Args:
         files: the file system.
-        path: of the checkpoint.
-        log: the records.
+        path: the file of the checkpoint.
+        log: the commit log.
         table: the queues.
-        index: the keys; None if there is no index.
+        index: the index; None if there is none.
         dispatched_to: returns the log offset up to which all records have units and keys.
         on_failure: called once with the reason when a sync fails.
     """
@@ -79,7 +79,7 @@ class Durability:
         # the others under that of the queues.
 
     def begin(self, checkpoint: Checkpoint) -> None:
-        """Take over the checkpoint of a store that was recovered."""
+        """Begin with the checkpoint of a store that was recovered."""
         self._file_system = self._files.file_system(self._path.parent)
         self.checkpoint = checkpoint
         if checkpoint.position is not None:
@@ -120,7 +120,7 @@ class Durability:
                 checkpoint.position = replace(self._index_position, queues_offset=dispatched_to)
 
     def _sync_file_system(self) -> None:
-        """Sync all queues with one call: one for each takes milliseconds, minutes for thousands."""
+        """Sync all queues with one call: one for each queue takes minutes for thousands."""
         if self._file_system is None:
             return
         queues = list(self._table.take_unsynced(0))
@@ -187,14 +187,14 @@ class Durability:
         self.write_checkpoint()
 
     def _sync(self, sync: Callable[[], int | bool | None]) -> int:
-        """Run one sync; after a failure none follows."""
+        """Run one sync; after a failure raise its reason instead."""
         try:
             return int(sync() or 0)
         except OSError as problem:
             raise self.fail(f"a sync has failed: {problem}") from problem
 
     def fail(self, reason: str) -> StoreUnavailableError:
-        """Refuse all further writes; returns the error to raise."""
+        """Refuse all further writes; return the error to raise."""
         self.failure = reason
         logger.error("store refuses messages until restart reason=%s", reason)
         self._on_failure(reason)

@@ -1,7 +1,4 @@
-"""What can go wrong in a store, named by what it means for the message at hand.
-
-Source: ours; the response codes are for the broker to give.
-"""
+"""The errors of the store; the broker chooses their response codes."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from cometmq.model.errors import StoreError
 
 
 class StoreUnavailableError(StoreError):
-    """The store takes no messages now: shut, disk full, or a sync failed; nothing was stored."""
+    """The store takes no messages now: closed, disk full, or a sync failed; nothing was stored."""
 
 
-class HoldFullError(StoreError):
-    """What is held back must be released before more can be appended; nothing was stored."""
+class DeferredFullError(StoreError):
+    """Deferred records must be committed before more can be appended; nothing was stored."""
 
 
 class SegmentCreateError(StoreError):
@@ -31,13 +28,13 @@ class StoreLockedError(StoreError):
 
 
 class StoreCorruptError(StoreError):
-    """A file of the store is not what it must be; nothing was changed.
+    """A file of the store is corrupt; nothing was changed.
 
     Args:
         path: the file.
-        position: the byte in it where the trouble begins.
-        met: what was found there.
-        expected: what should have been there.
+        position: the byte in it where the damage begins.
+        met: what was met there.
+        expected: what was expected there.
     """
 
     def __init__(self, path: Path, position: int, met: str, expected: str) -> None:

@@ -32,7 +32,7 @@ cdef class IndexFile:
     @cython.locals(number=cython.int, previous=cython.int)
     cdef put(self, int hashed, long long log_offset, long long store_ms)
     cdef _count_seconds(self, long long store_ms)
-    cdef expect(self, int hashed)
+    cdef prefetch(self, int hashed)
     cpdef write_header(self)
     cdef Py_ssize_t _position(self, long long number) noexcept
 
@@ -48,7 +48,7 @@ cdef class Index:
     cdef readonly IndexFile newest
     cdef readonly list filled
 
-    cdef int _noted
+    cdef int _note_count
     cdef bint _unregistered
     cdef bint _has_unsynced_names
     cdef bytearray _space
@@ -62,7 +62,7 @@ cdef class Index:
     cpdef settle(self)
     cpdef forget(self, long long log_end)
     @cython.locals(count=cython.int, number=cython.int, position=cython.Py_ssize_t)
-    cdef _add_noted(self)
+    cdef _add_notes(self)
     @cython.locals(newest=IndexFile)
     cdef _add(self, int hashed, long long log_offset, long long store_ms)
     cdef IndexFile _roll(self)

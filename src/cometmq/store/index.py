@@ -1,5 +1,5 @@
 # cython: annotation_typing=False, cdivision=True
-"""The index: hash files that lead from a key to the messages that carry it.
+"""The index: hash files that map a key to its messages.
 
     file  := begin_ms:i64 end_ms:i64 begin_log:i64 end_log:i64 slots_used:i32 next_entry:i32
              slot:i32 * slots   entry * entries
@@ -52,7 +52,7 @@ class IndexFile:
     def __init__(self, segment: Segment, slots: int, entries: int) -> None:
         self.segment = segment
         self.path: Path = segment.file.path
-        segment.file.advise_random()  # or the first touch of a page brings in megabytes
+        segment.file.advise_random()  # else the kernel reads megabytes at the first access
         self._attach(segment)
         self._slots = slots
         self._entries = entries
@@ -61,24 +61,24 @@ class IndexFile:
         self._seconds_of = -1
         self._seconds = 0
         self.ready = 0
-        """Entries up to this number can be written without asking the disk."""
+        """Entries up to this number have space on the disk."""
         header = _HEADER.unpack_from(segment.view)
         self.begin_ms, self.end_ms, self.begin_log, self.end_log = header[:4]
         self.slots_used = header[4]
-        self.next_entry = min(max(1, header[5]), entries)  # a damaged one leads nowhere else
+        self.next_entry = min(max(1, header[5]), entries)  # a damaged one stays within the file
 
     def _attach(self, segment: Segment) -> None:
         self._memory: Any = segment.memory
 
     def begin_after(self, log_offset: int, store_ms: int) -> None:
-        """Take over where the previous file ended."""
+        """Begin the file where the previous one ended."""
         self.begin_ms = self.end_ms = store_ms
         self._seconds_of = -1
         self.begin_log = self.end_log = log_offset
         self.write_header()
 
     def count_unregistered(self) -> None:
-        """Count in the entries that a killed process wrote without coming to the header."""
+        """Count the entries that a killed process wrote without updating the header."""
         while self.next_entry < self._entries and any(
             record_layout.read_entry(self._memory, self._position(self.next_entry))
         ):
@@ -89,7 +89,7 @@ class IndexFile:
         return bool(self.next_entry >= self._entries)
 
     def reserve(self, entries: int) -> None:
-        """Make sure that the next entries can be written without asking the disk.
+        """Reserve space on the disk for the next entries.
 
         Raises:
             OSError: the disk is full or broken.
@@ -116,7 +116,7 @@ class IndexFile:
             log_offset,
             self._seconds,
         )
-        if number <= 1 or self.begin_ms == 0:  # 0: a kill kept the first header back
+        if number <= 1 or self.begin_ms == 0:  # 0: a killed process did not write the first header
             self.begin_log = log_offset
             self.begin_ms = store_ms
             self._seconds_of = -1
@@ -127,18 +127,18 @@ class IndexFile:
         self.end_ms = store_ms
 
     def _count_seconds(self, store_ms: int) -> None:
-        """Keep what entries of a store time say of it; there are mostly many of the same one."""
+        """Compute the seconds field of a store time; consecutive entries mostly share it."""
         self._seconds_of = store_ms
         self._seconds = 0
         if self.begin_ms > 0 and store_ms > self.begin_ms:
             self._seconds = min((store_ms - self.begin_ms) // 1000, _INT_MAX)
 
-    def expect(self, hashed: int) -> None:
-        """Tell the processor that the slot of a hash will be written soon."""
-        record_layout.expect(self._memory, _HEADER_BYTES + hashed % self._slots * 4)
+    def prefetch(self, hashed: int) -> None:
+        """Prefetch the slot of a hash, which is written soon."""
+        record_layout.prefetch_at(self._memory, _HEADER_BYTES + hashed % self._slots * 4)
 
     def write_header(self) -> None:
-        """Write the header to the file, which readers in other processes go by."""
+        """Write the header to the file; readers in other processes use it."""
         record_layout.write_index_header(
             self._memory,
             self.begin_ms,
@@ -153,8 +153,8 @@ class IndexFile:
         """Return when everything written so far is on disk; from any thread."""
         self.segment.file.sync()
 
-    def go_back_to(self, next_entry: int, end_log: int) -> None:
-        """Forget all entries from a number on, and what hash slots say of them.
+    def truncate_to(self, next_entry: int, end_log: int) -> None:
+        """Remove all entries from a number on, and rebuild the hash slots.
 
         Args:
             next_entry: the number of the first entry that may not be on disk.
@@ -179,7 +179,7 @@ class IndexFile:
         """Return the log offset of the record of an entry."""
         return int(record_layout.read_entry(self._memory, self._position(number))[1])
 
-    def take_back(self, log_end: int) -> bool:
+    def remove_from(self, log_end: int) -> bool:
         """Remove the newest entries, those of records at ``log_end`` or later.
 
         Returns:
@@ -211,16 +211,16 @@ class IndexFile:
     def follow(
         self, hashed: int, number: int, entries_max: int
     ) -> tuple[list[tuple[int, int]], int]:
-        """Walk a chain from an entry on, newest first. A broken chain ends where it breaks.
+        """Return the matching entries of a chain, newest first; it ends where it is broken.
 
         Args:
             hashed: the hash.
             number: of the entry to begin with.
-            entries_max: how many entries to look at.
+            entries_max: how many entries to read.
 
         Returns:
             Log offset and nearly exact store time, up to a second early, of the entries with the
-            hash, and the number of the entry to go on with; 0 at the end of the chain.
+            hash, and the number of the next entry to read; 0 at the end of the chain.
         """
         matches: list[tuple[int, int]] = []
         while entries_max > 0 and 0 < number < self.next_entry:
@@ -250,11 +250,11 @@ class IndexFile:
             self.segment.file.bring_in(start, stop)
 
     def _position(self, number: int) -> int:
-        """Where an entry is in the file."""
+        """Return the position of an entry in the file."""
         return self._entries_at + number * _ENTRY_BYTES
 
     def has(self, hashed: int, log_offset: int) -> bool:
-        """Return whether the file leads from a hash to a record."""
+        """Return whether the file has an entry of a hash and a record."""
         number = self.newest_of(hashed)
         while number:
             matches, number = self.follow(hashed, number, _STEP_ENTRIES)
@@ -267,12 +267,12 @@ class Index:
     """All index files of a store, oldest first.
 
     Args:
-        files: where they are.
-        directory: that holds them.
+        files: the file system.
+        directory: their directory.
         slots: hash slots in each file.
         entries: entries in each file.
-        now_ms: the clock that new files are named by.
-        read_only: never write, create or delete any.
+        now_ms: the clock that names new files.
+        read_only: whether no file may be written, created or deleted.
     """
 
     def __init__(
@@ -294,14 +294,14 @@ class Index:
         self.items: list[IndexFile] = []
         self.newest: Any = None
         self.filled: list[IndexFile] = []
-        self._noted = 0
+        self._note_count = 0
         self._unregistered = False
         self._has_unsynced_names = False
         self._space = bytearray(_NOTES_MAX * _NOTE_BYTES)
         self._notes: Any = record_layout.address_of(self._space)
 
     def load(self) -> None:
-        """Map the files that are there; what is not named by digits is left alone.
+        """Map all files whose names are digits.
 
         Raises:
             StoreCorruptError: a file has another size than an index file has.
@@ -312,7 +312,7 @@ class Index:
                 continue
             path = self._directory / entry.name
             if entry.size_bytes == 0:
-                # A crash may come between making a file and giving it its size.
+                # A crash may happen between the creation of a file and the setting of its size.
                 if not self._read_only:
                     self._files.remove(path)
                 continue
@@ -322,11 +322,11 @@ class Index:
             file = self._files.open_mapped(path, size, read_only=self._read_only, keep_open=False)
             self._adopt(IndexFile(Segment(file, 0), self._slots, self._entries))
 
-    def keep_whole(self, synced_ms: int) -> int:
-        """Delete what may have holes after the machine stopped.
+    def drop_unsynced(self, synced_ms: int) -> int:
+        """Delete files that may be incomplete after a power cut or a crash of the machine.
 
         Args:
-            synced_ms: the files that had become full by this store time are on the disk.
+            synced_ms: files that were full at this store time are on the disk.
 
         Returns:
             How many files were deleted.
@@ -336,38 +336,38 @@ class Index:
             if item.end_ms > synced_ms or not item.is_full():
                 break
             kept += 1
-        doubtful = self.items[kept:]  # with newer ones: what is missing is made again from here on
+        doubtful = self.items[kept:]  # and newer ones: redispatch makes them again from here on
         self._drop(doubtful)
         return len(doubtful)
 
     def is_beyond(self, log_end: int, synced_ms: int) -> bool:
-        """Return whether a full file is on disk that knows records at a log offset or later.
+        """Return whether a full file on disk has entries of records at a log offset or later.
 
         Args:
             log_end: the log offset.
-            synced_ms: the files that had become full by this store time are on the disk.
+            synced_ms: files that were full at this store time are on the disk.
         """
         return any(
             item.is_full() and item.end_ms <= synced_ms and item.end_log >= log_end
             for item in self.items
         )
 
-    def go_back_to(self, name: int, next_entry: int, end_log: int) -> bool:
-        """Keep what a checkpoint names after the machine stopped; see `Position`.
+    def truncate_to(self, name: int, next_entry: int, end_log: int) -> bool:
+        """Truncate the index to the position of a checkpoint; see `Position`.
 
         Returns:
-            Whether the file with that name is there; else nothing was changed.
+            Whether the file with that name exists; else nothing was changed.
         """
         kept = [item for item in self.items if int(item.path.name) <= name]
         if name and (not kept or int(kept[-1].path.name) != name):
             return False
         self._drop([item for item in self.items if item not in kept])
         if kept:
-            kept[-1].go_back_to(next_entry, end_log)
+            kept[-1].truncate_to(next_entry, end_log)
         return True
 
-    def place_before(self, log_end: int, name: int, next_entry: int) -> tuple[int, int, int]:
-        """Return how far the index knows records before a log offset only; changes nothing.
+    def position_before(self, log_end: int, name: int, next_entry: int) -> tuple[int, int, int]:
+        """Return the position up to which all entries are of records before a log offset.
 
         Args:
             log_end: the log offset.
@@ -389,15 +389,15 @@ class Index:
                 number -= 1
         return 0, 0, 0
 
-    def drop_beyond(self, log_end: int) -> bool:
-        """Remove the entries of records that the log does not have; return whether there were any.
+    def truncate(self, log_end: int) -> bool:
+        """Remove the entries of records that are not in the log; return whether there were any.
 
-        They are the newest ones, and their chains are whole.
+        They are the newest ones, and their chains are complete.
         """
         changed = False
         while self.items and max(item.end_log for item in self.items[-2:]) >= log_end:
             newest = self.items[-1]
-            if newest.end_log >= log_end and newest.take_back(log_end):
+            if newest.end_log >= log_end and newest.remove_from(log_end):
                 changed = True
                 break
             self._drop([newest])
@@ -405,23 +405,23 @@ class Index:
         return changed
 
     def mark_unsynced(self) -> None:
-        """Let the next `flush` sync all files; what is in them may be in the page cache only."""
+        """Let the next `flush` sync all files: their content may be in the page cache only."""
         self.filled = self.items[:-1]
         self._has_unsynced_names = bool(self.items)
 
     def count_unregistered(self) -> None:
-        """Count in what a killed process left out of the headers; see `IndexFile`."""
+        """Count entries that are missing in the headers; see `IndexFile`."""
         for item in self.items:
             item.count_unregistered()
 
     def drop_before(self, log_min: int) -> int:
-        """Delete the files whose records are all gone; the newest stays; return how many."""
+        """Delete the files whose records are all deleted, except the newest; return how many."""
         older = [item for item in self.items[:-1] if item.end_log < log_min]
         self._drop(older)
         return len(older)
 
     def make_room(self, entries: int) -> None:
-        """Make sure that ``entries`` can be added without asking the disk.
+        """Reserve space on the disk for ``entries`` more.
 
         Raises:
             OSError: the disk is full or broken.
@@ -433,53 +433,53 @@ class Index:
             newest.reserve(entries)
 
     def end_log(self) -> int:
-        """Return where the last record is that is indexed; -1 if there is none."""
+        """Return the log offset of the last record that is indexed; -1 if there is none."""
         return -1 if self.newest is None else self.newest.end_log
 
     def note(self, hashed: int, log_offset: int, store_ms: int) -> None:
-        """Take the entry of one key of a record; `settle` adds it.
+        """Note the entry of one key of a record; `settle` adds it.
 
-        Meanwhile its place in the file, which may be anywhere, comes nearer to the processor;
-        interpreted, that is not worth while, and `settle` only writes the header.
+        Meanwhile the processor prefetches its slot, which may be anywhere in the file. Interpreted,
+        that does not pay, and `settle` only writes the header.
         """
         if not cython.compiled:
             self._add(hashed, log_offset, store_ms)
             return
-        if self._noted == _NOTES_MAX:
-            self._add_noted()
-        position = self._noted * _NOTE_BYTES
+        if self._note_count == _NOTES_MAX:
+            self._add_notes()
+        position = self._note_count * _NOTE_BYTES
         record_layout.put_i32(self._notes, position, hashed)
         record_layout.put_i64(self._notes, position + 4, log_offset)
         record_layout.put_i64(self._notes, position + 12, store_ms)
-        self._noted += 1
+        self._note_count += 1
         if self.newest is not None:
-            self.newest.expect(hashed)
+            self.newest.prefetch(hashed)
 
     def settle(self) -> None:
-        """Add the entries that were noted, and count all new ones in the header.
+        """Add the noted entries, and update the header.
 
-        Their records must be in the log by now: a start after a crash makes a file again whose
-        header knows of records that the log does not have.
+        Their records must be in the log: a start after a crash rebuilds a file whose header counts
+        records that are not in the log.
 
         Raises:
-            OSError: the disk is full or broken and room was not made before.
+            OSError: the disk is full or broken, and `make_room` was not called before.
         """
         try:
             if cython.compiled:
-                self._add_noted()
+                self._add_notes()
         finally:
             if self._unregistered:
                 self._unregistered = False
                 self.newest.write_header()
 
     def forget(self, log_end: int) -> None:
-        """Remove what was noted or added for records that the log does not have."""
-        self._noted = 0
+        """Remove the entries, noted or added, of records that are not in the log."""
+        self._note_count = 0
         self._unregistered = False
-        self.drop_beyond(log_end)
+        self.truncate(log_end)
 
-    def _add_noted(self) -> None:
-        count, self._noted = self._noted, 0
+    def _add_notes(self) -> None:
+        count, self._note_count = self._note_count, 0
         for number in range(count):
             position = number * _NOTE_BYTES
             self._add(
@@ -493,7 +493,7 @@ class Index:
         if newest is None or newest.next_entry >= self._entries:
             newest = self._roll()
         if newest.next_entry >= newest.ready:
-            newest.reserve(1)  # more keys than expected, or a recovery: never write without space
+            newest.reserve(1)  # more keys than expected, or a recovery
         newest.put(hashed, log_offset, store_ms)
         self._unregistered = True
 
@@ -520,7 +520,7 @@ class Index:
         return synced_ms
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         for item in self.items:
             item.segment.close()
         self.items.clear()

@@ -1,7 +1,7 @@
-"""Looking at a store without changing it: what is there, and does it hang together?
+"""Reads and verifies a store without changing it.
 
-Nothing is locked, written, created or deleted, so the store of a running broker can be looked at
-too; it may then seem to end a little earlier than it does. Source: ours.
+Nothing is locked, written, created or deleted, so the store of a running broker can be read too; it
+may then seem to end a little earlier than it does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CRC_PROPERTY_BYTES = 20
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong."""
+    """One inconsistency."""
 
     path: Path
     """The file."""
@@ -56,8 +56,8 @@ class LogFile:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordPlace:
-    """One record and where it is."""
+class RecordLocation:
+    """One record, with its file and its offsets."""
 
     path: Path
     position: int
@@ -83,14 +83,14 @@ class QueueSummary:
 
 
 class StoreReader:
-    """A store that is only looked at.
+    """A store that is opened for reading only.
 
     Args:
-        settings: where it is and how large its files are.
-        files: the way to the disk.
+        settings: its directory and the sizes of its files.
+        files: the file system.
 
     Raises:
-        StoreCorruptError: a file has another size or name than its place asks for.
+        StoreCorruptError: a file has another size or name than expected.
 
     Example: ``with StoreReader(StoreSettings(root=path)) as reader: findings = reader.verify()``
     """
@@ -126,7 +126,7 @@ class StoreReader:
         self.close()
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         for queue in self._table.all():
             queue.close()
         self._index.close()
@@ -137,7 +137,7 @@ class StoreReader:
         return not self._files.exists(self.paths.abort)
 
     def checkpoint(self) -> Checkpoint:
-        """Return what the checkpoint file says."""
+        """Return the content of the checkpoint file."""
         return read_checkpoint(self._files, self.paths.checkpoint)
 
     def log_files(self) -> list[LogFile]:
@@ -165,7 +165,7 @@ class StoreReader:
         ]
         return sorted(summaries, key=lambda summary: (summary.topic, summary.queue_id))
 
-    def records(self, start: int | None = None) -> Iterator[RecordPlace]:
+    def records(self, start: int | None = None) -> Iterator[RecordLocation]:
         """Yield the whole records in log order.
 
         Args:
@@ -180,12 +180,12 @@ class StoreReader:
                     break
                 if facts.log_offset >= self.end.offset:
                     return
-                yield _place(facts, segment.file.path, position)
+                yield _location(facts, segment.file.path, position)
                 position += facts.total
 
-    def record_bytes(self, place: RecordPlace) -> bytes:
-        """Return the record at a place, as it is stored and as it travels."""
-        record = self._log.record(place.log_offset, place.size_bytes)
+    def record_bytes(self, location: RecordLocation) -> bytes:
+        """Return the bytes of a record, as they are stored and as brokers send them."""
+        record = self._log.record(location.log_offset, location.size_bytes)
         assert record is not None
         return bytes(record)
 
@@ -198,13 +198,13 @@ class StoreReader:
             return []
         first = max(start, queue.min_offset)
         units = [queue.unit(at) for at in range(first, min(first + count, queue.max_offset))]
-        return [(place, size, queue.tags_code_of(code)) for place, size, code in units]
+        return [(location, size, queue.tags_code_of(code)) for location, size, code in units]
 
     def verify(self) -> Iterator[Finding]:
-        """Yield everything that does not hang together; nothing if the store is whole."""
+        """Yield every inconsistency; nothing if the store is whole."""
         yield from self._verify_log()
-        for place in self.records():
-            yield from self._verify_record(place)
+        for location in self.records():
+            yield from self._verify_record(location)
         for queue in self._table.all():
             yield from self._verify_queue(queue)
 
@@ -219,44 +219,44 @@ class StoreReader:
                 f" log offset {follower.log_offset} on",
             )
 
-    def _verify_record(self, place: RecordPlace) -> Iterator[Finding]:
-        kind = transaction_type(place.sys_flag)
+    def _verify_record(self, location: RecordLocation) -> Iterator[Finding]:
+        kind = transaction_type(location.sys_flag)
         if kind in (SysFlag.TRANSACTION_NONE, SysFlag.TRANSACTION_COMMIT):
-            yield from self._verify_unit_of(place)
+            yield from self._verify_unit_of(location)
         if kind != SysFlag.TRANSACTION_ROLLBACK and self._index.items:
-            yield from self._verify_keys_of(place)
-        if value_of(place.properties, _CRC_MARKER) is not None:
-            yield from self._verify_crc_property(place)
+            yield from self._verify_keys_of(location)
+        if value_of(location.properties, _CRC_MARKER) is not None:
+            yield from self._verify_crc_property(location)
 
-    def _verify_unit_of(self, place: RecordPlace) -> Iterator[Finding]:
-        queue = self._table.find(place.topic, place.queue_id)
-        where = f"{place.topic}-{place.queue_id}"
-        if queue is None or not queue.min_offset <= place.queue_offset < queue.max_offset:
-            text = f"met a record at {where} offset {place.queue_offset}, expected a unit for it"
-            yield Finding(place.path, place.position, text)
+    def _verify_unit_of(self, location: RecordLocation) -> Iterator[Finding]:
+        queue = self._table.find(location.topic, location.queue_id)
+        where = f"{location.topic}-{location.queue_id}"
+        if queue is None or not queue.min_offset <= location.queue_offset < queue.max_offset:
+            text = f"met a record at {where} offset {location.queue_offset}, expected a unit for it"
+            yield Finding(location.path, location.position, text)
             return
-        met = queue.unit(place.queue_offset)
-        topic = self._table.topic(place.topic)
-        code = self._dispatcher.tags_code(topic, place.store_time_ms, place.properties)
-        expected = (place.log_offset, place.size_bytes, code)
+        met = queue.unit(location.queue_offset)
+        topic = self._table.topic(location.topic)
+        code = self._dispatcher.tags_code(topic, location.store_time_ms, location.properties)
+        expected = (location.log_offset, location.size_bytes, code)
         if (met[0], met[1], queue.tags_code_of(met[2])) != expected:
-            yield _unit_finding(queue, place.queue_offset, f"met {met}, expected {expected}")
+            yield _unit_finding(queue, location.queue_offset, f"met {met}, expected {expected}")
 
-    def _verify_keys_of(self, place: RecordPlace) -> Iterator[Finding]:
-        seed = java_hash(place.topic + "#")
-        for key in index_keys_of(place.properties):
+    def _verify_keys_of(self, location: RecordLocation) -> Iterator[Finding]:
+        seed = java_hash(location.topic + "#")
+        for key in index_keys_of(location.properties):
             hashed = index_hash(extend_hash(seed, key))
-            if not any(item.has(hashed, place.log_offset) for item in self._index.items):
+            if not any(item.has(hashed, location.log_offset) for item in self._index.items):
                 text = f"met key {key!r}, expected an index entry that leads here"
-                yield Finding(place.path, place.position, text)
+                yield Finding(location.path, location.position, text)
 
-    def _verify_crc_property(self, place: RecordPlace) -> Iterator[Finding]:
-        record = self.record_bytes(place)
+    def _verify_crc_property(self, location: RecordLocation) -> Iterator[Finding]:
+        record = self.record_bytes(location)
         digits = f"{crc32(record[:-_CRC_PROPERTY_BYTES]) & CRC_MASK:010d}"[::-1]
         if record[-_CRC_PROPERTY_BYTES:] != b"__CRC32#\x01" + digits.encode() + b"\x02":
             met = record[-_CRC_PROPERTY_BYTES:]
             text = f"met checksum property {met!r}, expected {digits!r}"
-            yield Finding(place.path, place.position, text)
+            yield Finding(location.path, location.position, text)
 
     def _verify_queue(self, queue: ConsumeQueue) -> Iterator[Finding]:
         for offset in range(queue.min_offset, queue.max_offset):
@@ -273,8 +273,8 @@ class StoreReader:
                 yield _unit_finding(queue, offset, f"{met}, expected its own")
 
 
-def _place(facts: RecordFacts, path: Path, position: int) -> RecordPlace:
-    return RecordPlace(
+def _location(facts: RecordFacts, path: Path, position: int) -> RecordLocation:
+    return RecordLocation(
         path,
         position,
         facts.log_offset,

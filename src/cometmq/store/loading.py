@@ -1,4 +1,4 @@
-"""Opens the files of a store and makes its parts from them.
+"""Opens the files of a store and makes its parts.
 
 Source: DefaultMessageStore.load, RocketMQ 5.3.
 """
@@ -30,12 +30,12 @@ class Loader:
     """Makes the parts of one store and loads them.
 
     Args:
-        settings: of the store.
-        paths: of the store.
-        files: the way to the disk.
+        settings: those of the store.
+        paths: those of the store.
+        files: the file system.
         now_ms: the wall clock.
-        read_only: never write, create or delete any file.
-        remove: deletes a file that has had its time; None for at once.
+        read_only: whether no file may be written, created or deleted.
+        remove: deletes an expired file; None to delete it at once.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Loader:
 
         Args:
             topic, queue_id: its name.
-            unsynced: takes the queue when it has unsynced units.
+            unsynced: the list that gets the queue when it has unsynced units.
 
         Raises:
             InvalidNameError: the topic cannot name a directory.
@@ -139,11 +139,11 @@ class Loader:
 
         Args:
             table: where they go.
-            may_be_torn: whether queue files may be there that were never synced.
+            may_be_torn: whether there may be queue files that were never synced.
             is_zero_behind: whether nothing but zeros follows the last unit of each queue.
 
         Raises:
-            StoreCorruptError: a file is not what its name says.
+            StoreCorruptError: the size of a file does not fit its name.
         """
         for topic in self._files.entries(self._paths.consume_queues):
             if topic.is_dir:
@@ -157,7 +157,7 @@ class Loader:
 
     @staticmethod
     def earliest_store_ms(log: CommitLog) -> int:
-        """Return when the oldest record kept was stored, in ms; -1 if there is none."""
+        """Return the store time of the oldest record, in ms; -1 if there is none."""
         first = log.segments.first()
         if first is None or log.written_to == first.base_offset:
             return -1

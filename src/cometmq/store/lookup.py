@@ -1,7 +1,7 @@
-"""Looking messages up: by place, by time and by key.
+"""Looks up messages by offset, by time and by key.
 
-Source: ConsumeQueue.getOffsetInQueueByTime (RocketMQ 5.3), IndexFile.selectPhyOffset and
-QueryMessageProcessor; that a query's times are exact and its messages occur once is ours.
+Source: ConsumeQueue.getOffsetInQueueByTime, IndexFile.selectPhyOffset and QueryMessageProcessor,
+RocketMQ 5.3. Unlike there, a query has exact times and each message once.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from cometmq.store.segments import Segment
 _INDEX_STEP_MS = 1000
 _STEP_ENTRIES = 100
 _ENTRIES_PER_RECORD = 20
-"""A record that is looked at counts as so many entries."""
+"""The cost of reading one record, in index entries."""
 _HEAD_BYTES = 256
-"""What is read to find out when a record was stored; pages are read whole anyway."""
+"""Bytes read to find the store time of a record; the kernel reads whole pages anyway."""
 _RECORD_BYTES = 4096
-"""What is read at once of a record that may have the key."""
+"""Bytes read at once of a record that may have the key."""
 _FILES_AT_ONCE = 64
 ENTRIES_MAX = 2_000_000
-"""Index entries that one search looks at, the newest first."""
+"""The limit of index entries that one search reads, the newest first."""
 
 
 @dataclass(slots=True)
 class QueryResult:
-    """The messages that carry a key."""
+    """The messages with a key."""
 
     records: list[memoryview] = field(default_factory=list)
     """In the order of the log."""
@@ -42,7 +42,7 @@ class QueryResult:
 
 
 def record_at(log: CommitLog, log_offset: int, size_bytes: int | None) -> memoryview | None:
-    """Return the whole record at an offset, or None where none begins."""
+    """Return the whole record at an offset, or None if none begins there."""
     segment = log.segments.find(log_offset)
     if segment is None or log_offset < 0:
         return None
@@ -57,7 +57,7 @@ def record_at(log: CommitLog, log_offset: int, size_bytes: int | None) -> memory
 
 
 def store_time_of_unit(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> int:
-    """Return when the message of a unit was stored, or -1 where its record is gone."""
+    """Return when the message of a unit was stored, or -1 if its record is deleted."""
     if not queue.min_offset <= queue_offset < queue.max_offset:
         return -1
     log_offset, size, _ = queue.unit(queue_offset)
@@ -82,7 +82,7 @@ def offset_at_time(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, up
 
 
 def bring_in_for_time(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int) -> None:
-    """Read what `offset_at_time` looks at into memory; from any thread, others run meanwhile.
+    """Read the pages that `offset_at_time` needs into memory; from any thread.
 
     Raises:
         OSError: the disk is broken.
@@ -113,9 +113,9 @@ class KeySearch:
     """Finds the newest messages with a key, some index entries at a time.
 
     Args:
-        log, index: of the store.
-        topic, key: of the messages.
-        max_num: messages at most.
+        log, index: those of the store.
+        topic, key: those of the messages.
+        max_num: the limit of messages.
         begin_ms, end_ms: the span of store times, ends included.
     """
 
@@ -138,9 +138,9 @@ class KeySearch:
         self._left = ENTRIES_MAX
         self._result = QueryResult()
         self._files: list[IndexFile] = []
-        """Yet to be searched, the newest last."""
+        """The files still to be searched, the newest last."""
         self._number = 0
-        """Of the entry of the last of them to go on with."""
+        """The number of the next entry to read in the last of them."""
         if index is None:
             return
         if index.newest is not None:
@@ -153,7 +153,7 @@ class KeySearch:
         ]
 
     def advance(self, entries_max: int) -> bool:
-        """Look at up to so many index entries; return whether the search is complete."""
+        """Read up to so many index entries; return whether the search is complete."""
         while self._files and self._left > 0 and len(self._found) < self._max_num:
             if entries_max <= 0:
                 return False
@@ -164,13 +164,13 @@ class KeySearch:
             entries_max -= step + _ENTRIES_PER_RECORD * len(matches)
             self._left -= step
             for log_offset, nearly_ms in matches:
-                self._take(log_offset, nearly_ms)
+                self._check(log_offset, nearly_ms)
             if self._number == 0:
                 self._files.pop()
         return True
 
     def bring_in(self, entries_max: int) -> None:
-        """Read what the next `advance` looks at into memory; from any thread, others run meanwhile.
+        """Read the pages that the next `advance` needs into memory; from any thread.
 
         Raises:
             OSError: the disk is broken.
@@ -187,7 +187,7 @@ class KeySearch:
             if entries_max <= 0:
                 return
 
-    def _take(self, log_offset: int, nearly_ms: int) -> None:
+    def _check(self, log_offset: int, nearly_ms: int) -> None:
         if len(self._found) >= self._max_num or log_offset in self._found:
             return
         if not self._begin_ms - _INDEX_STEP_MS <= nearly_ms <= self._end_ms:
@@ -207,7 +207,7 @@ class KeySearch:
 def _record_with_key(
     log: CommitLog, log_offset: int, topic: bytes, key: bytes, begin_ms: int, end_ms: int
 ) -> memoryview | None:
-    """The record at an offset if it is what the index took it for."""
+    """Return the record at an offset if it has the topic, the key and a time in the span."""
     segment = log.segments.find(log_offset)
     if segment is None:
         return None

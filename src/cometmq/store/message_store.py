@@ -1,4 +1,4 @@
-"""The face of the store: append, read, look up, flush, clean, open and close.
+"""The message store: appends, reads, looks up, flushes and deletes messages.
 
 One thread appends, reads and cleans; `flush`, `flush_queues` and `write_checkpoint` may run in
 another one. A message is in its queue before `append` returns; one that finds the disk full there
@@ -47,7 +47,7 @@ from cometmq.store.reading import (
 )
 from cometmq.store.recovery import Ending, Recovery, dispatch_again, ending_of, is_in_doubt
 from cometmq.store.removal import Remover
-from cometmq.store.retention import drop_log_files, is_hour_of_deletion, look_at_disk
+from cometmq.store.retention import disk_state, drop_log_files, is_hour_of_deletion
 from cometmq.store.segment_allocator import SegmentAllocator
 from cometmq.store.unit_buffers import unwritten_units
 from cometmq.system.clock import Clock, SystemClock
@@ -62,7 +62,7 @@ _QUEUES_PER_STEP = 50
 
 
 class MessageStore:
-    """Keeps the messages of a broker.
+    """The store of one broker.
 
     Args:
         settings: where it is and how it behaves.
@@ -94,11 +94,11 @@ class MessageStore:
         self._remover = Remover(self._files, in_thread=threaded)
         self._deleted = 0
         self._disk_ratio = 0.0
-        self._followed_min = 0
+        self._deleted_before = 0
         self._build()
 
     def _build(self) -> None:
-        """Make the parts, all still without files."""
+        """Make the parts; they have no files yet."""
         settings = self.settings
         loader = Loader(
             settings, self.paths, self._files, self._clock.now_ms, remove=self._remover.remove
@@ -146,7 +146,7 @@ class MessageStore:
     # --- opening and closing ------------------------------------------------------------------
 
     def open(self) -> None:
-        """Load the files, find the end of the log and bring queues and index up to it.
+        """Load the files, find the end of the log and dispatch it to queues and index.
 
         Raises:
             StoreLockedError: another process has the store open.
@@ -163,10 +163,10 @@ class MessageStore:
         try:
             self._recover()
         except OSError as problem:
-            self._let_go()
+            self._close_files()
             raise StoreError(f"cannot open the store: {problem}") from problem
         except BaseException:
-            self._let_go()
+            self._close_files()
             raise
         self._appender.refusal = None
 
@@ -256,10 +256,10 @@ class MessageStore:
     def expect_topics(self, exists: Callable[[str], bool]) -> None:
         """Delete the queues of topics that were deleted just before a crash.
 
-        A start, or catching up with the log after a full disk, makes them anew from the log.
+        A start, or the redispatch after a full disk, creates them again from the log.
 
         Args:
-            exists: whether there is a topic of that name; kept until the store is closed.
+            exists: returns whether a topic exists; called until the store is closed.
         """
         self._topic_exists = exists
         new, self._new_topics = self._new_topics, []
@@ -274,7 +274,7 @@ class MessageStore:
                 self.delete_topic(topic)
 
     def allocate_first_segment(self) -> None:
-        """Begin to allocate the first commit-log file, if there is none."""
+        """Request the first commit-log file, if there is none."""
         self._log.allocate_first()
 
     def wait_for_segment(self) -> None:
@@ -283,9 +283,9 @@ class MessageStore:
         An append that was refused with `SegmentNotReadyError` can be repeated then.
 
         Raises:
-            SegmentNotReadyError: it is not, after the time that the settings give.
+            SegmentNotReadyError: it is not allocated within the time of the settings.
             StoreUnavailableError: the disk is full.
-            SegmentCreateError: the file cannot be made for another reason.
+            SegmentCreateError: the file cannot be created for another reason.
         """
         try:
             self._allocator.wait()
@@ -293,7 +293,7 @@ class MessageStore:
             raise segment_failure(problem) from problem
 
     def close(self) -> None:
-        """Write everything out and let go of all files; a second call does nothing.
+        """Flush everything and close all files; a second call does nothing.
 
         Raises:
             StoreUnavailableError: the disk refused; the next start recovers as after a crash.
@@ -310,17 +310,17 @@ class MessageStore:
                 self._files.remove(self.paths.abort)
                 is_complete = True
             else:
-                self._distrust_page_cache()
+                self._require_full_recovery()
         finally:
-            self._let_go(keeps_buffers=not is_complete)
+            self._close_files(keeps_buffers=not is_complete)
 
     def abandon(self) -> None:
-        """Let go of all files without writing anything out, as a crash does; for tests."""
+        """Close all files without a flush, as a crash does; for tests."""
         self._appender.refusal = "the store is shut"
         self._allocator.stop(keep=True)
-        self._let_go()
+        self._close_files()
 
-    def _let_go(self, *, keeps_buffers: bool = True) -> None:
+    def _close_files(self, *, keeps_buffers: bool = True) -> None:
         self._allocator.stop()
         self._remover.stop()
         for queue in self._table.all():
@@ -334,7 +334,7 @@ class MessageStore:
             self._lock = None
 
     def reconfigure(self, settings: StoreSettings) -> None:
-        """Take over the settings that may change at run time; the others stay as they are."""
+        """Apply the settings that may change at run time; ignore all others."""
         self.settings = settings
         self._appender.message_bytes_max = settings.message_bytes_max
 
@@ -342,7 +342,7 @@ class MessageStore:
 
     @property
     def appender(self) -> Appender:
-        """What `append` calls, for whoever sends very many messages and checks their numbers."""
+        """The appender behind `append`, for hot paths; its arguments are not checked."""
         return self._appender
 
     def append(
@@ -360,7 +360,7 @@ class MessageStore:
         reconsume_times: int = 0,
         prepared_offset: int = 0,
     ) -> Appended:
-        """Store one message; it is in its queue and its index, and announced, when this returns.
+        """Append one message to log, queue and index, and notify of its arrival.
 
         Args:
             topic: its name; that it exists is the caller's to know.
@@ -410,7 +410,7 @@ class MessageStore:
         store_host: bytes,
         reconsume_times: int = 0,
     ) -> AppendedBatch:
-        """Store the messages of a batch side by side, all or none; see `append`.
+        """Append the messages of a batch one after the other, all or none; see `append`.
 
         Args:
             topic: the topic of all of them.
@@ -434,8 +434,8 @@ class MessageStore:
         except (OverflowError, StructError) as problem:
             raise InvalidMessageError(f"a number does not fit its field: {problem}") from problem
 
-    def tell_arrivals(self, arrival: Arrival, topics: dict[str, int] | None = None) -> None:
-        """Call ``arrival`` for each message that has got its place in a queue; not during `open`.
+    def notify_of_arrivals(self, arrival: Arrival, topics: dict[str, int] | None = None) -> None:
+        """Call ``arrival`` for each message that is appended to a queue; not during `open`.
 
         Args:
             arrival: who is told.
@@ -448,12 +448,12 @@ class MessageStore:
 
     @property
     def shows_unsynced(self) -> bool:
-        """Whether readers see messages before they are on disk: with asynchronous flush."""
+        """Whether readers see messages that are not on disk yet: with asynchronous flush."""
         return self._log.shows_unsynced
 
     @property
     def reader(self) -> QueueReader:
-        """What `get` calls, for whoever reads very often."""
+        """The reader behind `get`, for hot paths."""
         return self._reader
 
     def get(
@@ -483,7 +483,7 @@ class MessageStore:
         return self._reader.get(topic, queue_id, offset, max_count, matcher, limit)
 
     def record_at(self, log_offset: int, size_bytes: int | None = None) -> bytes | None:
-        """Return the record that begins at a log offset, or None where none does.
+        """Return the record that begins at a log offset, or None if none does.
 
         Args:
             log_offset: from anywhere, an id that a client sent included.
@@ -493,7 +493,7 @@ class MessageStore:
         return None if record is None else bytes(record)
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the least queue offset kept and the one behind the last that readers see.
+        """Return the first queue offset and the one behind the last that readers see.
 
         Both are 0 if there is no such queue.
         """
@@ -525,7 +525,7 @@ class MessageStore:
         return offset_at_time(self._log, queue, timestamp_ms, upper=boundary == "UPPER")
 
     def bring_in_for_time(self, topic: str, queue_id: int, timestamp_ms: int) -> None:
-        """Read what `offset_at_time` looks at into memory; from any thread, others run meanwhile.
+        """Read the pages that `offset_at_time` needs into memory; from any thread.
 
         Raises:
             OSError: the disk is broken.
@@ -535,12 +535,12 @@ class MessageStore:
             bring_in_for_time(self._log, queue, timestamp_ms)
 
     def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return when the message at a queue offset was stored, in ms; -1 where there is none."""
+        """Return when the message at a queue offset was stored, in ms; -1 if there is none."""
         queue = self._table.find(topic, queue_id)
         return -1 if queue is None else store_time_of_unit(self._log, queue, offset)
 
     def query(self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int) -> QueryResult:
-        """Return the newest messages that carry a key or have it as their unique id.
+        """Return the newest messages with a key or a unique id.
 
         Args:
             topic: its name.
@@ -598,7 +598,7 @@ class MessageStore:
 
     @property
     def unsynced_queues(self) -> int:
-        """How many queues have units that no sync has covered."""
+        """The number of queues with units that are not synced."""
         return len(self._table.unsynced)
 
     def flush_queues(self, least_pages: int = 0, *, with_index: bool = True) -> None:
@@ -618,7 +618,7 @@ class MessageStore:
         self._durability.on_flush = flushed
 
     def write_checkpoint(self) -> None:
-        """Write down up to when everything is on the disk; from any thread.
+        """Write the checkpoint; from any thread.
 
         Raises:
             StoreUnavailableError: as for `flush`.
@@ -626,7 +626,7 @@ class MessageStore:
         self._durability.write_checkpoint()
 
     def write_out(self) -> None:
-        """Bring log, queues and index to the disk, and write that down; from any thread.
+        """Flush log, queues and index, and write the checkpoint; from any thread.
 
         Raises:
             StoreUnavailableError: as for `flush`.
@@ -636,12 +636,12 @@ class MessageStore:
         self.write_checkpoint()
 
     def _refuse(self, reason: str) -> None:
-        """Take no more messages: a sync has failed."""
+        """Refuse messages: a sync has failed."""
         self._appender.refusal = reason
-        self._distrust_page_cache()
+        self._require_full_recovery()
 
-    def _distrust_page_cache(self) -> None:
-        """Let the next start recover as after a power cut: what it reads may not be on disk."""
+    def _require_full_recovery(self) -> None:
+        """Let the next start recover as after a power cut: pages may not be on disk."""
         try:
             self._files.write(self.paths.abort, f"{os.getpid()}\n".encode())
         except OSError as problem:
@@ -650,10 +650,10 @@ class MessageStore:
     # --- keeping house ------------------------------------------------------------------------
 
     def clean(self, now_ms: int | None = None, *, expired_at_any_hour: bool = False) -> int:
-        """Delete what has had its time, and refuse or accept messages as the disk has room.
+        """Delete expired files, and refuse or accept messages by the space on the disk.
 
         Args:
-            now_ms: the wall clock; None to look at it.
+            now_ms: the wall clock; None to read it.
             expired_at_any_hour: do not wait for the hour of deletion.
 
         Returns:
@@ -664,15 +664,15 @@ class MessageStore:
     def clean_in_steps(
         self, now_ms: int | None = None, *, expired_at_any_hour: bool = False
     ) -> Iterator[int]:
-        """Do the same in short steps; yields how many commit-log files each has deleted."""
+        """Do the same in short steps; yield how many commit-log files each has deleted."""
         if self._lock is None:
             return
         for _ in self._catch_up():
             yield 0
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
-        disk = look_at_disk(self._files, self.settings)
+        disk = disk_state(self._files, self.settings)
         self._disk_ratio = disk.used_ratio
-        self._mind_disk(refuse=disk.refuse, accept=disk.accept)
+        self._apply_disk_state(refuse=disk.refuse, accept=disk.accept)
         due = expired_at_any_hour or is_hour_of_deletion(self.settings, now_ms)
         if due or disk.delete_expired or disk.delete_any:
             yield drop_log_files(
@@ -683,22 +683,22 @@ class MessageStore:
                 delete_any=disk.delete_any,
                 needed_from=self._durability.needed_from,
             )
-        if self._followed_min != self._log.min_offset():
-            for _ in self._follow_log_min():
+        if self._deleted_before != self._log.min_offset():
+            for _ in self._delete_before_log_min():
                 yield 0
 
     def _catch_up(self) -> Iterator[None]:
-        """Dispatch what a full disk kept out of queues and index, some records at a time."""
-        left = self._appender.behind_bytes()
+        """Dispatch records that a full disk has kept out of queues and index, some at a time."""
+        left = self._appender.backlog_bytes()
         while left > 0:
             with contextlib.suppress(StoreUnavailableError):
                 self._appender.catch_up()
-            left, before = self._appender.behind_bytes(), left
-            if left >= before:  # there is still no room
+            left, before = self._appender.backlog_bytes(), left
+            if left >= before:  # the disk is still full
                 return
             yield
 
-    def _mind_disk(self, *, refuse: bool, accept: bool) -> None:
+    def _apply_disk_state(self, *, refuse: bool, accept: bool) -> None:
         if refuse and not self.disk_full:
             logger.error("disk full, messages refused used=%.2f", self._disk_ratio)
             self.disk_full = True
@@ -709,8 +709,8 @@ class MessageStore:
             if self._appender.refusal == _DISK_FULL:
                 self._appender.refusal = None
 
-    def _follow_log_min(self) -> Iterator[None]:
-        """Delete what leads to records that are gone, some queues at a time."""
+    def _delete_before_log_min(self) -> Iterator[None]:
+        """Delete units and index files of deleted records, some queues at a time."""
         log_min = self._log.min_offset()
         for number, queue in enumerate(self._table.all(), 1):
             queue.drop_before(log_min)
@@ -719,10 +719,10 @@ class MessageStore:
                 yield
         if self._index is not None:
             self._index.drop_before(log_min)
-        self._followed_min = log_min
+        self._deleted_before = log_min
 
     def delete_topic(self, topic: str) -> bool:
-        """Delete the queues of a topic; its records stay until their files have had their time.
+        """Delete the queues of a topic; its records stay until their files expire.
 
         Returns:
             Whether it had any.
@@ -734,7 +734,7 @@ class MessageStore:
         for queue in gone:  # or a flush would write its units into a new topic of the same name
             queue.discard_buffer()
         doomed = [
-            self._set_aside(path)
+            self._rename_for_deletion(path)
             for path in (self.paths.topic(topic), self.paths.topic_ext(topic))
             if self._files.exists(path)
         ]
@@ -744,8 +744,8 @@ class MessageStore:
         logger.info("topic deleted topic=%s queues=%d", topic, len(gone))
         return True
 
-    def _set_aside(self, path: Path) -> Path:
-        """Rename a directory, so that another one may take its place at once."""
+    def _rename_for_deletion(self, path: Path) -> Path:
+        """Rename a directory, so that its name is free at once."""
         self._files.make_dirs(self.paths.deleted)
         self._deleted += 1
         target = self.paths.deleted / f"{self._clock.now_ms()}-{self._deleted}"
@@ -760,16 +760,16 @@ class MessageStore:
 
     @property
     def min_log_offset(self) -> int:
-        """The log offset of the oldest record kept."""
+        """The log offset of the oldest record."""
         return self._log.min_offset()
 
     @property
-    def dispatch_behind_bytes(self) -> int:
-        """How much of the log is not yet in queues and index: 0 but on a full disk."""
-        return self._appender.behind_bytes()
+    def dispatch_backlog_bytes(self) -> int:
+        """The bytes of the log that are not in queues and index: 0 unless the disk is full."""
+        return self._appender.backlog_bytes()
 
     def runtime_figures(self) -> dict[str, str]:
-        """Return what the broker tells about its store at run time, by RocketMQ's names."""
+        """Return the figures of the store for the runtime information, by RocketMQ's names."""
         ratio = f"{self._disk_ratio:.2f}"
         return {
             "commitLogMinOffset": str(self.min_log_offset),
@@ -777,12 +777,12 @@ class MessageStore:
             "commitLogDirCapacity": "",
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
-            "dispatchBehindBytes": str(self.dispatch_behind_bytes),
+            "dispatchBehindBytes": str(self.dispatch_backlog_bytes),
             "earliestMessageTimeStamp": str(self.earliest_store_ms()),
         }
 
     def earliest_store_ms(self) -> int:
-        """Return when the oldest message kept was stored, in ms; -1 if there is none."""
+        """Return the store time of the oldest message, in ms; -1 if there is none."""
         return self._loader.earliest_store_ms(self._log)
 
 

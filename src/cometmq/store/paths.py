@@ -1,4 +1,4 @@
-"""Where every file of a store is.
+"""The paths of all files of a store.
 
     commitlog/<20 digits>                               consumequeue/<topic>/<queue>/<20 digits>
     consumequeue_ext/<topic>/<queue>/<20 digits>        index/<yyyyMMddHHmmssSSS>

@@ -27,7 +27,7 @@ _QUEUE = Struct(">iiqqqq")
 _CRC = Struct(">I")
 
 QUEUES_MIN = 256
-"""Fewer queues are searched at each start: that takes little time and verifies them."""
+"""With fewer queues a start reads all of them, which is quick and verifies them."""
 
 QueueEnds = tuple[int, int, int, int, int, int]
 """Queue id, number of files, offset of the first, then min, max and max_physical of the queue."""
@@ -82,7 +82,7 @@ def _ends_of(queue: ConsumeQueue) -> bytes:
 def read_queue_ends(
     files: Files, paths: StorePaths, *, checkpoint: bytes, log_min: int
 ) -> list[tuple[str, list[QueueEnds]]] | None:
-    """Return all topics with the ends of their queues, or None if the file does not count.
+    """Return all topics with the ends of their queues, or None if the file is invalid.
 
     Args:
         files, paths, checkpoint, log_min: as for `write_queue_ends`.

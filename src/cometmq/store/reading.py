@@ -1,9 +1,9 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""Reading a queue: the units from an offset on, and the slices of the log they lead to.
+"""Reads a queue: units from an offset on, and slices of the log with their records.
 
-Records that lie side by side leave as one slice; nothing is copied.
-Source: DefaultMessageStore.getMessage and isTheBatchFull, RocketMQ 5.3; that one read goes on
-from one queue file to the next is ours.
+Adjacent records form one slice; nothing is copied.
+Source: DefaultMessageStore.getMessage and isTheBatchFull, RocketMQ 5.3. Unlike there, one read
+continues in the next queue file.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _RESPONSE_BYTES_MIN = 100
 RESPONSE_BYTES_MAX = 128 * 1024 * 1024
 _BYTES_MAX = RESPONSE_BYTES_MAX
 _UNITS_MAX = 8192
-"""Units that one read looks at, whatever count the client asks for: about 2 ms."""
+"""The limit of units that one read scans, for any requested count: about 2 ms."""
 _SPAN_BYTES_MAX = 4 * 1024 * 1024
-"""Records that lie this close are asked for in one: whether they are in memory."""
+"""Records this close share one check whether they are in memory."""
 
 
 class GetStatus(enum.Enum):
-    """What came of a read, in RocketMQ's names."""
+    """The status of a read, by RocketMQ's names."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -53,20 +53,20 @@ _OFFSET_TOO_SMALL = GetStatus.OFFSET_TOO_SMALL
 
 
 class Matcher(Protocol):
-    """Says which messages a consumer wants."""
+    """Filters messages for a consumer."""
 
     needs_properties: bool
-    """Whether `matches_properties` has a say; else the tags code alone decides."""
+    """Whether `matches_properties` is needed; else the tags code decides."""
 
     def matches_tags(self, tags_code: int) -> bool:
-        """Return whether a message with this tags code may be wanted."""
+        """Return whether a message with this tags code may match."""
 
     def matches_properties(self, properties: bytes) -> bool:
-        """Return whether a message with this property string is wanted."""
+        """Return whether a message with this property string matches."""
 
 
 class TagMatcher:
-    """Wants the messages whose tags have one of some hashes.
+    """Matches the messages whose tags have one of some hashes.
 
     Args:
         codes: the hashes; an empty set matches no message.
@@ -82,12 +82,12 @@ class TagMatcher:
         return tags_code in self.codes
 
     def matches_properties(self, properties: bytes) -> bool:
-        """Return True: tags are all that counts."""
+        """Return True: only tags are compared."""
         return True
 
 
 class ColdPart(NamedTuple):
-    """Bytes of a file that are on the disk only."""
+    """Bytes of a file that are not in memory."""
 
     file: MappedFile
     start: int
@@ -95,7 +95,7 @@ class ColdPart(NamedTuple):
 
 
 class GetResult:
-    """What a read found."""
+    """The result of a read."""
 
     __slots__ = (
         "count",
@@ -125,13 +125,13 @@ class GetResult:
 
 
 class ReadLimits:
-    """How much one read may return.
+    """The limits of one read.
 
     Args:
         memory_bytes: how far back from the log's end messages count as being in memory.
-        bytes_in_memory, count_in_memory: the limits of an answer from memory.
-        bytes_on_disk, count_on_disk: the limits of an answer from disk.
-        units: how many units are looked at if the client asks for fewer messages.
+        bytes_in_memory, count_in_memory: the limits of a result from memory.
+        bytes_on_disk, count_on_disk: the limits of a result from disk.
+        units: the units that are scanned if the client requests fewer messages.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class QueueReader:
 
     Args:
         table: the queues.
-        log: where their messages are.
+        log: the commit log.
         limits: how much a read may return.
     """
 
@@ -184,7 +184,7 @@ class QueueReader:
     def cold_units(
         self, topic: str, queue_id: int, offset: int, max_count: int, matcher: Matcher | None
     ) -> list[ColdPart]:
-        """Return what `get` would wait for before it knows where the messages are."""
+        """Return the units of `get` that are not in memory."""
         queue = self._table.find(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.recent_from():
             return []
@@ -201,7 +201,7 @@ class QueueReader:
         return [ColdPart(segment.file, start, stop)]
 
     def cold_records(self, found: GetResult) -> list[ColdPart]:
-        """Return what of the messages that were found is on the disk only."""
+        """Return the parts of the messages found that are not in memory."""
         if not found.starts or self._log.is_recent(found.starts[0]):
             return []
         newest = len(found.starts) - 1

@@ -10,8 +10,11 @@ cdef extern from "<arpa/inet.h>":
     unsigned int ntohl(unsigned int number) noexcept
 
 
+cdef int _MAGIC_AT, _BODY_CRC_AT, _QUEUE_ID_AT, _FLAG_AT, _QUEUE_OFFSET_AT, _LOG_OFFSET_AT
+cdef int _SYS_FLAG_AT, _BORN_TIME_AT, _BORN_HOST_AT
+
 cdef unsigned char* address_of(const unsigned char[::1] mapping)
-cdef void expect(const unsigned char* memory, Py_ssize_t position) noexcept
+cdef void prefetch_at(const unsigned char* memory, Py_ssize_t position) noexcept
 cdef short get_i16(const unsigned char* memory, Py_ssize_t position) noexcept
 
 @cython.locals(word=cython.uint)

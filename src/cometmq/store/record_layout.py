@@ -1,21 +1,33 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True
-"""The layouts of records, queue units and index entries in mapped memory.
+"""Reads and writes records, queue units and index entries in mapped memory.
 
-    record      = total:i32 magic:i32 crc:i32 queue:i32 flag:i32 queue_offset:i64 log_offset:i64
-                  sys_flag:i32 born_ms:i64 born_host:8|20 store_ms:i64 store_host:8|20
-                  reconsumed:i32 prepared_offset:i64 body:bytes32 topic:bytes8|16 properties:bytes16
+    record      = see `cometmq.protocol.record`
     queue unit  = log_offset:i64 size:i32 tags_code:i64
     index entry = key_hash:i32 log_offset:i64 seconds:i32 previous:i32
 
 ``memory`` is a mapping; compiled, it is the address of the mapping, and the caller must have
 checked the bounds. This is the only module of the store that depends on whether it is compiled.
-Source: the layouts are those of CommitLog, ConsumeQueue and IndexFile, RocketMQ 5.3.
+Source: CommitLog, ConsumeQueue and IndexFile, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
 from struct import Struct
 from typing import Any
+
+from cometmq.protocol.record import (
+    BODY_CRC_AT,
+    BORN_HOST_AT,
+    BORN_TIME_AT,
+    FLAG_AT,
+    HEADS,
+    LOG_OFFSET_AT,
+    MAGIC_AT,
+    PREFIX,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    SYS_FLAG_AT,
+)
 
 try:
     import cython  # type: ignore[import-untyped]
@@ -25,27 +37,27 @@ except ImportError:  # interpreted, without Cython at hand
 if cython.compiled:
     from cython.cimports.libc.string import memcpy  # type: ignore
 
-_RECORD_V4 = Struct(">iiiiiqqiq8sq8siqi")
-_HEAD = Struct(">iiiiiqqiq")
-_TAIL = Struct(">iqi")
 _UNIT = Struct(">qiq")
 _ENTRY = Struct(">iqii")
-_PREFIX = Struct(">iiiiiqqi")
 _INDEX_HEADER = Struct(">qqqqii")
 _I16, _I32, _I64 = Struct(">h"), Struct(">i"), Struct(">q")
+# C numbers once compiled.
+_MAGIC_AT, _BODY_CRC_AT, _QUEUE_ID_AT, _FLAG_AT = MAGIC_AT, BODY_CRC_AT, QUEUE_ID_AT, FLAG_AT
+_QUEUE_OFFSET_AT, _LOG_OFFSET_AT, _SYS_FLAG_AT = QUEUE_OFFSET_AT, LOG_OFFSET_AT, SYS_FLAG_AT
+_BORN_TIME_AT, _BORN_HOST_AT = BORN_TIME_AT, BORN_HOST_AT
 
 
 def address_of(mapping: Any) -> Any:
-    """Return what the functions below take as memory; ``mapping`` must outlive it."""
+    """Return the memory argument of the functions below; ``mapping`` must outlive it."""
     if cython.compiled:
         return cython.cast(cython.p_uchar, cython.address(mapping[0]))
     return mapping
 
 
-def expect(memory: Any, position: int) -> None:
-    """Tell the processor that what is at ``position`` will be written soon."""
+def prefetch_at(memory: Any, position: int) -> None:
+    """Prefetch the cache line at ``position``, which is written soon."""
     if cython.compiled:
-        # The compiler's own, declared beside this file.
+        # A builtin of the C compiler, declared in the .pxd.
         prefetch(memory + position, 1)  # type: ignore[name-defined]  # noqa: F821
 
 
@@ -140,20 +152,20 @@ def write_record(
 
     ``topic_field`` is the topic with its length. The body is a part of ``source``, and the
     properties are one of ``text``; ``more`` goes behind them, after a separator where
-    ``properties_bytes`` counts one.
+    ``properties_bytes`` includes one.
     """
     if cython.compiled:
         put_i32(memory, position, total)
-        put_i32(memory, position + 4, magic)
-        put_i32(memory, position + 8, crc)
-        put_i32(memory, position + 12, queue_id)
-        put_i32(memory, position + 16, flag)
-        put_i64(memory, position + 20, queue_offset)
-        put_i64(memory, position + 28, log_offset)
-        put_i32(memory, position + 36, sys_flag)
-        put_i64(memory, position + 40, born_ms)
-        put_bytes(memory, position + 48, born_host)
-        position += 48 + len(born_host)
+        put_i32(memory, position + _MAGIC_AT, magic)
+        put_i32(memory, position + _BODY_CRC_AT, crc)
+        put_i32(memory, position + _QUEUE_ID_AT, queue_id)
+        put_i32(memory, position + _FLAG_AT, flag)
+        put_i64(memory, position + _QUEUE_OFFSET_AT, queue_offset)
+        put_i64(memory, position + _LOG_OFFSET_AT, log_offset)
+        put_i32(memory, position + _SYS_FLAG_AT, sys_flag)
+        put_i64(memory, position + _BORN_TIME_AT, born_ms)
+        put_bytes(memory, position + _BORN_HOST_AT, born_host)
+        position += _BORN_HOST_AT + len(born_host)
         put_i64(memory, position, store_ms)
         put_bytes(memory, position + 8, store_host)
         position += 8 + len(store_host)
@@ -171,24 +183,10 @@ def write_record(
             memory[position - len(more) - 1] = 2
         put_bytes(memory, position - len(more), more)
     else:
-        if len(born_host) == 8 == len(store_host):
-            fixed = _RECORD_V4.pack(
-                *(total, magic, crc, queue_id, flag, queue_offset, log_offset, sys_flag, born_ms),
-                *(born_host, store_ms, store_host, reconsumed, prepared_offset, body_bytes),
-            )
-        else:
-            fixed = b"".join(
-                (
-                    _HEAD.pack(
-                        *(total, magic, crc, queue_id, flag, queue_offset, log_offset),
-                        *(sys_flag, born_ms),
-                    ),
-                    born_host,
-                    _I64.pack(store_ms),
-                    store_host,
-                    _TAIL.pack(reconsumed, prepared_offset, body_bytes),
-                )
-            )
+        fixed = HEADS[len(born_host), len(store_host)].pack(
+            *(total, magic, crc, queue_id, flag, queue_offset, log_offset, sys_flag, born_ms),
+            *(born_host, store_ms, store_host, reconsumed, prepared_offset, body_bytes),
+        )
         memory[position : position + total] = b"".join(
             (
                 fixed,
@@ -203,19 +201,19 @@ def write_record(
 
 
 def read_prefix(memory: Any, position: int) -> tuple[int, int, int, int, int, int, int, int]:
-    """Return the first 40 bytes of a record: everything up to its ``sys_flag``."""
+    """Return the first fields of a record, up to ``sys_flag``."""
     if cython.compiled:
         return (
             get_i32(memory, position),
-            get_i32(memory, position + 4),
-            get_i32(memory, position + 8),
-            get_i32(memory, position + 12),
-            get_i32(memory, position + 16),
-            get_i64(memory, position + 20),
-            get_i64(memory, position + 28),
-            get_i32(memory, position + 36),
+            get_i32(memory, position + _MAGIC_AT),
+            get_i32(memory, position + _BODY_CRC_AT),
+            get_i32(memory, position + _QUEUE_ID_AT),
+            get_i32(memory, position + _FLAG_AT),
+            get_i64(memory, position + _QUEUE_OFFSET_AT),
+            get_i64(memory, position + _LOG_OFFSET_AT),
+            get_i32(memory, position + _SYS_FLAG_AT),
         )
-    return _PREFIX.unpack_from(memory, position)
+    return PREFIX.unpack_from(memory, position)
 
 
 def write_unit(memory: Any, position: int, log_offset: int, size: int, code: int) -> None:
@@ -322,7 +320,7 @@ def read_entry(memory: Any, position: int) -> tuple[int, int, int, int]:
 
 
 def count_valid_units(memory: Any, start: int, stop: int) -> int:
-    """Return how many units from ``start`` on have a place and a size, up to ``stop``."""
+    """Return how many units from ``start`` on have a log offset and a size, up to ``stop``."""
     count = 0
     if cython.compiled:
         while start + 20 <= stop and get_i64(memory, start) >= 0 and get_i32(memory, start + 8) > 0:

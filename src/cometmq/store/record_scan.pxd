@@ -1,10 +1,12 @@
 cimport cython
 
+from cometmq.protocol.record cimport body_at, store_time_at
 from cometmq.store cimport record_layout
 from cometmq.store.segments cimport Segment
 
 
-cdef int _BORN_V6, _STORE_V6, _SECTOR_BYTES, _V1, _V2, _LEAST_BYTES, _CRC_BITS
+cdef int _SECTOR_BYTES, _V1, _V2, _BYTES_MIN, _CRC_BITS
+cdef int _MAGIC_AT, _BODY_CRC_AT, _SYS_FLAG_AT, _LENGTH_BYTES
 
 
 cdef class RecordFacts:
@@ -37,7 +39,7 @@ cdef object _torn_properties(RecordFacts facts, Py_ssize_t position)
 @cython.locals(
     total=cython.int, magic=cython.int, queue_id=cython.int, queue_offset=cython.longlong,
     log_offset=cython.longlong, sys_flag=cython.int, at=cython.Py_ssize_t, end=cython.Py_ssize_t,
-    born_bytes=cython.int, body_length=cython.int, topic_length=cython.int,
+    body_length=cython.int, topic_length=cython.int,
     properties_length=cython.int)
 cdef object _read(
     unsigned char* memory, object view, Py_ssize_t start, Py_ssize_t limit, RecordFacts facts)

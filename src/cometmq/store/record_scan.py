@@ -1,8 +1,6 @@
 # cython: annotation_typing=False, cdivision=True
-"""Checks whether a stored record is whole, and reads the facts that queues and index need.
+"""Checks whether a stored record is whole, and reads the fields that queues and index need.
 
-The layout is that of ``record_layout.write_record``; hosts have 8 bytes, or 20 where ``sys_flag``
-says so.
 Source: CommitLog.checkMessageAndReturnSize, RocketMQ 5.3.
 """
 
@@ -11,20 +9,33 @@ from __future__ import annotations
 from typing import Any
 from zlib import crc32
 
-from cometmq.protocol.record import CRC_MASK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from cometmq.protocol.record import (
+    BODY_CRC_AT,
+    BODY_LENGTH_BEFORE_BODY,
+    CRC_MASK,
+    MAGIC_AT,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    SYS_FLAG_AT,
+    body_at,
+    store_time_at,
+)
 from cometmq.store import record_layout
 from cometmq.store.segments import Segment
 
-_BORN_V6, _STORE_V6 = 0x10, 0x20
 _SECTOR_BYTES = 512
 _NEVER_MS = 2**63 - 1
 # C numbers once compiled.
-_V1, _V2, _LEAST_BYTES = MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+_V1, _V2, _BYTES_MIN = MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+_MAGIC_AT, _BODY_CRC_AT, _SYS_FLAG_AT = MAGIC_AT, BODY_CRC_AT, SYS_FLAG_AT
+_LENGTH_BYTES = BODY_LENGTH_BEFORE_BODY
 _CRC_BITS = CRC_MASK
 
 
 class RecordFacts:
-    """What the store needs to know of one record; ``problem`` says why it is none.
+    """The fields of one record that the store needs; ``problem`` is set if it is not whole.
 
     A blank has ``total`` 0 and no problem.
     """
@@ -44,7 +55,7 @@ class RecordFacts:
 
 
 def read_facts(segment: Segment, position: int, check_crc: bool) -> RecordFacts:
-    """Return the facts of the record at ``position`` of a segment.
+    """Return the fields of the record at ``position`` of a segment.
 
     Args:
         segment: the file.
@@ -74,8 +85,8 @@ def walk(
         synced_to: the position before which no record can have.
 
     Returns:
-        Where the walk ended, when the last record was stored (0 for none), and what stands there
-        instead of a record; None where a blank closes the segment.
+        Where the walk ended, when the last record was stored (0 for none), and what was met there
+        instead of a record; None if a blank ends the segment.
     """
     facts = RecordFacts()
     position = start
@@ -112,7 +123,7 @@ def _fill(facts: RecordFacts, segment: Segment, position: int, check_crc: bool) 
 
 
 def _torn_properties(facts: RecordFacts, position: int) -> str | None:
-    """Whether zeros reach the end of the properties, or a sector's border inside them."""
+    """Return whether zeros reach the end of the properties or a sector boundary in them."""
     properties = facts.properties
     if properties.find(b"\0") < 0:
         return None
@@ -126,23 +137,21 @@ def _torn_properties(facts: RecordFacts, position: int) -> str | None:
 
 
 def _read(memory: Any, view: memoryview, start: int, limit: int, facts: RecordFacts) -> str | None:
-    if start + _LEAST_BYTES > limit:
+    if start + _BYTES_MIN > limit:
         return _short_problem(memory, start, limit)
     total, magic, _, queue_id, _, queue_offset, log_offset, sys_flag = record_layout.read_prefix(
         memory, start
     )
     if magic != _V1 and magic != _V2:
         return _other_problem(total, magic, limit - start)
-    if total < _LEAST_BYTES or start + total > limit:
+    if total < _BYTES_MIN or start + total > limit:
         return f"a record of {total} bytes"
     end = start + total
-    born_bytes = 20 if sys_flag & _BORN_V6 else 8
-    at = start + 68 + born_bytes + (20 if sys_flag & _STORE_V6 else 8)
-    if at + 4 > end:
+    at = start + body_at(sys_flag)
+    if at > end:
         return f"a record of {total} bytes with long hosts"
-    facts.store_ms = record_layout.get_i64(memory, start + 48 + born_bytes)
-    body_length = record_layout.get_i32(memory, at)
-    at += 4
+    facts.store_ms = record_layout.get_i64(memory, start + store_time_at(sys_flag))
+    body_length = record_layout.get_i32(memory, at - _LENGTH_BYTES)
     if body_length < 0 or at + body_length + 3 > end:
         return f"a body of {body_length} bytes in a record of {total}"
     facts.body_at = at
@@ -178,13 +187,13 @@ def _short_problem(memory: Any, start: int, limit: int) -> str | None:
         return "less than 8 bytes"
     return _other_problem(
         record_layout.get_i32(memory, start),
-        record_layout.get_i32(memory, start + 4),
+        record_layout.get_i32(memory, start + _MAGIC_AT),
         limit - start,
     )
 
 
 def _other_problem(total: int, magic: int, left: int) -> str | None:
-    """What stands where no record begins; None for a blank."""
+    """Return what was met instead of a record; None for a blank."""
     if magic == MAGIC_BLANK:
         return None if total == left else f"a blank of {total} bytes where {left} are left"
     if magic == 0 and total == 0:
@@ -194,24 +203,24 @@ def _other_problem(total: int, magic: int, left: int) -> str | None:
 
 def _crc_problem(facts: RecordFacts, segment: Segment, position: int) -> str | None:
     body = segment.view[facts.body_at : facts.body_at + facts.body_bytes]
-    expected = record_layout.get_i32(segment.memory, position + 8)
-    # An empty body has the checksum 0, as RocketMQ writes it, and as the algorithm has it.
+    expected = record_layout.get_i32(segment.memory, position + _BODY_CRC_AT)
+    # An empty body has the checksum 0, as RocketMQ writes it, and as CRC-32 defines it.
     met = crc32(body) & _CRC_BITS
     return None if met == expected else f"a body with checksum {met:#x} instead of {expected:#x}"
 
 
 def store_time(segment: Segment, position: int) -> int:
     """Return when the record at ``position`` was stored, in ms."""
-    sys_flag = record_layout.get_i32(segment.memory, position + 36)
-    return record_layout.get_i64(segment.memory, position + 48 + (20 if sys_flag & _BORN_V6 else 8))
+    sys_flag = record_layout.get_i32(segment.memory, position + _SYS_FLAG_AT)
+    return record_layout.get_i64(segment.memory, position + store_time_at(sys_flag))
 
 
 def record_size(segment: Segment, position: int) -> int:
     """Return the size of the record that begins at ``position``, or 0 where none does."""
-    if position + _LEAST_BYTES > segment.size_bytes:
+    if position + _BYTES_MIN > segment.size_bytes:
         return 0
     total = record_layout.get_i32(segment.memory, position)
-    magic = record_layout.get_i32(segment.memory, position + 4)
-    if magic not in (_V1, _V2) or total < _LEAST_BYTES:
+    magic = record_layout.get_i32(segment.memory, position + _MAGIC_AT)
+    if magic not in (_V1, _V2) or total < _BYTES_MIN:
         return 0
     return total if position + total <= segment.size_bytes else 0

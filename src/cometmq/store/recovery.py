@@ -1,21 +1,21 @@
-"""Recovery: where does the log end, and what do queues and index lack?
+"""Recovery: finds the end of the log, and dispatches records that queues and index lack.
 
     the store was        queues and index are trusted up to
-    closed               the end that the checkpoint names
+    closed               the end in the checkpoint
     killed (same boot)   the newest record with a sound unit
-    cut off from power   the offset that the checkpoint names
+    cut off from power   the offset in the checkpoint
 
 The log is walked from 16 MiB before that offset on, whatever the size of the store. Without a
 usable checkpoint (RocketMQ's does not name offsets) the walk begins with a file known to be whole.
-The log ends where no whole record begins. What follows tells why:
+The log ends where no whole record begins. The bytes behind it show why:
 
     nothing but zeros or garbage          the end, or a record torn by a crash: truncated
-    whole records, newer than the last    after a crash, beyond what the checkpoint says is on disk:
+    whole records, newer than the last    after a crash, beyond the offset in the checkpoint:
                                           writes that no sync covered: truncated
                                           else damage in the middle: refused, nothing is changed
 
-Records that are older than the last good one are left-overs of an earlier truncation and prove
-nothing. What is truncated becomes zero, so that it is not taken for records later. Nothing is
+Records older than the last whole one are left over from an earlier truncation and
+are ignored. Truncated bytes are zeroed: no later start takes them for records. Nothing is
 written until the end of the log is known. Source: CommitLog.recoverNormally and recoverAbnormally,
 RocketMQ 5.3, which truncates always.
 """
@@ -52,11 +52,11 @@ _UNITS_TRIED_MAX = 100_000
 
 
 class Ending(enum.Enum):
-    """How the last process that had the store open ended."""
+    """How the last process of the store ended."""
 
     CLOSED = "closed"
     KILLED = "killed"
-    """The process ended, the machine did not: the page cache has all that was written."""
+    """The process ended, the machine did not: the page cache has all writes."""
     CUT_OFF = "cut off"
     """The machine stopped, or it is unknown whether it did."""
 
@@ -70,23 +70,23 @@ class LogEnd:
     last_store_ms: int
     """When that record was stored; 0 if none was met."""
     problem: str
-    """What stands there instead of a record."""
+    """What was met there instead of a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redispatched:
-    """How far a redispatch came."""
+    """The result of a redispatch."""
 
     to: int
     """The log offset up to which records have units and keys."""
     count: int
     """The number of records that were dispatched."""
     problem: OSError | None = None
-    """Why it did not come to the end."""
+    """The error that stopped it, or None."""
 
 
 class QueueGapError(Exception):
-    """A record is not the next one of its queue, whose units were on disk up to another."""
+    """A record is not the next one of its queue: units are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +98,16 @@ class Follower:
 
 
 def is_in_doubt(abort: bytes | None) -> bool:
-    """Return whether the page cache may have pages that are neither on disk nor going there.
+    """Return whether the page cache may have pages that no later sync writes.
 
-    A failed sync leaves such pages. A later sync takes them for written, unless they are written
+    A failed sync leaves such pages: the kernel marks them as written, until they are written
     again.
     """
     return abort is not None and abort.endswith(b"\n")
 
 
 def ending_of(abort: bytes | None, boot_id: str) -> Ending:
-    """Tell from the file ``abort`` how the last process ended; None if there is no such file."""
+    """Return how the last process ended, from the file ``abort``; None if it is missing."""
     if abort is None:
         return Ending.CLOSED
     is_same_boot = boot_id and abort.endswith(b"\n" + boot_id.encode())
@@ -115,10 +115,10 @@ def ending_of(abort: bytes | None, boot_id: str) -> Ending:
 
 
 class Recovery:
-    """Brings log, queues and index of one store into agreement.
+    """Makes log, queues and index of one store consistent.
 
     Args:
-        settings, paths, files: of the store.
+        settings, paths, files: those of the store.
         log, table, index, dispatcher: its parts, loaded; the index is None if there is none.
         checkpoint: as read.
         ending: how the last process ended.
@@ -162,7 +162,7 @@ class Recovery:
         """Topics that had no queues before; empty if another program wrote the store last."""
 
     def run(self) -> int:
-        """Find the log's end and bring queues and index up to it.
+        """Find the end of the log and dispatch it to queues and index.
 
         Returns:
             The log offset up to which records have units and keys: the log's end, unless the disk
@@ -188,7 +188,7 @@ class Recovery:
         # process whose files were whole.
         self._mark_open(is_whole=self._is_whole_meanwhile)
         index_ms = self._checkpoint.index_ms
-        self._forget_position_beyond(end.offset)
+        self._truncate_position(end.offset)
         index_start = self._repair_index(end.offset, index_ms, is_exact=is_exact)
         self._truncate_log(end)
         if self._is_in_doubt:
@@ -210,7 +210,7 @@ class Recovery:
                 queue.correct_min(self._log.min_offset())
         write_buffers_out(self._table)
         if self._crashed:
-            self._distrust_page_cache()
+            self._mark_unsynced()
         self._mark_open(is_whole=True)
         logger.info(
             "store recovered ending=%r end=%d ended_by=%r walked_from=%d dispatched=%d",
@@ -236,7 +236,7 @@ class Recovery:
     # --- where to begin -----------------------------------------------------------------------
 
     def _exact_start(self) -> int | None:
-        """Return the log offset up to which everything agrees, if it is known exactly."""
+        """Return the log offset up to which all parts are consistent, if it is known exactly."""
         at = self._checkpoint.position
         if self._ending is Ending.KILLED:
             newest = self._newest_sound_unit()
@@ -290,7 +290,7 @@ class Recovery:
         return newest
 
     def _is_sound(self, queue: ConsumeQueue, log_offset: int, size: int, offset: int) -> bool:
-        """Whether the log has the record of a unit."""
+        """Return whether the log has the record of a unit."""
         segment = self._segments.find(log_offset)
         if segment is None or log_offset < 0:
             return False
@@ -303,12 +303,12 @@ class Recovery:
             and facts.topic == queue.topic.encode()
         )
 
-    def _may_stay(self, queue: ConsumeQueue, log_offset: int, size: int, offset: int) -> bool:
+    def _may_keep(self, queue: ConsumeQueue, log_offset: int, size: int, offset: int) -> bool:
         is_expired = log_offset < self._log.min_offset()
         return is_expired or self._is_sound(queue, log_offset, size, offset)
 
     def _first_whole_file(self) -> int:
-        """Return the log offset of the newest file that surely begins with a whole record."""
+        """Return the log offset of the newest file that begins with a whole record."""
         items = self._segments.items
         safe = self._settings.index_enabled and self._settings.index_safe
         whole_until_ms = self._checkpoint.min_index_ms if safe else self._checkpoint.min_ms
@@ -366,7 +366,7 @@ class Recovery:
         """Refuse the log, unless the settings say that it is truncated.
 
         Raises:
-            StoreCorruptError: with what stands at its end.
+            StoreCorruptError: with what was met at its end.
         """
         last = self._segments.last()
         segment = self._segments.find(end.offset) or last
@@ -383,7 +383,7 @@ class Recovery:
         logger.error("damaged log truncated error=%s", error)
 
     def _mark_open(self, *, is_whole: bool) -> None:
-        """Write the file ``abort``, which says that the store is open.
+        """Write the file ``abort``, which exists while the store is open.
 
         If all files are whole it names the boot: after a kill they are as the page cache has them.
         Without space on the disk the file may be empty: then the next start reads more.
@@ -397,8 +397,8 @@ class Recovery:
                 raise
             logger.warning("cannot mark the store as open path=%s: %s", self._paths.abort, problem)
 
-    def _distrust_page_cache(self) -> None:
-        """Let the next flushes sync what the ended process may not have synced."""
+    def _mark_unsynced(self) -> None:
+        """Let the next flushes sync all that the last process may not have synced."""
         at = self._checkpoint.position
         least = self._log.min_offset()
         self._log.flushed_to = least if at is None else min(at.log_offset, self._log.written_to)
@@ -407,10 +407,10 @@ class Recovery:
         if self._index is not None:
             self._index.mark_unsynced()
 
-    def _forget_position_beyond(self, end: int) -> None:
-        """Take out of the checkpoint what it says of records that the log does not have.
+    def _truncate_position(self, end: int) -> None:
+        """Remove positions behind the end of the log from the checkpoint.
 
-        Other records will get their offsets, and other keys the places of theirs in the index.
+        Other records will get their offsets, and other keys their entries in the index.
         """
         at = self._checkpoint.position
         is_beyond = at is not None and max(at.log_offset, at.index_offset + 1) > end
@@ -423,7 +423,7 @@ class Recovery:
         elif is_beyond:  # keys may be on disk before their records
             name, entries, offset = 0, 0, 0
             if self._index is not None:
-                name, entries, offset = self._index.place_before(
+                name, entries, offset = self._index.position_before(
                     end, at.index_name, at.index_entries
                 )
             self._checkpoint.position = replace(
@@ -433,7 +433,7 @@ class Recovery:
 
     def _truncate_log(self, end: LogEnd) -> None:
         log = self._log
-        erased = self._segments.cut(end.offset)
+        erased = self._segments.truncate(end.offset)
         if erased:
             logger.warning(
                 "log truncated physical_offset=%d reason=%r erased_bytes=%d ending=%r",
@@ -458,12 +458,12 @@ class Recovery:
         """Remove the units of records that end after ``trusted_to``; they are dispatched again."""
         for queue in self._table.all():
             if self._crashed:
-                queue.cut(trusted_to, partial(self._may_stay, queue))
+                queue.truncate(trusted_to, partial(self._may_keep, queue))
             elif queue.max_physical > end or not queue.ends_in_last_file():
-                queue.cut(end)
+                queue.truncate(end)
 
     def _repair_index(self, end: int, index_ms: int, *, is_exact: bool) -> int | None:
-        """Keep what is whole of the index.
+        """Remove the entries of the index that may be incomplete.
 
         Args:
             end: the end of the log.
@@ -486,16 +486,16 @@ class Recovery:
             went_back = (
                 is_exact
                 and at is not None
-                and index.go_back_to(at.index_name, at.index_entries, at.index_offset)
+                and index.truncate_to(at.index_name, at.index_entries, at.index_offset)
             )
             if not went_back:
-                dropped = index.keep_whole(index_ms)
-        took_back = index.drop_beyond(end)
+                dropped = index.drop_unsynced(index_ms)
+        removed = index.truncate(end)
         newest = index.newest
         if newest is None:
             return least
         may_lack = is_exact if self._crashed else (at is not None and not is_exact)
-        if dropped or took_back or went_back or newest.is_full() or may_lack:
+        if dropped or removed or went_back or newest.is_full() or may_lack:
             return max(least, int(newest.end_log))
         return None
 
@@ -514,7 +514,7 @@ def find_end(
         segments: the log.
         start: the log offset of the record to begin with.
         check_crc: whether the checksum of each body must match.
-        synced_ms: after a crash, the store time before which records are surely on disk; a later
+        synced_ms: after a crash, the store time before which records are on disk; a later
             one may have lost the end of its properties, which no checksum covers.
         synced_to: the same as a log offset, which counts instead if it is known.
     """
@@ -535,7 +535,7 @@ def find_end(
 
 
 def find_follower(segments: Segments, end: LogEnd) -> Follower | None:
-    """Return the first whole record after the end of the log that is no left-over, if any."""
+    """Return the first newer whole record behind the end of the log, if any."""
     for segment in segments.items:
         if segment.end_offset <= end.offset:
             continue
@@ -618,7 +618,7 @@ def redispatch(
     """Dispatch the records from log offset ``start`` to ``end`` again.
 
     What queues and index have already stays as it is; only the keys of the index's last record may
-    get there a second time, which queries do not show. It ends early after ``records_max`` records.
+    be added twice, which queries do not show. It ends early after ``records_max`` records.
 
     Raises:
         QueueGapError: a queue lacks units of records before ``start``; if ``finds_gaps`` is set.

@@ -1,7 +1,7 @@
-"""Deletes files and directories in a thread: that may take the disk long.
+"""Deletes files and directories in a thread, because that may take long.
 
-What is deleted is out of use before: a file is no part of its stream any more, a directory has been
-renamed. A crash may bring a file back; the next start deletes it again, or goes on using it.
+A file or directory is out of use before it is deleted: the file is removed from its stream, the
+directory is renamed. After a crash a file may exist again; the next start deletes it or uses it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 
 class Remover:
-    """Deletes, in the order of the calls.
+    """Deletes files and directories, in the order of the calls.
 
     Args:
-        files: the way to the disk.
-        in_thread: whether in a thread; else each call returns when it is done.
+        files: the file system.
+        in_thread: whether a thread deletes; else each call returns when it has deleted.
     """
 
     def __init__(self, files: Files, *, in_thread: bool) -> None:
@@ -38,7 +38,7 @@ class Remover:
         self.run(lambda: self._files.remove_tree(path))
 
     def run(self, work: Callable[[], object]) -> None:
-        """Do something before what is deleted later; a failure is logged."""
+        """Run a function after all earlier deletions; a failure is logged."""
         if not self._in_thread:
             _run(work)
             return

@@ -1,10 +1,10 @@
-"""Retention: which files have had their time, and is there room for more?
+"""Retention: deletes expired files, and refuses sends when the disk is nearly full.
 
-    the hour of deletion, or use above disk_used_ratio_max    expired commit-log files go
-    use above disk_clean_forcibly_ratio                       the oldest go, expired or not
+    the hour of deletion, or use above disk_used_ratio_max    expired commit-log files are deleted
+    use above disk_clean_forcibly_ratio                       the oldest are deleted, expired or not
     use above disk_warning_ratio                              and sends are refused
 
-Sends are taken again at or below disk_clean_forcibly_ratio. The newest file of anything stays.
+Sends are accepted again at or below disk_clean_forcibly_ratio. The newest file of a stream stays.
 Source: DefaultMessageStore.CleanCommitLogService and CleanConsumeQueueService, RocketMQ 5.3.
 """
 
@@ -25,7 +25,7 @@ _HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class DiskState:
-    """What the use of the disk asks for."""
+    """The actions that the use of the disk requires."""
 
     used_ratio: float
     delete_expired: bool
@@ -34,8 +34,8 @@ class DiskState:
     accept: bool
 
 
-def look_at_disk(files: Files, settings: StoreSettings) -> DiskState:
-    """Return what the fuller of the partitions of log and queues asks for."""
+def disk_state(files: Files, settings: StoreSettings) -> DiskState:
+    """Return the actions for the fuller of the partitions of log and queues."""
     ratio = max(
         files.usage(settings.commit_log).ratio,
         files.usage(settings.root).ratio,
@@ -51,7 +51,7 @@ def look_at_disk(files: Files, settings: StoreSettings) -> DiskState:
 
 
 def is_hour_of_deletion(settings: StoreSettings, now_ms: int) -> bool:
-    """Return whether the local hour is one of those in which expired files go."""
+    """Return whether the local hour is one of those at which expired files are deleted."""
     hour = time.localtime(now_ms / 1000).tm_hour
     return any(int(text) == hour for text in settings.delete_when)
 
@@ -68,12 +68,12 @@ def drop_log_files(
     """Delete old commit-log files, the oldest first; return how many.
 
     Args:
-        files: where they are.
+        files: the file system.
         segments: the commit log.
-        settings: how long files are kept.
+        settings: the retention.
         now_ms: the wall clock.
         delete_any: delete files that have not expired as well.
-        needed_from: what a start after a power cut would read stays, from this log offset on.
+        needed_from: files beyond this log offset stay: a start after a power cut reads them.
     """
     dropped = 0
     while len(segments.items) > 1 and dropped < settings.delete_files_batch_max:

@@ -1,8 +1,8 @@
-"""Allocates the files of the commit log.
+"""Allocates the files of the commit log ahead of need, in a thread.
 
-Ahead of need, in a thread of its own: one file is ready or in the making at a time. No append waits
-for it: one that finds no file ready is refused, and `wait` returns when it can be repeated. Without
-that, where no event loop must go on, a file is made when it is needed.
+One file is allocated at a time. No append waits for it: an append that finds no file is refused,
+and `wait` returns when it can be repeated. Programs without an event loop switch the thread off;
+then a file is created when it is needed.
 
 Source: AllocateMappedFileService, RocketMQ 5.3, for which appends wait.
 """
@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 
 class SegmentAllocator:
-    """Makes the next segment of a stream.
+    """Allocates the next segment of a stream.
 
     Args:
         segments: the stream.
-        ahead: whether to make it ahead of need, in a thread.
+        ahead: whether to allocate it ahead of need, in a thread.
         wait_ms: how long `wait` waits.
     """
 
@@ -32,33 +32,33 @@ class SegmentAllocator:
         self._ahead = ahead
         self._wait_s = wait_ms / 1000
         self._changed = threading.Condition()
-        self._wanted_base: int | None = None
+        self._requested_base: int | None = None
         self._making_base: int | None = None
         self._made: Segment | None = None
         self._failure: OSError | None = None
         self._thread: threading.Thread | None = None
         self._stopped = False
 
-    def want(self, base_offset: int) -> None:
-        """Have the segment made ahead of need that begins at ``base_offset``.
+    def request(self, base_offset: int) -> None:
+        """Request the segment that begins at ``base_offset``, ahead of need.
 
-        Only from the thread of the store: one that is in use must never be made anew.
+        Only from the thread of the store: a segment in use must never be created again.
         """
         last = self._segments.last()
         if not self._ahead or (last is not None and base_offset < last.end_offset):
             return
         with self._changed:
             if self._made is None and self._making_base is None:
-                self._wanted_base = base_offset
+                self._requested_base = base_offset
                 self._failure = None
-                self._wake()
+                self._notify_thread()
 
     def take(self, base_offset: int) -> Segment:
         """Return the segment that begins at ``base_offset``.
 
         Raises:
-            SegmentNotReadyError: it is being made ahead of need; see `wait`.
-            OSError: the disk is full or broken, and segments are not made ahead of need.
+            SegmentNotReadyError: it is being allocated; see `wait`.
+            OSError: the disk is full or broken, and there is no thread.
         """
         if not self._ahead:
             return self._segments.make(base_offset, reserve=True)
@@ -70,15 +70,15 @@ class SegmentAllocator:
         if made is not None:
             self._segments.discard(made)
             self._made = None
-        self.want(base_offset)
+        self.request(base_offset)
         raise SegmentNotReadyError(f"commit-log file {base_offset} is being allocated")
 
     def wait(self) -> None:
-        """Return when no segment is being made; from any thread but that of the store.
+        """Return when no segment is being allocated; from any thread but that of the store.
 
         Raises:
-            SegmentNotReadyError: one still is, after the time that the settings give.
-            OSError: it could not be made: the disk is full or broken.
+            SegmentNotReadyError: it is not allocated within the time of the settings.
+            OSError: it could not be allocated: the disk is full or broken.
         """
         with self._changed:
             if not self._changed.wait_for(self._is_idle, self._wait_s):
@@ -89,7 +89,7 @@ class SegmentAllocator:
                 raise self._failure
 
     def stop(self, *, keep: bool = False) -> None:
-        """End the thread; delete a segment that was never used, unless ``keep`` is set."""
+        """End the thread; delete an unused segment, unless ``keep`` is set."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -100,9 +100,9 @@ class SegmentAllocator:
         self._made = None
 
     def _is_idle(self) -> bool:
-        return self._stopped or (self._making_base is None and self._wanted_base is None)
+        return self._stopped or (self._making_base is None and self._requested_base is None)
 
-    def _wake(self) -> None:
+    def _notify_thread(self) -> None:
         if self._thread is None and not self._stopped:
             self._thread = threading.Thread(target=self._run, name="segment-allocator", daemon=True)
             self._thread.start()
@@ -111,10 +111,10 @@ class SegmentAllocator:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopped or self._wanted_base is not None)
+                self._changed.wait_for(lambda: self._stopped or self._requested_base is not None)
                 if self._stopped:
                     return
-                base, self._wanted_base = self._wanted_base, None
+                base, self._requested_base = self._requested_base, None
                 self._making_base = base
             if base is not None:
                 self._make(base)

@@ -28,7 +28,7 @@ cdef class MappingLimit:
     cdef long long _chance
 
     @cython.locals(victim=Segments, at=cython.longlong)
-    cpdef note(self, Segments stream)
+    cpdef register(self, Segments stream)
     cdef _add(self, Segments stream)
 
 

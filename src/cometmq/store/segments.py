@@ -1,5 +1,5 @@
 # cython: annotation_typing=False
-"""Files of one fixed size, mapped whole, laid end to end as one growing stream of bytes.
+"""Streams: files of one fixed size, mapped as a whole, that form one growing stream of bytes.
 
     stream := segment segment ...      segment := file named by the offset of its first byte
 
@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 _NONE, _OWN, _WITH_PARENTS = 0, 1, 3
 """How many directories have names that are not synced: a stream's own, and the two above."""
 _RELEASES_MAX = 8
-"""Streams that are released at a time. If all of them are being synced, a few too many stay."""
+"""Streams that are released at a time; those that are being synced stay mapped."""
 _handover = threading.Lock()
-"""Held while a stream's files are taken, to be released or to be synced."""
+"""Held while the files of a stream are selected for a release or a sync."""
 _BLOCK_BYTES = 1024 * 1024
 RESIDENT_S = 0.25
-"""So long what was in memory is taken to be there still."""
+"""The time for which pages found in memory count as in memory."""
 
 
 class Segment:
@@ -71,7 +71,7 @@ class Segment:
         return True
 
     def close(self) -> None:
-        """Let go of the file; the memory stays until this object and all slices are gone."""
+        """Close the file; the memory stays until this object and all slices are freed."""
         self.file.close()
 
 
@@ -83,7 +83,7 @@ class StreamUser(Protocol):
 
 
 class MappingLimit:
-    """Bounds how many files of many streams are mapped at a time.
+    """Limits how many files of all streams are mapped at a time.
 
     A system grants a process some ten thousand mappings and descriptors, and Python keeps one of
     each for a mapped file. Beyond the limit another stream is released, and mapped again when it is
@@ -103,8 +103,8 @@ class MappingLimit:
         self._streams: list[Segments] = []
         self._chance = 1
 
-    def note(self, stream: Segments) -> None:
-        """Take in a stream that has just been mapped, and release others if there are too many."""
+    def register(self, stream: Segments) -> None:
+        """Register a stream that was just mapped; release others if too many are mapped."""
         for _ in range(_RELEASES_MAX):
             if self.mapped <= self.files_max or not self._streams:
                 break
@@ -172,7 +172,7 @@ class Segments:
 
     @property
     def directory(self) -> Path:
-        """The directory that holds the files."""
+        """The directory of the files."""
         return Path(self._parent, self._name)
 
     @property
@@ -184,7 +184,7 @@ class Segments:
 
     @property
     def count(self) -> int:
-        """How many segments there are."""
+        """The number of segments."""
         return len(self._items) + self._released
 
     def has_no_room_to_map(self) -> bool:
@@ -202,7 +202,7 @@ class Segments:
         return self._first_base if self.count else -1
 
     def release(self) -> bool:
-        """Unmap all files until they are used; return False while they are being synced."""
+        """Unmap all files until their next use; return False while they are being synced."""
         with _handover:
             if self._is_syncing:
                 return False
@@ -236,7 +236,7 @@ class Segments:
             segment.close()
 
     def load(self, *, may_be_torn: bool = False) -> None:
-        """Map the files that are there; a missing directory is an empty stream.
+        """Map all files; a missing directory is an empty stream.
 
         Args:
             may_be_torn: the machine stopped, and the files can be made again. Then a file without
@@ -249,7 +249,7 @@ class Segments:
         """
         entries = [entry for entry in self._files.entries(self.directory) if not entry.is_dir]
         if entries and entries[-1].size_bytes == 0:
-            # A crash may come between making a file and giving it its size.
+            # A crash may happen between the creation of a file and the setting of its size.
             if not self.read_only:
                 self._files.remove(self.directory / entries[-1].name)
             entries.pop()
@@ -269,7 +269,7 @@ class Segments:
         return int(entry.name) > self.items[-1].end_offset
 
     def find(self, offset: int) -> Segment | None:
-        """Return the segment that holds the byte at ``offset``, if there is one."""
+        """Return the segment with the byte at ``offset``, or None."""
         if self._released:
             self._restore()
         index = (offset - self._first_base) // self.size_bytes
@@ -278,13 +278,13 @@ class Segments:
         return self._items[index]
 
     def last(self) -> Segment | None:
-        """Return the newest segment, if there is one."""
+        """Return the newest segment, or None."""
         if self._released:
             self._restore()
         return self._items[-1] if self._items else None
 
     def first(self) -> Segment | None:
-        """Return the oldest segment, if there is one."""
+        """Return the oldest segment, or None."""
         if self._released:
             self._restore()
         return self._items[0] if self._items else None
@@ -369,7 +369,7 @@ class Segments:
         return f"{self._parent}/{self._name}/{segment_name(base_offset)}"
 
     def mark_names_unsynced(self, *, with_parents: bool = True) -> None:
-        """Let the next `sync` bring the names of the files to the disk.
+        """Let the next `sync` sync the directories of the files.
 
         Args:
             with_parents: also those of the directory and of the one above.
@@ -381,7 +381,7 @@ class Segments:
         self._adopt(segment)
 
     def discard(self, segment: Segment) -> None:
-        """Delete a segment that `make` has made and that never became part of the stream."""
+        """Delete a segment of `make` that was not appended."""
         segment.close()
         self._files.remove(segment.file.path)
 
@@ -401,8 +401,8 @@ class Segments:
         if not self.items:
             self._first_base = 0
 
-    def cut(self, offset: int) -> int:
-        """End the stream at ``offset``: delete what begins later and make the rest zero.
+    def truncate(self, offset: int) -> int:
+        """Truncate the stream at ``offset``: delete later segments and zero the rest.
 
         Both are on the disk when this returns, or else a crash could bring back what was cut.
 
@@ -413,7 +413,7 @@ class Segments:
             OSError: the disk refused.
         """
         count = len(self.items)
-        # The oldest file stays: it is what says where the stream goes on.
+        # The oldest file stays: its name has the offset at which the stream continues.
         is_oldest = count > 0 and offset == self.items[0].base_offset > 0
         self.drop_from(offset + 1 if is_oldest else offset)
         if len(self.items) < count:
@@ -430,8 +430,8 @@ class Segments:
             segment.file.sync()
         return erased
 
-    def leave_names(self) -> None:
-        """Leave the names of new files to a sync of the whole file system; from any thread."""
+    def defer_name_sync(self) -> None:
+        """Leave directories to a sync of the whole file system; from any thread."""
         self._unsynced_names = _NONE
 
     def sync(self, start: int, stop: int) -> None:
@@ -470,7 +470,7 @@ class Segments:
                     file.close()
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         items, self._items = self._items, []
         self._released = 0
         self._close(items)
@@ -502,4 +502,4 @@ class Segments:
         self._items.append(segment)
         if self._limit is not None:
             self._limit.mapped += 1
-            self._limit.note(self)
+            self._limit.register(self)

@@ -29,7 +29,7 @@ _EMPTY = bytes(BUFFER_BYTES)
 BUFFERS_MAX = 131_072
 """64 MiB."""
 _BUFFERS_PER_STEP = 2048
-"""The space for so many is taken on the disk at a time: 1 MiB."""
+"""Buffers whose space on the disk is reserved at a time: 1 MiB."""
 
 
 class UnitBuffers:
@@ -46,7 +46,7 @@ class UnitBuffers:
 
     def __init__(self, files: Files, path: Path, *, buffers_max: int) -> None:
         self.lock = threading.Lock()
-        """Held while a buffer is written to a queue's file, emptied or given back."""
+        """Held while a buffer is written to the file of a queue, emptied or released."""
         self.buffers_max = buffers_max
         self.is_usable = False
         """Whether queues may use buffers now."""
@@ -65,7 +65,7 @@ class UnitBuffers:
 
     @property
     def in_use(self) -> int:
-        """How many queues have a buffer."""
+        """The number of queues with a buffer."""
         return len(self._users) - len(self._free)
 
     def begin(self) -> None:
@@ -105,7 +105,7 @@ class UnitBuffers:
         return number
 
     def give_back(self, number: int) -> None:
-        """Take back a buffer whose units are written out or no longer needed."""
+        """Release a buffer whose units are written or not needed any more."""
         self.empty(number)
         self._users[number] = None
         self._free.append(number)
@@ -146,7 +146,7 @@ class UnitBuffers:
         self.memory = record_layout.address_of(self._pinned)
 
     def _take_back(self) -> None:
-        """Let the next user in turn write its buffer out and give it back."""
+        """Let the next user write its buffer to its file and release it."""
         for _ in range(len(self._users)):
             number = self._next_victim
             self._next_victim = (number + 1) % len(self._users)

@@ -1,5 +1,5 @@
-"""The outside world behind a seam: clock, files, chance, and the settings a process is given.
+"""Interfaces to the operating system that tests replace: clock and files; and settings.
 
 Settings: `settings` declares them, `configuration` reads and changes them, `java_properties` is
-their text, `rocketmq_keys` the names RocketMQ has, `settings_sample` makes sample files.
+their text, `rocketmq_keys` lists the names of RocketMQ, `settings_sample` writes sample files.
 """

@@ -1,4 +1,4 @@
-"""Clocks: wall time for stamps, monotonic time for waiting. Tests use their own."""
+"""Clocks: wall time for timestamps, monotonic time for timeouts; tests replace them."""
 
 from __future__ import annotations
 

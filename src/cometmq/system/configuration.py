@@ -1,10 +1,10 @@
-"""The effective settings of one process, where each value came from, and changes while it runs.
+"""Resolves the settings of one process, with the origin of each value, and changes them.
 
-Values are looked for in this order: command line, configuration file, environment, default. One
+The precedence of values is: command line, configuration file, environment, default. One
 file feeds several settings classes; a key that two of them claim sets both. A key that RocketMQ
-has and no class claims is kept for one warning; any other unknown key stops the start.
+has and no class claims causes one warning; any other unknown key is an error.
 
-The order is that of RocketMQ's start-up.
+The precedence is that of RocketMQ.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProtectedSettingError(ConfigError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Value:
-    """The text of one setting and where it came from (``broker.conf:12``, `COMMAND_LINE`, …)."""
+    """The text of one setting and its origin (``broker.conf:12``, `COMMAND_LINE`, …)."""
 
     text: str
     origin: str
@@ -98,14 +98,14 @@ class Configuration:
         return lambda: self[kind]
 
     def origin(self, key: str) -> str:
-        """Return where the value of ``key`` came from."""
+        """Return the origin of the value of ``key``."""
         value = self._values.get(key)
         return DEFAULT if value is None else value.origin
 
     def properties(self) -> dict[str, str]:
         """Return the effective value of every key as text, in alphabetical order.
 
-        Of secrets it says only whether they are set.
+        Of secrets it shows only whether they are set.
         """
         texts = {
             setting.key: _shown(setting, getattr(self._settings[kind], setting.name))
@@ -126,7 +126,7 @@ class Configuration:
         )
 
     def warning(self) -> str | None:
-        """Return one sentence on the keys we know and do not act on; None when there are none."""
+        """Return one sentence on the keys of RocketMQ without effect; None if there are none."""
         if not self.unused:
             return None
         keys = ", ".join(f"{key} ({value.origin})" for key, value in sorted(self.unused.items()))
@@ -180,7 +180,7 @@ class Configuration:
         return applied
 
     def _remote_keys(self) -> dict[str, bool]:
-        """Key → whether every class that claims it lets requests change it."""
+        """Return by key whether every class that claims it lets requests change it."""
         remote: dict[str, bool] = {}
         for setting in (setting for kind in self._kinds for setting in describe(kind)):
             remote[setting.key] = setting.remote and remote.get(setting.key, True)
@@ -232,16 +232,16 @@ def load(
             a value is of the wrong kind or out of range.
     """
     kinds = tuple(kinds)
-    ours = {setting.key for kind in kinds for setting in describe(kind)}
+    declared = {setting.key for kind in kinds for setting in describe(kind)}
     found = _from_environment(kinds, environment or {})
     found |= _from_file(file) if file is not None else {}
     found |= _from_file(changes) if changes is not None and changes.exists() else {}
     found |= {key: Value(text, COMMAND_LINE) for key, text in (command_line or {}).items()}
-    _refuse_unknown(found, ours | known_keys)
+    _refuse_unknown(found, declared | known_keys)
     return Configuration(
         kinds,
-        values={key: value for key, value in found.items() if key in ours},
-        unused={key: value for key, value in found.items() if key not in ours},
+        values={key: value for key, value in found.items() if key in declared},
+        unused={key: value for key, value in found.items() if key not in declared},
     )
 
 
@@ -293,7 +293,7 @@ def _instances(kinds: Iterable[type], values: Mapping[str, Value]) -> dict[type,
 
 
 def _instance(kind: type, values: Mapping[str, Value], problems: list[str]) -> Any:
-    """Build one settings object; what is wrong with its values goes into ``problems``."""
+    """Build one settings object; add the errors of its values to ``problems``."""
     arguments: dict[str, Any] = {}
     for setting in describe(kind):
         if setting.key in values:

@@ -1,6 +1,6 @@
-"""The file seam: every file operation of the servers goes through `Files`.
+"""The file system: the servers do every file operation through `Files`.
 
-Tests put another `Files` in its place to fail a sync, fill the disk or lose what was never synced.
+Tests replace `Files` to fail a sync, fill the disk or lose data that was not synced.
 
     entry of a directory := name, size, whether it is a directory
     mapped file          := a file of fixed size, written through its mapping, synced by descriptor
@@ -80,7 +80,7 @@ class FileLock(Protocol):
     """A lock on a file, held against other processes."""
 
     def release(self) -> None:
-        """Give the lock up; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
 
 
 class MappedFile(Protocol):
@@ -91,7 +91,7 @@ class MappedFile(Protocol):
     map: mmap.mmap
 
     def reserve(self, start: int, stop: int) -> None:
-        """Make sure that bytes ``start`` to ``stop`` have room on the disk.
+        """Reserve space on the disk for bytes ``start`` to ``stop``.
 
         Raises:
             OSError: the disk is full (ENOSPC) or broken.
@@ -111,13 +111,13 @@ class MappedFile(Protocol):
         """Return the parts of ``start`` to ``stop`` that are not known to be holes of zeros."""
 
     def advise_random(self) -> None:
-        """Tell the kernel not to work in larger units than pages; a hint."""
+        """Advise the kernel to read single pages."""
 
     def is_resident(self, start: int, stop: int) -> bool:
         """Return whether bytes ``start`` to ``stop`` can be read without waiting for the disk."""
 
     def bring_in(self, start: int, stop: int) -> None:
-        """Read bytes ``start`` to ``stop`` into memory; from any thread, others run meanwhile.
+        """Read bytes ``start`` to ``stop`` into memory; from any thread, without the GIL.
 
         Raises:
             OSError: the disk is broken.
@@ -146,19 +146,19 @@ class FileSystem(Protocol):
 
 
 class Files(Protocol):
-    """All that the servers do with files."""
+    """All file operations of the servers."""
 
     def make_dirs(self, path: Path) -> None:
         """Make a directory and those above it, where they are missing."""
 
     def entries(self, path: Path) -> list[Entry]:
-        """Return what a directory holds, by name; nothing where it is missing."""
+        """Return the entries of a directory, by name; none if it is missing."""
 
     def exists(self, path: Path) -> bool:
         """Return whether there is a file or directory."""
 
     def read(self, path: Path) -> bytes | None:
-        """Return the whole of a file, or None where it is missing."""
+        """Return the whole of a file, or None if it is missing."""
 
     def write(self, path: Path, data: bytes) -> None:
         """Write a whole file and sync it."""
@@ -174,10 +174,10 @@ class Files(Protocol):
         """Rename a file, replacing ``target``."""
 
     def remove(self, path: Path) -> None:
-        """Remove a file; one that is missing is fine."""
+        """Remove a file; does nothing if it is missing."""
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory with all it holds; one that is missing is fine."""
+        """Remove a directory and its content; does nothing if it is missing."""
 
     def sync_dir(self, path: Path) -> None:
         """Return when the names in a directory are on the disk."""
@@ -189,10 +189,10 @@ class Files(Protocol):
         """Return when a file was last written, in ms since 1970."""
 
     def usage(self, path: Path) -> DiskUsage:
-        """Return how full the partition is that holds ``path`` or will hold it."""
+        """Return how full the partition of ``path`` is; the path may not exist yet."""
 
     def boot_id(self) -> str:
-        """Return a text that is new whenever the machine has started anew; empty if unknown."""
+        """Return a text that differs after each start of the machine; empty if unknown."""
 
     def lock(self, path: Path, content: bytes) -> FileLock:
         """Lock byte 0 of a file and write ``content`` into it.
@@ -247,14 +247,14 @@ class Files(Protocol):
 
 
 class SystemFiles:
-    """The machine's own files."""
+    """The file system of the machine."""
 
     def make_dirs(self, path: Path) -> None:
         """Make a directory and those above it, where they are missing."""
         path.mkdir(parents=True, exist_ok=True)
 
     def entries(self, path: Path) -> list[Entry]:
-        """Return what a directory holds, by name; nothing where it is missing."""
+        """Return the entries of a directory, by name; none if it is missing."""
         try:
             with os.scandir(path) as found:
                 entries = [Entry(e.name, e.stat().st_size, e.is_dir()) for e in found]
@@ -267,7 +267,7 @@ class SystemFiles:
         return path.exists()
 
     def read(self, path: Path) -> bytes | None:
-        """Return the whole of a file, or None where it is missing."""
+        """Return the whole of a file, or None if it is missing."""
         try:
             return path.read_bytes()
         except FileNotFoundError:
@@ -297,11 +297,11 @@ class SystemFiles:
         path.replace(target)
 
     def remove(self, path: Path) -> None:
-        """Remove a file; one that is missing is fine."""
+        """Remove a file; does nothing if it is missing."""
         path.unlink(missing_ok=True)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory with all it holds; one that is missing is fine."""
+        """Remove a directory and its content; does nothing if it is missing."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
@@ -324,7 +324,7 @@ class SystemFiles:
         return path.stat().st_mtime_ns // 1_000_000
 
     def usage(self, path: Path) -> DiskUsage:
-        """Return how full the partition is that holds ``path`` or will hold it."""
+        """Return how full the partition of ``path`` is; the path may not exist yet."""
         while not path.exists() and path != path.parent:
             path = path.parent
         found = os.statvfs(path)
@@ -332,7 +332,7 @@ class SystemFiles:
         return DiskUsage(used, found.f_bavail * found.f_frsize)
 
     def boot_id(self) -> str:
-        """Return a text that is new whenever the machine has started anew; empty if unknown."""
+        """Return a text that differs after each start of the machine; empty if unknown."""
         try:
             return _BOOT_ID.read_text().strip()
         except OSError:
@@ -426,7 +426,7 @@ class SystemMappedFile:
             self._drop_descriptor()
 
     def reserve(self, start: int, stop: int) -> None:
-        """Make sure that bytes ``start`` to ``stop`` have room on the disk."""
+        """Reserve space on the disk for bytes ``start`` to ``stop``."""
         with self._opened() as descriptor:
             _allocate(descriptor, start, min(stop, self.size_bytes) - start)
 
@@ -451,7 +451,7 @@ class SystemMappedFile:
         return erased
 
     def advise_random(self) -> None:
-        """Tell the kernel not to work in larger units than pages; a hint."""
+        """Advise the kernel to read single pages."""
         self.map.madvise(mmap.MADV_RANDOM)
 
     def is_resident(self, start: int, stop: int) -> bool:
@@ -467,7 +467,7 @@ class SystemMappedFile:
         return b"\0" not in bytes(pages)
 
     def bring_in(self, start: int, stop: int) -> None:
-        """Read bytes ``start`` to ``stop`` into memory; from any thread, others run meanwhile."""
+        """Read bytes ``start`` to ``stop`` into memory; from any thread, without the GIL."""
         scratch = bytearray(min(stop - start, _READ_BYTES))
         with contextlib.suppress(FileNotFoundError), self._opened() as descriptor:
             while start < stop:
@@ -580,7 +580,7 @@ def mapped_files_max() -> int:
 
 
 def save_with_backup(files: Files, path: Path, data: bytes) -> None:
-    """Replace a small file so that a crash at any point leaves the old or the new one whole.
+    """Replace a small file; a crash at any point leaves the old or the new content.
 
     The new content goes to ``X.tmp``, the old one to ``X.bak``, then ``X.tmp`` becomes ``X``.
     Source: MixAll.string2File, RocketMQ 4.9, which does not sync.
@@ -604,7 +604,7 @@ def load_with_backup(files: Files, path: Path, parse: Callable[[bytes], T]) -> T
     Args:
         files: where they are.
         path: of the file itself.
-        parse: turns its bytes into a value; a ``ValueError`` means that they are broken.
+        parse: returns the value of its bytes; raises ``ValueError`` if they are damaged.
 
     Returns:
         The value, or None where neither file has any content.

@@ -2,7 +2,7 @@
 
     line    := blank | ('#' | '!') comment | key separator value
     key     := characters up to the first unescaped '=', ':' or blank
-    escapes := \\t \\n \\r \\f \\uXXXX; any other escaped character stands for itself
+    escapes := \\t \\n \\r \\f \\uXXXX; any other escaped character is itself
 
 A backslash before the end of a line joins the next one to it, without that line's leading blanks.
 Source: java.util.Properties, as RocketMQ 4.9 and 5.3 use it; text is UTF-8 where Java reads one

@@ -1,8 +1,8 @@
 """The names of RocketMQ's configuration keys: those of release 4.9.8 and of release 5.3.3.
 
-A key that stands here and that no settings class claims is one we know and do not act on; a key
-that stands nowhere is a mistake. Source: the setters of RocketMQ's configuration
-classes and the settings that its brokers print.
+A key in this list that no settings class claims has no effect and causes a warning; any other
+unknown key is an error. Source: the setters of RocketMQ's configuration classes and the settings
+that its brokers print.
 """
 
 from __future__ import annotations

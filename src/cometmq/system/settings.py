@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses whose fields know their RocketMQ key, unit and range.
+"""Settings: frozen dataclasses whose fields have a RocketMQ key, a unit and a range.
 
 A part of the program declares its settings as one frozen dataclass. Every field is made by
 `setting` and has a docstring on the lines below it; the key is RocketMQ's, or the field's name in
@@ -7,7 +7,7 @@ the environment or a request) and are parsed by the field's type:
 
     bool               ``true`` or ``false``, in any case
     int, float         a number in its range
-    str                as it stands, without blanks around it
+    str                unchanged, without blanks around it
     Path               the same, with ``~`` for the home directory
     tuple[str, ...]    values separated by semicolons, blank ones left out
     X | None           no text at all means None
@@ -55,7 +55,7 @@ def setting(
         choices: the allowed texts.
         factory: makes the default where it depends on the machine, such as its host name.
         environment: the environment variable that sets it when file and command line do not.
-        remote: whether a request may change it while the server runs. Never say so of a path,
+        remote: whether a request may change it while the server runs. Do not set it for a path,
             a command or the name of code.
         secret: the value is never printed and never in a response.
     """
@@ -99,10 +99,10 @@ class Setting:
     """Makes the default."""
 
     def parse(self, text: str) -> Any:
-        """Return the value that ``text`` stands for.
+        """Return the value of a text.
 
         Raises:
-            ConfigError: it is of the wrong kind or out of range; says what was expected.
+            ConfigError: it has the wrong type or is out of range; the text names what was expected.
         """
         text = text.strip()
         if self.optional and not text:
@@ -114,7 +114,7 @@ class Setting:
         return value
 
     def render(self, value: Any) -> str:
-        """Return the text that `parse` turns into ``value``."""
+        """Return the text whose `parse` returns ``value``."""
         if value is None:
             return ""
         if isinstance(value, bool):
@@ -152,7 +152,7 @@ def describe(settings: type) -> tuple[Setting, ...]:
     """Return what is known of every field of a settings dataclass, in the order of declaration.
 
     Raises:
-        TypeError: a field was not made by `setting`, or has a type that no text stands for.
+        TypeError: a field was not made by `setting`, or has a type without a text form.
     """
     hints = typing.get_type_hints(settings)
     return tuple(_described(field, hints[field.name]) for field in dataclasses.fields(settings))

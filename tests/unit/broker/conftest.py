@@ -1,4 +1,4 @@
-"""The parts of a broker that tests of processors and services share."""
+"""The parts of a broker that tests of handlers and services share."""
 
 from __future__ import annotations
 

@@ -6,13 +6,13 @@ import ipaddress
 
 import pytest
 
-from cometmq.broker.address import own_address
+from cometmq.broker.address import broker_address
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ConfigError
 
 
 def found(said: str, bound: str) -> tuple[str, str, str]:
-    own = own_address(BrokerSettings(broker_ip1=said, bind_address=bound))
+    own = broker_address(BrokerSettings(broker_ip1=said, bind_address=bound))
     return own.host, own.ip, own.at(10911)
 
 

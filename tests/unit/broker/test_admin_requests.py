@@ -472,7 +472,7 @@ async def test_running_info_passes_fields_and_answer_on(broker: Administered) ->
         seen.append(request)
         return Response(remark="fine", body=b'{"jstack":"none"}')
 
-    broker.join("G", "c1", processors={RequestCode.GET_CONSUMER_RUNNING_INFO: answer})
+    broker.join("G", "c1", handlers={RequestCode.GET_CONSUMER_RUNNING_INFO: answer})
     told = await broker.ask(
         RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="G", clientId="c1", jstackEnable=True
     )
@@ -494,7 +494,7 @@ async def test_direct_consumption_carries_the_record(broker: Administered) -> No
 
     broker.make_topic(topic_sys_flag=1)
     await broker.groups.get_or_create("G")
-    broker.join("G", "c1", processors={RequestCode.CONSUME_MESSAGE_DIRECTLY: answer})
+    broker.join("G", "c1", handlers={RequestCode.CONSUME_MESSAGE_DIRECTLY: answer})
     place = broker.put("T", b"try me")
     message_id = encode_offset_id(bytes(8), place)
     told = await broker.ask(
@@ -537,9 +537,9 @@ async def test_status_is_collected_from_every_member_that_answers(broker: Admini
     def failing(request: Request) -> Response:
         return Response(1, "no")
 
-    broker.join("G", "c1", processors=at(3))
-    broker.join("G", "c2", processors=at(4))
-    broker.join("G", "c3", processors={RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: failing})
+    broker.join("G", "c1", handlers=at(3))
+    broker.join("G", "c2", handlers=at(4))
+    broker.join("G", "c3", handlers={RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: failing})
     ask = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     every = await broker.ask_json(ask, topic="T", group="G")
     one = await broker.ask_json(ask, topic="T", group="G", clientAddr="c2")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.admin.config_handler import ConfigHandler
+from cometmq.broker.admin.handler import ConfigHandler
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode
@@ -34,7 +34,7 @@ class Running:
         self.clock = ManualClock()
         self.configuration = Configuration((BrokerSettings, StoreSettings), NAME)
         self.told: list[Mapping[str, str]] = []
-        self.processor = ConfigHandler(
+        self.handler = ConfigHandler(
             self.configuration,
             file=file,
             files=SystemFiles(),
@@ -48,7 +48,7 @@ class Running:
         return self.configuration[BrokerSettings]
 
     def show(self) -> tuple[dict[str, str], dict[str, int]]:
-        response = self.processor.show(self.request(RequestCode.GET_BROKER_CONFIG))
+        response = self.handler.show(self.request(RequestCode.GET_BROKER_CONFIG))
         assert isinstance(response.body, bytes)
         fields = response.all_fields()
         assert fields is not None
@@ -59,7 +59,7 @@ class Running:
         self.told.append(changes)
 
     async def update(self, body: bytes) -> None:
-        response = await self.processor.update(self.request(RequestCode.UPDATE_BROKER_CONFIG, body))
+        response = await self.handler.update(self.request(RequestCode.UPDATE_BROKER_CONFIG, body))
         assert response.code == 0
 
     async def refuse(self, body: bytes) -> ResponseError:

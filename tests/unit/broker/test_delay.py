@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cometmq.broker.delay.delivery import TURN_MESSAGES_MAX, ScheduledDelivery
+from cometmq.broker.delay.delivery import RUN_MESSAGES_MAX, ScheduledDelivery
 from cometmq.broker.delay.levels import DelayLevels
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.properties import encode_properties
@@ -39,11 +39,11 @@ class Delayed:
             self.levels,
             self.tables.file("delayOffset"),
             clock=self.clock,
-            look_again_s=0.002,
+            check_interval_s=0.002,
             store_busy_s=0.002,
         )
         delivery.load()
-        self.store.tell_arrivals(
+        self.store.notify_of_arrivals(
             lambda topic, queue, *_: delivery.arrived(queue) if topic == DELAY_TOPIC else None
         )
         return delivery
@@ -240,7 +240,7 @@ async def test_an_offset_beyond_its_queue_is_moved_to_the_end(delayed: Delayed) 
 
 
 async def test_many_due_messages_come_in_order(delayed: Delayed) -> None:
-    count = 2 * TURN_MESSAGES_MAX + 3
+    count = 2 * RUN_MESSAGES_MAX + 3
     for n in range(count):
         delayed.park(str(n), 1)
     delayed.clock.advance(1000)

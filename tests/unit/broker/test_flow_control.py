@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.broker.sending.flow_control import LOOK_INTERVAL_S, FlowControl, FlowLimits
+from cometmq.broker.sending.flow_control import MEASURE_INTERVAL_S, FlowControl, FlowLimits
 from cometmq.model.errors import ResponseError
 from cometmq.system.clock import ManualClock
 
@@ -24,8 +24,8 @@ class World:
             self.flow.wait_began()
 
     def look(self, late_ms: int = 0) -> ResponseError | None:
-        self.clock.advance(round(LOOK_INTERVAL_S * 1000) + late_ms)
-        self.flow.look()
+        self.clock.advance(round(MEASURE_INTERVAL_S * 1000) + late_ms)
+        self.flow.measure()
         return self.flow.refusal()
 
 

@@ -240,7 +240,7 @@ async def test_a_kick_syncs_what_nobody_waits_for(disk: Disk) -> None:
     synced = Announced(disk.store)
     commit = disk.commit(store=synced)
     put(disk.store, b"in no hurry")
-    commit.kick()
+    commit.request_sync()
     await synced.wait()
     assert disk.store.flushed_to == disk.store.written_to
 

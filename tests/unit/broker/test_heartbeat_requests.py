@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.clients.consumers import ConsumerNotifier, ConsumerRegistry
 from cometmq.broker.clients.heartbeats import HeartbeatHandler
-from cometmq.broker.clients.notices import ConsumerNotices
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import RequestCode
@@ -25,8 +24,8 @@ class Broker:
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
-        notices = ConsumerNotices(lambda: tables.settings)
-        self.consumers = ConsumerRegistry(tables.clock, on_change=notices.group_changed)
+        notifier = ConsumerNotifier(lambda: tables.settings)
+        self.consumers = ConsumerRegistry(tables.clock, on_change=notifier.notify)
         self.producers = ProducerRegistry(tables.clock)
         beats = HeartbeatHandler(
             consumers=self.consumers,
@@ -35,7 +34,7 @@ class Broker:
             groups=tables.groups,
             settings=lambda: tables.settings,
         )
-        self._processors = {
+        self._handlers = {
             RequestCode.HEART_BEAT: beats.heartbeat,
             RequestCode.UNREGISTER_CLIENT: beats.unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: beats.consumer_list,
@@ -50,7 +49,7 @@ class Broker:
             told.append(request.command)
 
         return link(
-            self._processors,
+            self._handlers,
             {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: note},
             on_close=self.consumers.connection_closed,
         )[1]

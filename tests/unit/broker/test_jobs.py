@@ -1,4 +1,4 @@
-"""Jobs by the clock: turns, failures, the thread, and the pace of flushing."""
+"""Jobs by the clock: runs, failures, the thread, and the pace of flushing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cometmq.store import StoreSettings
 from cometmq.system.clock import ManualClock
 
 
-class Turns:
-    """Counts turns and lets a test await them."""
+class Runs:
+    """Counts runs and lets a test await them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -24,14 +24,14 @@ class Turns:
         self._loop = asyncio.get_running_loop()
         self._three = asyncio.Event()
 
-    def turn(self) -> None:
+    def run(self) -> None:
         self.count += 1
         self.threads.add(threading.get_ident())
         if self.count >= 3:
             self._loop.call_soon_threadsafe(self._three.set)
 
-    def failing_turn(self) -> None:
-        self.turn()
+    def failing_run(self) -> None:
+        self.run()
         raise ValueError("no luck")
 
     async def three(self) -> None:
@@ -39,47 +39,47 @@ class Turns:
             await self._three.wait()
 
 
-async def run(job: Job, turns: Turns) -> None:
+async def run(job: Job, runs: Runs) -> None:
     housekeeping = JobRunner([job])
     housekeeping.start()
-    await turns.three()
+    await runs.three()
     await housekeeping.stop()
 
 
 async def test_quick_jobs_run_in_the_loop() -> None:
-    turns = Turns()
-    await run(every(0.001, turns.turn, "count"), turns)
+    runs = Runs()
+    await run(every(0.001, runs.run, "count"), runs)
 
-    assert turns.threads == {threading.get_ident()}
+    assert runs.threads == {threading.get_ident()}
 
 
 async def test_blocking_jobs_run_in_one_other_thread() -> None:
-    turns = Turns()
-    await run(Job("count", lambda: 0.001, turns.turn, blocking=True), turns)
+    runs = Runs()
+    await run(Job("count", lambda: 0.001, runs.run, blocking=True), runs)
 
-    assert len(turns.threads) == 1
-    assert threading.get_ident() not in turns.threads
+    assert len(runs.threads) == 1
+    assert threading.get_ident() not in runs.threads
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-async def test_a_failed_turn_is_logged_and_the_next_one_comes(
+async def test_a_failed_run_is_logged_and_the_next_one_follows(
     blocking: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    turns = Turns()
-    await run(Job("count", lambda: 0.001, turns.failing_turn, blocking=blocking), turns)
+    runs = Runs()
+    await run(Job("count", lambda: 0.001, runs.failing_run, blocking=blocking), runs)
 
     assert "job failed, retrying at its next run job=count" in caplog.text
     assert "no luck" in caplog.text
 
 
 @pytest.mark.usefixtures("virtual_time")
-async def test_no_turn_starts_after_the_stop() -> None:
-    turns = Turns()
-    await run(every(0.001, turns.turn, "count"), turns)
-    count = turns.count
+async def test_no_run_starts_after_the_stop() -> None:
+    runs = Runs()
+    await run(every(0.001, runs.run, "count"), runs)
+    count = runs.count
     await asyncio.sleep(60)
 
-    assert turns.count == count
+    assert runs.count == count
 
 
 class Reports(logging.Handler):
@@ -121,16 +121,16 @@ async def test_a_slow_turn_is_reported_and_not_started_twice() -> None:
     assert count == 1
 
 
-async def test_stop_waits_for_the_turn_in_the_thread() -> None:
+async def test_stop_waits_for_the_run_in_the_thread() -> None:
     started, release = asyncio.Event(), threading.Event()
     loop, ended = asyncio.get_running_loop(), []
 
-    def turn() -> None:
+    def run() -> None:
         loop.call_soon_threadsafe(started.set)
         release.wait(10)
         ended.append(True)
 
-    housekeeping = JobRunner([Job("slow", lambda: 0.0, turn, blocking=True)])
+    housekeeping = JobRunner([Job("slow", lambda: 0.0, run, blocking=True)])
     housekeeping.start()
     async with asyncio.timeout(60):
         await started.wait()
@@ -142,10 +142,10 @@ async def test_stop_waits_for_the_turn_in_the_thread() -> None:
 
 
 async def test_the_interval_is_asked_anew_each_time() -> None:
-    turns, intervals = Turns(), iter([0.0, 0.001, 0.0, 60.0, 60.0])
-    await run(Job("count", lambda: next(intervals), turns.turn), turns)
+    runs, intervals = Runs(), iter([0.0, 0.001, 0.0, 60.0, 60.0])
+    await run(Job("count", lambda: next(intervals), runs.run), runs)
 
-    assert turns.count == 3
+    assert runs.count == 3
 
 
 class RecordingDisk:

@@ -1,4 +1,4 @@
-from cometmq.broker.clients.queue_locks import LOCK_LIFE_MS, QueueLocks
+from cometmq.broker.clients.queue_locks import LOCK_EXPIRY_MS, QueueLocks
 from cometmq.model.queue import MessageQueue
 from cometmq.system.clock import ManualClock
 
@@ -16,10 +16,10 @@ def test_a_lock_lives_until_it_was_not_renewed_for_its_whole_life() -> None:
     clock = ManualClock()
     locks = QueueLocks(clock)
     locks.lock("g", "a", [ONE])
-    clock.advance(LOCK_LIFE_MS)
+    clock.advance(LOCK_EXPIRY_MS)
     assert locks.lock("g", "b", [ONE]) == []
     assert locks.lock("g", "a", [ONE]) == [ONE]
-    clock.advance(LOCK_LIFE_MS + 1)
+    clock.advance(LOCK_EXPIRY_MS + 1)
     assert locks.owner("g", ONE) is None
     assert locks.lock("g", "b", [ONE]) == [ONE]
 
@@ -40,7 +40,7 @@ def test_a_group_holds_locks_until_they_expire() -> None:
     locks.lock("g", "a", [ONE])
     assert locks.holds_any("g")
     assert not locks.holds_any("other")
-    clock.advance(LOCK_LIFE_MS + 1)
+    clock.advance(LOCK_EXPIRY_MS + 1)
     assert not locks.holds_any("g")
 
 
@@ -48,7 +48,7 @@ def test_sweeping_forgets_what_has_expired() -> None:
     clock = ManualClock()
     locks = QueueLocks(clock)
     locks.lock("g", "a", [ONE])
-    clock.advance(LOCK_LIFE_MS)
+    clock.advance(LOCK_EXPIRY_MS)
     locks.lock("h", "a", [ONE, TWO])
     clock.advance(1)
     assert locks.sweep() == 1
@@ -64,6 +64,6 @@ def test_the_number_of_locks_is_limited_until_others_are_free() -> None:
     assert locks.lock("g", "a", [ONE]) == [ONE], "a renewal needs no room"
     locks.unlock("g", "a", [ONE])
     assert locks.lock("h", "a", [three]) == [three]
-    clock.advance(LOCK_LIFE_MS + 1)
+    clock.advance(LOCK_EXPIRY_MS + 1)
     assert locks.sweep() == 2
     assert locks.lock("h", "a", [ONE, TWO, three]) == [ONE, TWO]

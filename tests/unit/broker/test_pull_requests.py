@@ -40,7 +40,7 @@ class Broker:
         self.topic = tables.topic("T", queues=2)
         self.consumers = ConsumerRegistry(tables.clock)
         self.held = HeldPulls(held_max=2)
-        store.tell_arrivals(self.held.arrived, self.held.awaited)
+        store.notify_of_arrivals(self.held.arrived, self.held.awaited)
         self.stats = BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False)
         pull = PullHandler(
             store=store,
@@ -53,13 +53,13 @@ class Broker:
             settings=lambda: tables.settings,
             stats=self.stats,
         )
-        self._processors = {
-            RequestCode.PULL_MESSAGE: creating(pull.pull),
-            RequestCode.LITE_PULL_MESSAGE: creating(pull.pull),
+        self._handlers = {
+            RequestCode.PULL_MESSAGE: creating(pull.handle),
+            RequestCode.LITE_PULL_MESSAGE: creating(pull.handle),
         }
 
     def connect(self) -> Client:
-        server, client = link(self._processors, on_close=self.held.connection_closed)
+        server, client = link(self._handlers, on_close=self.held.connection_closed)
         return Client(server, client)
 
     def set(self, **changes: Any) -> None:

@@ -13,7 +13,7 @@ from cometmq.broker.clients.relay import ConsumerRelay
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
-from cometmq.remoting import Processor, Request, Response
+from cometmq.remoting import Request, RequestHandler, Response
 from cometmq.system.clock import ManualClock
 from support.memory_link import link
 
@@ -25,11 +25,11 @@ class Online:
     """A group G with the one member c1, whose side of the connection a test holds."""
 
     def __init__(
-        self, processors: Mapping[int, Processor], *, version: int = 479, timeout_s: float = 10.0
+        self, handlers: Mapping[int, RequestHandler], *, version: int = 479, timeout_s: float = 10.0
     ) -> None:
         self.consumers = ConsumerRegistry(ManualClock())
         self.relay = ConsumerRelay(self.consumers, timeout_s=timeout_s)
-        server, self.client = link(client=processors, on_close=self.consumers.connection_closed)
+        server, self.client = link(client=handlers, on_close=self.consumers.connection_closed)
         server.version, server.language = version, "JAVA"
         self.consumers.register(
             server,

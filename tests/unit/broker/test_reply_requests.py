@@ -1,4 +1,4 @@
-"""Replies: pushed to the client that asked, stored or not, and told to the one who replies."""
+"""Replies: pushed to the client that asked, stored or not; the replier gets the result."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Broker:
             store_host=US,
             store_address="10.0.0.1:10911",
         )
-        processors = {
+        handlers = {
             RequestCode.SEND_REPLY_MESSAGE: reply.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: reply.reply,
         }
-        self.replier = link(processors)[1]
+        self.replier = link(handlers)[1]
         self.asker, self.asking = link(
-            processors, {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._push}
+            handlers, {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._push}
         )
         self.producers.register(self.asker, "asker", "p")
 

@@ -50,7 +50,7 @@ def fields_of(**changed: str) -> dict[str, str]:
 
 
 class World:
-    """A store, the processor of sends before it, and a producer."""
+    """A store, the send handler before it, and a producer."""
 
     def __init__(self, folder: Path, tables: Tables, *, sync: bool, **limits: Any) -> None:
         self.files = FaultyFiles()
@@ -69,7 +69,7 @@ class World:
         )
         tables.topic("T", queues=4)
         self.tables = tables
-        self.intake = SendValidation(
+        self.validation = SendValidation(
             self.rules,
             tables.topics,
             tables.groups,
@@ -88,7 +88,7 @@ class World:
         self.commit = GroupCommit(self.synced, timeout_s=WAIT_S) if sync else None
         self.send = SendHandler(
             self.store,
-            self.intake,
+            self.validation,
             self.flow,
             self.stats,
             Throughput(self.stats, clock=self.clock),
@@ -172,19 +172,19 @@ async def test_the_answer_says_where_the_message_is(
     make: Make, sync: bool, code: int, serialization: int
 ) -> None:
     world = make(sync=sync)
-    place = world.store.written_to
+    log_offset = world.store.written_to
     world.ask(b"hello", code=code, opaque=-5, serialization=serialization)
     answer = await world.answer()
 
     assert (answer.code, answer.opaque, answer.flag, answer.remark) == (0, -5, 1, None)
     assert answer.serialization == serialization
     assert answer.fields == TRACE | {
-        "msgId": f"{HOST.hex().upper()}{place:016X}", "queueId": "1", "queueOffset": "1"
+        "msgId": f"{HOST.hex().upper()}{log_offset:016X}", "queueId": "1", "queueOffset": "1"
     }  # fmt: skip
     assert answer.body == b""
     (message,) = world.stored()
     assert (message.body, message.flag, message.queue_offset, message.log_offset) == (
-        b"hello", 7, 1, place
+        b"hello", 7, 1, log_offset
     )  # fmt: skip
     assert (message.born_time_ms, message.born_host) == (1_600_000_000_000, "10.0.0.9:51000")
     assert message.store_host == "10.0.0.1:10911"
@@ -245,8 +245,8 @@ async def test_a_batch_is_stored_side_by_side_and_answered_once(make: Make, sync
     assert {message.flag for message in stored} == {3}
     assert answer.code == 0
     ids = [f"{HOST.hex().upper()}{message.log_offset:016X}" for message in stored]
-    place = {"msgId": ",".join(ids), "queueId": "1", "queueOffset": "1"}
-    assert answer.fields == TRACE | place
+    expected = {"msgId": ",".join(ids), "queueId": "1", "queueOffset": "1"}
+    assert answer.fields == TRACE | expected
     assert stored[0].properties == {"TAGS": "t", "WAIT": "true", "CLUSTER": "c"} | TRACE
 
 
@@ -302,13 +302,15 @@ async def test_host_bits_of_the_request_are_not_believed(make: Make) -> None:
 async def test_changed_rules_show_in_the_next_answer(make: Make) -> None:
     world = make()
     world.ask(opaque=1)
-    world.intake.change(SendRules(broker_ip="10.0.0.1", cluster="c", region="near", trace_on=False))
+    world.validation.change(
+        SendRules(broker_ip="10.0.0.1", cluster="c", region="near", trace_on=False)
+    )
     world.ask(opaque=2)
     world.ask(b"", opaque=3)
     answers = await world.answers(3)
-    told = [(answer.fields["MSG_REGION"], answer.fields["TRACE_ON"]) for answer in answers]
+    found = [(answer.fields["MSG_REGION"], answer.fields["TRACE_ON"]) for answer in answers]
 
-    assert told == [(REGION, "true"), ("near", "false"), ("near", "false")]
+    assert found == [(REGION, "true"), ("near", "false"), ("near", "false")]
 
 
 async def test_messages_are_counted(make: Make) -> None:
@@ -544,9 +546,9 @@ async def test_a_producer_that_left_before_the_sync_leaves_nothing_behind(make: 
     world.ask()
     world.producer.connection.abort()
     assert world.commit is not None
-    told = asyncio.get_running_loop().create_future()
-    world.commit.wait(0, lambda synced, error: told.set_result(synced))  # told after the send
-    assert await asyncio.wait_for(told, WAIT_S)
+    outcome = asyncio.get_running_loop().create_future()
+    world.commit.wait(0, lambda synced, error: outcome.set_result(synced))  # after the send
+    assert await asyncio.wait_for(outcome, WAIT_S)
 
     assert world.flow.waiting == 0
     assert len(world.stored()) == 1

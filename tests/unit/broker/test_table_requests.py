@@ -68,7 +68,7 @@ class Broker:
         self.topics.load()
         self.groups.load()
         self.announced = 0
-        self.processors = self._routes()
+        self.handlers = self._routes()
 
     def _routes(self) -> dict[int, Any]:
         topics = TopicHandler(
@@ -107,7 +107,7 @@ class Broker:
         self.announced += 1
 
     async def ask(self, code: RequestCode, body: bytes = b"", **fields: object) -> Command:
-        _, client = link(self.processors)
+        _, client = link(self.handlers)
         texts = {
             name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in fields.items()
         }

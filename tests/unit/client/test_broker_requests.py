@@ -19,7 +19,7 @@ from cometmq.protocol.headers import (
 from cometmq.protocol.headers.base import encode_fields
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import encode_host, encode_record
-from cometmq.remoting import Processor, Request, Response
+from cometmq.remoting import Request, RequestHandler, Response
 from support.fake_transport import Wired
 
 GROUP = "workers"
@@ -49,9 +49,9 @@ class Member:
 
 
 def asked(
-    processors: dict[int, Processor], code: int, header: Header | None, body: bytes
+    handlers: dict[int, RequestHandler], code: int, header: Header | None, body: bytes
 ) -> Command:
-    wired = Wired(processors)
+    wired = Wired(handlers)
     fields = encode_fields(header) if header is not None else None
     wired.transport.send(encode_command(Command(code, opaque=1, fields=fields, body=body)))
     return wired.answers[0]
@@ -76,31 +76,31 @@ def half_message(group: str | None) -> bytes:
 
 @pytest.mark.parametrize("code", HEADERS)
 async def test_the_member_of_the_named_group_answers(code: int) -> None:
-    processors: dict[int, Processor] = {}
-    requests = BrokerRequests(processors)
+    handlers: dict[int, RequestHandler] = {}
+    requests = BrokerRequests(handlers)
     for group in ("others", GROUP):
         requests.answer(code, group, Member(group).answer)
 
-    assert asked(processors, code, HEADERS[code], b"").body == GROUP.encode()
+    assert asked(handlers, code, HEADERS[code], b"").body == GROUP.encode()
 
 
 async def test_a_check_finds_its_group_in_the_message() -> None:
-    processors: dict[int, Processor] = {}
+    handlers: dict[int, RequestHandler] = {}
     code = RequestCode.CHECK_TRANSACTION_STATE
-    BrokerRequests(processors).answer(code, GROUP, Member(GROUP).answer)
+    BrokerRequests(handlers).answer(code, GROUP, Member(GROUP).answer)
 
-    assert asked(processors, code, None, half_message(GROUP)).body == GROUP.encode()
-    assert "PGROUP" in (asked(processors, code, None, half_message(None)).remark or "")
+    assert asked(handlers, code, None, half_message(GROUP)).body == GROUP.encode()
+    assert "PGROUP" in (asked(handlers, code, None, half_message(None)).remark or "")
 
 
 async def test_a_group_that_left_is_answered_for_no_longer() -> None:
-    processors: dict[int, Processor] = {}
-    requests = BrokerRequests(processors)
+    handlers: dict[int, RequestHandler] = {}
+    requests = BrokerRequests(handlers)
     code = RequestCode.GET_CONSUMER_RUNNING_INFO
     requests.answer(code, GROUP, Member(GROUP).answer)
     requests.forget(GROUP, *GROUP_OF)
 
-    answer = asked(processors, code, HEADERS[code], b"")
+    answer = asked(handlers, code, HEADERS[code], b"")
     assert (answer.code, answer.remark) == (
         1,
         f"no member of group {GROUP} in this client handles the request",

@@ -102,8 +102,8 @@ async def test_every_broker_of_a_topic_is_asked_about_a_filter(asked: Asked) -> 
         seen.append(CheckClientRequestBody.decode(request.body))
         return Response()
 
-    asked.a.processors[RequestCode.CHECK_CLIENT_CONFIG] = check
-    asked.b.processors[RequestCode.CHECK_CLIENT_CONFIG] = check
+    asked.a.handlers[RequestCode.CHECK_CLIENT_CONFIG] = check
+    asked.b.handlers[RequestCode.CHECK_CLIENT_CONFIG] = check
 
     await asked.calls.check_filter("g", "me", "t", Filter.sql("a > 5"))
 
@@ -118,8 +118,8 @@ async def test_nobody_is_asked_about_tags(asked: Asked) -> None:
 
 
 async def test_a_filter_that_one_broker_refuses_is_refused(asked: Asked) -> None:
-    asked.a.processors[RequestCode.CHECK_CLIENT_CONFIG] = lambda request: Response()
-    asked.b.processors[RequestCode.CHECK_CLIENT_CONFIG] = lambda request: Response(
+    asked.a.handlers[RequestCode.CHECK_CLIENT_CONFIG] = lambda request: Response()
+    asked.b.handlers[RequestCode.CHECK_CLIENT_CONFIG] = lambda request: Response(
         ResponseCode.SUBSCRIPTION_PARSE_FAILED, "no SQL"
     )
 
@@ -135,8 +135,8 @@ async def test_a_broker_divides_queues_when_it_is_asked_to(asked: Asked) -> None
         seen.append(QueryAssignmentRequestBody.decode(request.body))
         return Response(body=QueryAssignmentResponseBody(message_queue_assignments=mine).encode())
 
-    asked.a.processors[RequestCode.QUERY_ASSIGNMENT] = divide
-    asked.b.processors[RequestCode.QUERY_ASSIGNMENT] = divide
+    asked.a.handlers[RequestCode.QUERY_ASSIGNMENT] = divide
+    asked.b.handlers[RequestCode.QUERY_ASSIGNMENT] = divide
 
     found = await asked.calls.assignment("g", "me", "t", "AVG", MessageModel.CLUSTERING)
 

@@ -38,7 +38,7 @@ class Replaying(ScriptedBroker):
             RequestCode.ACK_MESSAGE,
             RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
         ):
-            self.processors[code] = self._replay
+            self.handlers[code] = self._replay
 
     def _replay(self, request: Request) -> Response | None:
         command = request.command

@@ -14,11 +14,23 @@ from cometmq.model.flags import SysFlag
 from cometmq.protocol.compression import CompressionError, compress_body, decompress_body
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import (
+    BODY_CRC_AT,
+    BODY_LENGTH_BEFORE_BODY,
+    BORN_HOST_AT,
+    BORN_TIME_AT,
+    FLAG_AT,
     LOG_OFFSET_AT,
+    MAGIC_AT,
     MAGIC_V1,
     MAGIC_V2,
+    PREPARED_BEFORE_BODY,
+    QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
+    RECORD_BYTES_MIN,
+    RETRIES_BEFORE_BODY,
+    SYS_FLAG_AT,
     RecordError,
+    body_at,
     decode_messages,
     decode_record,
     encode_host,
@@ -26,6 +38,7 @@ from cometmq.protocol.record import (
     host_text,
     iter_records,
     record_size,
+    store_time_at,
 )
 
 V4, V6 = encode_host("10.0.0.1", 10911), encode_host("fe80::1", 40000)
@@ -139,11 +152,50 @@ def test_a_filler_is_no_record() -> None:
         record_size(filler)
 
 
-def test_offsets_stand_where_a_broker_fills_them_in() -> None:
-    data = record(queue_offset=0x1122, log_offset=0x3344)
+@pytest.mark.parametrize("born", [V4, V6])
+@pytest.mark.parametrize("store", [V4, V6])
+def test_each_field_is_at_its_position(born: bytes, store: bytes) -> None:
+    data = encode_record(
+        b"T",
+        b"body",
+        b"",
+        queue_id=1,
+        flag=2,
+        queue_offset=3,
+        log_offset=4,
+        born_time_ms=5,
+        born_host=born,
+        store_time_ms=6,
+        store_host=store,
+        reconsume_times=7,
+        prepared_offset=8,
+        crc=9,
+    )
+    flags = SysFlag.BORN_HOST_V6 * (born == V6) | SysFlag.STORE_HOST_V6 * (store == V6)
+    stored, body = store_time_at(flags), body_at(flags)
+    fields = {
+        0: (4, len(data)),
+        BODY_CRC_AT: (4, 9),
+        QUEUE_ID_AT: (4, 1),
+        FLAG_AT: (4, 2),
+        QUEUE_OFFSET_AT: (8, 3),
+        LOG_OFFSET_AT: (8, 4),
+        SYS_FLAG_AT: (4, flags),
+        BORN_TIME_AT: (8, 5),
+        stored: (8, 6),
+        body - RETRIES_BEFORE_BODY: (4, 7),
+        body - PREPARED_BEFORE_BODY: (8, 8),
+        body - BODY_LENGTH_BEFORE_BODY: (4, 4),
+    }
 
-    assert data[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] == (0x1122).to_bytes(8, "big")
-    assert data[LOG_OFFSET_AT : LOG_OFFSET_AT + 8] == (0x3344).to_bytes(8, "big")
+    for at, (size, value) in fields.items():
+        assert data[at : at + size] == value.to_bytes(size, "big"), at
+    assert data[MAGIC_AT:BODY_CRC_AT] == MAGIC_V1.to_bytes(4, "big", signed=True)
+    assert data[BORN_HOST_AT:stored] == born
+    assert data[stored + 8 : body - RETRIES_BEFORE_BODY] == store
+    assert data[body:] == b"body\x01T\0\0"
+    extra = len(born) + len(store) - 2 * len(V4)
+    assert len(data) == RECORD_BYTES_MIN + extra + len(b"bodyT")
 
 
 def test_a_compressed_body_is_whole_again_and_its_flag_gone() -> None:

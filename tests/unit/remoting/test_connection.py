@@ -26,7 +26,7 @@ ECHO, FAIL, HOLD, WORK, TWICE, ALONE = 9001, 9002, 9003, 9004, 9005, 9006
 
 
 class Peers:
-    """Processors, and what they have met."""
+    """Handlers, and the commands that they have received."""
 
     def __init__(self) -> None:
         self.met: list[Command] = []
@@ -243,7 +243,7 @@ async def test_malformed_input_ends_the_connection_after_the_answers_before_it(
     assert "10.0.0.9:51000" in caplog.text
 
 
-async def test_a_processor_that_closes_the_connection_is_the_last_one_to_see_it() -> None:
+async def test_a_handler_that_closes_the_connection_is_the_last_one_to_see_it() -> None:
     met: list[bytes] = []
 
     def close(request: Request) -> None:
@@ -359,7 +359,7 @@ async def test_a_request_with_both_flag_bits_is_an_answer(peers: Peers) -> None:
     assert wired.transport.writes == []
 
 
-async def test_a_code_without_a_processor_gets_code_3(peers: Peers) -> None:
+async def test_a_code_without_a_handler_gets_code_3(peers: Peers) -> None:
     wired = peers.wired()
     wired.transport.send(asked(1, code=31999) + asked(2, code=RequestCode.POP_MESSAGE))
     first, second = wired.answers

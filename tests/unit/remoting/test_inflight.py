@@ -28,8 +28,8 @@ async def test_an_answer_reaches_the_one_who_waits_for_it_once(table: Inflight) 
     second, two = table.open(5)
 
     assert first != second
-    assert table.answer(answer(second))
-    assert not table.answer(answer(second))
+    assert table.complete(answer(second))
+    assert not table.complete(answer(second))
     assert not one.done()
     assert (await two).opaque == second
     assert len(table) == 1
@@ -39,8 +39,8 @@ async def test_an_answer_to_nobody_is_not_taken(table: Inflight) -> None:
     opaque, future = table.open(5)
     table.forget(opaque)
 
-    assert not table.answer(answer(opaque))
-    assert not table.answer(answer(opaque + 1))
+    assert not table.complete(answer(opaque))
+    assert not table.complete(answer(opaque + 1))
     assert not future.done()
 
 
@@ -48,7 +48,7 @@ async def test_an_answer_to_one_who_was_cancelled_is_not_taken(table: Inflight) 
     opaque, future = table.open(5)
     future.cancel()
 
-    assert not table.answer(answer(opaque))
+    assert not table.complete(answer(opaque))
     assert len(table) == 0
 
 

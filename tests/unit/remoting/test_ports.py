@@ -13,9 +13,9 @@ import pytest
 from cometmq.model.errors import CometError
 from cometmq.remoting import ports
 from cometmq.remoting.ports import (
+    BLOCK,
     FAST_PORT_GAP,
     FIRST,
-    LANE,
     LAST,
     LOOPBACK,
     free_broker_port,
@@ -28,23 +28,23 @@ def listening(port: int) -> socket.socket:
     return socket.create_server((LOOPBACK, port))
 
 
-def lane_of(port: int) -> int:
-    return (port - FIRST) // LANE
+def block_of(port: int) -> int:
+    return (port - FIRST) // BLOCK
 
 
 @pytest.fixture(autouse=True)
-def _own_lanes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _fresh_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Lanes that no other test has taken ports from."""
-    lanes = ports._Lanes()
-    monkeypatch.setattr(ports, "_lanes", lanes)
+    blocks = ports._Blocks()
+    monkeypatch.setattr(ports, "_blocks", blocks)
     yield
-    lanes.close()
+    blocks.close()
 
 
 def test_ports_are_no_outgoing_ones_and_all_different() -> None:
-    found = [free_port() for _ in range(LANE - 1)]
+    found = [free_port() for _ in range(BLOCK - 1)]
 
-    assert len(set(found)) == LANE - 1
+    assert len(set(found)) == BLOCK - 1
     assert all(FIRST <= port <= LAST for port in found)
 
 
@@ -63,36 +63,36 @@ def test_a_broker_has_its_fast_port_too() -> None:
         assert free_broker_port() - FAST_PORT_GAP == port + 2
 
 
-def test_ports_come_back_when_the_lane_has_gone_round() -> None:
+def test_ports_are_used_again_when_the_block_is_used_up() -> None:
     first = free_port()
-    for _ in range(LANE - 2):
+    for _ in range(BLOCK - 2):
         free_port()
 
     assert free_port() == first
 
 
-def test_another_lane_is_taken_when_one_has_no_room() -> None:
+def test_another_block_is_taken_when_one_is_full() -> None:
     first = free_port()
-    taken = [listening(first)] + [listening(free_port()) for _ in range(LANE - 2)]
+    taken = [listening(first)] + [listening(free_port()) for _ in range(BLOCK - 2)]
     try:
-        assert lane_of(free_port()) != lane_of(first)
+        assert block_of(free_port()) != block_of(first)
     finally:
         for server in taken:
             server.close()
 
 
-def test_other_processes_have_other_lanes() -> None:
-    mine = lane_of(free_port())
+def test_other_processes_have_other_blocks() -> None:
+    mine = block_of(free_port())
     ask = "import os; from cometmq.remoting.ports import *; os.getpid = lambda: {}"
     ask += "; print(free_port())"
-    # the other one begins its search where this one's lane is
-    pid = os.getpid() + (mine - os.getpid()) % ((LAST - FIRST + 1) // LANE)
+    # the other one begins its search where this one's block is
+    pid = os.getpid() + (mine - os.getpid()) % ((LAST - FIRST + 1) // BLOCK)
     said = subprocess.check_output([sys.executable, "-c", ask.format(pid)], text=True)
 
-    assert lane_of(int(said)) not in {mine}
+    assert block_of(int(said)) not in {mine}
 
 
-def test_a_fork_has_a_lane_of_its_own() -> None:
+def test_a_fork_has_another_block() -> None:
     mine = free_port()
     reading, writing = os.pipe()
     if not (child := os.fork()):
@@ -101,16 +101,20 @@ def test_a_fork_has_a_lane_of_its_own() -> None:
     os.waitpid(child, 0)
     os.close(writing)
     with os.fdopen(reading) as said:
-        assert lane_of(int(said.read())) != lane_of(mine)
+        assert block_of(int(said.read())) != block_of(mine)
 
 
-@pytest.mark.parametrize("count", [0, -1, LANE])
+@pytest.mark.parametrize("count", [0, -1, BLOCK])
 def test_a_row_has_a_length(count: int) -> None:
-    with pytest.raises(ValueError, match=rf"count is {count}, but 1 to {LANE - 1}"):
+    with pytest.raises(ValueError, match=rf"count is {count}, but 1 to {BLOCK - 1}"):
         free_ports(count)
 
 
 def test_that_none_are_left_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "LAST", FIRST + LANE - 1)
-    with listening(FIRST), pytest.raises(CometError, match=f"all of {FIRST} to {FIRST + LANE - 1}"):
+    monkeypatch.setattr(ports, "LAST", FIRST + BLOCK - 1)
+    expected = f"all of {FIRST} to {FIRST + BLOCK - 1}"
+    with (
+        listening(FIRST),
+        pytest.raises(CometError, match=expected),
+    ):
         free_port()

@@ -133,8 +133,8 @@ class HeldRoutes:
     def __init__(self, names: QueueNameServer) -> None:
         self.names = names
         self.held: dict[str, Request] = {}
-        self._usual = names.processors[ROUTE]
-        names.processors[ROUTE] = self._hold
+        self._usual = names.handlers[ROUTE]
+        names.handlers[ROUTE] = self._hold
 
     def _hold(self, request: Request) -> None:
         self.held[request.header(GetRouteinfoByTopicRequest).topic] = request
@@ -142,7 +142,7 @@ class HeldRoutes:
 
     def reply(self) -> None:
         """Answer those that are held, and the next ones at once."""
-        self.names.processors[ROUTE] = self._usual
+        self.names.handlers[ROUTE] = self._usual
         for request in self.held.values():
             answer = self._usual(request)
             assert isinstance(answer, Response)

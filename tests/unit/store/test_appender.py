@@ -19,7 +19,7 @@ from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_record, encode_host, encode_record
 from cometmq.store import MessageStore, SegmentCreateError, StoreUnavailableError
-from cometmq.store.errors import HoldFullError
+from cometmq.store.errors import DeferredFullError
 from cometmq.store.inspect import StoreReader
 from cometmq.system.clock import ManualClock
 from support.faulty_files import FaultyFiles
@@ -217,7 +217,7 @@ def test_the_kind_of_transaction_decides_what_follows(
 ) -> None:
     put(store)
     arrivals: list[int] = []
-    store.tell_arrivals(lambda topic, queue, offset, *rest: arrivals.append(offset))
+    store.notify_of_arrivals(lambda topic, queue, offset, *rest: arrivals.append(offset))
     stored = put(store, sys_flag=kind, properties={"KEYS": "k"})
     assert stored.queue_offset == (1 if in_queue else 0)
     assert store.bounds(TOPIC, 0) == (0, 2 if in_queue else 1)
@@ -230,7 +230,7 @@ def test_an_arrival_tells_everything_a_held_pull_needs(
 ) -> None:
     told: list[tuple[Any, ...]] = []
     topics: dict[str, int] = {}
-    store.tell_arrivals(lambda *facts: told.append(facts), topics)
+    store.notify_of_arrivals(lambda *facts: told.append(facts), topics)
     put(store, properties={"TAGS": "nobody waits for it"})
     topics[TOPIC] = 1
     put(store, properties={"TAGS": "TagA"}, queue_id=2)
@@ -339,25 +339,25 @@ def test_nothing_is_taken_before_open_and_after_close(
 
 @pytest.mark.parametrize("run", [1, 7, 40, 200])
 @pytest.mark.parametrize("body_bytes", [10, 1900, 8000, 16000])
-def test_what_is_held_is_all_in_the_log_once_it_is_released(
+def test_deferred_records_are_in_the_log_after_the_commit(
     store: MessageStore, tmp_path: Path, run: int, body_bytes: int
 ) -> None:
     """However the runs of held messages lie across the halves and the ends of files."""
     made = []
     while len(made) < max(60, run):
-        store.appender.hold()
+        store.appender.defer()
         for _ in range(run):
             body = b"%06d" % len(made) + b"x" * body_bytes
             end = store.written_to
             try:
                 put(store, body, properties={"KEYS": f"k{len(made)}"})
-            except HoldFullError:
+            except DeferredFullError:
                 assert store.written_to == end
-                store.appender.release()
-                store.appender.hold()
+                store.appender.commit()
+                store.appender.defer()
                 put(store, body, properties={"KEYS": f"k{len(made)}"})
             made.append(body)
-        store.appender.release()
+        store.appender.commit()
         assert store.record_at(store.written_to - 1) is None
     assert bodies(store) == made
     assert len(store.query(TOPIC, f"k{len(made) - 1}", 9, 0, 2**62).records) == 1
@@ -369,12 +369,12 @@ def test_what_is_held_is_all_in_the_log_once_it_is_released(
 
 def test_arrivals_are_told_when_what_was_held_can_be_read(store: MessageStore) -> None:
     told: list[int] = []
-    store.tell_arrivals(lambda topic, queue, offset, *rest: told.append(len(bodies(store))))
-    store.appender.hold()
+    store.notify_of_arrivals(lambda topic, queue, offset, *rest: told.append(len(bodies(store))))
+    store.appender.defer()
     put(store)
     put(store)
     assert told == []
-    store.appender.release()
+    store.appender.commit()
     assert told == [2, 2]
 
 
@@ -384,13 +384,13 @@ def test_a_log_that_cannot_be_written_takes_nothing_more(tmp_path: Path) -> None
     kept = [b"one", b"two"]
     for body in kept:
         put(store, body)
-    store.appender.hold()
+    store.appender.defer()
     put(store, b"lost")
     files.fail_write = True
     with pytest.raises(
         StoreUnavailableError, match=r"the log cannot be written: .*the disk is gone"
     ):
-        store.appender.release()
+        store.appender.commit()
     files.fail_write = False
     with pytest.raises(StoreUnavailableError, match="the log cannot be written"):
         put(store, b"after")
@@ -432,7 +432,7 @@ def half_dispatched(
     files = NoNewFiles()
     store = opened(tmp_path, files=files)
     if told is not None:
-        store.tell_arrivals(lambda _topic, _queue, offset, *_: told.append(offset))
+        store.notify_of_arrivals(lambda _topic, _queue, offset, *_: told.append(offset))
     items = [(key.encode(), f"KEYS\x01{key}".encode()) for key in KEYS]
     put_batch(store, batch(*items[:40]))
     files.kind, files.refusals = kind, 10**6
@@ -475,13 +475,13 @@ def test_what_a_batch_could_not_dispatch_comes_as_soon_as_there_is_room(
 ) -> None:
     told: list[int] = []
     store, files = half_dispatched(tmp_path, kind, told)
-    assert store.dispatch_behind_bytes > 0
+    assert store.dispatch_backlog_bytes > 0
     files.refusals = 0
     if first == "clean":
         store.clean()
         all_is_there(store)
         assert told == list(range(80))
-        assert store.dispatch_behind_bytes == 0
+        assert store.dispatch_backlog_bytes == 0
     assert put(store, b"next").queue_offset == 80
     all_is_there(store, b"next")
     assert told == list(range(81))
@@ -495,13 +495,13 @@ def test_nobody_is_led_past_the_messages_that_a_failed_write_lost(tmp_path: Path
     files = FaultyFiles()
     store = opened(tmp_path, files=files)
     put(store, b"kept")
-    store.appender.hold()
+    store.appender.defer()
     for _ in range(70):
         put(store, b"lost")
         put(store, b"lost", queue_id=1)
     files.fail_write = True
     with pytest.raises(StoreUnavailableError, match="the log cannot be written"):
-        store.appender.release()
+        store.appender.commit()
     for queue_id, end in ((0, 1), (1, 0)):
         assert store.bounds(TOPIC, queue_id) == (0, end)
         assert store.get(TOPIC, queue_id, end, 32).next_begin_offset == end

@@ -133,7 +133,7 @@ def test_units_of_records_that_are_gone_are_cut_and_zeroed(
     queue: ConsumeQueue, tmp_path: Path, log_end: int, left: int
 ) -> None:
     fill(queue, 25)
-    queue.cut(log_end)
+    queue.truncate(log_end)
     assert (queue.max_offset, queue.max_physical) == (left, left * 100)
     if left:
         assert raw_units(tmp_path)[left:] == [(0, 0, 0)] * (len(raw_units(tmp_path)) - left)
@@ -147,7 +147,7 @@ def test_a_queue_whose_older_files_are_gone_keeps_counting_when_cut_empty(
     fill(queue, 25)
     assert queue.drop_before(1500) == 1
     assert queue.segments.items[0].base_offset == 200
-    queue.cut(500)
+    queue.truncate(500)
     assert (queue.max_offset, queue.max_physical) == (10, 0)
 
 

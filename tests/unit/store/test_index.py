@@ -136,7 +136,7 @@ def test_a_file_that_may_have_holes_takes_those_behind_it_along(
     assert len(full) >= 3
     synced_ms = index.items[1].end_ms
     assert index.items[0].end_ms > synced_ms
-    index.keep_whole(synced_ms)
+    index.drop_unsynced(synced_ms)
     assert index.items == []
 
 
@@ -148,7 +148,7 @@ def test_old_and_new_files_can_be_dropped_but_the_newest_stays(
     assert index.drop_before(5) == 1
     assert index.drop_before(10**9) == 1
     assert len(list((tmp_path / "index").iterdir())) == 1
-    assert index.keep_whole(NOW_MS) == 1
+    assert index.drop_unsynced(NOW_MS) == 1
     assert index.newest is None
     put(index, (1, 77, NOW_MS))
     assert index.newest.has(1, 77)
@@ -228,7 +228,7 @@ def test_an_index_goes_back_to_what_a_checkpoint_names(tmp_path: Path, clock: Ma
     put(index, (1, 40, NOW_MS), (2, 50, NOW_MS))
     put(index, (3, 60, NOW_MS), (3, 70, NOW_MS))  # the second begins a new file
     assert len(index.items) == 2
-    assert index.go_back_to(name, entries, offset)
+    assert index.truncate_to(name, entries, offset)
     (file,) = index.items
     assert (file.next_entry, file.end_log, file.slots_used) == (4, 30, 1)
     assert [log_offset for log_offset, _ in chain(file, 1)] == [30, 10]
@@ -245,9 +245,9 @@ def test_an_index_without_the_named_file_is_left_as_it_is(
 ) -> None:
     index = index_in(tmp_path, clock)
     put(index, (1, 10, NOW_MS))
-    assert not index.go_back_to(int(index.newest.path.name) + 1, 1, 0)
+    assert not index.truncate_to(int(index.newest.path.name) + 1, 1, 0)
     assert [log_offset for log_offset, _ in chain(index.newest, 1)] == [10]
-    assert index.go_back_to(0, 0, 0), "no file at all was on disk"
+    assert index.truncate_to(0, 0, 0), "no file at all was on disk"
     assert index.items == []
 
 

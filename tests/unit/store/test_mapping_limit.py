@@ -140,7 +140,7 @@ def test_released_queues_drop_files_and_are_truncated_as_others(tmp_path: Path) 
     assert first.drop_before(1000) == 1
     assert [segment.base_offset for segment in first.segments.items] == [200, 400]
     queues.put(second)
-    first.cut(2000)
+    first.truncate(2000)
     assert (first.min_offset, first.max_offset) == (10, 20)
     queues.put(second)
     queues.put(first)

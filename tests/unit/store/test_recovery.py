@@ -574,15 +574,15 @@ def behind(open_store: Open) -> MessageStore:
     files = FaultyFiles()
     files.room_bytes = 30_000
     again = open_store(files=files)
-    assert again.dispatch_behind_bytes > 0
+    assert again.dispatch_backlog_bytes > 0
     files.room_bytes = None
     return again
 
 
 def test_cleaning_catches_up_in_short_steps(behind: MessageStore) -> None:
-    left = [behind.dispatch_behind_bytes]
+    left = [behind.dispatch_backlog_bytes]
     for _ in behind.clean_in_steps(1):
-        left.append(behind.dispatch_behind_bytes)
+        left.append(behind.dispatch_backlog_bytes)
     assert left[-1] == 0
     assert len(left) > 3
     assert left == sorted(left, reverse=True)
@@ -602,7 +602,7 @@ def test_sends_are_refused_until_all_is_caught_up(behind: MessageStore) -> None:
 def test_a_topic_that_was_deleted_does_not_come_back_with_its_log(behind: MessageStore) -> None:
     behind.expect_topics(lambda topic: topic != "deleted")
     behind.clean(1)
-    assert behind.dispatch_behind_bytes == 0
+    assert behind.dispatch_backlog_bytes == 0
     assert {topic for topic, _ in behind.queue_keys()} == {TOPIC}
 
 
@@ -618,8 +618,8 @@ def test_records_without_keys_do_not_stop_the_catching_up(open_store: Open) -> N
     (store.paths.root / "checkpoint").unlink()
     files.room_bytes = 16 * 1024
     again = open_store(files=files)
-    assert again.dispatch_behind_bytes > 0
+    assert again.dispatch_backlog_bytes > 0
     files.room_bytes = None
     again.clean(1)
-    assert again.dispatch_behind_bytes == 0
+    assert again.dispatch_backlog_bytes == 0
     assert again.bounds(TOPIC, 0) == (0, 2001)

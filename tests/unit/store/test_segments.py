@@ -77,7 +77,7 @@ def test_a_cut_deletes_what_begins_later_and_zeroes_the_rest(tmp_path: Path) -> 
     segments = stream(tmp_path)
     for base in (0, 100, 200):
         segments.add(base).file.map[:] = b"x" * SIZE
-    assert segments.cut(130) == 70
+    assert segments.truncate(130) == 70
     assert [path.name for path in sorted((tmp_path / "s").iterdir())] == [
         segment_name(0),
         segment_name(100),
@@ -133,7 +133,7 @@ def allocator_of(gate: Gate, *, wait_ms: int = 60_000) -> SegmentAllocator:
 def test_the_next_segment_is_made_by_another_thread_before_it_is_needed(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     allocator = allocator_of(gate)
-    allocator.want(100)
+    allocator.request(100)
     assert gate.begun.wait(60)
     gate.allowed.set()
     allocator.wait()
@@ -158,7 +158,7 @@ def test_no_append_waits_for_a_segment(tmp_path: Path) -> None:
 def test_waiting_for_a_segment_has_a_limit(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     allocator = allocator_of(gate, wait_ms=10)
-    allocator.want(100)
+    allocator.request(100)
     assert gate.begun.wait(60)
     with pytest.raises(SegmentNotReadyError, match=r"not allocated after 0\.01 s"):
         allocator.wait()
@@ -169,7 +169,7 @@ def test_waiting_for_a_segment_has_a_limit(tmp_path: Path) -> None:
 def test_a_segment_that_was_never_used_is_deleted_at_the_end(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     allocator = allocator_of(gate)
-    allocator.want(100)
+    allocator.request(100)
     assert gate.begun.wait(60)
     gate.allowed.set()
     allocator.stop()
@@ -180,7 +180,7 @@ def test_a_segment_at_another_offset_is_thrown_away(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     gate.allowed.set()
     allocator = allocator_of(gate)
-    allocator.want(100)
+    allocator.request(100)
     allocator.wait()
     with pytest.raises(SegmentNotReadyError):
         allocator.take(300)
@@ -195,7 +195,7 @@ def test_a_full_disk_is_told_to_the_append_that_needs_the_segment(tmp_path: Path
     files.room_bytes = 0
     segments = Segments(files, tmp_path / "s", SIZE)
     allocator = SegmentAllocator(segments, ahead=True, wait_ms=60_000)
-    allocator.want(0)
+    allocator.request(0)
     with pytest.raises(OSError, match="No space"):
         allocator.wait()
     files.room_bytes = None
@@ -279,7 +279,7 @@ def test_a_cut_at_the_beginning_of_the_oldest_file_keeps_it(tmp_path: Path) -> N
     segments = Segments(SystemFiles(), tmp_path / "s", SIZE)
     for base in (2 * SIZE, 3 * SIZE):
         segments.add(base).file.map[:3] = b"old"
-    assert segments.cut(2 * SIZE) == 3
+    assert segments.truncate(2 * SIZE) == 3
     assert [segment.base_offset for segment in segments.items] == [2 * SIZE]
-    assert segments.cut(0) == 0
+    assert segments.truncate(0) == 0
     assert segments.items == []

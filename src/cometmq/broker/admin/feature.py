@@ -1,10 +1,10 @@
-"""What the broker serves for changes of its settings."""
+"""Request handlers for changes of settings."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.admin.config_handler import ConfigHandler
+from cometmq.broker.admin.handler import ConfigHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
 from cometmq.remoting.features import Feature
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """The handlers that show and change the settings."""
+    """Build the handlers that show and change the settings."""
     config = ConfigHandler(
         parts.configuration,
         file=parts.config_file,

@@ -1,4 +1,4 @@
-"""Tells who is online: the members of a consumer group, of a producer group, and all producers.
+"""Handles requests for the clients that are online: members of groups, and all producers.
 
 Source: AdminBrokerProcessor, RocketMQ 5.3.
 """
@@ -35,7 +35,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class ConnectionsHandler:
-    """Answers GET_CONSUMER_CONNECTION_LIST (203), its sister for producers (204) and 328.
+    """Returns members of consumer groups (203), of producer groups (204) and all producers (328).
 
     Args:
         consumers: the consumer groups that are online.
@@ -47,9 +47,9 @@ class ConnectionsHandler:
         self._producers = producers
 
     async def of_consumers(self, request: Request) -> Response:
-        """Answer the members of a consumer group, what it subscribes, and what each of them does.
+        """Return the members and subscriptions of a consumer group, and those of each member.
 
-        The last is an addition that RocketMQ's clients ignore.
+        The latter is an addition that RocketMQ's clients ignore.
         """
         name = request.header(GetConsumerConnectionListRequest).consumer_group
         group = self._consumers.group(name)
@@ -81,7 +81,7 @@ class ConnectionsHandler:
         return Response(body=await encoded(body, slices))
 
     async def of_producers(self, request: Request) -> Response:
-        """Answer the members of a producer group."""
+        """Return the members of a producer group."""
         name = request.header(GetProducerConnectionListRequest).producer_group
         members = self._producers.members(name)
         if not members:
@@ -93,7 +93,7 @@ class ConnectionsHandler:
         return Response(body=await encoded(body, slices))
 
     async def of_all_producers(self, request: Request) -> Response:
-        """Answer every producer group with its members."""
+        """Return every producer group with its members."""
         slices = Slices()
         body = ProducerTableInfo(
             data={
@@ -108,7 +108,7 @@ class ConnectionsHandler:
 
 
 def _member(kind: type[E], name: str | None) -> E | None:
-    """A name out of a heartbeat as the enumeration has it; None for what it has not."""
+    """Return a name of a heartbeat as a member of an enumeration; None if it is no member."""
     return kind[name] if name is not None and name in kind.__members__ else None
 
 

@@ -1,10 +1,11 @@
-"""Who consumes: the groups that are online, their members and their subscriptions.
+"""The consumer groups that are online, their members and their subscriptions.
 
 group -> kind, model, start position, subscriptions by topic, members by connection
 
 The latest heartbeat decides kind, model, start position and topics of the whole group, as in
 RocketMQ; of two expressions for one topic the one with the greater version stays. Kept in memory
-only and owned by the event loop's thread. Source: ConsumerManager, ConsumerGroupInfo, RocketMQ 5.3.
+only; used in the event loop's thread. Source: ConsumerManager, ConsumerGroupInfo and
+DefaultConsumerIdsChangeListener, RocketMQ 5.3.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from cometmq.broker.clients.member_subscriptions import (
 )
 from cometmq.broker.clients.members import SILENT_MS_MAX, Member
 from cometmq.broker.clients.subscriptions import Subscription
+from cometmq.broker.config import BrokerSettings
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers import NotifyConsumerIdsChangedRequest
 from cometmq.remoting import Peer
 from cometmq.system.clock import Clock
 
@@ -47,26 +51,26 @@ class ConsumerGroup:
         self.model = ""
         self.consume_from = ""
         self.fingerprint: int | None = None
-        """Of the last heartbeat in its second form."""
+        """The fingerprint of the last heartbeat in its second form."""
         self.subscriptions: dict[str, Subscription] = {}
         self.members: dict[Peer, Member] = {}
         self.views = MemberSubscriptions(name)
-        """What each member subscribes by itself."""
+        """The subscriptions of each member."""
 
     @property
     def client_ids(self) -> list[str]:
-        """The members' client ids, each once."""
+        """Return the client ids of the members, each once."""
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
     def find(self, client_id: str) -> Member | None:
-        """The member with this client id."""
+        """Return the member with this client id, or None."""
         return next((m for m in self.members.values() if m.client_id == client_id), None)
 
     def join(self, connection: Peer, client_id: str, now_ms: int) -> bool:
-        """Add or refresh a member; returns whether it is new."""
+        """Add or refresh a member; return whether it is new."""
         member = self.members.get(connection)
         if member is not None and member.client_id == client_id:
-            member.see(now_ms)
+            member.refresh(now_ms)
             return False
         if member is not None:
             log.warning(
@@ -81,13 +85,13 @@ class ConsumerGroup:
         return member is None
 
     def leave(self, connection: Peer) -> None:
-        """Remove a member; one that is here over another connection too keeps its view."""
+        """Remove a member; its subscriptions stay while it has another connection."""
         member = self.members.pop(connection, None)
         if member is not None and self.find(member.client_id) is None:
             self.views.forget(member.client_id)
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Take over the subscriptions of a heartbeat; returns whether the set of topics changed."""
+        """Set the subscriptions of a heartbeat; return whether the set of topics changed."""
         wanted = {subscription.topic: subscription for subscription in subscriptions}
         changed = wanted.keys() != self.subscriptions.keys()
         for topic, new in wanted.items():
@@ -97,12 +101,35 @@ class ConsumerGroup:
         return changed
 
 
+class ConsumerNotifier:
+    """Notifies the members of a group that its members or topics have changed.
+
+    Each member gets NOTIFY_CONSUMER_IDS_CHANGED (40), one-way, and rebalances at once. Members of
+    broadcasting groups do not share queues and are not notified.
+
+    Args:
+        settings: returns the current settings of the broker.
+    """
+
+    def __init__(self, settings: Callable[[], BrokerSettings]) -> None:
+        self._settings = settings
+
+    def notify(self, group: ConsumerGroup) -> None:
+        """Notify all members of a group."""
+        if group.model == BROADCASTING or not self._settings().notify_consumer_ids_changed_enable:
+            return
+        header = NotifyConsumerIdsChangedRequest(consumer_group=group.name)
+        for connection in list(group.members):
+            if not connection.closed:
+                connection.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
+
+
 class ConsumerRegistry:
     """The consumer groups that are online.
 
     Args:
         clock: the time in ms.
-        on_change: called with a group whose members or topics changed, when its members shall know.
+        on_change: called with a group whose members or topics changed, to notify its members.
         on_gone: called with the name of a group that lost its last member.
         silent_ms_max: how long a member may be silent before the sweep removes it.
     """
@@ -123,20 +150,20 @@ class ConsumerRegistry:
         self._by_connection: dict[Peer, set[str]] = {}
 
     def group(self, name: str) -> ConsumerGroup | None:
-        """The group, when it is online."""
+        """Return the group, or None if it is not online."""
         return self._groups.get(name)
 
     def groups(self) -> list[ConsumerGroup]:
-        """All groups that are online."""
+        """Return all groups that are online."""
         return list(self._groups.values())
 
     def client_ids(self, group: str) -> list[str]:
-        """The client ids of a group; empty when it is not online."""
+        """Return the client ids of a group; empty if it is not online."""
         found = self._groups.get(group)
         return [] if found is None else found.client_ids
 
     def find(self, group: str, client_id: str) -> Member | None:
-        """One member of a group."""
+        """Return one member of a group, or None."""
         found = self._groups.get(group)
         return None if found is None else found.find(client_id)
 
@@ -153,7 +180,7 @@ class ConsumerRegistry:
         view: Subscriptions | None = None,
         notify: bool = True,
     ) -> bool:
-        """Note a heartbeat of a group's member.
+        """Register a heartbeat of a member.
 
         Args:
             connection: of the client.
@@ -161,8 +188,8 @@ class ConsumerRegistry:
             name: of the group.
             kind, model, consume_from: as the heartbeat names them.
             subscriptions: all of the client's; None leaves the group's as they are.
-            view: the same to compare with other members; None to make it here.
-            notify: whether the group's members shall hear of changes.
+            view: the same for the comparison with other members; by default it is made here.
+            notify: whether to notify the members of changes.
 
         Returns:
             Whether members or topics of the group changed.
@@ -182,7 +209,7 @@ class ConsumerRegistry:
     def unregister(
         self, connection: Peer, client_id: str, name: str, *, notify: bool = True
     ) -> None:
-        """Take a client out of a group; a client that never came is no error."""
+        """Remove a client from a group; does nothing if it is no member."""
         group = self._groups.get(name)
         if group is None:
             return

@@ -1,4 +1,4 @@
-"""What the broker serves and runs for its clients."""
+"""Request handlers and jobs for clients."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SWEEP_S = 10.0
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """The handlers of heartbeats, members, queue locks and relayed requests."""
-    beats = HeartbeatHandler(
+    """Build the handlers of heartbeats, members, queue locks and relayed requests."""
+    heartbeats = HeartbeatHandler(
         consumers=parts.consumers,
         producers=parts.producers,
         topics=parts.topics,
@@ -41,10 +41,10 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     )
     return Feature(
         {
-            RequestCode.HEART_BEAT: beats.heartbeat,
-            RequestCode.UNREGISTER_CLIENT: beats.unregister,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: beats.consumer_list,
-            RequestCode.CHECK_CLIENT_CONFIG: exclusive(beats.check_client),
+            RequestCode.HEART_BEAT: heartbeats.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: heartbeats.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: heartbeats.consumer_list,
+            RequestCode.CHECK_CLIENT_CONFIG: exclusive(heartbeats.check_client),
             RequestCode.LOCK_BATCH_MQ: exclusive(locks.lock),
             RequestCode.UNLOCK_BATCH_MQ: exclusive(locks.unlock),
             RequestCode.GET_CONSUMER_CONNECTION_LIST: exclusive(connections.of_consumers),

@@ -51,7 +51,7 @@ ACTIVELY = "CONSUME_ACTIVELY"
 CLUSTERING = "CLUSTERING"
 
 
-class _Joining(NamedTuple):
+class _GroupOfHeartbeat(NamedTuple):
     """A group of a heartbeat."""
 
     consumer: ConsumerData
@@ -60,11 +60,11 @@ class _Joining(NamedTuple):
 
 
 class HeartbeatHandler:
-    """Notes who is there.
+    """Registers clients, and returns the members of groups.
 
     Args:
-        consumers, producers: where clients are noted.
-        topics, groups: what exists; groups and their retry topics are made here.
+        consumers, producers: the groups that are online.
+        topics, groups: the tables; groups and their retry topics are created here.
         settings: returns the current settings of the broker.
     """
 
@@ -91,24 +91,24 @@ class HeartbeatHandler:
         if data is None:
             request.is_exclusive = True
             return self._read_and_register(request)
-        joining = _joining(data)
+        joined = _joined_groups(data)
         if any(self._is_new(consumer) for consumer in data.consumer_data_set):
-            request.is_exclusive = True  # no farewell of this client may overtake it
-            return self._create_and_register(request, data, joining)
+            request.is_exclusive = True  # an unregistration of this client must not overtake it
+            return self._create_and_register(request, data, joined)
         wants_all = False
-        if not request.connection.closed:  # else nothing would remove its members again
-            for each in joining:
+        if not request.connection.closed:  # else its members would stay until they expire
+            for each in joined:
                 wants_all |= self._register(request.connection, data, each)
             for producer in data.producer_data_set:
                 self._producers.register(request.connection, data.client_id, producer.group_name)
         return _response(data, wants_all)
 
     async def _read_and_register(self, request: Request) -> Response:
-        data, joining = await off_loop(partial(_read, request.body))
-        return await self._create_and_register(request, data, joining)
+        data, joined = await off_loop(partial(_read, request.body))
+        return await self._create_and_register(request, data, joined)
 
     def _is_new(self, consumer: ConsumerData) -> bool:
-        """Whether a group or its retry topic has to be created."""
+        """Return whether a group or its retry topic has to be created."""
         is_new = self._groups.may_create(consumer.group_name)
         return is_new or self._missing_retry_topic(consumer) is not None
 
@@ -127,15 +127,15 @@ class HeartbeatHandler:
             return None
 
     async def _create_and_register(
-        self, request: Request, data: HeartbeatData, joining: list[_Joining]
+        self, request: Request, data: HeartbeatData, joined: list[_GroupOfHeartbeat]
     ) -> Response:
         slices = Slices()
         try:
             await self._create(data, slices)
         except CometError:  # the groups that exist are served all the same
-            await self._register_all(request, data, joining, slices)
+            await self._register_all(request, data, joined, slices)
             raise
-        return await self._register_all(request, data, joining, slices)
+        return await self._register_all(request, data, joined, slices)
 
     async def _create(self, data: HeartbeatData, slices: Slices) -> None:
         """Create the groups without settings and the retry topics that do not exist."""
@@ -154,12 +154,12 @@ class HeartbeatHandler:
         )
 
     async def _register_all(
-        self, request: Request, data: HeartbeatData, joining: list[_Joining], slices: Slices
+        self, request: Request, data: HeartbeatData, joined: list[_GroupOfHeartbeat], slices: Slices
     ) -> Response:
         connection = request.connection
         wants_all = False
-        async for each in slices.each(joining):
-            if not connection.closed:  # else nothing would remove its members again
+        async for each in slices.each(joined):
+            if not connection.closed:  # else its members would stay until they expire
                 wants_all |= self._register(connection, data, each)
         async for producer in slices.each(data.producer_data_set):
             if not connection.closed:
@@ -167,7 +167,7 @@ class HeartbeatHandler:
         return _response(data, wants_all)
 
     def unregister(self, request: Request) -> Response:
-        """Take the client out of the groups it names."""
+        """Remove the client from the groups that the request names."""
         header = request.header(UnregisterClientRequest)
         if header.producer_group:
             self._producers.unregister(request.connection, header.client_id, header.producer_group)
@@ -182,7 +182,7 @@ class HeartbeatHandler:
         return Response()
 
     def consumer_list(self, request: Request) -> Response:
-        """The client ids of a group."""
+        """Return the client ids of a group."""
         header = request.header(GetConsumerListByGroupRequest)
         client_ids = self._consumers.client_ids(header.consumer_group)
         if not client_ids:
@@ -193,15 +193,15 @@ class HeartbeatHandler:
         return Response(body=body.encode())
 
     async def check_client(self, request: Request) -> Response:
-        """Whether a subscription can be served."""
+        """Check whether the broker can filter by a subscription."""
         check_body(request, BODY_BYTES_MAX)
         body = await decoded(CheckClientRequestBody, request.body)
         check_client_subscription(body.subscription_data, self._settings().enable_property_filter)
         return Response()
 
-    def _register(self, connection: Peer, data: HeartbeatData, joining: _Joining) -> bool:
-        """Register one group; return whether the client must send its subscriptions in full."""
-        consumer, subscriptions, view = joining
+    def _register(self, connection: Peer, data: HeartbeatData, joined: _GroupOfHeartbeat) -> bool:
+        """Register one group; return whether the client must send all its subscriptions."""
+        consumer, subscriptions, view = joined
         name = consumer.group_name
         config = self._groups.get(name)
         if config is None or self._is_refused(consumer):
@@ -224,7 +224,7 @@ class HeartbeatHandler:
         return wants_all
 
     def _is_outdated(self, data: HeartbeatData, name: str) -> bool:
-        """Whether the subscriptions of a group are older than those of a heartbeat."""
+        """Return whether the subscriptions of a group are older than those of a heartbeat."""
         group = self._consumers.group(name)
         if group is None or not group.subscriptions:
             return data.without_sub
@@ -248,20 +248,20 @@ def _response(data: HeartbeatData, wants_all: bool) -> Response:
     )
 
 
-def _read(body: bytes) -> tuple[HeartbeatData, list[_Joining]]:
+def _read(body: bytes) -> tuple[HeartbeatData, list[_GroupOfHeartbeat]]:
     """Decode, check and prepare a large heartbeat; off the event loop."""
     data = HeartbeatData.decode(body)
-    return data, _joining(data)
+    return data, _joined_groups(data)
 
 
-def _joining(data: HeartbeatData) -> list[_Joining]:
+def _joined_groups(data: HeartbeatData) -> list[_GroupOfHeartbeat]:
     """Check a heartbeat; return its groups with what they subscribe."""
     _check_content(data)
-    joining = []
+    joined = []
     for consumer in data.consumer_data_set:
         subscriptions = [Subscription(entry) for entry in consumer.subscription_data_set]
-        joining.append(_Joining(consumer, subscriptions, subscriptions_of(subscriptions)))
-    return joining
+        joined.append(_GroupOfHeartbeat(consumer, subscriptions, subscriptions_of(subscriptions)))
+    return joined
 
 
 def _check_content(data: HeartbeatData) -> None:

@@ -36,7 +36,7 @@ class Subscribed(NamedTuple):
     kind: str
 
     def meaning(self) -> object:
-        """What is compared: of tags the set of them, else the text."""
+        """Return the value to compare: the set of tags, or the text of other kinds."""
         if not is_tag_kind(self.kind):
             return self.topic, self.kind, self.expression
         try:
@@ -46,7 +46,7 @@ class Subscribed(NamedTuple):
 
 
 class Subscriptions(tuple[Subscribed, ...]):
-    """What a member subscribes, in the order of the topics; its hash is computed once."""
+    """The subscriptions of a member, in the order of the topics; the hash is computed once."""
 
     def __hash__(self) -> int:
         known: int | None = getattr(self, "_hash", None)
@@ -69,7 +69,7 @@ class MemberSubscriptions:
         """Each view, held once, and how many members have it."""
 
     def note(self, client_id: str, view: Subscriptions) -> None:
-        """Take over what a member's heartbeat says, and log what is new and differs from others."""
+        """Set the subscriptions of a heartbeat; log new differences to other members."""
         if self._by_client.get(client_id) == view:
             return
         self.forget(client_id)
@@ -78,7 +78,7 @@ class MemberSubscriptions:
         self._by_client[client_id] = view
 
     def forget(self, client_id: str) -> None:
-        """A member has left."""
+        """Remove a member that has left."""
         view = self._by_client.pop(client_id, None)
         if view is None:
             return
@@ -87,7 +87,7 @@ class MemberSubscriptions:
             del self._shared[view]
 
     def by_client(self) -> dict[str, Subscriptions]:
-        """Each member's view by client id."""
+        """Return the subscriptions of each member by client id."""
         return dict(self._by_client)
 
     def _log(self, client_id: str, view: Subscriptions) -> None:
@@ -107,7 +107,7 @@ class MemberSubscriptions:
 
 
 def subscriptions_of(subscriptions: Iterable[Subscription]) -> Subscriptions:
-    """Return what a member subscribes; its retry topic does not count."""
+    """Return the subscriptions of a member, without its retry topic."""
     view = Subscriptions(
         sorted(
             Subscribed(s.topic, s.data.sub_string or "*", s.data.expression_type or "TAG")
@@ -122,14 +122,14 @@ def subscriptions_of(subscriptions: Iterable[Subscription]) -> Subscriptions:
 def _differing(
     one: Subscriptions, other: Subscriptions
 ) -> Iterator[tuple[str, Subscribed | None, Subscribed | None]]:
-    ours, theirs = ({subscribed.topic: subscribed for subscribed in view} for view in (one, other))
+    these, those = ({subscribed.topic: subscribed for subscribed in view} for view in (one, other))
     others = [
-        topic for topic in ours.keys() | theirs.keys() if ours.get(topic) != theirs.get(topic)
+        topic for topic in these.keys() | those.keys() if these.get(topic) != those.get(topic)
     ]
     differing = (
-        (topic, ours.get(topic), theirs.get(topic))
+        (topic, these.get(topic), those.get(topic))
         for topic in sorted(others)[:COMPARED_TOPICS_MAX]
-        if _meaning(ours.get(topic)) != _meaning(theirs.get(topic))
+        if _meaning(these.get(topic)) != _meaning(those.get(topic))
     )
     yield from islice(differing, LOGGED_TOPICS_MAX)
 

@@ -14,8 +14,8 @@ class Member:
     """One client of a group, on one connection.
 
     Args:
-        connection: both directions to the client.
-        client_id: the name it gave itself.
+        connection: its connection.
+        client_id: its client id.
         seen_ms: time of its last heartbeat.
     """
 
@@ -28,8 +28,8 @@ class Member:
         self.version = connection.version
         self.seen_ms = seen_ms
 
-    def see(self, now_ms: int) -> None:
-        """Note a further heartbeat."""
+    def refresh(self, now_ms: int) -> None:
+        """Register a further heartbeat."""
         self.seen_ms = now_ms
         self.language = self.connection.language
         self.version = self.connection.version

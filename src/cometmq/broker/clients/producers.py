@@ -1,8 +1,8 @@
-"""Who produces: the groups that are online, their members, and clients by their id.
+"""The producer groups that are online, their members, and clients by their id.
 
 group -> connection -> member ;  client id -> connection (for replies)
 
-Kept in memory only and owned by the event loop's thread. Source: ProducerManager, RocketMQ 5.3.
+Kept in memory only; used in the event loop's thread. Source: ProducerManager, RocketMQ 5.3.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ class ProducerRegistry:
         self._clients: dict[Peer, set[str]] = {}
 
     def register(self, connection: Peer, client_id: str, group: str) -> None:
-        """Note a heartbeat of a group's member."""
+        """Register a heartbeat of a member."""
         members = self._groups.setdefault(group, {})
         member = members.get(connection)
         if member is None or member.client_id != client_id:
             members[connection] = Member(connection, client_id, self._clock.now_ms())
         else:
-            member.see(self._clock.now_ms())
+            member.refresh(self._clock.now_ms())
         self._by_connection.setdefault(connection, set()).add(group)
         self._by_client[client_id] = connection
         self._clients.setdefault(connection, set()).add(client_id)
 
     def unregister(self, connection: Peer, client_id: str, group: str) -> None:
-        """Take a client out of a group; a client that never came is no error."""
+        """Remove a client from a group; does nothing if it is no member."""
         member = self._groups.get(group, {}).get(connection)
         if member is not None and member.client_id == client_id:
             self._remove(group, connection)
 
     def connection_closed(self, connection: Peer) -> None:
-        """Take a connection out of all its groups."""
+        """Remove a connection from all its groups."""
         for group in list(self._by_connection.get(connection, ())):
             self._remove(group, connection)
 
     def members(self, group: str) -> list[Member]:
-        """The members of a group; empty when it is not online."""
+        """Return the members of a group; empty if it is not online."""
         return list(self._groups.get(group, {}).values())
 
     def names(self) -> list[str]:
-        """The groups that are online."""
+        """Return the names of the groups that are online."""
         return list(self._groups)
 
     def connection_of(self, client_id: str) -> Peer | None:
-        """The connection of a client, when it is online as a producer."""
+        """Return the connection of a client, or None if it is no producer that is online."""
         return self._by_client.get(client_id)
 
     def sweep(self) -> list[Member]:

@@ -28,8 +28,8 @@ from cometmq.system.clock import Clock
 log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
-"""A request has room for all 65,535 queues of a topic."""
-LOCK_LIFE_MS: Final = 60_000
+"""Enough for all 65,535 queues of a topic."""
+LOCK_EXPIRY_MS: Final = 60_000
 LOCKS_MAX: Final = 100_000
 """Locks of all groups; further ones are not granted until others expire."""
 
@@ -47,15 +47,15 @@ class QueueLocks:
 
     Args:
         clock: the wall clock.
-        life_ms: a lock that was not renewed for longer than this is free.
+        expiry_ms: a lock that was not renewed for longer than this is free.
         locks_max: limit for all groups together.
     """
 
     def __init__(
-        self, clock: Clock, *, life_ms: int = LOCK_LIFE_MS, locks_max: int = LOCKS_MAX
+        self, clock: Clock, *, expiry_ms: int = LOCK_EXPIRY_MS, locks_max: int = LOCKS_MAX
     ) -> None:
         self._clock = clock
-        self._life_ms = life_ms
+        self._expiry_ms = expiry_ms
         self._locks_max = locks_max
         self._count = 0
         self._is_full = False
@@ -64,7 +64,7 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue]
     ) -> list[MessageQueue]:
-        """Lock or renew what is free, expired or the client's own; returns the queues granted."""
+        """Lock free queues, renew the locks of the client; return the queues granted."""
         now_ms = self._clock.now_ms()
         held = self._groups.setdefault(group, {})
         granted = [queue for queue in queues if self._take(held, queue, client_id, now_ms)]
@@ -73,7 +73,7 @@ class QueueLocks:
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Free the queues which this client holds; the locks of others stay."""
+        """Release the locks of this client; those of others stay."""
         held = self._groups.get(group)
         if held is None:
             return
@@ -86,14 +86,14 @@ class QueueLocks:
             del self._groups[group]
 
     def owner(self, group: str, queue: MessageQueue) -> str | None:
-        """The client that holds the queue now, or None."""
+        """Return the client that holds the lock of a queue, or None."""
         lock = self._groups.get(group, {}).get(queue)
         if lock is None or self._has_expired(lock, self._clock.now_ms()):
             return None
         return lock.client_id
 
     def holds_any(self, group: str) -> bool:
-        """Whether the group holds any lock: it consumes in order."""
+        """Return whether a group holds any lock: it consumes in order."""
         held = self._groups.get(group)
         if held is None:
             return False
@@ -101,7 +101,7 @@ class QueueLocks:
         return any(not self._has_expired(lock, now_ms) for lock in held.values())
 
     def sweep(self) -> int:
-        """Forget expired locks; returns how many there were."""
+        """Remove expired locks; return how many there were."""
         now_ms = self._clock.now_ms()
         swept = 0
         for group, held in list(self._groups.items()):
@@ -138,7 +138,7 @@ class QueueLocks:
         self._is_full = True
 
     def _has_expired(self, lock: _Lock, now_ms: int) -> bool:
-        return now_ms - lock.renewed_ms > self._life_ms
+        return now_ms - lock.renewed_ms > self._expiry_ms
 
 
 class LockHandler:
@@ -154,7 +154,7 @@ class LockHandler:
         self._groups = groups
 
     async def lock(self, request: Request) -> Response:
-        """Grant what is free, expired or the client's own."""
+        """Lock queues that are free or expired, and renew the client's locks."""
         body = await self._read(request)
         slices = Slices()
         queues = {queue: None async for queue in slices.each(body.mq_set)}
@@ -166,7 +166,7 @@ class LockHandler:
         return Response(body=await encoded(response, slices))
 
     async def unlock(self, request: Request) -> Response:
-        """Free the client's own locks."""
+        """Release the locks of the client."""
         body = await self._read(request)
         slices = Slices()
         for some in batched(body.mq_set):

@@ -151,41 +151,41 @@ class RelayHandler:
     async def running_info(self, request: Request) -> Response:
         """Return the running information of one consumer."""
         header = request.header(GetConsumerRunningInfoRequest)
-        answer = await self._relay.call(
+        response = await self._relay.call(
             header.consumer_group, header.client_id, request.code, fields=request.command.fields
         )
-        return _passed_on(answer)
+        return _relayed(response)
 
     async def consume_directly(self, request: Request) -> Response:
         """Let one consumer consume one message now; return the result."""
         header = request.header(ConsumeMessageDirectlyRequest)
         client_id = header.client_id or ""
         self._relay.find(header.consumer_group, client_id)
-        answer = await self._relay.call(
+        response = await self._relay.call(
             header.consumer_group,
             client_id,
             request.code,
             fields=self._fields_of_message(request.command.fields, header),
             body=self._record(header.msg_id),
         )
-        return _passed_on(answer)
+        return _relayed(response)
 
     async def consumer_status(self, request: Request) -> Response:
-        """Answer the offsets at which the members of a group stand, by client id."""
+        """Return the offsets of the members of a group, by client id."""
         header = request.header(InvokeBrokerToGetConsumerStatusRequest)
         members = self._members(header.group, header.client_addr)
         fields = {"topic": header.topic, "group": header.group}
-        answers = await asyncio.gather(
+        tables = await asyncio.gather(
             *(self._offsets_of(header.group, member, fields) for member in members)
         )
         table = {
             member.client_id: offsets
-            for member, offsets in zip(members, answers, strict=True)
+            for member, offsets in zip(members, tables, strict=True)
             if offsets is not None
         }
         return Response(body=await encoded(GetConsumerStatusBody(consumer_table=table)))
 
-    # --- a message to try out -----------------------------------------------------------------
+    # --- the message of CONSUME_MESSAGE_DIRECTLY ----------------------------------------------
 
     def _record(self, message_id: str | None) -> bytes:
         if not message_id:
@@ -204,16 +204,16 @@ class RelayHandler:
     def _fields_of_message(
         self, fields: Mapping[str, str], header: ConsumeMessageDirectlyRequest
     ) -> dict[str, str]:
-        told = dict(fields) | {"brokerName": self._broker_name}
+        extended = dict(fields) | {"brokerName": self._broker_name}
         topic = self._topics.get(header.topic) if header.topic else None
         if topic is not None:
-            told["topicSysFlag"] = str(topic.topic_sys_flag)
+            extended["topicSysFlag"] = str(topic.topic_sys_flag)
         group = self._groups.get(header.consumer_group)
         if group is not None:
-            told["groupSysFlag"] = str(group.group_sys_flag)
-        return told
+            extended["groupSysFlag"] = str(group.group_sys_flag)
+        return extended
 
-    # --- where the members stand --------------------------------------------------------------
+    # --- the offsets of the members -----------------------------------------------------------
 
     def _members(self, name: str, client_id: str | None) -> list[Member]:
         group = self._consumers.group(name)
@@ -230,16 +230,16 @@ class RelayHandler:
         self, group: str, member: Member, fields: Mapping[str, str]
     ) -> dict[MessageQueue, int] | None:
         try:
-            answer = await self._relay.call(
+            response = await self._relay.call(
                 group,
                 member.client_id,
                 RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
                 fields=fields,
                 timeout_s=STATUS_TIMEOUT_S,
             )
-            if answer.code != ResponseCode.SUCCESS:
+            if response.code != ResponseCode.SUCCESS:
                 return None
-            body = await decoded(GetConsumerStatusBody, answer.body)
+            body = await decoded(GetConsumerStatusBody, response.body)
             return body.message_queue_table
         except ResponseError as problem:
             log.warning(
@@ -248,6 +248,6 @@ class RelayHandler:
             return None
 
 
-def _passed_on(answer: Command) -> Response:
-    fields = answer.fields if answer.has_fields else None
-    return Response(answer.code, answer.remark, fields=fields, body=answer.body)
+def _relayed(response: Command) -> Response:
+    fields = response.fields if response.has_fields else None
+    return Response(response.code, response.remark, fields=fields, body=response.body)

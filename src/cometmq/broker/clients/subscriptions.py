@@ -1,10 +1,10 @@
-"""What a subscription lets through: from its expression to the matcher the store reads with.
+"""Subscriptions: the expression of a consumer, and the matcher by which the store filters.
 
-A matcher of None lets everything through. Tags are compared by their hash codes; the client, which
-knows the real tags, removes the rare message that only shares a code.
+A matcher of None matches every message. Tags are compared by their hash codes; the client compares
+the tags themselves, and removes the rare message with another tag of the same hash.
 
-``_matcher_of_other_kind`` is where a further kind of expression plugs in. Until one does, all but
-tags is refused: code 1 while property filters are off, else code 23. Source:
+``_matcher_of_other_kind`` is the extension point for further kinds of expressions. All kinds but
+tags are refused: code 1 while property filters are off, else code 23. Source:
 PullMessageProcessor and ExpressionMessageFilter, RocketMQ 5.3, which delivers everything instead.
 """
 
@@ -22,12 +22,12 @@ from cometmq.protocol.subscription import (
 from cometmq.store import Matcher, TagMatcher
 
 EXPRESSION_CHARS_MAX = 32 * 1024
-"""A limit of expressions that travel with pulls; that of heartbeats is theirs as a whole."""
+"""The limit of an expression in a pull; heartbeats have a limit of their size."""
 PARSE_FAILED = "parse the consumer's subscription failed"
 
 
 class Subscription:
-    """One topic a group subscribes, as its heartbeat names it."""
+    """The subscription of a group to one topic, from a heartbeat."""
 
     __slots__ = ("_matcher", "data")
 
@@ -42,11 +42,11 @@ class Subscription:
 
     @property
     def version(self) -> int:
-        """When the client subscribed, in ms; of two expressions the younger one counts."""
+        """When the client subscribed, in ms; of two expressions the newer one applies."""
         return self.data.sub_version
 
     def matcher(self, property_filter_enabled: bool) -> Matcher | None:
-        """What this subscription lets through.
+        """Return the matcher of this subscription.
 
         Raises:
             ResponseError: the kind of expression is not served.
@@ -59,7 +59,7 @@ class Subscription:
 def matcher_of(
     expression: str | None, kind: str | None, property_filter_enabled: bool
 ) -> Matcher | None:
-    """What an expression that travels with a pull lets through.
+    """Return the matcher of an expression in a pull.
 
     Raises:
         ResponseError: 23, the expression cannot be understood; 1, its kind is switched off.

@@ -1,11 +1,11 @@
 """Delivers scheduled messages: each is copied from the schedule topic to its topic when it is due.
 
-Every level has its queue in ``SCHEDULE_TOPIC_XXXX``, ordered by due time, whose entries hold that
-time in place of the tag code; the level's offset says how many were delivered. An offset advances
-only after the message was appended, and is stored in config/delayOffset.json.
+Every level has its queue in ``SCHEDULE_TOPIC_XXXX``, ordered by due time, whose entries have that
+time as their tags code; the offset of a level is the number of messages delivered. An offset
+advances only after the message was appended, and is stored in config/delayOffset.json.
 
-One timer per level waits for the level's next message; it looks again at least once a second,
-because the wall clock may jump. Owned by the event loop's thread. The delivered record keeps the
+One timer per level waits for the level's next message; it reads the clock at least once a second,
+because the wall clock may jump. Used in the event loop's thread. The delivered record keeps the
 properties of the scheduled one, DELAY, REAL_TOPIC and REAL_QID included, and its store host.
 
 Source: ScheduleMessageService, RocketMQ 5.3, which polls instead of using timers.
@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 
 _QUEUE_ID = re.compile(r"[0-9]{1,9}")
 
-TURN_MESSAGES_MAX = 128
-"""Messages delivered in one turn of the event loop, per level."""
-LOOK_AGAIN_S = 1.0
+RUN_MESSAGES_MAX = 128
+"""Messages delivered in one iteration of the event loop, per level."""
+CHECK_INTERVAL_S = 1.0
 STORE_BUSY_S = 0.1
 FAILURE_S = 10.0
 
@@ -52,7 +52,7 @@ class ScheduledDelivery:
         levels: the delay levels.
         file: delayOffset.json.
         clock: decides when a message is due.
-        look_again_s: the longest time until the clock is read again.
+        check_interval_s: the longest time until the clock is read again.
         store_busy_s: pause while the store refuses appends.
     """
 
@@ -63,14 +63,14 @@ class ScheduledDelivery:
         file: JsonFile,
         *,
         clock: Clock,
-        look_again_s: float = LOOK_AGAIN_S,
+        check_interval_s: float = CHECK_INTERVAL_S,
         store_busy_s: float = STORE_BUSY_S,
     ) -> None:
         self._store = store
         self._levels = levels
         self._file = file
         self._clock = clock
-        self._look_again_s = look_again_s
+        self._check_interval_s = check_interval_s
         self._store_busy_s = store_busy_s
         self._offsets: Numbers = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -101,20 +101,20 @@ class ScheduledDelivery:
             self._offsets[level] = min(max(offset, low), high)
 
     def start(self) -> None:
-        """Deliver what is due and from now on; the event loop must be running."""
+        """Start the delivery; the event loop must be running."""
         self._running = True
         for level in range(1, self._levels.highest + 1):
-            self._look_again(level, 0.0)
+            self._schedule_run(level, 0.0)
 
     def stop(self) -> None:
-        """Deliver nothing from now on; the offsets still have to be persisted."""
+        """Stop the delivery; the offsets still have to be persisted."""
         self._running = False
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
     def persist(self) -> None:
-        """Write the offsets, unless nothing has changed since; returns when they are on the disk.
+        """Write the offsets if any has changed; return when they are on the disk.
 
         The delivered messages go to the disk first, so that no power cut loses one which counts
         as delivered. It waits for the disk and may be called from any thread, before the store is
@@ -139,29 +139,29 @@ class ScheduledDelivery:
     # --- reading ------------------------------------------------------------------------------
 
     def offsets(self) -> Numbers:
-        """How many messages each level has delivered, as offsets into its queue."""
+        """Return the offset of each level in its queue: the messages that were delivered."""
         return dict(self._offsets)
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """For each level that was used: its offset and the end of its queue."""
+        """Return for each level that was used its offset and the end of its queue."""
         return {
             level: (offset, self._store.bounds(DELAY_TOPIC, level - 1)[1])
             for level, offset in sorted(self._offsets.items())
         }
 
     def arrived(self, queue_id: int) -> None:
-        """A message was appended to a queue of the schedule topic."""
+        """Note that a message was appended to a queue of the schedule topic."""
         level = queue_id + 1
         if self._running and level not in self._timers and level <= self._levels.highest:
-            self._look_again(level, 0.0)
+            self._schedule_run(level, 0.0)
 
     # --- delivering ---------------------------------------------------------------------------
 
-    def _look_again(self, level: int, seconds: float) -> None:
+    def _schedule_run(self, level: int, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        self._timers[level] = loop.call_later(seconds, self._turn, level)
+        self._timers[level] = loop.call_later(seconds, self._run, level)
 
-    def _turn(self, level: int) -> None:
+    def _run(self, level: int) -> None:
         # A failure of one level must stop neither it nor the others.
         del self._timers[level]
         try:
@@ -178,12 +178,12 @@ class ScheduledDelivery:
             log.exception("scheduled delivery failed, retrying level=%d", level)
             wait_s = FAILURE_S
         if wait_s is not None and self._running:
-            self._look_again(level, wait_s)
+            self._schedule_run(level, wait_s)
 
     def _deliver_due(self, level: int) -> float | None:
-        """Deliver what is due; returns the seconds until the next look, None for an empty queue."""
+        """Deliver due messages; return the seconds until the next run, None for an empty queue."""
         offset = self._offset(level)
-        units = self._store.consume_queue_units(DELAY_TOPIC, level - 1, offset, TURN_MESSAGES_MAX)
+        units = self._store.consume_queue_units(DELAY_TOPIC, level - 1, offset, RUN_MESSAGES_MAX)
         if not units:
             return None
         latest_ms = self._clock.now_ms() + self._levels.delay_ms(level)
@@ -191,7 +191,7 @@ class ScheduledDelivery:
             now_ms = self._clock.now_ms()
             # Due later than the level allows: the level was changed or the clock set back.
             if now_ms < due_ms <= latest_ms:
-                return min((due_ms - now_ms) / 1000, self._look_again_s)
+                return min((due_ms - now_ms) / 1000, self._check_interval_s)
             self._deliver(log_offset, size_bytes)
             offset += 1
             self._offsets[level] = offset
@@ -210,7 +210,7 @@ class ScheduledDelivery:
         return offset
 
     def _deliver(self, log_offset: int, size_bytes: int) -> None:
-        """Store one message where it was sent; one that cannot be read or stored ever is left out.
+        """Store one message in its target queue; skip one that cannot be read or is invalid.
 
         Raises:
             StoreError: the store does not take it now.
@@ -222,7 +222,7 @@ class ScheduledDelivery:
             )
             return
         try:
-            self._store_again(split_record(data))
+            self._append_to_target(split_record(data))
         except StoreError:
             raise
         except CometError as problem:
@@ -230,7 +230,7 @@ class ScheduledDelivery:
                 "skipped a scheduled message physical_offset=%d error=%s", log_offset, problem
             )
 
-    def _store_again(self, record: RecordParts) -> None:
+    def _append_to_target(self, record: RecordParts) -> None:
         properties = decode_properties(record.properties)
         topic = properties.get(property_names.REAL_TOPIC, "")
         queue_text = properties.get(property_names.REAL_QID, "")

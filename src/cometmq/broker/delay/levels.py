@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,10}")
 
 
 class Scheduled(NamedTuple):
-    """The queue in which a delayed message waits, and its properties there."""
+    """The queue and the properties of a scheduled message."""
 
     topic: str
     queue_id: int
@@ -52,11 +52,11 @@ class DelayLevels:
         return len(self._delays_ms)
 
     def delay_ms(self, level: int) -> int:
-        """How long messages of this level wait."""
+        """Return the delay of a level."""
         return self._delays_ms[level]
 
     def level_of(self, properties: Mapping[str, str]) -> int:
-        """The delay level of a message, at most the highest; 0 for no delay."""
+        """Return the delay level of a message, at most the highest; 0 for no delay."""
         text = properties.get(property_names.DELAY)
         if text is None or _NUMBER.fullmatch(text) is None:
             return 0
@@ -65,7 +65,7 @@ class DelayLevels:
     def schedule(
         self, topic: str, queue_id: int, properties: Mapping[str, str]
     ) -> Scheduled | None:
-        """Return where a delayed message waits, or None for a message without a delay.
+        """Return the queue of a delayed message, or None for a message without a delay.
 
         Args:
             topic, queue_id: the target queue of the message.

@@ -1,4 +1,4 @@
-"""What the broker serves for consumer groups."""
+"""Request handlers for consumer groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """The handlers that create, change, show and delete groups."""
+    """Build the handlers that create, change, show and delete groups."""
     groups = GroupHandler(
         parts.groups,
         parts.settings,

@@ -44,7 +44,7 @@ NAME_CHARS_MAX = 512
 
 
 class GroupHandler:
-    """Answers tools about groups.
+    """Creates, changes, shows and deletes groups.
 
     Args:
         groups: the table.

@@ -1,4 +1,4 @@
-"""What the broker serves and runs for committed offsets."""
+"""Request handlers and jobs for committed offsets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST_PERSIST_S = 10.0
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """The handlers of committed offsets, resets and the bounds of queues."""
+    """Build the handlers of committed offsets, resets and the bounds of queues."""
     offsets = OffsetHandler(
         parts.offsets, store=parts.store, topics=parts.topics, groups=parts.groups
     )

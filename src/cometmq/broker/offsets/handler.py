@@ -1,4 +1,4 @@
-"""How far groups have consumed: asking, committing, cloning, comparing.
+"""Handles queries, commits, clones and corrections of committed offsets.
 
 QUERY_CONSUMER_OFFSET (14), UPDATE_CONSUMER_OFFSET (15), GET_ALL_CONSUMER_OFFSET (43),
 QUERY_CORRECTION_OFFSET (308), CLONE_GROUP_OFFSET (314). Source: ConsumerManageProcessor and
@@ -32,12 +32,12 @@ FILTER_GROUPS_MAX = 20_000
 
 
 class OffsetHandler:
-    """Asks for and notes how far groups have consumed.
+    """Returns and stores committed offsets.
 
     Args:
-        offsets: the table.
-        store: decides whether a queue is young.
-        topics, groups: what exists.
+        offsets: the offset store.
+        store: the queues.
+        topics, groups: the tables.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class OffsetHandler:
         self._groups = groups
 
     def query(self, request: Request) -> Response:
-        """Where a group stands in a queue."""
+        """Return the committed offset of a group in a queue."""
         header = request.header(QueryConsumerOffsetRequest)
         offset = self._offsets.committed(header.consumer_group, header.topic, header.queue_id)
         if offset is None:
@@ -62,7 +62,7 @@ class OffsetHandler:
         return Response(header=QueryConsumerOffsetResponse(offset=offset))
 
     def update(self, request: Request) -> Response:
-        """Note where a group stands; while a reset waits for its pull, nothing is noted."""
+        """Commit an offset; while a reset is pending, commits are ignored."""
         header = request.header(UpdateConsumerOffsetRequest)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         if self._groups.get(group) is None:
@@ -84,7 +84,7 @@ class OffsetHandler:
         return Response()
 
     async def all(self, request: Request) -> Response:
-        """The whole table."""
+        """Return all committed offsets."""
         slices = Slices()
         offsets: dict[str, dict[int, int]] = {}
         topics: dict[str, list[str]] = {}
@@ -98,7 +98,7 @@ class OffsetHandler:
         return Response(body=await encoded(table, slices))
 
     async def clone(self, request: Request) -> Response:
-        """Let one group stand in a topic where another one stands."""
+        """Copy the offsets of one group to another group."""
         header = request.header(CloneGroupOffsetRequest)
         check_group(header.dest_group)
         topics = [header.topic] if header.topic else self._offsets.topics_of(header.src_group)
@@ -107,7 +107,7 @@ class OffsetHandler:
         return Response()
 
     async def correction(self, request: Request) -> Response:
-        """Up to where other groups have consumed a topic, queue by queue.
+        """Return the least offset of the other groups in each queue of a topic.
 
         If the compared group is ahead of that, the response is the greatest offset there can be.
         """
@@ -129,7 +129,7 @@ class OffsetHandler:
         return Response(body=await encoded(body, slices))
 
     def _first_offset(self, header: QueryConsumerOffsetRequest) -> int:
-        """0 for a new group on a young queue; else its client decides where to begin."""
+        """Return 0 for a new group on a young queue; refuse others: their client decides."""
         if header.set_zero_if_not_found is False:
             raise ResponseError(
                 ResponseCode.QUERY_NOT_FOUND,
@@ -143,7 +143,7 @@ class OffsetHandler:
         return 0
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue is empty, or still begins with message 0 and that is in memory."""
+        """Return whether a queue is empty, or still begins with message 0 and that is in memory."""
         config = self._topics.get(topic)
         if config is None or not 0 <= queue_id < config.read_queue_nums:
             return False

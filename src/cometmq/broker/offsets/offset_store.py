@@ -4,7 +4,7 @@ offsets := topic@group -> queue id -> QueueOffset        (config/consumerOffset.
 resets  := the same shape, set by an administrator, not yet in a pull response (memory only)
 pulled  := the same shape, the end of what was delivered to a group (memory only)
 
-Owned by the event loop's thread; only the file may be written in another one.
+Used in the event loop's thread; only the file may be written in another one.
 Source: ConsumerOffsetManager, RocketMQ 5.3.
 """
 
@@ -35,7 +35,7 @@ class OffsetStore:
 
     Args:
         file: consumerOffset.json.
-        clock: stamps the table's version.
+        clock: gives the time of a version.
     """
 
     def __init__(self, file: JsonFile, *, clock: Clock) -> None:
@@ -47,7 +47,7 @@ class OffsetStore:
         self._topics: dict[str, dict[str, bool]] = {}
         """The topics of each group in any of the tables, and whether it has offsets there."""
         self._groups: dict[str, dict[str, bool]] = {}
-        """The same of each topic."""
+        """The groups of each topic, likewise."""
         self._commits = 0
         self._changed = False
         self._saving = threading.Lock()
@@ -59,7 +59,7 @@ class OffsetStore:
     # --- one queue ----------------------------------------------------------------------------
 
     def committed(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The offset a group has committed, or a reset that is pending; None for neither."""
+        """Return the committed offset of a group, or its pending reset; None for neither."""
         key = f"{topic}@{group}"
         if self.has_resets:
             pending = self._resets.get(key, {}).get(queue_id)
@@ -69,7 +69,7 @@ class OffsetStore:
         return None if numbers is None else numbers.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note how far a group has consumed; a smaller offset than before is fine."""
+        """Commit the offset of a group; a smaller offset than before is allowed."""
         key = f"{topic}@{group}"
         numbers = self._table.get(key)
         if numbers is None:
@@ -81,7 +81,7 @@ class OffsetStore:
             self.version = self.version.next(self._clock.now_ms())
 
     def note_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note up to where a group was handed messages."""
+        """Set the offset up to which messages were delivered to a group."""
         key = f"{topic}@{group}"
         numbers = self._pulled.get(key)
         if numbers is None:
@@ -89,11 +89,11 @@ class OffsetStore:
         numbers[queue_id] = offset
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Up to where a group was handed messages since the start."""
+        """Return the offset up to which messages were delivered to a group since the start."""
         return self._pulled.get(f"{topic}@{group}", {}).get(queue_id)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set a group's offset for its next pull response; commits until then are void."""
+        """Set the offset of a group for its next pull response; commits until then are ignored."""
         numbers = self._resets.get(f"{topic}@{group}")
         if numbers is None:
             numbers = self._add(self._resets, group, topic)
@@ -102,11 +102,11 @@ class OffsetStore:
         self.commit(group, topic, queue_id, offset)
 
     def is_reset_pending(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether a reset waits for the group's next pull."""
+        """Return whether a reset waits for the next pull of the group."""
         return self.has_resets and queue_id in self._resets.get(f"{topic}@{group}", ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Take the pending reset, which is none from now on."""
+        """Return the pending reset and remove it; None if there is none."""
         key = f"{topic}@{group}"
         numbers = self._resets.get(key)
         if numbers is None:
@@ -120,38 +120,38 @@ class OffsetStore:
     # --- groups and topics --------------------------------------------------------------------
 
     def table(self) -> dict[str, Numbers]:
-        """A copy of all offsets, under ``topic@group``; may be taken from any thread."""
+        """Return a copy of all offsets, by ``topic@group``; from any thread."""
         return {key: dict(numbers) for key, numbers in list(self._table.items())}
 
     def of(self, group: str, topic: str) -> Numbers:
-        """A copy of a group's offsets in a topic, by queue; empty for none."""
+        """Return a copy of the offsets of a group in a topic, by queue; empty for none."""
         return dict(self._table.get(f"{topic}@{group}", ()))
 
     def topics_of(self, group: str) -> list[str]:
-        """The topics in which a group has offsets."""
+        """Return the topics in which a group has offsets."""
         return [topic for topic, has in self._topics.get(group, {}).items() if has]
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups that have offsets in a topic."""
+        """Return the groups that have offsets in a topic."""
         return [group for group, has in self._groups.get(topic, {}).items() if has]
 
     def keys(self) -> list[str]:
-        """``topic@group`` of all that have offsets."""
+        """Return ``topic@group`` of all offsets."""
         return list(self._table)
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Let one group stand in a topic where another one stands."""
+        """Copy the offsets of one group in a topic to another group."""
         numbers = self._table.get(f"{topic}@{source}")
         if numbers is not None:
             self._add(self._table, target, topic).update(numbers)
             self._note_change()
 
     async def forget_group(self, group: str) -> None:
-        """Drop all that is known of a group."""
+        """Remove all offsets of a group."""
         await self._forget([(group, topic) for topic in self._topics.get(group, ())])
 
     async def forget_topic(self, topic: str) -> None:
-        """Drop all that is known of a topic."""
+        """Remove all offsets in a topic."""
         await self._forget([(group, topic) for group in self._groups.get(topic, ())])
 
     # --- the file -----------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class OffsetStore:
                     self._changed = True
 
     def persist(self, flush_log: Callable[[], object]) -> None:
-        """Write the file if anything has changed; returns when it is on disk.
+        """Write the file if anything has changed; return when it is on disk.
 
         The log is flushed first, so that no power cut loses messages that count as consumed. Waits
         for the disk; may be called from any thread.
@@ -216,7 +216,7 @@ class OffsetStore:
                 raise
 
     def groups_and_topics(self) -> dict[str, list[str]]:
-        """The topics in which each group has offsets."""
+        """Return the topics in which each group has offsets."""
         topics: dict[str, list[str]] = {}
         for key in list(self._table):
             topic, _, group = key.partition("@")
@@ -242,15 +242,15 @@ class OffsetStore:
         numbers = table[f"{topic}@{group}"] = {}
         return numbers
 
-    async def _forget(self, places: list[tuple[str, str]]) -> None:
-        """Drop the numbers of some groups and topics."""
-        async for group, topic in Slices().each(places):
+    async def _forget(self, keys: list[tuple[str, str]]) -> None:
+        """Remove the offsets of some groups and topics."""
+        async for group, topic in Slices().each(keys):
             for table in (self._table, self._resets, self._pulled):
                 table.pop(f"{topic}@{group}", None)
             _remove(self._topics, group, topic)
             _remove(self._groups, topic, group)
         self.has_resets = bool(self._resets)
-        if places:
+        if keys:
             self._note_change()
 
 
@@ -274,7 +274,7 @@ def read_version(content: Mapping[str, Any], file: JsonFile) -> DataVersion | No
     """Read the version of a table; files of RocketMQ 4 have none.
 
     Raises:
-        StoreError: there is one that is none.
+        StoreError: it cannot be read.
     """
     found = content.get("dataVersion")
     try:
@@ -287,7 +287,7 @@ def read_numbers(content: Any, file: JsonFile) -> Numbers:
     """Read a table of offsets by number.
 
     Raises:
-        StoreError: it is none, or an offset is negative.
+        StoreError: it is not a table of numbers, or an offset is negative.
     """
     try:
         numbers = {int(key): int(offset) for key, offset in content.items()}

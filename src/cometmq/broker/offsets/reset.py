@@ -33,10 +33,10 @@ class ResetHandler:
     """Resets the offsets of groups.
 
     Args:
-        offsets: the table.
+        offsets: the offset store.
         consumers: the members to notify.
         store: finds offsets by time.
-        topics, groups: what exists.
+        topics, groups: the tables.
         settings: returns the current settings of the broker.
     """
 
@@ -137,7 +137,7 @@ class ResetHandler:
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
                 f"Topic: {header.topic} Timestamp: {header.timestamp}",
             )
-        told = InvokeBrokerToResetOffsetRequest(
+        request = InvokeBrokerToResetOffsetRequest(
             topic=header.topic, group=header.group, timestamp=header.timestamp
         )
         # C++ consumers read only the list form, all others only the map.
@@ -145,7 +145,7 @@ class ResetHandler:
         of_others = b"".join(await self._body(header.topic, offsets, slices))
         async for member in slices.each(members):
             body = of_cpp if member.language == _CPP else of_others
-            member.connection.oneway(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
+            member.connection.oneway(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, request, body)
         return offsets
 
     def _moved(self, header: InvokeBrokerToResetOffsetRequest, queue_id: int) -> int:
@@ -176,8 +176,8 @@ class ResetHandler:
 
     async def _list_body(self, topic: str, offsets: dict[int, int], slices: Slices) -> list[bytes]:
         name = self._settings().broker_name
-        places = [
+        entries = [
             MessageQueueForC(topic=topic, broker_name=name, queue_id=queue, offset=offset)
             async for queue, offset in slices.each(offsets.items())
         ]
-        return await encoded(ResetOffsetBodyForC(offset_table=places), slices)
+        return await encoded(ResetOffsetBodyForC(offset_table=entries), slices)

@@ -1,10 +1,10 @@
 """Notifies held pulls and scheduled delivery of messages that readers can see.
 
 With asynchronous flush that is each message as soon as it is stored. With synchronous flush readers
-see a message when it is on disk. So a queue that got one is noted, and its held pulls are checked
-after the next sync; a sync is requested if none is under way.
+see a message when it is on disk. So the held pulls of a queue with a new message are checked after
+the next sync; a sync is requested if none is running.
 
-Owned by the event loop's thread; only `flushed` is called by the threads that sync.
+Used in the event loop's thread; only `flushed` is called by the threads that sync.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 
 
 class Arrivals:
-    """Connects a store with those who wait for its messages.
+    """Notifies held pulls and scheduled delivery of the messages of a store.
 
     Args:
-        store: where messages arrive.
-        held: the pulls that wait.
+        store: the store.
+        held: the held pulls.
         scheduled: called with the number of a queue of the delay topic that got a message.
-        request_sync: has the log synced soon; for synchronous flush.
+        request_sync: requests a sync of the log; for synchronous flush.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class Arrivals:
         """Queues with messages that readers may not have seen at the last sync."""
         self._loop: asyncio.AbstractEventLoop | None = None
         held.awaited[DELAY_TOPIC] = 1  # by the delivery of delayed messages
-        store.tell_arrivals(self._arrived, held.awaited)
+        store.notify_of_arrivals(self._arrived, held.awaited)
         if not store.shows_unsynced:
-            held.on_hold = self._was_held
+            held.on_hold = self._check_after_sync
             store.notify_of_flushes(self.flushed)
 
     def _arrived(
@@ -59,7 +59,7 @@ class Arrivals:
         store_time_ms: int,
         properties: bytes,
     ) -> None:
-        # The message is stored, whatever fails here.
+        # The message is stored, even if this fails.
         try:
             if self._store.shows_unsynced:
                 self._held.arrived(
@@ -73,7 +73,7 @@ class Arrivals:
         except Exception:
             log.exception("cannot notify held pulls topic=%s queue=%d", topic, queue_id)
 
-    def _was_held(self, pull: HeldPull) -> None:
+    def _check_after_sync(self, pull: HeldPull) -> None:
         """Check a pull after the next sync if messages are stored that it could not see."""
         if self._store.next_offset(pull.topic, pull.queue_id) > pull.offset:
             self._wait_for_sync((pull.topic, pull.queue_id))
@@ -81,11 +81,11 @@ class Arrivals:
     def _wait_for_sync(self, queue: tuple[str, int]) -> None:
         self._loop = asyncio.get_running_loop()
         self._unsynced[queue] = None
-        if self._store.flushed_to >= self._store.written_to:  # a sync came in between
+        if self._store.flushed_to >= self._store.written_to:  # a sync has ended since
             self._loop.call_soon(self._notify)
 
     def flushed(self) -> None:
-        """Have held pulls checked after a sync; from any thread."""
+        """Check held pulls after a sync; from any thread."""
         if self._unsynced and self._loop is not None:
             try:
                 self._loop.call_soon_threadsafe(self._notify)
@@ -93,7 +93,7 @@ class Arrivals:
                 return
 
     def _notify(self) -> None:
-        """Notify those who wait for messages that are on disk now."""
+        """Notify held pulls and scheduled delivery of messages that are on disk now."""
         queues, self._unsynced = self._unsynced, {}
         for topic, queue_id in queues:
             try:
@@ -109,10 +109,10 @@ class Arrivals:
                 log.exception("cannot notify held pulls topic=%s queue=%d", topic, queue_id)
 
     def _finds(self, pull: HeldPull) -> bool | None:
-        """Whether a held pull would find a message; looks at each message once.
+        """Whether a held pull would find a message; reads each message once.
 
         Returns:
-            None if there are more messages to look at.
+            None if there are more messages to read.
         """
         found = self._store.get(pull.topic, pull.queue_id, pull.seen_to, 1, pull.matcher, 0)
         if found.status is not GetStatus.NO_MATCHED_MESSAGE:

@@ -16,7 +16,7 @@ cdef tuple _NAMES
 cdef bytes _CODE_MEMBER, _PULL_MEMBER
 
 
-cdef class PullReader(HeaderScanner):
+cdef class PullHeaderReader(HeaderScanner):
     cdef Pull pull
     cdef int _seen
     cdef dict _texts
@@ -37,7 +37,7 @@ cdef class PullReader(HeaderScanner):
 
 cdef class PullFastPath(FastPath):
     cdef PullHandler _pulls
-    cdef PullReader _reader
+    cdef PullHeaderReader _reader
 
     @cython.locals(
         at=cython.Py_ssize_t, left=cython.int, memory=cython.p_uchar, length=cython.uint,
@@ -46,7 +46,7 @@ cdef class PullFastPath(FastPath):
     cpdef Py_ssize_t take(
         self, bytearray data, Py_ssize_t start, Py_ssize_t end, Wire wire) except -1
 
-    cdef bint _answer(self, Pull pull) except -1
+    cdef bint _handle(self, Pull pull) except -1
 
 
 @cython.locals(header_at=cython.Py_ssize_t, found=cython.bint)

@@ -2,7 +2,7 @@
 """The fast path of pulls: reads common headers in the receive buffer, without objects in between.
 
 The header may be JSON in any order or binary. The general path handles headers that differ from
-what clients usually write: an escape, a number that is none, a field that is missing. `PullHandler`
+what clients usually write: an escape, a invalid number, a field that is missing. `PullHandler`
 checks all pulls and responds to them.
 
 Faster only if compiled; interpreted, only tests call it.
@@ -41,13 +41,13 @@ _NAMES = (
 )  # fmt: skip
 _TEXTS = 0b1111
 _WIDE = 1 << _OFFSET | 1 << _COMMIT | 1 << _SUSPEND | 1 << _VERSION
-"""Those of 64 bits."""
+"""The fields of 64 bits."""
 _REQUIRED = 0b11111110011
 _KNOWN = 12
-"""How many of them a pull is made of; the rest is seldom sent, and the general reader's."""
+"""The number of fields that are read here; a pull with any other takes the general path."""
 
 
-class PullReader(HeaderScanner):
+class PullHeaderReader(HeaderScanner):
     """Reads the headers of pulls."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class PullReader(HeaderScanner):
         self._texts: dict[bytes, str] = {}
 
     def read(self, pull: Pull, memory: Any, at: int, end: int) -> bool:
-        """Read the header from ``at`` to ``end``; False if it is not everyday."""
+        """Read the header from ``at`` to ``end``; False if it is not common."""
         self.pull = pull
         self._seen = 0
         if pull.is_binary:
@@ -69,7 +69,7 @@ class PullReader(HeaderScanner):
         return self.code == 11 and self.flag == 0 and self._seen & _REQUIRED == _REQUIRED
 
     def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
-        """Take a field of a pull."""
+        """Take one field of a pull; return False if it is not common."""
         field = header_scanner.find_name(memory, name, name_end, _NAMES)
         if field < 0:
             return kind != _ESCAPED
@@ -81,7 +81,7 @@ class PullReader(HeaderScanner):
         return self._note_number(field, memory, at, end)
 
     def _note_text(self, field: int, memory: Any, at: int, end: int) -> bool:
-        """Keep a text, made once for as many pulls as say it."""
+        """Set a text; pulls with the same text share one string."""
         raw = octets.bytes_in(memory, at, end - at)
         text = self._texts.get(raw)
         if text is None:
@@ -128,24 +128,24 @@ class PullReader(HeaderScanner):
 
 
 class PullFastPath(FastPath):
-    """Takes everyday pulls out of received bytes.
+    """Handles the common pulls of received bytes.
 
     Args:
-        pulls: handles them.
+        pulls: their handler.
     """
 
     def __init__(self, pulls: PullHandler) -> None:
         self._pulls = pulls
-        self._reader = PullReader()
+        self._reader = PullHeaderReader()
 
     def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
-        """Answer or hold the everyday pulls at ``start``; returns how many bytes they take.
+        """Respond to the common pulls at ``start`` or hold them; return how many bytes they take.
 
         Args:
             data: received bytes.
             start: where a frame begins.
             end: where the received bytes end.
-            wire: where they came from.
+            wire: their connection.
         """
         at = start
         left = _FRAMES_MAX
@@ -161,20 +161,20 @@ class PullFastPath(FastPath):
             pull = Pull(self._pulls, wire, 0, word >> 24 == 1)
             if not self._reader.read(pull, memory, at + _PREFIX_BYTES, frame_end):
                 break
-            if not self._answer(pull):
+            if not self._handle(pull):
                 break
             at = frame_end
-            if wire._holds:  # this pull waits for the disk
+            if wire._pauses:  # this pull waits for the disk
                 break
             if monotonic() - began_s > _WORK_S_MAX:
                 break
         self._reader.pull = None
         return at - start
 
-    def _answer(self, pull: Pull) -> bool:
-        """Answer a pull; False if its group has to be created first, on the general path."""
+    def _handle(self, pull: Pull) -> bool:
+        """Handle a pull; return False if the general path has to create its group first."""
         try:
-            response = self._pulls.answer(pull)
+            response = self._pulls.respond_to(pull)
         except CreationNeededError:
             return False
         except Exception as problem:
@@ -186,7 +186,7 @@ class PullFastPath(FastPath):
 
 
 def _may_begin(memory: Any, at: int, end: int) -> bool:
-    """Whether what is at ``at`` may begin a pull, as far as a short look shows."""
+    """Return whether a pull may begin at ``at``; looks at a few bytes only."""
     header_at = at + _PREFIX_BYTES
     if header_at + 12 > end:
         return False

@@ -1,4 +1,4 @@
-"""What the broker serves for pulls."""
+"""Request handlers for pulls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """The handler of pulls; the fast port does not serve them."""
+    """Build the handlers of pulls; the fast port does not serve them."""
     handler = PullHandler(
         store=parts.store,
         topics=parts.topics,
@@ -28,7 +28,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         settings=parts.settings,
         stats=parts.stats,
     )
-    pull = creating(handler.pull)
+    pull = creating(handler.handle)
     return Feature(
         {RequestCode.PULL_MESSAGE: pull, RequestCode.LITE_PULL_MESSAGE: pull},
         fast_path=PullFastPath(handler) if is_compiled() else None,

@@ -3,7 +3,7 @@ cimport cython
 from cometmq.broker.pulling.long_polling cimport HeldPull, HeldPulls
 from cometmq.broker.stats.counters cimport BrokerStats
 from cometmq.protocol.command cimport Command
-from cometmq.remoting.exchange cimport Request, Response, SuccessFormat
+from cometmq.remoting.requests cimport Request, Response, SuccessFormat
 from cometmq.remoting.wire cimport Wire
 from cometmq.store.appender cimport Appender
 from cometmq.store.reading cimport GetResult, QueueReader
@@ -15,11 +15,11 @@ cdef int _READ, _PULL, _LITE_PULL, _COLD_READS_MAX
 
 
 cdef class Pull(HeldPull):
-    cdef readonly PullHandler processor
+    cdef readonly PullHandler handler
     cdef readonly Wire wire
     cdef public long long opaque
     cdef readonly bint is_binary
-    cdef readonly Request came_as
+    cdef readonly Request original
     cdef public str group
     cdef public long long count_max
     cdef public long long bytes_max
@@ -49,23 +49,23 @@ cdef class PullHandler:
     cdef HeldPulls _held
     cdef object _cold_reads
     cdef object _settings
-    cdef object _followed
+    cdef object _applied
     cdef BrokerStats _stats
     cdef SuccessFormat _found_json
     cdef SuccessFormat _found_binary
-    cdef bint _may_be_read
+    cdef bint _is_readable
     cdef bint _serves_lite
     cdef bint _filters
-    cdef bint _tells_resets
+    cdef bint _serves_resets
     cdef bint _polls_long
     cdef long long _short_poll_ms
     cdef bint _suggests
     cdef object _ip
 
-    cpdef object pull(self, Request request)
+    cpdef object handle(self, Request request)
     @cython.locals(pull=Pull, command=Command, is_binary=cython.bint)
     cdef Pull _pull_of(self, Request request)
-    cpdef object answer(self, Pull pull)
+    cpdef object respond_to(self, Pull pull)
     cpdef object rerun(self, Pull pull)
 
     cdef object _run_again(self, Pull pull, bint may_hold)
@@ -74,13 +74,13 @@ cdef class PullHandler:
         result=GetResult, code=cython.int, hold_ms=cython.longlong, count_max=cython.longlong,
         cold=list)
     cdef Response _run(self, Pull pull, bint may_hold)
-    cdef object _follow(self, object settings)
+    cdef object _apply(self, object settings)
     cdef object _check_group(self, Pull pull)
     cdef object _check_topic(self, Pull pull)
     cdef object _matcher(self, Pull pull, object group)
     cdef Response _pending_reset(self, Pull pull)
     @cython.locals(low=cython.longlong, high=cython.longlong, success=SuccessFormat)
-    cdef Response _answer(self, Pull pull, object group, GetResult result, int code)
+    cdef Response _respond(self, Pull pull, object group, GetResult result, int code)
     cdef object _hold(self, Pull pull, long long hold_ms)
 
 

@@ -35,7 +35,7 @@ from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
 from cometmq.protocol.headers import PullMessageRequest
 from cometmq.protocol.subscription import ALL_TAGS, TAG_KIND
 from cometmq.remoting.connection import respond_with_failure
-from cometmq.remoting.exchange import DECIMAL, Request, Response, SuccessFormat
+from cometmq.remoting.requests import DECIMAL, Request, Response, SuccessFormat
 from cometmq.remoting.wire import Wire
 from cometmq.store import GetStatus, Matcher, MessageStore
 from cometmq.store.reading import RESPONSE_BYTES_MAX, ColdPart, GetResult
@@ -81,27 +81,27 @@ class Pull(HeldPull):
     """One pull, and the connection of its response.
 
     Args:
-        processor: handles it again after it was held.
-        wire: where it came from.
-        opaque: its number there.
-        is_binary: whether its header is.
-        request: what it came as; made when needed where it was read from the wire as it lay there.
+        handler: handles it again after it was held.
+        wire: its connection.
+        opaque: its opaque number.
+        is_binary: whether its header is binary.
+        request: its request; the fast path has none, and one is made when it is needed.
     """
 
     def __init__(
         self,
-        processor: PullHandler,
+        handler: PullHandler,
         wire: Wire,
         opaque: int,
         is_binary: bool,
         request: Request | None = None,
     ) -> None:
-        self.processor = processor
+        self.handler = handler
         self.owner = wire
         self.wire = wire
         self.opaque = opaque
         self.is_binary = is_binary
-        self.came_as = request
+        self.original = request
         self.topic = ""
         self.queue_id = 0
         self.offset = 0
@@ -121,24 +121,24 @@ class Pull(HeldPull):
 
     def rerun(self) -> None:
         """Respond, without being held again."""
-        self.processor.rerun(self)
+        self.handler.rerun(self)
 
     def fail(self, problem: Exception) -> None:
-        """Answer with what went wrong."""
+        """Respond with an error."""
         if not self.wire.closed:
             respond_with_failure(self.request(), problem)
 
     def request(self) -> Request:
-        """The request, for a response that is an object."""
-        if self.came_as is None:
+        """Return the request, to respond with a `Response`."""
+        if self.original is None:
             kind = BINARY_HEADER if self.is_binary else JSON_HEADER
             command = Command(_PULL, opaque=self.opaque, serialization=kind)
-            self.came_as = Request(command, self.wire)
-        return self.came_as
+            self.original = Request(command, self.wire)
+        return self.original
 
     def succeed(self, head: bytes, found: GetResult) -> None:
         """Respond with the messages that were found."""
-        request = self.came_as
+        request = self.original
         if request is None:
             self.wire.write(head, found.slices)
         else:
@@ -146,7 +146,7 @@ class Pull(HeldPull):
 
 
 class PullForbiddenError(ResponseError):
-    """A switch is set against this pull: code 16, and which switch it was."""
+    """A setting forbids this pull: code 16, and the kind of the setting."""
 
     def __init__(self, remark: str, forbidden_type: int) -> None:
         super().__init__(ResponseCode.NO_PERMISSION, remark)
@@ -154,14 +154,14 @@ class PullForbiddenError(ResponseError):
 
 
 class PullHandler:
-    """Hands out messages.
+    """Handles pulls.
 
     Args:
-        store: where they are.
-        topics, groups: what exists, and what it may do.
+        store: contains the messages.
+        topics, groups: the tables, with their permissions.
         consumers: the subscriptions of groups that are online.
-        offsets: takes the offsets that travel with pulls, and knows pending resets.
-        held: keeps the pulls that wait.
+        offsets: stores the offsets that pulls commit, and has the pending resets.
+        held: the held pulls.
         cold_reads: reads what is on the disk only.
         settings: returns the current settings of the broker.
         stats: counts what was delivered.
@@ -190,16 +190,16 @@ class PullHandler:
         self._held = held
         self._cold_reads = cold_reads
         self._settings = settings
-        self._followed: BrokerSettings | None = None
+        self._applied: BrokerSettings | None = None
         self._stats = stats
-        place = ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
-        fields = dict.fromkeys(place, DECIMAL)
+        names = ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
+        fields = dict.fromkeys(names, DECIMAL)
         self._found_json = SuccessFormat(fields, _FOUND_REMARK)
         self._found_binary = SuccessFormat(fields, _FOUND_REMARK, serialization=BINARY_HEADER)
 
-    def pull(self, request: Request) -> Response | None:
-        """Answer now, or hold the pull and return None."""
-        return self.answer(self._pull_of(request))
+    def handle(self, request: Request) -> Response | None:
+        """Handle a request; return its response, or None if the pull is held."""
+        return self.respond_to(self._pull_of(request))
 
     def _pull_of(self, request: Request) -> Pull:
         header = request.header(PullMessageRequest)
@@ -222,8 +222,8 @@ class PullHandler:
         pull.is_lite = request.code == _LITE_PULL
         return pull
 
-    def answer(self, pull: Pull) -> Response | None:
-        """The response; None if the pull is held, or if messages were sent already.
+    def respond_to(self, pull: Pull) -> Response | None:
+        """Return the response; None if the pull is held, or if messages were sent already.
 
         Raises:
             ResponseError: the pull is refused.
@@ -234,7 +234,7 @@ class PullHandler:
             return _forbidden(refusal)
 
     def rerun(self, pull: Pull) -> None:
-        """Answer a pull that was held, for good."""
+        """Handle a pull that was held; it is not held again."""
         self._run_again(pull, False)
 
     def _run_again(self, pull: Pull, may_hold: bool) -> None:
@@ -256,16 +256,16 @@ class PullHandler:
 
     def _run(self, pull: Pull, may_hold: bool) -> Response | None:
         settings = self._settings()
-        if settings is not self._followed:
-            self._follow(settings)
+        if settings is not self._applied:
+            self._apply(settings)
         group = self._check_group(pull)
         self._check_topic(pull)
         matcher = self._matcher(pull, group)
-        if self._tells_resets and self._offsets.has_resets:
+        if self._serves_resets and self._offsets.has_resets:
             response = self._pending_reset(pull)
             if response is not None:
                 return response
-        self._appender.release_others()  # else a message that is held now would not be told of
+        self._appender.settle_deferred()  # so that the read finds messages whose write is deferred
         count_max = max(pull.count_max, 1)
         if pull.cold_reads < _COLD_READS_MAX:
             cold = self._reader.cold_units(
@@ -293,12 +293,12 @@ class PullHandler:
                 pull.is_short_poll = not self._polls_long
                 self._hold(pull, hold_ms)
                 return None
-        return self._answer(pull, group, result, code)
+        return self._respond(pull, group, result, code)
 
     def _read_first(self, pull: Pull, parts: list[ColdPart], may_hold: bool) -> None:
-        """Run a pull again when what it needs was read from the disk."""
+        """Read parts of files into memory, then run the pull again."""
         pull.cold_reads += 1
-        pull.wire.hold()
+        pull.wire.pause_frames()
         self._cold_reads.bring_in(parts, partial(self._was_read, pull, may_hold))
 
     def _was_read(self, pull: Pull, may_hold: bool, done: asyncio.Future[None]) -> None:
@@ -311,24 +311,24 @@ class PullHandler:
             elif isinstance(problem, Exception) and not pull.wire.closed:
                 respond_with_failure(pull.request(), problem)
         finally:
-            pull.wire.go_on()
+            pull.wire.resume_frames()
 
-    def _follow(self, settings: BrokerSettings) -> None:
-        """Use the current settings."""
-        self._may_be_read = settings.broker_permission & _READ != 0
+    def _apply(self, settings: BrokerSettings) -> None:
+        """Copy the settings that pulls need."""
+        self._is_readable = settings.broker_permission & _READ != 0
         self._serves_lite = settings.lite_pull_message_enable
         self._filters = settings.enable_property_filter
-        self._tells_resets = settings.use_server_side_reset_offset
+        self._serves_resets = settings.use_server_side_reset_offset
         self._polls_long = settings.long_polling_enable
         self._short_poll_ms = settings.short_polling_time_ms
         self._suggests = settings.slave_read_enable
         self._ip = settings.broker_ip1 or settings.bind_address
-        self._followed = settings
+        self._applied = settings
 
     # --- checks, in RocketMQ's order ----------------------------------------------------------
 
     def _check_group(self, pull: Pull) -> SubscriptionGroupConfig:
-        if not self._may_be_read:
+        if not self._is_readable:
             raise PullForbiddenError(
                 f"the broker[{self._ip}] pulling message is forbidden", FORBIDDEN_BY_BROKER
             )
@@ -394,14 +394,14 @@ class PullHandler:
     # --- responses ----------------------------------------------------------------------------
 
     def _pending_reset(self, pull: Pull) -> Response | None:
-        """The response with an offset that an administrator has set."""
+        """Return the response with an offset that an administrator has set, or None."""
         offset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if offset is None:
             return None
         low, high = self._store.bounds(pull.topic, pull.queue_id)
         return Response(_MOVED, "OFFSET_RESET", fields=_fields(0, offset, low, high))
 
-    def _answer(
+    def _respond(
         self, pull: Pull, group: SubscriptionGroupConfig, result: GetResult, code: int
     ) -> Response | None:
         suggested = 0
@@ -420,7 +420,7 @@ class PullHandler:
         return None
 
     def _hold(self, pull: Pull, hold_ms: int) -> None:
-        if pull.wire.closed:  # while its group was created; nothing would remove it
+        if pull.wire.closed:  # while its group was created; it would be held until its time is over
             return
         if not self._held.hold(pull, hold_ms):
             raise ResponseError(

@@ -26,12 +26,12 @@ cdef class HeldPulls:
     cdef dict _by_owner
     cdef dict _by_deadline
     cdef list _deadlines
-    cdef dict _crowded
+    cdef dict _deferred
     cdef object _timer
     cdef double _timer_s
     cdef readonly dict awaited
     cdef long long _held
-    cdef object _woken
+    cdef object _notified
     cdef object _steps
     cdef bint _is_working
     cdef bint _is_open
@@ -40,22 +40,22 @@ cdef class HeldPulls:
 
     @cython.locals(waits_ms=cython.longlong, due=dict)
     cpdef bint hold(self, HeldPull pull, object hold_ms) except -1
-    @cython.locals(waiting=dict, pull=HeldPull, place=tuple)
+    @cython.locals(waiting=dict, pull=HeldPull, queue=tuple)
     cpdef object arrived(
         self, str topic, object queue_id, object queue_offset, object tags_code,
         object store_time_ms=*, bytes properties=*)
-    cdef object _arrived_to_crowd(self, tuple place, tuple message)
-    cdef object _wake(self, HeldPull pull)
-    cdef object _begin(self, object steps)
-    cdef object _take_step(self)
+    cdef object _defer_arrival(self, tuple queue, tuple message)
+    cdef object _notify(self, HeldPull pull)
+    cdef object _schedule(self, object steps)
+    cdef object _run_step(self)
     cdef object _rerun(self, HeldPull pull)
     @cython.locals(others=cython.long)
     cdef object _remove(self, HeldPull pull)
 
 
-cdef bint _is_for(
+cdef bint _matches(
     HeldPull pull, object queue_offset, object tags_code, object properties) except -1
 @cython.locals(pulls=dict)
-cdef object _put_in(dict table, object key, HeldPull pull)
+cdef object _insert(dict table, object key, HeldPull pull)
 @cython.locals(pulls=dict)
-cdef object _take_out(dict table, object key, HeldPull pull)
+cdef object _remove_from(dict table, object key, HeldPull pull)

@@ -3,17 +3,17 @@
 
 A held pull ends in one of these ways, and always exactly once:
 
-- a message arrives which its filter may match: the pull runs again, after the arrivals of the same
-  turn of the event loop, so that a burst gets one response;
+- a message arrives that may match its filter: the pull is notified and runs again, after all
+  arrivals of the same iteration of the event loop, so that a burst gets one response;
 - its time is over: it runs again and responds, perhaps with "not found";
-- its topic goes, or the broker stops: it runs again at once;
+- its topic is deleted, or the broker stops: it runs again at once;
 - its connection closes: it is removed.
 
-Many pulls are never ended at once: what may be much work is done in steps, for a few milliseconds
-in each turn of the event loop.
+Many pulls end in steps, for a few milliseconds in each iteration of the event loop.
 
-Owned by the event loop's thread. Unlike RocketMQ (PullRequestHoldService), no sweep notifies pulls
-of messages that do not match, and a pull ends when its time is over instead of up to 5 s later.
+Used in the event loop's thread only. Unlike RocketMQ (PullRequestHoldService), no sweep notifies
+pulls of messages that do not match, and a pull ends when its time is over instead of up to 5 s
+later.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ log = logging.getLogger(__name__)
 HELD_PULLS_MAX = 100_000
 HOLD_MS_MAX = 300_000
 TICK_MS = 10
-"""Pulls end at whole ticks, so that one timer ends many, in the order they came."""
+"""Pulls end at whole ticks, so that one timer ends many, in the order of their arrival."""
 ARRIVALS_MAX = 1000
-"""Messages that are noted for a queue with many pulls until they are checked; beyond, all wake."""
+"""The limit of unchecked messages of a queue with many pulls; beyond it all pulls are notified."""
 _STEP_PULLS = 64
-"""Pulls that are woken or forgotten at once; more are checked in steps, with pauses."""
+"""Pulls that are notified or removed at once; more are handled in steps, with pauses."""
 _ANY = b"*"
-"""Stands for the properties of a message that every pull may want."""
+"""Properties of a message that match every filter."""
 _TICK_MS = TICK_MS
 
 
 class HeldPull:
-    """One pull that waits; a subclass says what it does when it runs again.
+    """One held pull; a subclass defines how it runs again.
 
     Args:
-        topic, queue_id: where it waits.
+        topic, queue_id: its queue.
         offset: the first offset to read.
         matcher: its filter; None for all messages.
         owner: its connection; if that closes, the pull ends.
@@ -82,11 +82,11 @@ class HeldPull:
         """The queue offset up to which messages were checked since it is held."""
 
     def rerun(self) -> None:
-        """Answer the pull for good; called at most once."""
+        """Run the pull again and respond; called at most once."""
         raise NotImplementedError
 
     def fail(self, problem: Exception) -> None:
-        """Answer the pull with what `rerun` raised."""
+        """Respond with the error that `rerun` raised."""
         raise NotImplementedError
 
 
@@ -104,17 +104,17 @@ class HeldPulls:
         self.awaited: dict[str, int] = {}
         """How many pulls are held for each topic; those with none are not in it."""
         self._by_deadline: dict[int, dict[HeldPull, None]] = {}
-        """Those whose times are over in the same tick, in the order they came."""
+        """Pulls by the tick in which their time is over, in the order of their arrival."""
         self._deadlines: list[int] = []
         """The same ticks, as a heap."""
-        self._crowded: dict[tuple[str, int], list[tuple[int, int, bytes]]] = {}
-        """Messages for which the pulls of a queue are still to be checked: offset, tags code,
+        self._deferred: dict[tuple[str, int], list[tuple[int, int, bytes]]] = {}
+        """Messages of a queue that its pulls are not checked for yet: offset, tags code,
         properties."""
         self._is_ending = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._held = 0
-        self._woken: deque[HeldPull] = deque()
+        self._notified: deque[HeldPull] = deque()
         self._steps: deque[Iterator[None]] = deque()
         self._is_working = False
         self._is_open = True
@@ -125,7 +125,7 @@ class HeldPulls:
         return self._held
 
     def hold(self, pull: HeldPull, hold_ms: int) -> bool:
-        """Keep a pull until something ends it, at the latest after ``hold_ms``, in whole ticks.
+        """Hold a pull until something ends it, at the latest after ``hold_ms``, in whole ticks.
 
         Returns:
             False if too many pulls wait already or the broker is stopping; the caller responds.
@@ -144,8 +144,8 @@ class HeldPulls:
             due = self._by_deadline[pull.deadline] = {}
             heappush(self._deadlines, pull.deadline)
         due[pull] = None
-        _put_in(self._by_queue, (pull.topic, pull.queue_id), pull)
-        _put_in(self._by_owner, pull.owner, pull)
+        _insert(self._by_queue, (pull.topic, pull.queue_id), pull)
+        _insert(self._by_owner, pull.owner, pull)
         self._held += 1
         self.awaited[pull.topic] = self.awaited.get(pull.topic, 0) + 1
         if self._timer is None or pull.until_s < self._timer_s:
@@ -161,11 +161,11 @@ class HeldPulls:
         self._timer_s = at_s
 
     def _end_those_due(self) -> None:
-        """End the pulls whose time is over; one timer serves all, and may find nothing to do."""
+        """End the pulls whose time is over; one timer serves all."""
         self._timer = None
         if not self._is_ending:
             self._is_ending = True
-            self._begin(self._end_in_steps())
+            self._schedule(self._end_in_steps())
 
     def _end_in_steps(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
@@ -174,9 +174,9 @@ class HeldPulls:
             while self._deadlines and self._deadlines[0] * TICK_MS / 1000 <= limit_s:
                 deadline = self._deadlines[0]
                 pulls = self._by_deadline[deadline]
-                while pulls and self._deadlines[0] == deadline:  # an earlier one may come between
+                while pulls and self._deadlines[0] == deadline:  # an earlier one may be added
                     for pull in list(islice(pulls, _STEP_PULLS)):
-                        self._wake(pull)
+                        self._notify(pull)
                     yield
                 if self._deadlines[0] == deadline:
                     del self._by_deadline[heappop(self._deadlines)]
@@ -197,112 +197,112 @@ class HeldPulls:
         properties: bytes = b"",
     ) -> None:
         """Notify the pulls that match a message that was appended."""
-        place = (topic, queue_id)
-        waiting = self._by_queue.get(place)
+        queue = (topic, queue_id)
+        waiting = self._by_queue.get(queue)
         if waiting is None:
             return
         if len(waiting) > _STEP_PULLS:
-            self._arrived_to_crowd(place, (queue_offset, tags_code, properties))
+            self._defer_arrival(queue, (queue_offset, tags_code, properties))
             return
         for pull in list(waiting):
-            if _is_for(pull, queue_offset, tags_code, properties):
-                self._wake(pull)
+            if _matches(pull, queue_offset, tags_code, properties):
+                self._notify(pull)
 
-    def _arrived_to_crowd(self, place: tuple[str, int], message: tuple[int, int, bytes]) -> None:
-        """Note a message for a queue with very many pulls, which are checked in steps."""
-        messages = self._crowded.get(place)
+    def _defer_arrival(self, queue: tuple[str, int], message: tuple[int, int, bytes]) -> None:
+        """Defer a message of a queue with very many pulls, which are checked in steps."""
+        messages = self._deferred.get(queue)
         if messages is None:
-            self._crowded[place] = [message]
-            self._begin(self._check_crowd(place))
+            self._deferred[queue] = [message]
+            self._schedule(self._check_deferred(queue))
         elif len(messages) < ARRIVALS_MAX:
             messages.append(message)
         else:
             messages[-1] = (message[0], 0, _ANY)
 
-    def _check_crowd(self, place: tuple[str, int]) -> Iterator[None]:
+    def _check_deferred(self, queue: tuple[str, int]) -> Iterator[None]:
         yield  # other messages of the same read are added
-        messages = self._crowded.pop(place)
-        for pull in list(self._by_queue.get(place, ())):
+        messages = self._deferred.pop(queue)
+        for pull in list(self._by_queue.get(queue, ())):
             if pull.is_held:
                 for queue_offset, tags_code, properties in messages:
-                    if _is_for(pull, queue_offset, tags_code, properties):
-                        self._wake(pull)
+                    if _matches(pull, queue_offset, tags_code, properties):
+                        self._notify(pull)
                         break
                 yield
 
     def check(self, topic: str, queue_id: int, finds: Callable[[HeldPull], bool | None]) -> None:
-        """Wake the pulls of a queue that now find a message they want.
+        """Notify the pulls of a queue that now find a matching message.
 
         Args:
             topic, queue_id: the queue.
-            finds: whether a pull finds one; None to be asked again, after others had their turn.
+            finds: returns whether a pull finds one; None to be called again, in a later step.
         """
         if (topic, queue_id) in self._by_queue:
-            self._begin(self._check_in_steps((topic, queue_id), finds))
+            self._schedule(self._check_in_steps((topic, queue_id), finds))
 
     def _check_in_steps(
-        self, place: tuple[str, int], finds: Callable[[HeldPull], bool | None]
+        self, queue: tuple[str, int], finds: Callable[[HeldPull], bool | None]
     ) -> Iterator[None]:
-        for pull in list(self._by_queue.get(place, ())):
+        for pull in list(self._by_queue.get(queue, ())):
             found: bool | None = None
             while pull.is_held and not pull.is_short_poll and found is None:
                 found = finds(pull)
                 if found:
-                    self._wake(pull)
+                    self._notify(pull)
                 yield
 
     def topic_gone(self, topic: str) -> None:
-        """Run every pull on this topic again, now."""
+        """Run every held pull of a deleted topic again."""
         if topic in self.awaited:
-            self._begin(self._wake_topic(topic))
+            self._schedule(self._notify_topic(topic))
 
-    def _wake_topic(self, topic: str) -> Iterator[None]:
-        for number, place in enumerate(list(self._by_queue)):
-            if place[0] == topic:
-                for pull in list(self._by_queue.get(place, ())):
+    def _notify_topic(self, topic: str) -> Iterator[None]:
+        for number, queue in enumerate(list(self._by_queue)):
+            if queue[0] == topic:
+                for pull in list(self._by_queue.get(queue, ())):
                     if pull.is_held:
-                        self._wake(pull)
+                        self._notify(pull)
                         yield
             if number % _STEP_PULLS == 0:
                 yield
 
     def connection_closed(self, owner: object) -> None:
-        """Forget the pulls of a connection that is gone."""
+        """Remove the pulls of a closed connection."""
         pulls = self._by_owner.get(owner)
         if pulls is None:
             return
         if len(pulls) > _STEP_PULLS:
-            self._begin(self._forget(list(pulls)))
+            self._schedule(self._remove_all(list(pulls)))
             return
         for pull in list(pulls):
             self._remove(pull)
 
-    def _forget(self, pulls: list[HeldPull]) -> Iterator[None]:
+    def _remove_all(self, pulls: list[HeldPull]) -> Iterator[None]:
         for pull in pulls:
             if pull.is_held:
                 self._remove(pull)
             yield
 
     def close(self) -> None:
-        """Answer what waits, and hold nothing from now on."""
+        """Run all held pulls again, and hold no more."""
         self._is_open = False
         for waiting in list(self._by_queue.values()):
             for pull in list(waiting):
                 self._end(pull)
         self._steps.clear()
-        while self._woken:
-            self._rerun(self._woken.popleft())
+        while self._notified:
+            self._rerun(self._notified.popleft())
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _wake(self, pull: HeldPull) -> None:
+    def _notify(self, pull: HeldPull) -> None:
         self._remove(pull)
-        self._woken.append(pull)
-        self._begin(None)
+        self._notified.append(pull)
+        self._schedule(None)
 
-    def _begin(self, steps: Iterator[None] | None) -> None:
-        """Have steps taken, and woken pulls run, from the next turn of the event loop on."""
+    def _schedule(self, steps: Iterator[None] | None) -> None:
+        """Run steps and notified pulls, from the next iteration of the event loop on."""
         if steps is not None:
             self._steps.append(steps)
         if not self._is_working:
@@ -310,20 +310,20 @@ class HeldPulls:
             asyncio.get_running_loop().call_soon(self._work)
 
     def _work(self) -> None:
-        """Run woken pulls and take steps for a while; the rest follows in later turns."""
+        """Run notified pulls and steps for one slice; the rest follows in later iterations."""
         end_s = monotonic() + SLICE_S
-        while self._woken or self._steps:
-            if self._woken:
-                self._rerun(self._woken.popleft())
+        while self._notified or self._steps:
+            if self._notified:
+                self._rerun(self._notified.popleft())
             else:
-                self._take_step()
+                self._run_step()
             if monotonic() >= end_s:
                 self._steps.rotate(-1)
                 asyncio.get_running_loop().call_soon(self._work)
                 return
         self._is_working = False
 
-    def _take_step(self) -> None:
+    def _run_step(self) -> None:
         try:
             next(self._steps[0])
         except StopIteration:
@@ -337,21 +337,21 @@ class HeldPulls:
         self._rerun(pull)
 
     def _rerun(self, pull: HeldPull) -> None:
-        # One pull that fails must not prevent the responses to the others of this turn.
+        # One pull that fails must not prevent the responses to the others.
         try:
             try:
                 pull.rerun()
             except Exception as problem:
                 pull.fail(problem)
         except Exception:
-            place = f"{pull.topic}/{pull.queue_id}"
-            log.exception("held pull failed queue=%s offset=%d", place, pull.offset)
+            queue = f"{pull.topic}/{pull.queue_id}"
+            log.exception("held pull failed queue=%s offset=%d", queue, pull.offset)
 
     def _remove(self, pull: HeldPull) -> None:
         pull.is_held = False
         del self._by_deadline[pull.deadline][pull]
-        _take_out(self._by_queue, (pull.topic, pull.queue_id), pull)
-        _take_out(self._by_owner, pull.owner, pull)
+        _remove_from(self._by_queue, (pull.topic, pull.queue_id), pull)
+        _remove_from(self._by_owner, pull.owner, pull)
         self._held -= 1
         others = self.awaited[pull.topic] - 1
         if others:
@@ -360,8 +360,8 @@ class HeldPulls:
             del self.awaited[pull.topic]
 
 
-def _is_for(pull: HeldPull, queue_offset: int, tags_code: int, properties: bytes) -> bool:
-    """Whether a pull may want a message."""
+def _matches(pull: HeldPull, queue_offset: int, tags_code: int, properties: bytes) -> bool:
+    """Return whether a message may match a pull."""
     if pull.is_short_poll or queue_offset < pull.offset:
         return False
     matcher = pull.matcher
@@ -372,7 +372,7 @@ def _is_for(pull: HeldPull, queue_offset: int, tags_code: int, properties: bytes
     return not matcher.needs_properties or matcher.matches_properties(properties)
 
 
-def _put_in(table: dict[Any, dict[HeldPull, None]], key: object, pull: HeldPull) -> None:
+def _insert(table: dict[Any, dict[HeldPull, None]], key: object, pull: HeldPull) -> None:
     pulls = table.get(key)
     if pulls is None:
         table[key] = {pull: None}
@@ -380,7 +380,7 @@ def _put_in(table: dict[Any, dict[HeldPull, None]], key: object, pull: HeldPull)
         pulls[pull] = None
 
 
-def _take_out(table: dict[Any, dict[HeldPull, None]], key: object, pull: HeldPull) -> None:
+def _remove_from(table: dict[Any, dict[HeldPull, None]], key: object, pull: HeldPull) -> None:
     pulls = table[key]
     del pulls[pull]
     if not pulls:

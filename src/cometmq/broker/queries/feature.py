@@ -1,4 +1,4 @@
-"""What the broker serves for queries."""
+"""Request handlers for queries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """The handlers of queries for stored messages."""
+    """Build the handlers of queries for stored messages."""
     query = QueryHandler(parts.store, parts.topics, parts.consumers, parts.cold_reads)
     return Feature(
         {

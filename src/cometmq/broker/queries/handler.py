@@ -39,7 +39,7 @@ ENTRIES_PER_STEP: Final = 2_000
 
 
 class QueryHandler:
-    """Answers QUERY_MESSAGE (12), VIEW_MESSAGE_BY_ID (33) and QUERY_CONSUME_QUEUE (321).
+    """Handles QUERY_MESSAGE (12), VIEW_MESSAGE_BY_ID (33) and QUERY_CONSUME_QUEUE (321).
 
     Args:
         store: contains the messages.
@@ -86,7 +86,7 @@ class QueryHandler:
         return Response(body=bytes(record))
 
     async def queue_entries(self, request: Request) -> Response:
-        """Answer entries of a consume queue, and what a group's subscription is."""
+        """Return entries of a consume queue, and the subscription of a group."""
         header = request.header(QueryConsumeQueueRequest)
         topic, queue_id = header.topic or "", header.queue_id
         if not self._exists(topic, queue_id):

@@ -16,10 +16,10 @@ cdef int _PROPERTIES, _RECONSUMED, _UNIT_MODE, _RETRIES_MAX, _BATCH, _BROKER
 cdef int _REQUIRED, _NUMBERS, _LETTERS, _NAMES, _OTHER
 cdef tuple _NAME_OF
 cdef bytes _CODE_MEMBER
-cdef bytearray _NOTHING
+cdef bytearray _NO_DATA
 
 
-cdef class SendReader(HeaderScanner):
+cdef class SendHeaderReader(HeaderScanner):
     cdef readonly Send send
     cdef bint _scans
     cdef int _seen
@@ -30,7 +30,7 @@ cdef class SendReader(HeaderScanner):
     @cython.locals(memory=cython.p_uchar, send=Send, form=cython.int)
     cpdef bint read(
         self, bytearray data, Py_ssize_t at, Py_ssize_t end, bint is_binary) except -1
-    cdef let_go(self)
+    cdef release(self)
     cdef bint _parse(self, bytearray data, Py_ssize_t at, Py_ssize_t end) except -1
     @cython.locals(field=cython.int)
     cdef bint note(
@@ -51,7 +51,7 @@ cdef class SendFastPath(FastPath):
     cdef Py_ssize_t _frame_bytes_max
     cdef SendValidation _validation
     cdef object _flow
-    cdef SendReader _reader
+    cdef SendHeaderReader _reader
     cdef int _count
     cdef Py_ssize_t _responses_end
 

@@ -1,15 +1,13 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False
-"""Stores everyday sends straight from the receive buffer, without objects in between.
+"""The fast path of sends: reads common headers in the receive buffer, without objects in between.
 
-The header is read where it lies, whichever client wrote it: JSON in any order or binary, with the
-names of SEND_MESSAGE (10) or the letters of SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320).
-What a glance at it does not settle (an odd number, a topic to be created, a delay, a message that
-is refused) is left where it is, and the general path handles it: the same checks, the same store,
-the same responses. All sends of one read are answered in one write; with synchronous flush they
-share one wait for the disk.
+The header may be JSON in any order or binary, with the names of SEND_MESSAGE (10) or the letters of
+SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320). All other sends (a number out of range, a topic
+to be created, a delay, a message that is refused) stay in the buffer, and the general path handles
+them: the same checks, the same store, the same responses. The responses to one read batch have one
+write; with synchronous flush they share one group commit.
 
-Interpreted, looking at every byte would be the longer way: there the general parser reads JSON
-headers. Source: ours.
+Interpreted, reading byte by byte would be slower: there the general parser reads JSON headers.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ _FRAMES_MAX = 512
 """Sends that are handled at a time."""
 _INT32_MAX, _NOT_PLAIN = 2**31 - 1, header_scanner.NOT_PLAIN
 _ESCAPED, _BARE = header_scanner.ESCAPED, header_scanner.BARE
-_NOTHING = bytearray()
+_NO_DATA = bytearray()
 _CODE_MEMBER = b'{"code":'
 
 # The fields, in the order of their letters from a to n; each one's bit is 1 << its number.
@@ -47,7 +45,7 @@ _GROUP, _TOPIC, _TEMPLATE, _TEMPLATE_QUEUES, _QUEUE, _SYS_FLAG, _BORN, _FLAG = r
 _PROPERTIES, _RECONSUMED, _UNIT_MODE, _RETRIES_MAX, _BATCH, _BROKER = range(8, 14)
 _REQUIRED = 0b11111111
 _NUMBERS = 0b101011111000
-"""Those that are numbers."""
+"""The fields that are numbers."""
 _LETTERS, _NAMES = 1 << 14, 1 << 15
 """Seen: a field named by its letter, a field with a long name."""
 _NAME_OF = (
@@ -58,11 +56,11 @@ _NAME_OF = (
 _OTHER = -1
 
 
-class SendReader(HeaderScanner):
+class SendHeaderReader(HeaderScanner):
     """Reads the headers of sends.
 
     Args:
-        scans: whether it looks at every byte, or has the general parser do it.
+        scans: whether it reads byte by byte, or calls the general parser.
     """
 
     def __init__(self, scans: bool) -> None:
@@ -70,14 +68,14 @@ class SendReader(HeaderScanner):
         self.send = Send()
         self._scans = scans
         self._seen = 0
-        self._data = _NOTHING
+        self._data = _NO_DATA
         self._topic = b""
         self._topics: dict[bytes, str] = {}
 
     def read(self, data: bytearray, at: int, end: int, is_binary: bool) -> bool:
-        """Read the header from ``at`` to ``end`` into ``send``; False if it is not everyday.
+        """Read the header from ``at`` to ``end`` into ``send``; False if it is not common.
 
-        Body and connection are for the caller to fill in.
+        The caller fills in body and connection.
         """
         if not self._scans:
             return not is_binary and self._parse(data, at, end)
@@ -103,11 +101,11 @@ class SendReader(HeaderScanner):
             and send.reconsumed >= 0
         )
 
-    def let_go(self) -> None:
-        """Keep nothing of the connection that was read last."""
+    def release(self) -> None:
+        """Drop the references to the connection that was read last."""
         self.send.wire = None
         self.send.source = self.send.text = b""
-        self._data = _NOTHING
+        self._data = _NO_DATA
 
     def _parse(self, data: bytearray, at: int, end: int) -> bool:
         found = send_header(copy_of(data, at, end))
@@ -123,7 +121,7 @@ class SendReader(HeaderScanner):
         return True
 
     def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
-        """Take a field of a send."""
+        """Take one field of a send; return False if it is not common."""
         field = _field_of(memory, name, name_end)
         if field < 0:
             return kind != _ESCAPED
@@ -162,7 +160,7 @@ class SendReader(HeaderScanner):
                     self._topics.clear()
                 # Names in tables are interned, too: equal ones are found without a comparison.
                 text = self._topics[topic] = intern(topic.decode("ascii"))
-            self._topic, self.send.asked_topic = topic, text
+            self._topic, self.send.requested_topic = topic, text
 
     def _note_number(self, field: int, memory: Any, at: int, end: int) -> bool:
         value = header_scanner.plain_number(memory, at, end)
@@ -175,7 +173,7 @@ class SendReader(HeaderScanner):
         if not -_INT32_MAX <= value <= _INT32_MAX:
             return False
         if field == _QUEUE:
-            send.asked_queue_id = value
+            send.requested_queue_id = value
         elif field == _SYS_FLAG:
             send.sys_flag = value
         elif field == _FLAG:
@@ -194,12 +192,12 @@ class SendReader(HeaderScanner):
 
 
 class SendFastPath(FastPath):
-    """Takes everyday sends out of received bytes.
+    """Handles the common sends of received bytes.
 
     Args:
-        handler: the handler of all other sends; they share what they work with.
-        frame_bytes_max: larger frames are left for the connection to refuse.
-        scans: see `SendReader`; mostly as this build does best.
+        handler: the handler of all other sends.
+        frame_bytes_max: the connection refuses larger frames.
+        scans: see `SendHeaderReader`; by default the faster one of this build.
     """
 
     def __init__(
@@ -213,41 +211,41 @@ class SendFastPath(FastPath):
         self._frame_bytes_max = frame_bytes_max
         self._validation = handler.validation
         self._flow = handler.flow
-        self._reader = SendReader(scans)
+        self._reader = SendHeaderReader(scans)
         self._count = 0
         self._responses_end = 0
 
     def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
-        """Store and answer the everyday sends at ``start``; returns how many bytes they take.
+        """Store the common sends at ``start`` and respond; return how many bytes they take.
 
         Args:
             data: received bytes.
             start: where a frame begins.
             end: where the received bytes end.
-            wire: where they came from.
+            wire: their connection.
         """
         if not _may_begin(octets.start_of(data), start, end) or self._flow.refusal() is not None:
             return 0
         began_s = perf_counter()
         at = start
         handler = self._handler
-        handler.follow_rules()
-        self._validation.renew()
+        handler.apply_rules()
+        self._validation.forget_topic()
         self._count = self._responses_end = 0
-        handler.begin()
+        handler.begin_batch()
         try:
             at = self._take_all(data, start, end, wire)
         finally:
-            self._reader.let_go()
-            handler.end(wire, self._responses_end, self._count, began_s)
+            self._reader.release()
+            handler.end_batch(wire, self._responses_end, self._count, began_s)
         return at - start
 
     def settle(self) -> None:
-        """Bring what was stored into the log, and respond."""
+        """Write the stored records to the log, and respond."""
         self._handler.settle()
 
     def _take_all(self, data: bytearray, at: int, end: int, wire: Wire) -> int:
-        """Store the everyday sends from ``at`` on; returns where the first other frame begins."""
+        """Store the common sends from ``at`` on; return where the first other frame begins."""
         memory = octets.start_of(data)
         send = self._reader.send
         send.wire, send.source = wire, data
@@ -264,21 +262,21 @@ class SendFastPath(FastPath):
             if not self._reader.read(data, header_at, body_at, is_binary):
                 break
             send.source, send.body_at, send.body_end = data, body_at, frame_end
-            if not self._validation.glance(send):
+            if not self._validation.route_common(send):
                 break
             try:
                 self._responses_end = self._handler.store(
                     send, self._reader.opaque, is_binary, self._responses_end
                 )
             except CometError:
-                break  # the general path meets the same, and says so
+                break  # the general path meets the same error, and responds with it
             self._count += 1
             at = frame_end
         return at
 
 
 def _may_begin(memory: Any, at: int, end: int) -> bool:
-    """Whether what is at ``at`` may begin a send, as far as that can be told quickly."""
+    """Return whether a send may begin at ``at``; looks at a few bytes only."""
     header_at = at + _PREFIX_BYTES
     if header_at + 12 > end:
         return False
@@ -298,7 +296,7 @@ def _may_begin(memory: Any, at: int, end: int) -> bool:
 
 
 def _field_of(memory: Any, at: int, end: int) -> int:
-    """The number of the field with this name; -1 if there is none."""
+    """Return the number of the field with this name; -1 if there is none."""
     size = end - at
     if size == 1:
         letter = memory[at]

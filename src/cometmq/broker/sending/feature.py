@@ -1,4 +1,4 @@
-"""What the broker serves and runs for sends."""
+"""Request handlers and jobs for sends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.broker.creation import creating
 from cometmq.broker.sending.fast_path import SendFastPath
-from cometmq.broker.sending.flow_control import LOOK_INTERVAL_S
+from cometmq.broker.sending.flow_control import MEASURE_INTERVAL_S
 from cometmq.broker.sending.handler import SendHandler
 from cometmq.broker.sending.reply import ReplyHandler
 from cometmq.broker.sending.send_back import SendBackHandler
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def build(parts: Parts, endpoint: Endpoint) -> Feature:
-    """The handlers of sends, send-backs and replies, and the measurement of flow control."""
+    """Build the handlers of sends, send-backs and replies, and the measurement of flow control."""
     send = SendHandler(
         parts.store,
         parts.validation,
@@ -58,6 +58,6 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
             RequestCode.SEND_REPLY_MESSAGE: reply.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: reply.reply,
         },
-        [every(LOOK_INTERVAL_S, parts.flow.look, "watch-flow")],
+        [every(MEASURE_INTERVAL_S, parts.flow.measure, "measure-flow")],
         fast_path=SendFastPath(send, parts.configuration[RemotingSettings].frame_bytes_max),
     )

@@ -1,22 +1,22 @@
-"""Says when sends must be refused because the store cannot keep up.
+"""Flow control: refuses sends while the store cannot keep up.
 
-RocketMQ queues requests in front of its threads and refuses those that wait there for too long.
-Here one loop serves all requests and an append is as cheap as a refusal, so three other signs
-tell that the store is behind:
+RocketMQ queues requests before its threads and refuses those that wait there for too long. Here one
+loop serves all requests and an append is as cheap as a refusal, so three other measurements show
+that the store is overloaded:
 
     waiting   sends that are stored and wait for the disk or a replica: more than the capacity of
               the send queue                                      -> [OVERLOAD]
-    append    one append took longer than the page cache may stall; until the next look
+    append    one append took longer than the page cache may stall; until the next measurement
                                                                   -> [PCBUSY_CLEAN_QUEUE]
-    lag       the loop came late three looks in a row, each time by more than a request may wait
+    lag       the loop was late in three measurements in a row, by more than a request may wait
                                                                   -> [TIMEOUT_CLEAN_QUEUE]
 
-All are answered with code 2: nothing was stored, and the client may try another broker. A single
-late look is no sign: after a pause of the machine it is best to serve what has piled up. A broker
-that stops refuses sends too, with code 14.
+The response has code 2: nothing was stored, and the client may try another broker. A single late
+measurement is ignored: after a pause of the machine the backlog is served. A broker that stops
+refuses sends too, with code 14.
 
 Source: BrokerFastFailure and SendMessageProcessor.rejectRequest, RocketMQ 5.3 (codes, texts,
-limits); the signs are ours.
+limits).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S: Final = 0.1
-"""How often :meth:`FlowControl.look` is meant to be called."""
-LATE_LOOKS_MAX: Final = 3
-"""So many late looks in a row mean that the loop is overloaded."""
+MEASURE_INTERVAL_S: Final = 0.1
+"""How often :meth:`FlowControl.measure` is called."""
+LATE_MEASUREMENTS_MAX: Final = 3
+"""So many late measurements in a row mean that the loop is overloaded."""
 
 
 @dataclass(frozen=True)
 class FlowLimits:
-    """What the store may take before sends are refused."""
+    """The limits beyond which sends are refused."""
 
     waiting_max: int
     """Sends that may wait for the disk at a time."""
@@ -54,10 +54,10 @@ class FlowLimits:
 
 
 class FlowControl:
-    """Watches the store and the loop on behalf of the send processor.
+    """Measures the load of the store and of the event loop, for the send handler.
 
     Args:
-        limits: gives the limits as they are now; they may change while the broker runs.
+        limits: returns the current limits.
         clock: measures how late the loop is.
     """
 
@@ -65,8 +65,8 @@ class FlowControl:
         self._read_limits = limits
         self._limits = limits()
         self._clock = clock
-        self._looked_s = clock.monotonic()
-        self._late_looks = 0
+        self._measured_s = clock.monotonic()
+        self._late_measurements = 0
         self._slow: ResponseError | None = None
         self._is_stopping = False
         self._slowest_ms = 0
@@ -74,44 +74,44 @@ class FlowControl:
         """Sends that are stored and wait for the disk or a replica."""
 
     def refusal(self) -> ResponseError | None:
-        """Why a send must be refused now, or None; asked once for each send."""
+        """Return why a send must be refused now, or None; called for each send."""
         if self._slow is None and self.waiting < self._limits.waiting_max:
             return None
         return self._slow or _overload()
 
     def stop(self) -> None:
-        """Refuse all sends from now on, for the broker stops: code 14, for another to take them."""
+        """Refuse all sends from now on: the broker stops. Code 14 sends them to another broker."""
         self._is_stopping = True
         self._slow = ResponseError(
             ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker is stopping"
         )
 
     def wait_began(self, sends: int = 1) -> None:
-        """Sends are stored and wait for the disk or a replica."""
+        """Count sends that are stored and wait for the disk or a replica."""
         self.waiting += sends
 
     def wait_ended(self, sends: int = 1) -> None:
-        """Sends that waited were answered."""
+        """Count sends whose wait has ended."""
         self.waiting -= sends
 
     def append_took(self, took_ms: int) -> None:
-        """An append ended; report only those that took noticeably long."""
+        """Note how long an append took; calls for quick ones may be left out."""
         self._slowest_ms = max(self._slowest_ms, took_ms)
         if self._limits.enabled and took_ms > self._limits.append_ms_max and not self._is_stopping:
             self._refuse("PCBUSY_CLEAN_QUEUE", took_ms)
 
-    def look(self) -> None:
-        """See whether the loop is late and the last append slow; ten times a second."""
+    def measure(self) -> None:
+        """Measure how late the loop is and how slow appends are; ten times a second."""
         if self._is_stopping:
             return
         limits = self._limits = self._read_limits()
         now_s = self._clock.monotonic()
-        lag_ms = round((now_s - self._looked_s - LOOK_INTERVAL_S) * 1000)
-        self._looked_s = now_s
-        self._late_looks = self._late_looks + 1 if lag_ms > limits.lag_ms_max else 0
+        lag_ms = round((now_s - self._measured_s - MEASURE_INTERVAL_S) * 1000)
+        self._measured_s = now_s
+        self._late_measurements = self._late_measurements + 1 if lag_ms > limits.lag_ms_max else 0
         if limits.enabled and self._slowest_ms > limits.append_ms_max:
             self._refuse("PCBUSY_CLEAN_QUEUE", self._slowest_ms)
-        elif limits.enabled and self._late_looks >= LATE_LOOKS_MAX:
+        elif limits.enabled and self._late_measurements >= LATE_MEASUREMENTS_MAX:
             self._refuse("TIMEOUT_CLEAN_QUEUE", lag_ms)
         else:
             self._accept()
@@ -144,7 +144,7 @@ def _overload() -> ResponseError:
 
 
 def flow_limits(settings: BrokerSettings) -> FlowLimits:
-    """The limits that the settings give."""
+    """Return the limits that the settings give."""
     return FlowLimits(
         waiting_max=settings.send_queue_capacity,
         append_ms_max=1000,

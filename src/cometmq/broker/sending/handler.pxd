@@ -6,8 +6,8 @@ from cometmq.broker.stats.counters cimport BrokerStats
 from cometmq.protocol cimport octets
 from cometmq.protocol.command cimport Command
 from cometmq.protocol.octets cimport copy_of, put_hex, two_u32
-from cometmq.remoting.exchange cimport Request, Response, SuccessFormat
-from cometmq.remoting.wire cimport Turn, Wire
+from cometmq.remoting.requests cimport Request, Response, SuccessFormat
+from cometmq.remoting.wire cimport WriteBatch, Wire
 from cometmq.store.appender cimport AppendedBatch, Appender
 
 
@@ -26,14 +26,14 @@ cdef class SendHandler:
     cdef dict _trace_fields
     cdef bytearray _responses
     cdef readonly long long log_end
-    cdef list _unanswered
-    cdef int _unanswered_count
+    cdef list _pending
+    cdef int _pending_count
     cdef SuccessFormat _one_json
     cdef SuccessFormat _many_json
     cdef SuccessFormat _one_binary
     cdef SuccessFormat _many_binary
 
-    cpdef follow_rules(self)
+    cpdef apply_rules(self)
 
     @cython.locals(
         began_s=cython.double, send=Send, command=Command, end=cython.Py_ssize_t, response=bytes)
@@ -45,16 +45,16 @@ cdef class SendHandler:
     cpdef Py_ssize_t store(
         self, Send send, long long opaque, bint is_binary, Py_ssize_t at) except -1
 
-    cpdef begin(self)
-    @cython.locals(turn=Turn, is_alone=cython.bint)
-    cpdef end(self, Wire wire, Py_ssize_t responses_end, int count, double began_s)
-    @cython.locals(answers=list, began_s=cython.double)
+    cpdef begin_batch(self)
+    @cython.locals(batch=WriteBatch, is_alone=cython.bint)
+    cpdef end_batch(self, Wire wire, Py_ssize_t responses_end, int count, double began_s)
+    @cython.locals(pending=list, began_s=cython.double)
     cpdef settle(self)
 
     cpdef bytes responses_to(self, Py_ssize_t end)
 
     @cython.locals(took_ms=cython.long)
-    cpdef _took(self, double began_s)
+    cpdef _record_duration(self, double began_s)
     @cython.locals(
         space=bytearray, step=cython.Py_ssize_t, at=cython.Py_ssize_t, number=cython.Py_ssize_t,
         high=cython.ulonglong, low=cython.uint)

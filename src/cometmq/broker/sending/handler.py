@@ -1,10 +1,10 @@
 # cython: annotation_typing=False
-"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): store messages.
+"""Handles SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): stores messages.
 
 Each message is validated and stored. The response follows at once or, with synchronous flush, when
 the bytes are on disk.
 
-Source: SendMessageProcessor, RocketMQ 5.3 (codes, remarks, the answer's header).
+Source: SendMessageProcessor, RocketMQ 5.3 (codes, remarks, the header of the response).
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from cometmq.protocol.frame import BINARY_HEADER
 from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
 from cometmq.protocol.octets import copy_of, put_hex, two_u32
 from cometmq.protocol.properties import decode_properties
-from cometmq.remoting.exchange import DECIMAL, HEX, TEXT, Request, Response, SuccessFormat
+from cometmq.remoting.requests import DECIMAL, HEX, TEXT, Request, Response, SuccessFormat
 from cometmq.remoting.wire import Wire
 from cometmq.store import MessageStore, SegmentCreateError, SegmentNotReadyError
 from cometmq.store.appender import AppendedBatch
 
 log = logging.getLogger(__name__)
 
-Answers = tuple[Wire, bytes, int, float]
-"""The responses to one connection, how many they are, and when their first request was begun."""
+PendingResponses = tuple[Wire, bytes, int, float]
+"""A connection, its unsent responses, their number, and when their first request began."""
 
-UNANSWERED_MAX: Final = 512
-"""So many sends wait for the end of a turn of the loop, which others may make longer."""
+PENDING_MAX: Final = 512
+"""The limit of sends that wait for the end of an iteration of the event loop."""
 RESPONSES_BYTES: Final = 128 * 1024
 _ID_END = b"0" * 16 + b","
-"""The digits of a log offset, yet to be filled in, and what separates ids."""
+"""The digits of a log offset, filled in later, and the separator of ids."""
 
 
 class SendHandler:
     """Stores messages.
 
     Args:
-        store: keeps them.
-        validation: says where they go.
-        flow: says when to refuse them.
+        store: stores them.
+        validation: checks and routes them.
+        flow: refuses them if the store cannot keep up.
         stats: counts them.
-        throughput: told how long it took, when it took long.
-        commit: tells when they are on disk; None where nobody waits for that.
+        throughput: counts how long they took.
+        commit: syncs them to the disk; None with asynchronous flush.
         store_host: our address as records carry it, 8 or 20 bytes.
     """
 
@@ -83,15 +83,15 @@ class SendHandler:
         self._id_pattern = self._id_prefix.encode() + _ID_END
         self._rules: SendRules | None = None
         self._responses = bytearray(RESPONSES_BYTES)
-        self._unanswered: list[Answers] = []
-        self._unanswered_count = 0
-        self.appender.before_others = self.settle
+        self._pending: list[PendingResponses] = []
+        self._pending_count = 0
+        self.appender.on_settle_deferred = self.settle
         self.log_end = 0
-        """The log offset where the last send that was stored ends."""
-        self.follow_rules()
+        """The log offset behind the last send that was stored."""
+        self.apply_rules()
 
-    def follow_rules(self) -> None:
-        """Tell producers of region and trace switch as they are set now."""
+    def apply_rules(self) -> None:
+        """Apply changed rules: responses name the region and the trace switch."""
         rules = self.validation.rules
         if rules is self._rules:
             return
@@ -100,23 +100,23 @@ class SendHandler:
             "MSG_REGION": rules.region,
             "TRACE_ON": "true" if rules.trace_on else "false",
         }
-        place = {"queueId": DECIMAL, "queueOffset": DECIMAL}
-        one = {**self._trace_fields, "msgId": self._id_prefix + HEX, **place}
-        many = {**self._trace_fields, "msgId": TEXT, **place}
+        position = {"queueId": DECIMAL, "queueOffset": DECIMAL}
+        one = {**self._trace_fields, "msgId": self._id_prefix + HEX, **position}
+        many = {**self._trace_fields, "msgId": TEXT, **position}
         self._one_json = SuccessFormat(one)
         self._many_json = SuccessFormat(many)
         self._one_binary = SuccessFormat(one, serialization=BINARY_HEADER)
         self._many_binary = SuccessFormat(many, serialization=BINARY_HEADER)
 
     def handle(self, request: Request) -> Response | None:
-        """Answer one send.
+        """Handle one send.
 
         Raises:
             ResponseError: the message was refused and is not stored.
         """
         began_s = perf_counter()
         self.settle()
-        self.follow_rules()
+        self.apply_rules()
         header: SendHeader
         if request.code == RequestCode.SEND_MESSAGE:
             header = request.header(SendMessageRequest)
@@ -129,7 +129,7 @@ class SendHandler:
             refusal = self.flow.refusal()
             if refusal is not None:
                 raise refusal
-            self.validation.place(send)
+            self.validation.route(send)
             end = self.store(send, command.opaque, command.serialization == BINARY_HEADER, 0)
         except ResponseError as refused:
             return self._refused(refused.code, refused.remark)
@@ -141,22 +141,22 @@ class SendHandler:
             return self.failed(problem)
         response = self.responses_to(0 if request.oneway else end)
         if self._commit is not None and not _waits_for_disk(header.properties or ""):
-            self._commit.kick()
-            self._took(began_s)
+            self._commit.request_sync()
+            self._record_duration(began_s)
             _write(request.connection, response)
         else:
-            self._took(began_s)
+            self._record_duration(began_s)
             self._respond([(request.connection, response, 1, began_s)])
         return None
 
     def store(self, send: Send, opaque: int, is_binary: bool, at: int) -> int:
-        """Store what was placed and write its response; return the position behind that.
+        """Store a send that was routed, and encode its response; return the position behind that.
 
         Args:
             send: the message or the batch.
-            opaque: the request's number.
-            is_binary: whether its header is.
-            at: where in the space for responses this one begins.
+            opaque: the opaque number of the request.
+            is_binary: whether its header is binary.
+            at: where the response begins in the buffer of responses.
 
         Raises:
             CometError: it is not stored.
@@ -182,7 +182,7 @@ class SendHandler:
             self.stats.put(send.topic, send.queue_id, batch.count, batch.size_bytes)
             ids = self._ids_of(batch)
             self.log_end = batch.log_offset_end
-            success.numbers[0] = send.asked_queue_id
+            success.numbers[0] = send.requested_queue_id
             success.numbers[1] = batch.queue_offset
             success.numbers[2] = opaque
         else:
@@ -209,7 +209,7 @@ class SendHandler:
             self.stats.put(send.topic, send.queue_id, 1, stored.size_bytes)
             self.log_end = stored.log_offset + stored.size_bytes
             success.numbers[0] = stored.log_offset
-            success.numbers[1] = send.asked_queue_id
+            success.numbers[1] = send.requested_queue_id
             success.numbers[2] = stored.queue_offset
             success.numbers[3] = opaque
         room = at + success.size_max + len(ids)
@@ -218,13 +218,13 @@ class SendHandler:
         return success.put(self._responses, at, ids, 0)
 
     def responses_to(self, end: int) -> bytes:
-        """The responses that `store` has written, to be begun anew after this."""
+        """Return the responses that `store` has encoded, and empty their buffer."""
         responses = copy_of(self._responses, 0, end)
         if len(self._responses) > RESPONSES_BYTES:  # a batch of very many messages was among them
             self._responses = bytearray(RESPONSES_BYTES)
         return responses
 
-    def _took(self, began_s: float) -> None:
+    def _record_duration(self, began_s: float) -> None:
         took_ms = int((perf_counter() - began_s) * 1000)
         if took_ms > 0:
             self.flow.append_took(took_ms)
@@ -232,7 +232,7 @@ class SendHandler:
                 self._throughput.put_took(took_ms)
 
     def failed(self, problem: StoreError) -> Response:
-        """The response if the disk refused a message, or what the message needs."""
+        """Return the response to a send that the store failed to write."""
         self.stats.put_failed()
         if isinstance(problem, SegmentCreateError):
             remark = f"create mapped file failed, server is busy or broken. {problem}"
@@ -243,7 +243,7 @@ class SendHandler:
         return Response(code, remark, fields=self._trace_fields)
 
     def _ids_of(self, batch: AppendedBatch) -> bytes:
-        """The ids of the messages of a batch, as an answer tells them."""
+        """Return the ids of the messages of a batch, as the response contains them."""
         space = bytearray(self._id_pattern * batch.count)
         step = len(self._id_pattern)
         at = step - len(_ID_END)
@@ -255,84 +255,84 @@ class SendHandler:
 
     # --- responses ----------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Begin to `store` sends of one read that are answered together; see `end`."""
-        if not self._unanswered:
-            self.appender.hold()
+    def begin_batch(self) -> None:
+        """Begin to `store` sends of one read batch; see `end_batch`."""
+        if not self._pending:
+            self.appender.defer()
 
-    def end(self, wire: Wire, responses_end: int, count: int, began_s: float) -> None:
-        """Have what was stored since `begin` answered, mostly at the end of the loop's turn.
+    def end_batch(self, wire: Wire, responses_end: int, count: int, began_s: float) -> None:
+        """Respond to the sends since `begin_batch` when the iteration of the event loop ends.
 
-        So the sends that one turn reads from several connections go to the file in one write.
-        A connection that was read twice in a row is answered at once.
+        So the sends that one iteration reads from several connections have one write to the log.
+        A connection that was read twice in a row gets its responses at once.
 
         Args:
-            wire: where they came from.
-            responses_end: where the responses that `store` has written end.
-            count: how many they are.
-            began_s: when the first of them was begun.
+            wire: their connection.
+            responses_end: where the responses that `store` has encoded end.
+            count: the number of sends.
+            began_s: when the first of them began.
         """
-        turn = wire._turn
-        is_alone = turn.is_alone(wire)
+        batch = wire._batch
+        is_alone = batch.is_alone(wire)
         if count:
-            self._took(began_s)
-            if not self._unanswered and not is_alone:
-                turn.before_end(self.settle)
-            self._unanswered.append((wire, self.responses_to(responses_end), count, began_s))
-            self._unanswered_count += count
-        if is_alone or not self._unanswered or self._unanswered_count >= UNANSWERED_MAX:
+            self._record_duration(began_s)
+            if not self._pending and not is_alone:
+                batch.at_end(self.settle)
+            self._pending.append((wire, self.responses_to(responses_end), count, began_s))
+            self._pending_count += count
+        if is_alone or not self._pending or self._pending_count >= PENDING_MAX:
             self.settle()
 
     def settle(self) -> None:
-        """Bring what was stored into the log, and respond."""
-        if not self.appender.is_held:
+        """Write the stored records to the log, and respond."""
+        if not self.appender.is_deferred:
             return
         began_s = perf_counter()
-        answers, self._unanswered, self._unanswered_count = self._unanswered, [], 0
+        pending, self._pending, self._pending_count = self._pending, [], 0
         try:
-            self.appender.release()
+            self.appender.commit()
         except StoreError as problem:
-            self._refuse(answers, problem)
+            self._refuse(pending, problem)
             return
-        except Exception as problem:  # an edge: several connections wait for this
+        except Exception as problem:  # several connections wait for their responses
             log.exception("cannot settle sends")
-            self._refuse(answers, StoreError(f"{type(problem).__name__}: {problem}"))
+            self._refuse(pending, StoreError(f"{type(problem).__name__}: {problem}"))
             return
-        if answers:
-            self._took(began_s)
-            self._respond(answers)
+        if pending:
+            self._record_duration(began_s)
+            self._respond(pending)
 
-    def _respond(self, answers: list[Answers]) -> None:
-        """Send the responses of stored messages, when their bytes are on disk if they must be."""
+    def _respond(self, pending: list[PendingResponses]) -> None:
+        """Send the responses of stored messages; with synchronous flush after the group commit."""
         if self._commit is None:
-            for wire, responses, _, _ in answers:
+            for wire, responses, _, _ in pending:
                 _write(wire, responses)
             return
-        total = sum(count for _, _, count, _ in answers)
+        total = sum(count for _, _, count, _ in pending)
         self.flow.wait_began(total)
 
-        def told(synced: bool, error: StoreError | None) -> None:
+        def on_outcome(synced: bool, error: StoreError | None) -> None:
             self.flow.wait_ended(total)
             now_s = perf_counter()
-            for wire, responses, count, began_s in answers:
+            for wire, responses, count, began_s in pending:
                 self._throughput.put_took(int((now_s - began_s) * 1000), count)
                 if synced:
                     _write(wire, responses)
                 else:
-                    self._retract(wire, responses, error)
+                    self._respond_not_synced(wire, responses, error)
 
-        self._commit.wait(self.log_end, told)
+        self._commit.wait(self.log_end, on_outcome)
 
-    def _refuse(self, answers: list[Answers], problem: StoreError) -> None:
-        """Refuse sends that were given their places and could not be written there after all."""
+    def _refuse(self, pending: list[PendingResponses], problem: StoreError) -> None:
+        """Refuse sends whose records could not be written to the log."""
         refused = self._refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem))
-        for wire, responses, _, _ in answers:
+        for wire, responses, _, _ in pending:
             for success in _commands_in(responses):
                 self.stats.put_failed()
                 Request(success, wire).reply(refused)
 
-    def _retract(self, wire: Wire, responses: bytes, error: StoreError | None) -> None:
-        """Say instead that stored messages are not, or perhaps not, on the disk."""
+    def _respond_not_synced(self, wire: Wire, responses: bytes, error: StoreError | None) -> None:
+        """Replace responses: the messages are stored, but perhaps not on the disk."""
         remark = f"stored, but not on disk, and nothing further will be: {error}"
         for success in _commands_in(responses):
             if error is not None:
@@ -343,13 +343,13 @@ class SendHandler:
 
 
 def _write(wire: Wire, responses: bytes) -> None:
-    """Send responses; there are none to requests that want none."""
+    """Send responses; one-way requests have none."""
     if responses:
         wire.write(responses)
 
 
 def _commands_in(responses: bytes) -> Iterator[Command]:
-    """The responses one by one, each of which leads to its request's number and serialization."""
+    """Yield the responses one by one, with opaque number and serialization of their requests."""
     at = 0
     while at < len(responses):
         command = command_at(responses, at, len(responses), len(responses))
@@ -360,7 +360,7 @@ def _commands_in(responses: bytes) -> Iterator[Command]:
 
 
 def _waits_for_disk(properties: str) -> bool:
-    """Whether the sender of a message wants to be answered only when it is on disk."""
+    """Return whether the response to a message waits for the disk."""
     if "WAIT\x01" not in properties or "\x02WAIT\x01true\x02" in properties:
         return True
     return decode_properties(properties).get(property_names.WAIT, "true").lower() == "true"

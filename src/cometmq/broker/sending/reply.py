@@ -1,8 +1,9 @@
-"""Answers SEND_REPLY_MESSAGE (324) and its V2 form (325): hand a reply to the client that asked.
+"""Handles SEND_REPLY_MESSAGE (324) and its V2 form (325): pushes a reply to the requester.
 
-The reply names its client in a property; the client's own connection gets the reply with
-PUSH_REPLY_MESSAGE_TO_CLIENT (326) and must confirm it. Stored or not, the answer says whether the
-client has it. Source: ReplyMessageProcessor, RocketMQ 5.3.
+A property of the reply names the client of the requester. The broker sends it the reply with
+PUSH_REPLY_MESSAGE_TO_CLIENT (326), and the client must confirm it. The response to the replier has
+success if the client confirmed the reply, whether the reply is stored or not.
+Source: ReplyMessageProcessor, RocketMQ 5.3.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ PUSH_TIMEOUT_S = 10.0
 
 
 class ReplyHandler:
-    """Hands replies to those who asked.
+    """Pushes replies to requesters, and stores them if the settings say so.
 
     Args:
-        store: keeps replies, where the broker is set to.
-        validation: checks and places them like any send.
-        producers: finds the client's connection.
-        settings: gives the broker's settings as they are now.
-        clock: stamps them.
+        store: stores replies, if the settings say so.
+        validation: checks and routes them like any send.
+        producers: finds the connection of the client.
+        settings: returns the current settings of the broker.
+        clock: gives the time of the push.
         store_host: our address as records carry it, 8 or 20 bytes.
         store_address: the same as ``host:port``.
         push_timeout_s: how long a client may take to confirm a reply.
@@ -72,35 +73,35 @@ class ReplyHandler:
         self._push_timeout_s = push_timeout_s
 
     async def reply(self, request: Request) -> Response:
-        """Push the reply, store it, and tell whether the client has it."""
+        """Push the reply, store it, and respond with whether the client confirmed it."""
         header = _header(request)
         try:
-            send = await with_creation(lambda: self._placed(request, header))
+            send = await with_creation(lambda: self._routed(request, header))
         except ResponseError as refusal:
             return Response(refusal.code, refusal.remark, fields=self._trace_fields())
         problem = await self._push(request, header, send)
-        answer = SendMessageResponse(msg_id="0", queue_id=send.asked_queue_id, queue_offset=0)
+        stored = SendMessageResponse(msg_id="0", queue_id=send.requested_queue_id, queue_offset=0)
         if self._settings().store_reply_message_enable:
             try:
-                await with_creation(lambda: self._keep(send, answer))
+                await with_creation(lambda: self._store_reply(send, stored))
             except ResponseError as failure:  # the client has the reply all the same
                 log.warning("cannot store a reply topic=%s: %s", send.topic, failure.remark)
         return Response(
             ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR,
             problem,
-            header=answer,
+            header=stored,
             fields=self._trace_fields(),
         )
 
-    def _placed(self, request: Request, header: SendHeader) -> Send:
+    def _routed(self, request: Request, header: SendHeader) -> Send:
         send = Send(request.connection)
         send.take_header(header, request.body)
         send.is_batch = False
-        self._validation.place(send)
+        self._validation.route(send)
         return send
 
     async def _push(self, request: Request, header: SendHeader, send: Send) -> str | None:
-        """Hand the reply over; returns what went wrong."""
+        """Push the reply to its client; return what went wrong, or None."""
         properties = decode_properties(header.properties or "")
         client_id = properties.get(names.REPLY_TO_CLIENT)
         if client_id is None:
@@ -115,7 +116,7 @@ class ReplyHandler:
             topic=header.topic,
             default_topic=header.default_topic,
             default_topic_queue_nums=header.default_topic_queue_nums,
-            queue_id=send.asked_queue_id,
+            queue_id=send.requested_queue_id,
             sys_flag=header.sys_flag,
             born_timestamp=header.born_timestamp,
             flag=header.flag,
@@ -139,8 +140,8 @@ class ReplyHandler:
             return f"push reply message to {client_id}fail."
         return None
 
-    def _keep(self, send: Send, answer: SendMessageResponse) -> None:
-        """Store the reply; when it is stored the answer says where."""
+    def _store_reply(self, send: Send, header: SendMessageResponse) -> None:
+        """Store the reply; set the id and the queue offset in the response if that succeeds."""
         try:
             stored = self._store.append(
                 send.topic,
@@ -159,8 +160,8 @@ class ReplyHandler:
         except (StoreError, InvalidMessageError) as problem:
             log.warning("cannot store a reply topic=%s: %s", send.topic, problem)
             return
-        answer.msg_id = encode_offset_id(self._store_host, stored.log_offset)
-        answer.queue_offset = stored.queue_offset
+        header.msg_id = encode_offset_id(self._store_host, stored.log_offset)
+        header.queue_offset = stored.queue_offset
 
     def _trace_fields(self) -> dict[str, str]:
         settings = self._settings()

@@ -6,8 +6,8 @@ from cometmq.remoting.wire cimport Wire
 cdef class Send:
     cdef public Wire wire
     cdef public object header
-    cdef public str asked_topic
-    cdef public long long asked_queue_id
+    cdef public str requested_topic
+    cdef public long long requested_queue_id
     cdef public long long sys_flag
     cdef public long long born_ms
     cdef public long long flag

@@ -1,8 +1,8 @@
 # cython: annotation_typing=False
-"""One send on its way from the request to the store, whichever reader read it.
+"""One send, from the request to the store.
 
-A reader fills in what the request says; body and properties stay where they lie. `SendValidation`
-then says where the message goes and what is stored behind its properties. Source: ours.
+The fast path or the general path fills in the fields of the request; body and properties stay in
+the receive buffer. `SendValidation` then sets topic, queue and the properties that the broker adds.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ SendHeader = SendMessageRequest | SendMessageV2Request
 
 
 class Send:
-    """A message or a batch that a producer wants stored.
+    """A message or a batch that a producer sends.
 
     Args:
-        wire: where it came from.
+        wire: the connection of the request.
     """
 
     def __init__(self, wire: Wire | None = None) -> None:
         self.wire: Any = wire
         self.header: SendHeader | None = None
-        """The typed header; None where a fast reader did without."""
-        self.asked_topic = ""
-        self.asked_queue_id = 0
+        """The typed header; None on the fast path."""
+        self.requested_topic = ""
+        self.requested_queue_id = 0
         self.sys_flag = 0
         self.born_ms = 0
         self.flag = 0
         self.reconsumed = 0
         self.is_batch = False
         self.source: bytes | bytearray = b""
-        """What the body is in, from ``body_at`` to ``body_end``."""
+        """Contains the body, from ``body_at`` to ``body_end``."""
         self.body_at = 0
         self.body_end = 0
         self.text: bytes | bytearray = b""
-        """What the property string is in, from ``text_at`` to ``text_end``."""
+        """Contains the property string, from ``text_at`` to ``text_end``."""
         self.text_at = 0
         self.text_end = 0
         self.topic = ""
-        """Where it goes: mostly where it was sent to."""
+        """The target topic; mostly the requested one."""
         self.queue_id = 0
         self.more = b""
-        """What is stored behind the properties; with a batch, behind those of each message."""
+        """Properties that the broker adds; with a batch, to each message."""
 
     def take_header(self, header: SendHeader, body: bytes) -> None:
-        """Take all that a request says."""
+        """Take the fields and the body of a request."""
         self.header = header
-        self.asked_topic = header.topic
-        self.asked_queue_id = header.queue_id
+        self.requested_topic = header.topic
+        self.requested_queue_id = header.queue_id
         self.sys_flag = header.sys_flag
         self.born_ms = header.born_timestamp
         self.flag = header.flag
@@ -65,5 +65,5 @@ class Send:
         self.text_at, self.text_end = 0, len(self.text)
 
     def properties(self) -> bytes:
-        """The property string that is stored, or that a batch adds to each of its messages."""
+        """Return the property string to store; for a batch, the part added to each message."""
         return joined(copy_of(self.text, self.text_at, self.text_end), self.more)

@@ -1,8 +1,8 @@
-"""Answers CONSUMER_SEND_MSG_BACK (36): what a consumer could not handle comes again later.
+"""Handles CONSUMER_SEND_MSG_BACK (36): redelivers a message that a consumer could not handle.
 
-The broker copies the message from its log: into the group's retry topic, behind a delay, or, when
-its retries are used up, into the group's dead letters. With synchronous flush the answer waits for
-the disk: the consumer forgets the message with it. Source: AbstractSendMessageProcessor and
+The broker copies the message from its log: into the group's retry topic with a delay or, after the
+last retry, into the group's dead letters. With synchronous flush the response waits for the disk,
+because the consumer then drops the message. Source: AbstractSendMessageProcessor and
 SendMessageProcessor.consumerSendMsgBack, RocketMQ 5.3.
 """
 
@@ -34,30 +34,30 @@ from cometmq.remoting import Request, Response
 from cometmq.store import Appended, MessageStore, SegmentNotReadyError
 
 FIRST_RETRY_LEVEL = 3
-"""The delay level of a first retry for which the consumer asks no other; each further adds one."""
+"""The delay level of the first retry unless the consumer sets one; each further retry adds one."""
 
 
 class Retry(NamedTuple):
-    """What to store in place of the message."""
+    """The copy of a message that is stored for redelivery."""
 
     is_dead: bool
-    """Whether it goes to the dead letters instead of the retry topic."""
+    """Whether it is stored in the dead letters instead of the retry topic."""
     properties: dict[str, str]
-    """The message's own, with its history and the delay."""
+    """The properties of the message, with its first topic, its first id and the delay."""
 
 
 class SendBackHandler:
-    """Takes messages back.
+    """Stores messages that consumers send back.
 
     Args:
-        store: where messages are, and where they go.
-        topics, groups: what exists; retry and dead-letter topics are made here.
+        store: the store to read and to append to.
+        topics, groups: the tables; retry and dead-letter topics are created here.
         levels: the delay levels.
-        stats: counts what came back.
-        settings: gives the broker's settings as they are now.
+        stats: counts the messages.
+        settings: returns the current settings of the broker.
         store_host: our address as records carry it, 8 or 20 bytes.
-        commit: tells when messages are on disk; None where nobody waits for that.
-        queue_chance: picks one of so many queues.
+        commit: syncs messages to the disk; None with asynchronous flush.
+        queue_chance: returns the number of a queue, out of so many, at random.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class SendBackHandler:
         self._queue_chance = queue_chance
 
     def send_back(self, request: Request) -> Response | None:
-        """Store the message for another try, or as a dead letter."""
+        """Store the message for a retry, or as a dead letter."""
         header = request.header(ConsumerSendMsgBackRequest)
         group = self._groups.require(header.group)
         settings = self._settings()
@@ -109,18 +109,18 @@ class SendBackHandler:
         self._stats.sent_back(header.group, header.origin_topic or record.topic)
         if self._commit is None:
             return Response()
-        self._answer_when_synced(request, stored, self._commit)
+        self._respond_when_synced(request, stored, self._commit)
         return None
 
-    def _answer_when_synced(self, request: Request, stored: Appended, commit: GroupCommit) -> None:
-        def told(synced: bool, error: StoreError | None) -> None:
+    def _respond_when_synced(self, request: Request, stored: Appended, commit: GroupCommit) -> None:
+        def on_outcome(synced: bool, error: StoreError | None) -> None:
             if synced:
                 request.reply(Response())
             else:
                 remark = "FLUSH_DISK_TIMEOUT" if error is None else f"not on disk: {error}"
                 request.reply(Response(ResponseCode.SYSTEM_ERROR, remark))
 
-        commit.wait(stored.log_offset + stored.size_bytes, told)
+        commit.wait(stored.log_offset + stored.size_bytes, on_outcome)
 
     def _original(self, log_offset: int) -> RecordParts:
         data = self._store.record_at(log_offset) if log_offset >= 0 else None
@@ -150,9 +150,9 @@ class SendBackHandler:
     def _put(self, record: RecordParts, retry: Retry, target: TopicConfig) -> Appended:
         topic, properties = target.topic_name, retry.properties
         queue_id = self._queue_chance(max(target.write_queue_nums, 1))
-        parked = self._levels.schedule(topic, queue_id, properties)
-        if parked is not None:
-            topic, queue_id, properties = parked
+        scheduled = self._levels.schedule(topic, queue_id, properties)
+        if scheduled is not None:
+            topic, queue_id, properties = scheduled
         try:
             return self._store.append(
                 topic,
@@ -191,15 +191,16 @@ def plan_retry(
     reconsume_times_max: int,
     delay_level: int,
 ) -> Retry:
-    """Decide what becomes of a message.
+    """Return the copy of a message to store: a retry or a dead letter.
 
     Args:
-        properties: its properties; they stay as they are.
-        topic: where it was read.
+        properties: its properties; not changed.
+        topic: the topic that it was read from.
         message_id: its offset message id.
-        reconsume_times: how often it was tried again so far.
-        reconsume_times_max: how often it may be.
-        delay_level: as the consumer asks; 0 leaves it to the broker, below 0 gives up.
+        reconsume_times: its retries so far.
+        reconsume_times_max: the limit of its retries.
+        delay_level: the level that the consumer sets; 0 for that of the broker, below 0 for none:
+            the message becomes a dead letter.
     """
     kept = dict(properties)
     kept.setdefault(names.RETRY_TOPIC, topic)

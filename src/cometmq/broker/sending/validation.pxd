@@ -6,7 +6,7 @@ from cometmq.protocol cimport properties as property_text
 
 
 cdef bytes _END, _WAIT, _WAITS, _UNIQUE_KEY
-cdef int _UNDECIDED, _PROPERTIES_MAX, _NOTHING, _ID, _CARE
+cdef int _PREPARED, _PROPERTIES_MAX, _COMPLETE, _NEEDS_ID, _UNCOMMON
 
 
 cdef class SendValidation:
@@ -18,38 +18,38 @@ cdef class SendValidation:
     cdef object _new_unique_key
     cdef object _now_ms
     cdef object _queue_chance
-    cdef dict _stamps
+    cdef dict _broker_properties
     cdef bytes _suffix
     cdef bytes _batch_suffix
     cdef Py_ssize_t _body_bytes_max
-    cdef bint _watchful
-    cdef str _seen_topic
-    cdef long long _seen_queues
+    cdef bint _checks_all
+    cdef str _cached_topic
+    cdef long long _cached_queues
 
-    cpdef renew(self)
+    cpdef forget_topic(self)
 
     @cython.locals(
         topic=str, more=bytes, found=cython.int, text=cython.p_uchar)
-    cpdef bint glance(self, Send send) except -1
-    cdef long long _plain_queues(self, str topic) except -1
-    cpdef place(self, Send send)
-    cpdef check(self, Send send)
-    cdef _place_message(self, Send send, object header)
-    cdef _place_batch(self, Send send, object header)
+    cpdef bint route_common(self, Send send) except -1
+    cdef long long _unchecked_queues(self, str topic) except -1
+    cpdef route(self, Send send)
+    cpdef check_and_route(self, Send send)
+    cdef _route_message(self, Send send, object header)
+    cdef _route_batch(self, Send send, object header)
     cdef _rewrite(self, Send send, object properties)
     @cython.locals(
         body_bytes=cython.Py_ssize_t, text_bytes=cython.Py_ssize_t, text=cython.p_uchar)
     cdef _check_size(self, Send send)
-    cdef _place_unusual(self, Send send, object header)
+    cdef _route_uncommon(self, Send send, object header)
 
 
 @cython.locals(
     found=cython.int, start=cython.Py_ssize_t, stop=cython.Py_ssize_t, first=cython.uchar,
     size=cython.Py_ssize_t)
-cdef int _glance(const unsigned char* text, Py_ssize_t at, Py_ssize_t end) except -1
+cdef int _scan_properties(const unsigned char* text, Py_ssize_t at, Py_ssize_t end) except -1
 
 @cython.locals(entries=bytes)
-cdef int _look(bytes text) except -1
+cdef int _search_properties(bytes text) except -1
 
-cdef bint _only_waits(
+cdef bint _is_only_wait(
     const unsigned char* text, Py_ssize_t at, Py_ssize_t end) noexcept

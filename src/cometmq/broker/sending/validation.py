@@ -1,12 +1,12 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False
-"""Where a producer's message goes and what the broker writes into its properties.
+"""Validates sends, and selects the topic, the queue and the properties that are stored.
 
-All checks of a send happen here, in RocketMQ's order, before anything is stored. A `Send` then says
-topic, queue and properties of what is to be stored: mostly those of the request, but a message
-that asks for a delay is parked, and a retry that was tried too often becomes a dead letter.
+All checks of a send happen here, in RocketMQ's order, before anything is stored. Validation fills
+in topic, queue and properties of the `Send`: mostly those of the request, but a message with a
+delay level is scheduled, and a retry beyond the limit of its group becomes a dead letter.
 
-Of nearly every send a glance shows that all checks would let it pass and put it where it was sent
-to. `SendValidation.glance` says so, and nothing that the checks would say otherwise.
+`SendValidation.route_common` recognizes sends that pass all checks and are stored in the queue that
+the request names. For such a send it has the same result as the checks.
 
 Source: AbstractSendMessageProcessor.msgCheck, SendMessageProcessor and HookUtils, RocketMQ 5.3.
 """
@@ -57,24 +57,24 @@ if cython.compiled:
     from cython.cimports.libc.string import memcmp  # type: ignore
 
 VERSION_WITH_MAX_RECONSUME: Final = 121
-"""From 3.4.9 on clients say how often a message of theirs may be retried."""
+"""From 3.4.9 on clients send the limit of the retries of a message."""
 
 MULTI_TAG: Final = "MULTI_TAG"
-UNDECIDED: Final = int(SysFlag.TRANSACTION_PREPARED)
-"""The bit that half messages and rolled-back ones have; nobody would ever see such a message."""
+PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
+"""The bit of half messages and rolled-back ones, which consumers never get."""
 _END = b"\x02"
 _WAIT = b"WAIT\x01true"
 _WAITS = _WAIT + _END
 _UNIQUE_KEY = b"UNIQ_KEY\x01"
-_UNDECIDED = UNDECIDED  # C numbers once compiled
+_PREPARED = PREPARED  # C numbers once compiled
 _PROPERTIES_MAX = PROPERTIES_BYTES_MAX
-_NOTHING, _ID, _CARE = 0, 1, 2
-_unusual = re.compile(rb"\x02(?:DELAY|TRAN_MSG|TIMER_D\w*|CLUSTER|MSG_REGION|TRACE_ON|POP_CK)\x01")
-_needs_care = re.compile(
-    _unusual.pattern + rb"|\x02UNIQ_KEY\x01\x02|\x02WAIT\x01(?!true\x02)"
+_COMPLETE, _NEEDS_ID, _UNCOMMON = 0, 1, 2
+_uncommon = re.compile(rb"\x02(?:DELAY|TRAN_MSG|TIMER_D\w*|CLUSTER|MSG_REGION|TRACE_ON|POP_CK)\x01")
+_needs_general_path = re.compile(
+    _uncommon.pattern + rb"|\x02UNIQ_KEY\x01\x02|\x02WAIT\x01(?!true\x02)"
 ).search
-"""Finds what is not plain in properties: what the broker must rewrite, not just add to, a unique
-key without a value, a sender that does not wait for the disk."""
+"""Finds properties for the general path: those that the broker rewrites, a unique key without a
+value, a sender that does not wait for the disk."""
 
 _TIMERS: Final = (
     property_names.TIMER_DELAY_SEC,
@@ -84,30 +84,30 @@ _TIMERS: Final = (
 
 
 class Topics(Protocol):
-    """What intake needs of the topic table."""
+    """The topic table, as far as validation uses it."""
 
     def get(self, name: str) -> TopicConfig | None:
-        """The topic's settings."""
+        """Return the settings of a topic, or None."""
 
     def require_for_send(
         self, name: str, template: str, queues: int, *, unit_mode: bool, producer: str
     ) -> TopicConfig | None:
-        """The topic's settings; None if its template does not allow its creation."""
+        """Return the settings of a topic; None if its template does not allow its creation."""
 
     def require_internal(self, name: str, queues: int, *, sys_flag: int = 0) -> TopicConfig:
-        """The settings of a retry or dead-letter topic."""
+        """Return the settings of a retry or dead-letter topic."""
 
 
 class Groups(Protocol):
-    """What intake needs of the group table."""
+    """The group table, as far as validation uses it."""
 
     def resolve(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group's settings; None if there is no such group and none is created."""
+        """Return the settings of a group; None if it does not exist and is not created."""
 
 
 @dataclass(frozen=True)
 class SendRules:
-    """What the broker is set to accept, and what it adds."""
+    """Settings of the broker that apply to sends."""
 
     broker_ip: str
     cluster: str
@@ -119,16 +119,16 @@ class SendRules:
 
 
 class SendValidation:
-    """Checks and places messages.
+    """Checks sends and routes them.
 
     Args:
-        rules: gives the rules as they are now; they may change while the broker runs.
+        rules: the current rules; `change` replaces them.
         topics, groups: the tables.
         levels: the delay levels.
-        holds_locks: whether a group holds queue locks, that is, consumes in order.
-        new_unique_key: makes a unique id for a message whose client sent none.
+        holds_locks: returns whether a group holds queue locks, that is, consumes in order.
+        new_unique_key: returns a unique id, for a message whose client sent none.
         now_ms: the wall clock.
-        queue_chance: picks one of so many queues.
+        queue_chance: returns the number of a queue, out of so many, at random.
     """
 
     def __init__(
@@ -150,69 +150,69 @@ class SendValidation:
         self._new_unique_key = new_unique_key
         self._now_ms = now_ms
         self._queue_chance = queue_chance
-        self._seen_topic: str | None = None
-        self._seen_queues = 0
+        self._cached_topic: str | None = None
+        self._cached_queues = 0
         self.change(rules)
 
     def change(self, rules: SendRules) -> None:
-        """Use other rules from now on."""
+        """Replace the rules."""
         self.rules = rules
         trace = "true" if rules.trace_on else "false"
-        self._stamps = {
+        self._broker_properties = {
             property_names.CLUSTER: rules.cluster,
             property_names.MSG_REGION: rules.region,
             property_names.TRACE_ON: trace,
         }
-        self._suffix = encode_properties(self._stamps)
+        self._suffix = encode_properties(self._broker_properties)
         self._batch_suffix = _WAITS + self._suffix
         self._body_bytes_max = rules.body_bytes_max
-        self._watchful = not rules.broker_writable or rules.accept_from_ms > 0
+        self._checks_all = not rules.broker_writable or rules.accept_from_ms > 0
 
-    def renew(self) -> None:
-        """Look at the topics again: from one read of a connection to the next they may change."""
-        self._seen_topic = None
-        self._seen_queues = 0
+    def forget_topic(self) -> None:
+        """Forget the settings of the last topic: they may change between two read batches."""
+        self._cached_topic = None
+        self._cached_queues = 0
 
-    def glance(self, send: Send) -> bool:
-        """Place a send of which a glance shows that all checks let it pass; False for all others.
+    def route_common(self, send: Send) -> bool:
+        """Route a send that is sure to pass all checks; return False for all others.
 
-        Those whose sender does not wait for the disk are among the others.
+        It leaves sends that do not wait for the disk to the general path.
         """
-        topic = send.asked_topic
-        if topic is not self._seen_topic:
-            self._seen_topic = topic
-            self._seen_queues = self._plain_queues(topic)
-        if not 0 <= send.asked_queue_id < self._seen_queues or send.sys_flag & _UNDECIDED:
+        topic = send.requested_topic
+        if topic is not self._cached_topic:
+            self._cached_topic = topic
+            self._cached_queues = self._unchecked_queues(topic)
+        if not 0 <= send.requested_queue_id < self._cached_queues or send.sys_flag & _PREPARED:
             return False
         if not 0 < send.body_end - send.body_at <= self._body_bytes_max:
             return False
         more = self._suffix
         if send.is_batch:
             if send.text_at < send.text_end:
-                if not _only_waits(octets.start_of(send.text), send.text_at, send.text_end):
+                if not _is_only_wait(octets.start_of(send.text), send.text_at, send.text_end):
                     return False
                 send.text_end, more = send.text_at, self._batch_suffix
         else:
             text = octets.start_of(send.text)
-            found = _glance(text, send.text_at, send.text_end)
-            if found == _CARE:
+            found = _scan_properties(text, send.text_at, send.text_end)
+            if found == _UNCOMMON:
                 return False
-            if found == _ID:
+            if found == _NEEDS_ID:
                 more = _UNIQUE_KEY + self._new_unique_key().encode() + _END + more
             if (
                 property_text.joined_bytes(text, send.text_at, send.text_end, more)
                 > _PROPERTIES_MAX
             ):
                 return False
-        send.topic, send.queue_id, send.more = topic, send.asked_queue_id, more
+        send.topic, send.queue_id, send.more = topic, send.requested_queue_id, more
         return True
 
-    def _plain_queues(self, topic: str) -> int:
-        """How many queues of a topic take messages without further checks; 0 for none."""
+    def _unchecked_queues(self, topic: str) -> int:
+        """Return how many queues of a topic take messages without further checks; 0 for none."""
         config = self._topics.get(topic)
         if (
             config is None
-            or self._watchful
+            or self._checks_all
             or topic in SEND_FORBIDDEN_TOPICS
             or topic.startswith(RETRY_PREFIX)
             or config.topic_filter_type == MULTI_TAG
@@ -220,55 +220,55 @@ class SendValidation:
             return 0
         return config.write_queue_nums
 
-    def place(self, send: Send) -> None:
-        """Decide where a send with a typed header goes.
+    def route(self, send: Send) -> None:
+        """Check a send with a typed header, and route it.
 
         Raises:
             ResponseError: it may not be stored; nothing was.
         """
-        self.renew()
-        if not self.glance(send):
-            self.check(send)
+        self.forget_topic()
+        if not self.route_common(send):
+            self.check_and_route(send)
 
-    def check(self, send: Send) -> None:
-        """Do the same as `place` with every check, whatever a glance would show."""
+    def check_and_route(self, send: Send) -> None:
+        """Do the same as `route` on the general path, with every check."""
         header, connection = send.header, send.wire
         assert header is not None
         config = self._checked_topic(header, connection)
         queue_id = self._checked_queue(header, config, connection)
-        send.asked_queue_id = send.queue_id = queue_id
+        send.requested_queue_id = send.queue_id = queue_id
         send.topic = header.topic
         send.sys_flag |= _flag_of(config)
         if send.is_batch:
-            self._place_batch(send, header)
+            self._route_batch(send, header)
         else:
-            self._place_message(send, header)
+            self._route_message(send, header)
         self._check_size(send)
 
-    def _place_message(self, send: Send, header: SendHeader) -> None:
+    def _route_message(self, send: Send, header: SendHeader) -> None:
         text = bytes(send.text)
-        is_odd = header.sys_flag & UNDECIDED or _unusual.search(_END + text) is not None
+        is_odd = header.sys_flag & PREPARED or _uncommon.search(_END + text) is not None
         if is_odd or header.topic.startswith(RETRY_PREFIX):
-            self._place_unusual(send, header)
+            self._route_uncommon(send, header)
             return
         send.more = self._suffix
         if not _has_unique_key(text):
             send.more = _UNIQUE_KEY + self._new_unique_key().encode() + _END + self._suffix
 
-    def _place_batch(self, send: Send, header: SendHeader) -> None:
-        """Decide what each message of a batch gains."""
+    def _route_batch(self, send: Send, header: SendHeader) -> None:
+        """Set the properties that each message of a batch gets."""
         if len(header.topic) > TOPIC_CHARS_MAX:
             raise _illegal(f"message topic length too long {len(header.topic)}")
         if header.topic.startswith(RETRY_PREFIX):
             raise _illegal(f"batch request does not support retry group {header.topic}")
         properties = decode_properties(header.properties or "")
-        self._refuse_what_waits(header, properties)
+        self._refuse_half_and_timer(header, properties)
         if self._levels.level_of(properties):
             raise _illegal("a batch cannot be delayed")
-        self._rewrite(send, properties | self._stamps)
+        self._rewrite(send, properties | self._broker_properties)
 
     def _rewrite(self, send: Send, properties: Mapping[str, str]) -> None:
-        """Store these properties instead of those of the request."""
+        """Set the properties to store instead of those of the request."""
         send.text_at = send.text_end = 0
         send.more = encode_properties(properties)
 
@@ -279,7 +279,7 @@ class SendValidation:
         topic = header.topic
         config = self._topics.get(topic)
         if config is None or not self.rules.broker_writable:
-            config = self._unusual_topic(header, config, connection)
+            config = self._required_topic(header, config, connection)
         _refuse_forbidden(topic)
         return config
 
@@ -292,7 +292,7 @@ class SendValidation:
                 f"broker unable to service, until {opens},{opens_ms % 1000:03d}",
             )
 
-    def _unusual_topic(
+    def _required_topic(
         self, header: SendHeader, config: TopicConfig | None, connection: Peer
     ) -> TopicConfig:
         if not self.rules.broker_writable and config is not None and config.order:
@@ -350,24 +350,24 @@ class SendValidation:
 
     # --- properties ---------------------------------------------------------------------------
 
-    def _place_unusual(self, send: Send, header: SendHeader) -> None:
+    def _route_uncommon(self, send: Send, header: SendHeader) -> None:
         properties = decode_properties(header.properties or "")
         if send.topic.startswith(RETRY_PREFIX):
-            send.topic, send.queue_id = self._retried(header, send.queue_id, send.wire.version)
-        self._refuse_what_waits(header, properties)
+            send.topic, send.queue_id = self._retry_target(header, send.queue_id, send.wire.version)
+        self._refuse_half_and_timer(header, properties)
         properties.pop(property_names.POP_CK, None)
         if not properties.get(property_names.UNIQ_KEY):
             properties[property_names.UNIQ_KEY] = self._new_unique_key()
         if send.topic.startswith(DLQ_PREFIX) and send.topic != header.topic:
             properties.pop(property_names.DELAY, None)
-        properties.update(self._stamps)
-        parked = self._levels.schedule(send.topic, send.queue_id, properties)
-        if parked is not None:
-            send.topic, send.queue_id, properties = parked
+        properties.update(self._broker_properties)
+        scheduled = self._levels.schedule(send.topic, send.queue_id, properties)
+        if scheduled is not None:
+            send.topic, send.queue_id, properties = scheduled
         self._rewrite(send, properties)
 
-    def _retried(self, header: SendHeader, queue_id: int, version: int) -> tuple[str, int]:
-        """Where a consumer's own retry goes: back to its group, or to the dead letters."""
+    def _retry_target(self, header: SendHeader, queue_id: int, version: int) -> tuple[str, int]:
+        """Return topic and queue of a retry that a consumer sends: retry topic or dead letters."""
         group_name = header.topic[len(RETRY_PREFIX) :]
         group = self._groups.resolve(group_name)
         if group is None:
@@ -382,10 +382,10 @@ class SendValidation:
             return dead.topic_name, self._queue_chance(max(dead.write_queue_nums, 1))
         return header.topic, queue_id
 
-    def _refuse_what_waits(self, header: SendHeader, properties: dict[str, str]) -> None:
-        """Refuse half messages and timer messages rather than deliver them at once, or never."""
+    def _refuse_half_and_timer(self, header: SendHeader, properties: dict[str, str]) -> None:
+        """Refuse half messages and timer messages: this release does not serve them."""
         is_half = properties.get(property_names.TRAN_MSG, "").lower() == "true"
-        if is_half or header.sys_flag & UNDECIDED:
+        if is_half or header.sys_flag & PREPARED:
             raise self._forbidden(
                 "sending transaction message", ": transactions are not served in this release"
             )
@@ -398,44 +398,44 @@ class SendValidation:
 
 
 def retries_max(group: SubscriptionGroupConfig, asked: int | None, version: int) -> int:
-    """How often a group's message is tried again: as its client asks, if its version tells."""
+    """Return the limit of the retries of a message: that of its client, if it sends one."""
     if asked is not None and version >= VERSION_WITH_MAX_RECONSUME:
         return asked
     return group.retry_max_times
 
 
-def _glance(text: Any, at: int, end: int) -> int:
-    """What properties need besides what the broker puts behind all: _NOTHING, _ID, or _CARE."""
-    found = _ID
+def _scan_properties(text: Any, at: int, end: int) -> int:
+    """Return whether properties are _COMPLETE, need a unique id or the general path."""
+    found = _NEEDS_ID
     start = at
     if not cython.compiled:
-        return _look(octets.bytes_in(text, at, end - at))
+        return _search_properties(octets.bytes_in(text, at, end - at))
     while at < end:
         stop = octets.end_of_run(text, at, end, 2)
         first = text[at]
         size = stop - at
         if first == 85 and size > 9 and memcmp(text + at, b"UNIQ_KEY\x01", 9) == 0:
-            found = _NOTHING
+            found = _COMPLETE
         elif first == 84 and size > 5 and memcmp(text + at, b"TAGS\x01", 5) == 0:
             pass
         elif first in (67, 68, 77, 80, 84, 85, 87) and (  # one of CDMPTUW
             size != 9 or memcmp(text + at, b"WAIT\x01true", 9) != 0
         ):
-            return _look(octets.bytes_in(text, start, end - start))
+            return _search_properties(octets.bytes_in(text, start, end - start))
         at = stop + 1
     return found
 
 
-def _look(text: bytes) -> int:
-    """The same for all properties, of which a glance knows only the most frequent ones."""
+def _search_properties(text: bytes) -> int:
+    """Do the same as `_scan_properties`, which knows only the most frequent properties."""
     entries = b"\x02%b\x02" % text
-    if _needs_care(entries) is not None:
-        return _CARE
-    return _NOTHING if entries.find(b"\x02" + _UNIQUE_KEY) >= 0 else _ID
+    if _needs_general_path(entries) is not None:
+        return _UNCOMMON
+    return _COMPLETE if entries.find(b"\x02" + _UNIQUE_KEY) >= 0 else _NEEDS_ID
 
 
-def _only_waits(text: Any, at: int, end: int) -> bool:
-    """Whether properties say no more than that the sender waits for the disk."""
+def _is_only_wait(text: Any, at: int, end: int) -> bool:
+    """Return whether the only property is that the sender waits for the disk."""
     if end - at == len(_WAITS):
         end -= text[end - 1] == 2
     return octets.equals(text, at, end - at, _WAIT)
@@ -446,7 +446,7 @@ def _flag_of(config: TopicConfig) -> int:
 
 
 def _has_unique_key(text: bytes) -> bool:
-    """Whether there is a unique id, and not just a name that ends like one, or an empty value."""
+    """Return whether there is a unique id, not just a name that ends like its name or no value."""
     return property_text.value_of(text, property_text.UNIQ_KEY_MARKER) is not None
 
 
@@ -462,7 +462,7 @@ def _illegal(remark: str) -> ResponseError:
 
 
 def send_rules(settings: BrokerSettings, stored: StoreSettings, ip: str) -> SendRules:
-    """What the settings say about sends."""
+    """Return the rules that the settings give."""
     return SendRules(
         broker_ip=ip,
         cluster=settings.broker_cluster_name,

@@ -37,7 +37,7 @@ _OF_BROKER: Final = ("BROKER_PUT_NUMS", "BROKER_GET_NUMS")
 
 @dataclass(frozen=True)
 class WindowFigures:
-    """One window of one counter, as an administrator sees it."""
+    """One window of one counter, as tools show it."""
 
     sum: int
     tps: float
@@ -186,7 +186,7 @@ class BrokerStats:
         await self._cells.sample(self._clock.now_ms())
 
     async def drop_idle(self) -> None:
-        """Forget queues and names that nobody has used for a day."""
+        """Remove the counters that were idle for a day."""
         slices = Slices()
         tables: tuple[dict[Any, dict[int, Cell]], ...] = (self._puts, self._gets)
         for table in tables:

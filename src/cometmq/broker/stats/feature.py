@@ -1,4 +1,4 @@
-"""What the broker serves and runs for statistics."""
+"""Request handlers and jobs for statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IDLE_COUNTERS_S = 600.0
 
 
 def build(parts: Parts, endpoint: Endpoint) -> Feature:
-    """The handlers that show statistics of the broker, its topics and its groups."""
+    """Build the handlers that show statistics of the broker, its topics and its groups."""
     broker = BrokerStatsHandler(parts.runtime, parts.stats)
     topics = TopicStatsHandler(parts.store, topics=parts.topics, stats=parts.stats, lags=parts.lags)
     groups = GroupStatsHandler(

@@ -1,4 +1,4 @@
-"""How far groups have come: offsets, lags and times of each queue.
+"""Lags of groups: committed offsets, lags and times of each queue.
 
 Source: AdminBrokerProcessor.getConsumeStats, fetchAllConsumeStatsInBroker and
 queryConsumeTimeSpan, RocketMQ 5.3.
@@ -20,14 +20,14 @@ from cometmq.system.clock import Clock
 
 
 class GroupLags:
-    """Looks at the queues of topics from the side of a group.
+    """Returns the lags of groups.
 
     Args:
         store: the queues.
-        offsets: how far groups have consumed.
-        consumers: what groups that are online subscribe.
-        stats: how fast groups consume.
-        broker_name: stands in the queues' names.
+        offsets: the committed offsets.
+        consumers: the subscriptions of groups that are online.
+        stats: the rates of groups.
+        broker_name: the name of this broker, for the names of queues.
         clock: measures the delay of a group.
     """
 
@@ -49,14 +49,14 @@ class GroupLags:
         self._clock = clock
 
     def is_consumed(self, group: str, topic: str) -> bool:
-        """Whether a topic with offsets of a group is still one of those it consumes."""
+        """Return whether a group still consumes a topic in which it has offsets."""
         online = self._consumers.group(group)
         return online is None or not online.subscriptions or topic in online.subscriptions
 
     async def of_topic(
         self, group: str, config: TopicConfig, queues: int, slices: Slices
     ) -> ConsumeStats:
-        """Where a group stands in the first ``queues`` queues of a topic."""
+        """Return the offsets of a group in the first ``queues`` queues of a topic."""
         topic = config.topic_name
         table = {
             self.queue(topic, queue_id): self._of_queue(group, topic, queue_id)
@@ -66,7 +66,7 @@ class GroupLags:
         return ConsumeStats(offset_table=table, consume_tps=tps)
 
     def time_span(self, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
-        """From when to when a queue has messages, and the time of the last one consumed."""
+        """Return the times of the first, the last and the last consumed message of a queue."""
         low, high = self._store.bounds(topic, queue_id)
         consumed = self._offsets.committed(group, topic, queue_id) or 0
         first_ms = self._store_time(topic, queue_id, low)
@@ -88,7 +88,7 @@ class GroupLags:
         )
 
     def queue(self, topic: str, queue_id: int) -> MessageQueue:
-        """The name of a queue of this broker."""
+        """Return the name of a queue of this broker."""
         return MessageQueue(topic=topic, broker_name=self._broker_name, queue_id=queue_id)
 
     def _of_queue(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
@@ -104,11 +104,11 @@ class GroupLags:
         )
 
     def _store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """When the message at an offset was stored; -1 for none."""
+        """Return when the message at an offset was stored; -1 for none."""
         return self._store.store_time_at(topic, queue_id, offset) if offset >= 0 else -1
 
 
 def time_text(time_ms: int) -> str:
-    """A time as administrators read it, in local time: ``2023-11-14#22:13:20:000``."""
+    """Return a time as RocketMQ's tools print it, in local time: ``2023-11-14#22:13:20:000``."""
     moment = datetime.fromtimestamp(time_ms / 1000).astimezone()
     return f"{moment:%Y-%m-%d#%H:%M:%S}:{time_ms % 1000:03d}"

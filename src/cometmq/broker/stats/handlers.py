@@ -1,4 +1,4 @@
-"""Figures for administrators: of topics, of groups, of the counters and of the whole broker.
+"""Handles requests for statistics of topics, of groups, of counters and of the whole broker.
 
 Source: AdminBrokerProcessor, RocketMQ 5.3.
 """
@@ -46,7 +46,7 @@ from cometmq.store import MessageStore
 
 
 class BrokerStatsHandler:
-    """Answers GET_BROKER_RUNTIME_INFO (28) and VIEW_BROKER_STATS_DATA (315).
+    """Handles GET_BROKER_RUNTIME_INFO (28) and VIEW_BROKER_STATS_DATA (315).
 
     Args:
         runtime: the figures of the whole broker.
@@ -62,7 +62,7 @@ class BrokerStatsHandler:
         return Response(body=KVTable(table=self._runtime.table()).encode())
 
     async def counter(self, request: Request) -> Response:
-        """Answer one counter: its last minute, hour and day."""
+        """Return one counter: its last minute, hour and day."""
         header = request.header(ViewBrokerStatsDataRequest)
         view = await self._stats.view(header.stats_name, header.stats_key)
         if view is None:
@@ -77,7 +77,7 @@ class BrokerStatsHandler:
 
 
 class TopicStatsHandler:
-    """Answers GET_TOPIC_STATS_INFO (202).
+    """Handles GET_TOPIC_STATS_INFO (202).
 
     Args:
         store: the queues.
@@ -95,7 +95,7 @@ class TopicStatsHandler:
         self._lags = lags
 
     async def stats_of_topic(self, request: Request) -> Response:
-        """Answer the bounds of every queue of a topic, and when it was last written."""
+        """Return the bounds of every queue of a topic, and the time of its last message."""
         topic = request.header(GetTopicStatsInfoRequest).topic
         config = _existing(self._topics, topic)
         queues = max(config.read_queue_nums, config.write_queue_nums)
@@ -117,12 +117,12 @@ class TopicStatsHandler:
 
 
 class GroupStatsHandler:
-    """Answers who consumes what, and how far they have come (208, 300, 303, 317, 343, 345).
+    """Returns the groups of topics, their offsets and their lags (208, 300, 303, 317, 343, 345).
 
     Args:
-        topics, groups: what exists.
+        topics, groups: the tables.
         consumers: the groups that are online.
-        offsets: how far groups have consumed.
+        offsets: the committed offsets.
         lags: the lags of groups.
         address: returns the address of this broker, ``host:port``.
     """
@@ -145,7 +145,7 @@ class GroupStatsHandler:
         self._address = address
 
     async def consume_stats(self, request: Request) -> Response:
-        """Answer where a group stands in one topic, in some, or in all it has offsets for."""
+        """Return the offsets of a group in one topic, in some, or in all where it has any."""
         header = request.header(GetConsumeStatsRequest)
         group = header.consumer_group
         slices = Slices()
@@ -157,26 +157,26 @@ class GroupStatsHandler:
         return Response(body=await encoded(body, slices))
 
     async def all_consume_stats(self, request: Request) -> Response:
-        """Answer where every group stands in every topic it consumes."""
+        """Return the offsets of every group in every topic that it consumes."""
         only_ordered = request.header(GetBrokerConsumeStatsRequest).is_order
         body = ConsumeStatsList(broker_addr=self._address())
         slices = Slices()
         async for group in slices.each(list(self._groups.all())):
-            told: list[ConsumeStats] = []
+            found: list[ConsumeStats] = []
             names = self._offsets.topics_of(group)
             async for config in slices.each(self._existing_consumed(group, names)):
                 if only_ordered and not config.order:
                     continue
                 stats = await self._lags.of_topic(group, config, config.write_queue_nums, slices)
-                told.append(stats)
+                found.append(stats)
                 async for queue in slices.each(stats.offset_table.values()):
                     body.total_diff += queue.broker_offset - queue.consumer_offset
                     body.total_inflight_diff += queue.pull_offset - queue.consumer_offset
-            body.consume_stats_list.append({group: told})
+            body.consume_stats_list.append({group: found})
         return Response(body=await encoded(body, slices))
 
     async def time_spans(self, request: Request) -> Response:
-        """Answer from when to when the queues of a topic reach, and where a group stands."""
+        """Return the times of first, last and last consumed message of each queue of a topic."""
         header = request.header(QueryConsumeTimeSpanRequest)
         config = _existing(self._topics, header.topic)
         slices = Slices()
@@ -188,7 +188,7 @@ class GroupStatsHandler:
         return Response(body=await encoded(body, slices))
 
     async def groups_of_topic(self, request: Request) -> Response:
-        """Answer the groups that subscribe a topic now, or have offsets in it."""
+        """Return the groups that subscribe to a topic now, or have offsets in it."""
         topic = request.header(QueryTopicConsumeByWhoRequest).topic
         slices = Slices()
         online = [
@@ -200,7 +200,7 @@ class GroupStatsHandler:
         return Response(body=await encoded(GroupList(group_list=list(groups)), slices))
 
     async def topics_of_group(self, request: Request) -> Response:
-        """Answer the topics in which a group has offsets."""
+        """Return the topics in which a group has offsets."""
         group = request.header(QueryTopicsByConsumerRequest).group
         body = TopicList(topic_list=self._offsets.topics_of(group), broker_addr=self._address())
         return Response(body=await encoded(body))

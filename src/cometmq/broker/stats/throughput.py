@@ -1,8 +1,8 @@
 """Rates of stored and delivered messages, and the latency of appends.
 
-Rates come from totals remembered once a second for ten minutes; a rate over 10, 60 or 600 seconds
-is known as soon as there are that many samples. Latencies are counted in steps of a millisecond
-and belong to a minute: the finished minute is shown.
+Rates come from totals that are sampled once a second and kept for ten minutes; a rate over 10, 60
+or 600 seconds is known as soon as there are that many samples. Latencies are counted in steps of a
+millisecond and belong to a minute: the finished minute is shown.
 
 Source: StoreStatsService and BrokerStats, RocketMQ 5.3 (windows, buckets and their texts); the
 fine histogram is an addition.
@@ -19,7 +19,7 @@ from cometmq.broker.stats.counters import BrokerStats
 from cometmq.system.clock import Clock
 
 LATENCY_MS_MAX: Final = 10_000
-"""Longer ones count as this."""
+"""Longer latencies count as this."""
 
 _SPANS_S: Final = (10, 60, 600)
 _MINUTE_MS: Final = 60_000
@@ -41,7 +41,7 @@ _BUCKETS: Final = (
 
 
 class Totals(NamedTuple):
-    """What had happened until one second."""
+    """The totals at one second."""
 
     time_ms: int
     put: int
@@ -92,7 +92,7 @@ class Throughput:
             self.put_ms_max = took_ms
 
     def sample(self) -> None:
-        """Remember the totals, and begin a new minute or day when it is time; once a second."""
+        """Sample the totals, and begin a new minute or day if it is time; once a second."""
         now_ms, stats = self._clock.now_ms(), self._stats
         self._samples.append(
             Totals(
@@ -104,7 +104,7 @@ class Throughput:
             self._latencies = [0] * (LATENCY_MS_MAX + 1)
             self._minute_began_ms = now_ms
             self._minute_began_at = stats.put_messages
-        self._turn_day(now_ms)
+        self._begin_day(now_ms)
 
     def put_tps(self) -> str:
         """Messages stored a second, as a text of up to three numbers."""
@@ -136,13 +136,13 @@ class Throughput:
 
     def put_distribution(self) -> str:
         """How many puts of the last minute took how long, as a text."""
-        latencies = self._told_latencies()
+        latencies = self._shown_latencies()
         parts = (f"{name}:{sum(latencies[low:high])} " for name, low, high in _BUCKETS)
         return "".join(parts)
 
     def put_percentile(self, share: float) -> float:
         """The milliseconds within which this share (0..1) of the last minute's puts ended."""
-        latencies = self._told_latencies()
+        latencies = self._shown_latencies()
         left = sum(latencies) * share
         if left <= 0:
             return 0.0
@@ -152,14 +152,14 @@ class Throughput:
                 return float(took_ms)
         return float(LATENCY_MS_MAX)
 
-    def _told_latencies(self) -> list[int]:
+    def _shown_latencies(self) -> list[int]:
         return self._with_quick_ones() if self._last_minute is None else self._last_minute
 
     def _with_quick_ones(self) -> list[int]:
         """The latencies of this minute; a message without one took less than 1 ms."""
-        told = sum(self._latencies)
+        counted = sum(self._latencies)
         messages = self._stats.put_messages - self._minute_began_at
-        return [self._latencies[0] + max(0, messages - told), *self._latencies[1:]]
+        return [self._latencies[0] + max(0, messages - counted), *self._latencies[1:]]
 
     def _rates(self, of: Callable[[Totals], int]) -> str:
         # As RocketMQ writes it: blank separated, one blank at the end, unknown spans left out.
@@ -178,7 +178,7 @@ class Throughput:
         elapsed_ms = last.time_ms - first.time_ms
         return (of(last) - of(first)) * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0
 
-    def _turn_day(self, now_ms: int) -> None:
+    def _begin_day(self, now_ms: int) -> None:
         today = self._day_of(now_ms)
         if today != self._day:
             self._day = today

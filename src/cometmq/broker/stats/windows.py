@@ -1,5 +1,5 @@
 # cython: annotation_typing=False
-"""Counters whose recent past is known: samples for the last minute, hour and day.
+"""Counters with time windows: samples for the last minute, hour and day.
 
 A :class:`Cell` only counts; samples of all cells are taken together, so that the times of the
 samples are kept once::
@@ -51,19 +51,19 @@ class Cell:
         self.messages = 0
         self.size_bytes = 0
         self.idle_hours = 0
-        """Hourly samples in a row that brought nothing new."""
+        """Hourly samples in a row that counted nothing."""
         self._minute: array[int] | None = None
         self._hour: array[int] | None = None
         self._day: array[int] | None = None
 
     def add(self, messages: int, size_bytes: int = 0, calls: int = 1) -> None:
-        """Count ``calls`` events that together brought so many messages and bytes."""
+        """Count ``calls`` events with so many messages and bytes."""
         self.calls += calls
         self.messages += messages
         self.size_bytes += size_bytes
 
     def sample(self, window: int) -> None:
-        """Remember how far the counter has come."""
+        """Take a sample of the counter."""
         samples = self._samples(window)
         if samples is None:
             samples = array("q", _ZERO)
@@ -81,7 +81,7 @@ class Cell:
             self.idle_hours = self.idle_hours + 1 if is_idle else 0
 
     def change(self, window: int) -> tuple[Sample, int]:
-        """What the window saw, and how many samples it holds."""
+        """Return what was counted within a window, and its number of samples."""
         samples = self._samples(window)
         if samples is None:
             return _ZERO, 0
@@ -93,7 +93,7 @@ class Cell:
 
 
 class WindowSum(NamedTuple):
-    """What some cells counted within one window."""
+    """The sum of some cells within one window."""
 
     calls: int
     messages: int
@@ -130,7 +130,7 @@ class SampledCells:
         return cell
 
     def drop(self, cell: Cell) -> None:
-        """Sample this cell no more."""
+        """Stop sampling a cell."""
         self._cells.discard(cell)
 
     async def sample(self, now_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""What the broker serves and runs for its store."""
+"""Request handlers and jobs for the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """The handlers of requests about the store as a whole."""
+    """Build the handlers of requests about the store as a whole."""
     storage = StorageHandler(parts.store)
     return Feature(
         {
@@ -36,16 +36,16 @@ def _jobs(parts: Parts) -> list[Job]:
     """The flush of log and queues, and the deletion of expired files."""
     stored = parts.configuration.view(StoreSettings)
     return [
-        *[replace(job, turn=_without_store_failure(job.turn)) for job in parts.flusher.jobs()],
+        *[replace(job, run=_without_store_failure(job.run)) for job in parts.flusher.jobs()],
         Job("clean-store", lambda: stored().clean_interval_ms / 1000, partial(clean, parts.store)),
     ]
 
 
-def _without_store_failure(turn: Callable[[], object]) -> Callable[[], None]:
-    """The same without its failure: the store itself logs that a sync failed, once."""
+def _without_store_failure(run: Callable[[], object]) -> Callable[[], None]:
+    """Return a run that ignores a failed sync: the store logs the failure, once."""
 
     def quiet() -> None:
         with contextlib.suppress(StoreUnavailableError):
-            turn()
+            run()
 
     return quiet

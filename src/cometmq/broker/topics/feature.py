@@ -1,4 +1,4 @@
-"""What the broker serves for topics."""
+"""Request handlers for topics."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """The handlers that create, change, show and delete topics."""
+    """Build the handlers that create, change, show and delete topics."""
 
     forgetting = asyncio.Lock()
     persist = NextCall(partial(parts.offsets.persist, parts.store.flush))
 
     async def forget_topic(topic: str) -> None:
-        async with forgetting:  # each is some work: one in a turn of the event loop
+        async with forgetting:  # each takes a while: one at a time
             await parts.offsets.forget_topic(topic)
             await parts.stats.forget_topic(topic)
             parts.held.topic_gone(topic)

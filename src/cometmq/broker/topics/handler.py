@@ -49,7 +49,7 @@ _HARMLESS = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 
 
 class Queues(Protocol):
-    """What these requests need of the store."""
+    """The queues of the store, as far as these requests use them."""
 
     def delete_topic(self, topic: str) -> object:
         """Delete all queues of a topic; nothing of any other."""
@@ -59,7 +59,7 @@ class Queues(Protocol):
 
 
 class TopicHandler:
-    """Answers tools about topics.
+    """Creates, changes, shows and deletes topics.
 
     Args:
         topics: the table.

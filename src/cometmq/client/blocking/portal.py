@@ -202,7 +202,7 @@ class Portal:
     def _take(self) -> None:
         self._holders += 1
 
-    def _let_go(self) -> bool:
+    def _close_files(self) -> bool:
         self._holders -= 1
         return self._holders == 0
 
@@ -241,7 +241,7 @@ def hold() -> Portal:
 def let_go(portal: Portal) -> None:
     """Hold the portal no longer; the last one to let go ends it."""
     with _shared.lock:
-        if not portal._let_go():
+        if not portal._close_files():
             return
         if _shared.portal is portal:
             _shared.portal = None

@@ -15,7 +15,7 @@ from cometmq.client.queue_offsets import QueueOffsets
 from cometmq.client.troubles import text_of, trace_of
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.remoting.tasks import is_own_failure
+from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class RemoteOffsetStore:
         try:
             await self._offsets.commit(self._group, queue, offset)
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             level = logging.DEBUG if queue.broker_name in self._failing else logging.WARNING
             self._failing.add(queue.broker_name)

@@ -22,7 +22,7 @@ from cometmq.client.pop.service import PopQueue
 from cometmq.client.troubles import Troubles
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import MessageModel
-from cometmq.remoting.tasks import Supervisor, is_own_failure
+from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Assignment:
             try:
                 await self._divide(topic)
             except BaseException as error:
-                if not is_own_failure(error):
+                if not is_call_failure(error):
                     raise
                 self._dividing.failed(topic, error)
             else:

@@ -43,8 +43,8 @@ from cometmq.protocol.bodies import (
 )
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import GetConsumerRunningInfoRequest
-from cometmq.remoting import Processor, Request, Response
-from cometmq.remoting.tasks import is_own_failure
+from cometmq.remoting import Request, RequestHandler, Response
+from cometmq.remoting.tasks import is_call_failure
 
 CONCURRENCY_MAX = 1000
 
@@ -200,7 +200,7 @@ class PopConsumer(Lifetime):
             await self._starting.run()
             self._check_open()
         except BaseException as error:
-            interrupted = is_own_failure(error) and (
+            interrupted = is_call_failure(error) and (
                 self._starting.interrupted or isinstance(error, asyncio.CancelledError)
             )
             await self._starting.interrupt()
@@ -221,7 +221,7 @@ class PopConsumer(Lifetime):
         for topic, wanted in self._subscriptions.asked_for().items():
             await self._instance.routes.refresh(topic)
             await check_filter(self._instance, self._engine.group, topic, wanted)
-        answers: list[Processor] = [self._changed, self._answer_running, self._consume]
+        answers: list[RequestHandler] = [self._changed, self._answer_running, self._consume]
         for code, answer in zip(_CODES, answers, strict=True):
             self._instance.requests.answer(code, self._engine.group, answer)
         await self._instance.heartbeat()

@@ -30,7 +30,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import PopMessageRequest, PopMessageResponse
 from cometmq.protocol.lazy_record import decode_lazily
-from cometmq.remoting.tasks import Supervisor, is_own_failure
+from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class PopLoop:
             try:
                 await self._pop(wanted)
             except BaseException as error:
-                if not is_own_failure(error):
+                if not is_call_failure(error):
                     raise
                 await self._recover(error)
             else:

@@ -30,7 +30,7 @@ from cometmq.client.push.subscriptions import Subscriptions
 from cometmq.client.push.watching import WatchedTasks
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
-from cometmq.remoting.tasks import Supervisor, is_own_failure
+from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class PopEngine:
         try:
             await self._listening.call(listener, name, everything, own)
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             log.exception("on_queues callback failed topic=%s group=%s", topic, self.group)
 

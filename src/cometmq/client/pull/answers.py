@@ -28,7 +28,7 @@ from cometmq.protocol.bodies import (
 )
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import InvokeBrokerToGetConsumerStatusRequest
-from cometmq.remoting import Processor, Request, Response
+from cometmq.remoting import Request, RequestHandler, Response
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Answers:
         self._divide = divide
         self._move = move
         self._begun_ms = 0
-        self._table: dict[int, Processor] = {
+        self._table: dict[int, RequestHandler] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,

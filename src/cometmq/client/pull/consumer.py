@@ -39,7 +39,7 @@ from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import check_topic_name
 from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel
 from cometmq.remoting import Supervisor
-from cometmq.remoting.tasks import is_own_failure
+from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +198,7 @@ class PullConsumer(PlaceCalls):
             if self._closed:
                 raise ClientClosedError(f"consumer {self._plain_group} was closed")
         except BaseException as error:
-            interrupted = is_own_failure(error) and (
+            interrupted = is_call_failure(error) and (
                 self._starting.interrupted or isinstance(error, asyncio.CancelledError)
             )
             self._closed = True
@@ -484,7 +484,7 @@ class PullConsumer(PlaceCalls):
             async with asyncio.timeout(self._instance.settings.call_timeout_ms / 1000) as limit:
                 await self._auto_commit()
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             if limit.expired():
                 log.warning("commit at close timed out group=%s", self._group)
@@ -531,7 +531,7 @@ class PullConsumer(PlaceCalls):
             try:
                 failures = await self._places.commit(due)
             except BaseException as error:
-                if not is_own_failure(error):
+                if not is_call_failure(error):
                     raise
                 log.exception("commit of revoked queues failed group=%s", self._group)
                 return

@@ -15,7 +15,7 @@ from cometmq.client.instance import ClientInstance
 from cometmq.client.routes import Route
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting import Supervisor
-from cometmq.remoting.tasks import is_own_failure
+from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Listening:
         try:
             await self._caller.tell(self._listener, name, list(every), list(own))
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             log.exception("a listener failed group=%s topic=%s", self._group, topic)
 

@@ -15,7 +15,7 @@ from cometmq.client.queue_offsets import QueueOffsets
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import retry_topic
-from cometmq.remoting.tasks import is_own_failure
+from cometmq.remoting.tasks import is_call_failure
 
 Failures = dict[MessageQueue, BaseException]
 
@@ -87,7 +87,7 @@ class Places:
         try:
             await self._offsets.commit(self._group, queue, offset)
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             return error
         return None

@@ -23,7 +23,7 @@ from cometmq.client.queues.process_queue import ProcessQueue
 from cometmq.client.queues.pull_loop import PullLoop
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.remoting.tasks import Supervisor, is_own_failure
+from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -233,7 +233,7 @@ class AssignedQueues:
         try:
             await self._store.persist([queue])
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             log.exception("an offset was not kept queue=%s group=%s", queue, self._group)
 

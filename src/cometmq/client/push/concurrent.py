@@ -26,7 +26,7 @@ from cometmq.client.push.statistics import Statistics
 from cometmq.client.push.workers import Workers
 from cometmq.client.queues.process_queue import ProcessQueue
 from cometmq.model.message import StoredMessage
-from cometmq.remoting.tasks import Supervisor, is_own_failure
+from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class ConcurrentService:
             if not queue.dropped:
                 await self._consume(queue, messages)
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             log.exception("consuming failed, retrying queue=%s", queue.queue)
             self._again_later(queue, messages)

@@ -41,7 +41,7 @@ from cometmq.model.errors import ConfigError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import check_group_name
 from cometmq.protocol.bodies import ConsumerData, ConsumerRunningInfo, ConsumeType, MessageModel
-from cometmq.remoting.tasks import is_own_failure
+from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -217,7 +217,7 @@ class PushConsumer(Lifetime):
             await self._starting.run()
             self._check_open()
         except BaseException as error:
-            interrupted = is_own_failure(error) and (
+            interrupted = is_call_failure(error) and (
                 self._starting.interrupted or isinstance(error, asyncio.CancelledError)
             )
             await self._starting.interrupt()

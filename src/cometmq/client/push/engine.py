@@ -48,7 +48,7 @@ from cometmq.model import property_names as names
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.remoting.tasks import Supervisor, is_own_failure
+from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -342,7 +342,7 @@ class Engine:
         try:
             await self._listening.tell(listener, self._instance.namespace.unwrap(topic), *told)
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             log.exception("on_queues callback failed topic=%s group=%s", topic, self.group)
 
@@ -374,7 +374,7 @@ async def _bounded(step: Awaitable[None], seconds: float, what: str) -> BaseExce
         async with asyncio.timeout(seconds) as limit:
             await step
     except BaseException as error:
-        if not is_own_failure(error):
+        if not is_call_failure(error):
             raise
         if limit.expired():
             log.warning("closing step timed out step=%s seconds=%.1f", what, seconds)

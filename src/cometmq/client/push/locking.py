@@ -18,7 +18,7 @@ from cometmq.client.group_calls import GroupCalls
 from cometmq.client.queues.process_queue import ProcessQueue
 from cometmq.client.troubles import text_of, trace_of
 from cometmq.model.queue import MessageQueue
-from cometmq.remoting.tasks import Supervisor, is_own_failure
+from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class Locks:
         try:
             return await self._calls.lock(self._group, self._client_id, queues)
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             log.warning(
                 "cannot lock queues group=%s error=%s",
@@ -169,7 +169,7 @@ class Locks:
             async with asyncio.timeout(UNLOCK_ALL_S):
                 await self._calls.unlock(self._group, self._client_id, queues, oneway=True)
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             log.warning(
                 "cannot unlock queues group=%s error=%s",

@@ -31,7 +31,7 @@ from cometmq.client.push.statistics import Statistics
 from cometmq.client.push.workers import CANCEL_S, SLICE_S
 from cometmq.client.queues.process_queue import ProcessQueue
 from cometmq.model.message import StoredMessage
-from cometmq.remoting.tasks import Supervisor, is_own_failure
+from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class OrderedService:
             async with self._permits:
                 pause_s = await self._consume_on_end(queue)
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             log.exception("consuming in order failed, retrying queue=%s", queue.queue)
             queue.rollback()

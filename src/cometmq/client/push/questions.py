@@ -34,7 +34,7 @@ from cometmq.protocol.headers import (
     InvokeBrokerToGetConsumerStatusRequest,
     InvokeBrokerToResetOffsetRequest,
 )
-from cometmq.remoting import Processor, Request, Response
+from cometmq.remoting import Request, RequestHandler, Response
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Questions:
 
     def open(self) -> None:
         """Answer from now on."""
-        answers: tuple[Processor, ...] = (
+        answers: tuple[RequestHandler, ...] = (
             self._changed,
             self._reset,
             self._status,

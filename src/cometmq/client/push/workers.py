@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
-from cometmq.remoting.tasks import Supervisor, is_own_failure
+from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Workers(Generic[T]):
                 try:
                     await self._work_on(item)
                 except BaseException as error:
-                    if not is_own_failure(error):
+                    if not is_call_failure(error):
                         raise
                     log.exception("worker failed, item dropped")
                 if loop.time() > self._slice_end:

@@ -33,7 +33,7 @@ from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Supervisor
-from cometmq.remoting.tasks import failure_of, is_own_failure
+from cometmq.remoting.tasks import failure_of, is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -241,7 +241,7 @@ class PullLoop:
                 timeout=self._settings.answer_ms / 1000,
             )
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             await self._recover(error)
             return None

@@ -22,7 +22,7 @@ from cometmq.model.errors import CometError
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import RETRY_PREFIX
 from cometmq.remoting import Supervisor
-from cometmq.remoting.tasks import is_own_failure
+from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Rebalancer:
         try:
             return await self.once()
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             log.exception("rebalance failed, retrying group=%s", self._group)
             return False
@@ -154,7 +154,7 @@ class Rebalancer:
         try:
             balanced = await step(topic)
         except BaseException as error:
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             self._log_failure(topic, error)
             return isinstance(error, (TopicNotFoundError, AllocationError))
@@ -238,7 +238,7 @@ class Rebalancer:
                 try:
                     return await move(queue)
                 except BaseException as error:
-                    if not is_own_failure(error):
+                    if not is_call_failure(error):
                         raise
                     log.warning(
                         "cannot assign or revoke a queue queue=%s error=%s",

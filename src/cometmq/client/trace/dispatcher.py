@@ -22,7 +22,7 @@ from cometmq.client.trace.records import Record, encode
 from cometmq.client.troubles import Troubles
 from cometmq.model.message import Message
 from cometmq.model.topic import TRACE_TOPIC
-from cometmq.remoting.tasks import Supervisor, is_own_failure
+from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ class TraceDispatcher:
             await self._sender.send_message(parcel.message(), timeout=timeout)
         except BaseException as error:
             self._drop(len(parcel.texts))
-            if not is_own_failure(error):
+            if not is_call_failure(error):
                 raise
             self._sending.failed(parcel.topic, error)
         else:

@@ -1,4 +1,4 @@
-"""What the name server serves for changes of its settings."""
+"""Request handlers for changes of settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build(parts: Parts) -> Feature:
-    """The handlers that show and change the settings.
+    """Build the handlers that show and change the settings.
 
     Source: DefaultRequestProcessor, RocketMQ 5.3.
     """

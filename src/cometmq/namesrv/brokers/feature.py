@@ -1,4 +1,4 @@
-"""What the name server serves and runs for brokers."""
+"""Request handlers and jobs for brokers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build(parts: Parts) -> Feature:
-    """The handlers of registrations, heartbeats and permissions; removal of silent brokers."""
+    """Build the handlers of registrations, heartbeats and permissions, and the expiry job."""
     brokers = BrokerHandler(
         parts.registry,
         parts.kv,

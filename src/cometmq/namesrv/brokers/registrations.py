@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.topic import QUEUES_MAX, TopicConfig
-from cometmq.namesrv.names import check_address, check_name, check_other_address, is_name
+from cometmq.namesrv.checks import check_address, check_name, check_other_address, is_name
 from cometmq.namesrv.registry import Registration
 from cometmq.protocol.bodies import (
     DataVersion,
@@ -42,7 +42,7 @@ def read_registration(
         header: of its request.
         body: of its request; empty for a broker that names no topics.
         version: the version number of its request.
-        expiry_ms: how long it may be silent, unless its request says how long.
+        expiry_ms: how long it may be silent, unless its request has another time.
 
     Raises:
         ResponseError: the body is damaged or no registration, or the broker's name, cluster or

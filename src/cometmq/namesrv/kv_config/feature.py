@@ -1,4 +1,4 @@
-"""What the name server serves for the key-value table."""
+"""Request handlers for the key-value table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build(parts: Parts) -> Feature:
-    """The handlers that read and change the key-value table."""
+    """Build the handlers that read and change the key-value table."""
     kv = KvHandler(parts.kv)
     return Feature(
         {

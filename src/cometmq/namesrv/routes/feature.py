@@ -1,4 +1,4 @@
-"""What the name server serves for routes."""
+"""Request handlers for routes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def build(parts: Parts) -> Feature:
-    """The handlers of routes of topics, and of brokers by cluster."""
+    """Build the handlers of routes of topics, and of brokers by cluster."""
     routes = RouteHandler(parts.registry, parts.kv, parts.settings, up_ms=parts.up_ms)
     return Feature(
         {

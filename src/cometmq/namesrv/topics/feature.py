@@ -1,4 +1,4 @@
-"""What the name server serves for topics."""
+"""Request handlers for topics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def build(parts: Parts) -> Feature:
-    """The handlers that list, remove and add topics."""
+    """Build the handlers that list, remove and add topics."""
     topics = TopicHandler(parts.registry, parts.settings)
     return Feature(
         {

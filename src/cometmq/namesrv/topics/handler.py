@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.flags import TopicSysFlag
+from cometmq.namesrv.checks import check_name
 from cometmq.namesrv.config import NameServerSettings
-from cometmq.namesrv.names import check_name
 from cometmq.namesrv.registry import Registry
 from cometmq.protocol.bodies import TopicList, TopicRouteData
 from cometmq.protocol.codes import ResponseCode

@@ -1,7 +1,7 @@
 """What all JSON bodies share: how they are read and written.
 
-A body that is plain JSON of the expected shape is read in one step; anything else goes the long
-way through the dialect of :mod:`cometmq.protocol.fastjson`.
+A body that is plain JSON of the expected shape is read in one step; other JSON takes the general
+path through the dialect of :mod:`cometmq.protocol.fastjson`.
 
 Source: RemotingSerializable, RocketMQ 5.3.
 """

@@ -28,7 +28,7 @@ class BrokerStatsData(Body, kw_only=True):
 
 
 class QueueTimeSpan(Part, kw_only=True):
-    """From when to when a queue has messages, and where a group stands; milliseconds."""
+    """Times of the first, last and last consumed message of a queue, in milliseconds."""
 
     message_queue: MessageQueue = field(default_factory=MessageQueue)
     min_time_stamp: int = 0

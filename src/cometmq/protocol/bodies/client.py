@@ -37,7 +37,7 @@ class ConsumerConnection(Body, kw_only=True):
     message_model: MessageModel | None = None
     consume_from_where: ConsumeFromWhere | None = None
     subscriptions_by_client: dict[str, dict[str, MemberSubscription]] | None = None
-    """By client id and topic. Ours: RocketMQ's brokers do not send it, its clients pass over it."""
+    """By client id and topic; an addition of CometMQ, which RocketMQ's clients ignore."""
 
 
 class ProducerConnection(Body, kw_only=True):
@@ -82,7 +82,7 @@ class ProcessQueueInfo(Part, kw_only=True):
 
 
 class PopProcessQueueInfo(Part, kw_only=True):
-    """The same for a queue that is consumed the POP way."""
+    """The same for a queue that is consumed by pop."""
 
     wait_ack_count: int = 0
     droped: bool = False
@@ -115,7 +115,7 @@ class ConsumerRunningInfo(Body, kw_only=True):
 
 
 class ConsumeResult(StrEnum):
-    """What came of one message; in the order of their numbers on the wire."""
+    """The result of consuming one message, in the order of the numbers on the wire."""
 
     CR_SUCCESS = "CR_SUCCESS"
     CR_LATER = "CR_LATER"

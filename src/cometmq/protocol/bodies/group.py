@@ -136,7 +136,7 @@ class GetConsumerStatusBody(Body, kw_only=True):
 
 
 class OffsetWrapper(Part, kw_only=True):
-    """How far a group has come in one queue."""
+    """The offsets of a group in one queue."""
 
     broker_offset: int = 0
     consumer_offset: int = 0

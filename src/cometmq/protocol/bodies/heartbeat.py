@@ -81,7 +81,7 @@ class HeartbeatData(Body, kw_only=True):
 
 
 class CheckClientRequestBody(Body, kw_only=True):
-    """CHECK_CLIENT_CONFIG (46): can you filter by this?"""
+    """CHECK_CLIENT_CONFIG (46): whether the broker can filter by a subscription."""
 
     client_id: str = ""
     group: str = ""

@@ -82,7 +82,7 @@ def _read_body(reader: "_Reader", version: int) -> RegisterBrokerBody:
 
 
 class _Reader:
-    """Reads counted pieces from inflated bytes."""
+    """Reads pieces with a length from inflated bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -18,7 +18,7 @@ from cometmq.protocol.bodies.route import TopicQueueMappingDetail, TopicQueueMap
 class TopicConfigSerializeWrapper(Body, kw_only=True):
     """GET_ALL_TOPIC_CONFIG (21), and a part of a registration.
 
-    A broker of 4.9 leaves out the members about mappings. Bare keys only stand in those.
+    A broker of 4.9 leaves out the members about mappings. Only those have bare keys.
     """
 
     bare_keys: ClassVar[bool] = True

@@ -1,8 +1,8 @@
-"""What all request and response headers share: fields that travel as text in ``extFields``.
+"""The base of request and response headers: fields that are sent as text in ``extFields``.
 
 A header is a struct of required and optional fields. Its Python names are snake_case and its wire
 names camelCase; a field whose wire name is spelled otherwise says so itself. Fields that are None
-do not travel.
+are not sent.
 
 Source: CommandCustomHeader and RemotingCommand.decodeCommandCustomHeader, RocketMQ 5.3.
 """

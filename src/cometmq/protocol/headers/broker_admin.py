@@ -1,4 +1,4 @@
-"""Headers of managing a broker itself: configuration, figures, access lists, replication.
+"""Headers of broker administration: configuration, statistics, access lists, replication.
 
 Source: GetBrokerConfigResponseHeader, ViewBrokerStatsDataRequestHeader and relatives,
 RocketMQ 4.9 and 5.3.

@@ -1,4 +1,4 @@
-"""Headers of managing consumer groups on a broker.
+"""Headers of the administration of consumer groups.
 
 Source: DeleteSubscriptionGroupRequestHeader, GetConsumeStatsRequestHeader and relatives,
 RocketMQ 4.9 and 5.3.

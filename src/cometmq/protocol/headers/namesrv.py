@@ -75,7 +75,7 @@ class UnregisterBrokerRequest(Header, kw_only=True):
 
 
 class QueryDataVersionRequest(Header, kw_only=True):
-    """QUERY_DATA_VERSION (322): do you know this version of my topics?"""
+    """QUERY_DATA_VERSION (322): whether the name server has this version of the topics."""
 
     broker_name: str
     broker_addr: str

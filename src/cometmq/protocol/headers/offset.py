@@ -1,4 +1,4 @@
-"""Headers about offsets: what a group has consumed and what a queue holds.
+"""Headers of committed offsets and the bounds of queues.
 
 Source: QueryConsumerOffsetRequestHeader, GetMaxOffsetRequestHeader and relatives, RocketMQ 5.3.
 """
@@ -7,7 +7,7 @@ from cometmq.protocol.headers.base import Header, Int32, Int64, RpcHeader, Topic
 
 
 class QueryConsumerOffsetRequest(TopicHeader, kw_only=True):
-    """QUERY_CONSUMER_OFFSET (14): where does this group stand in this queue?"""
+    """QUERY_CONSUMER_OFFSET (14): the committed offset of a group in a queue."""
 
     consumer_group: str
     topic: str
@@ -22,7 +22,7 @@ class QueryConsumerOffsetResponse(Header, kw_only=True):
 
 
 class UpdateConsumerOffsetRequest(TopicHeader, kw_only=True):
-    """UPDATE_CONSUMER_OFFSET (15): this group has consumed this far."""
+    """UPDATE_CONSUMER_OFFSET (15): commit an offset."""
 
     consumer_group: str
     topic: str
@@ -96,7 +96,7 @@ class QueryCorrectionOffsetRequest(TopicHeader, kw_only=True):
 
 
 class CloneGroupOffsetRequest(RpcHeader, kw_only=True):
-    """CLONE_GROUP_OFFSET (314): let one group stand where another stands."""
+    """CLONE_GROUP_OFFSET (314): copy the offsets of one group to another."""
 
     src_group: str
     dest_group: str

@@ -1,4 +1,4 @@
-"""Headers of the POP way of consuming.
+"""Headers of pop consumption.
 
 Source: PopMessageRequestHeader and relatives, RocketMQ 5.3.
 """
@@ -7,7 +7,7 @@ from cometmq.protocol.headers.base import Header, Int32, Int64, TopicHeader
 
 
 class PopMessageRequest(TopicHeader, kw_only=True):
-    """POP_MESSAGE (200050): take messages, which others then do not see for a while."""
+    """POP_MESSAGE (200050): pop messages, which are then invisible for a time."""
 
     consumer_group: str
     topic: str
@@ -43,7 +43,7 @@ class AckMessageRequest(TopicHeader, kw_only=True):
     topic: str
     queue_id: Int32
     extra_info: str
-    """The receipt that came with the message."""
+    """The receipt of the message."""
     offset: Int64
 
 
@@ -67,7 +67,7 @@ class ChangeMessageInvisibletimeResponse(Header, kw_only=True):
 
 
 class NotificationRequest(TopicHeader, kw_only=True):
-    """NOTIFICATION (200054): wait until there is a message to pop."""
+    """NOTIFICATION (200054): wait for a message to pop."""
 
     consumer_group: str
     topic: str
@@ -86,7 +86,7 @@ class NotificationResponse(Header, kw_only=True):
 
 
 class PollingInfoRequest(TopicHeader, kw_only=True):
-    """POLLING_INFO (200055): how many requests wait?"""
+    """POLLING_INFO (200055): the number of waiting requests."""
 
     consumer_group: str
     topic: str
@@ -100,7 +100,7 @@ class PollingInfoResponse(Header, kw_only=True):
 
 
 class PeekMessageRequest(TopicHeader, kw_only=True):
-    """PEEK_MESSAGE (200052): look at messages without taking them."""
+    """PEEK_MESSAGE (200052): read messages without popping them."""
 
     topic: str
     queue_id: Int32

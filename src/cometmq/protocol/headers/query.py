@@ -1,4 +1,4 @@
-"""Headers of looking messages up by id and by key.
+"""Headers of queries for messages by id and by key.
 
 Source: QueryMessageRequestHeader and ViewMessageRequestHeader, RocketMQ 4.9 and 5.3.
 """

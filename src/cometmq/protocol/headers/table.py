@@ -1,4 +1,4 @@
-"""Which header belongs to which request code; codes without fields of their own are left out.
+"""The headers of each request code; codes without header fields are left out.
 
 From the request codes and header classes of RocketMQ 5.3.
 """

@@ -1,4 +1,4 @@
-"""Headers of managing topics on a broker.
+"""Headers of the administration of topics.
 
 Source: CreateTopicRequestHeader, DeleteTopicRequestHeader and relatives, RocketMQ 4.9 and 5.3.
 """

@@ -13,13 +13,12 @@ from struct import Struct
 from typing import Final
 
 from cometmq.model.errors import ProtocolError
+from cometmq.protocol.record import QUEUE_ID_AT, QUEUE_OFFSET_AT
 
 _SIZE: Final = Struct(">i")
 _QUEUE_ID: Final = Struct(">i")
 _QUEUE_OFFSET: Final = Struct(">q")
-_QUEUE_ID_AT: Final = 12
-_QUEUE_OFFSET_AT: Final = 20
-_LEAST_BYTES: Final = 28
+_LEAST_BYTES: Final = QUEUE_OFFSET_AT + _QUEUE_OFFSET.size
 
 
 def renumbered(records: bytes, queue_id: int, offset_delta: int) -> bytes:
@@ -34,8 +33,8 @@ def renumbered(records: bytes, queue_id: int, offset_delta: int) -> bytes:
         size = _SIZE.unpack_from(changed, position)[0] if position + 4 <= len(changed) else 0
         if size < _LEAST_BYTES or position + size > len(changed):
             raise ProtocolError(f"at byte {position} of {len(changed)}: no whole record begins")
-        _QUEUE_ID.pack_into(changed, position + _QUEUE_ID_AT, queue_id)
-        place = position + _QUEUE_OFFSET_AT
+        _QUEUE_ID.pack_into(changed, position + QUEUE_ID_AT, queue_id)
+        place = position + QUEUE_OFFSET_AT
         offset = _QUEUE_OFFSET.unpack_from(changed, place)[0]
         _QUEUE_OFFSET.pack_into(changed, place, offset + offset_delta)
         position += size

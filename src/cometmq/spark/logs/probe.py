@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from struct import Struct
 
-from cometmq.model.flags import SysFlag
-from cometmq.protocol.record import STORE_TIME_AT_V4, SYS_FLAG_AT
+from cometmq.protocol.record import SYS_FLAG_AT, store_time_at
 from cometmq.spark.logs.places import LogFile, LogPlace
 from cometmq.spark.logs.resync import blank_size, next_record, record_size
 from cometmq.spark.logs.windows import Window
 
 _PROBE_BYTES = 64 * 1024
 _I32, _I64 = Struct(">i"), Struct(">q")
-_V6_MORE_BYTES = 12
 
 
 class Probe:
@@ -57,6 +55,4 @@ class Probe:
             return None
         at = position - window.start
         (sys_flag,) = _I32.unpack_from(window.data, at + SYS_FLAG_AT)
-        at += STORE_TIME_AT_V4
-        at += _V6_MORE_BYTES if sys_flag & SysFlag.BORN_HOST_V6 else 0
-        return int(_I64.unpack_from(window.data, at)[0])
+        return int(_I64.unpack_from(window.data, at + store_time_at(sys_flag))[0])

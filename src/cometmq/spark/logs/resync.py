@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from struct import Struct
 
-from cometmq.model.flags import SysFlag
 from cometmq.protocol.record import (
+    BODY_LENGTH_BEFORE_BODY,
     LOG_OFFSET_AT,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
     SYS_FLAG_AT,
+    body_at,
 )
 from cometmq.spark.logs.windows import Window
 
@@ -25,7 +26,6 @@ _START = Struct(">ii")
 _I16, _I32, _I64 = Struct(">h"), Struct(">i"), Struct(">q")
 _MAGIC_COMMON = (MAGIC_V1 & 0xFFFFFFFF).to_bytes(4, "big")[:3]
 _BLANK = (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
-_HOSTS_AT = 48
 _MAGIC_AT = 4
 
 
@@ -117,14 +117,12 @@ def is_whole(data: memoryview, at: int) -> bool:
     if magic not in (MAGIC_V1, MAGIC_V2):
         return False
     (sys_flag,) = _I32.unpack_from(data, at + SYS_FLAG_AT)
-    place = at + _HOSTS_AT + 8 + 12
-    place += 20 if sys_flag & SysFlag.BORN_HOST_V6 else 8
-    place += 20 if sys_flag & SysFlag.STORE_HOST_V6 else 8
+    place = at + body_at(sys_flag)
     end = at + size
-    if place + 4 > end:
+    if place > end:
         return False
-    (body_bytes,) = _I32.unpack_from(data, place)
-    place += 4 + body_bytes
+    (body_bytes,) = _I32.unpack_from(data, place - BODY_LENGTH_BEFORE_BODY)
+    place += body_bytes
     width = 1 if magic == MAGIC_V1 else 2
     if body_bytes < 0 or place + width > end:
         return False

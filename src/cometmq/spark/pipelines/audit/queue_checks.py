@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
 from cometmq.model.flags import SysFlag
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
+from cometmq.protocol.record import CRC_MASK, RECORD_BYTES_MIN
 from cometmq.spark.pipelines.findings.frames import findings, together
 from cometmq.spark.pipelines.findings.rows import Severity
 
@@ -21,10 +22,7 @@ AUDIT_COLUMNS = (
 """What is read of each message, and ``record_valid`` where there is a log."""
 
 _QUEUE = ["topic", "broker_name", "queue_id"]
-_RECORD_BYTES_MIN = 91
-"""Bytes of a record besides its topic, properties and body."""
 _COMPRESSION = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK
-_CRC_BITS = 0x7FFFFFFF
 
 
 def checked(messages: DataFrame) -> DataFrame:
@@ -172,11 +170,11 @@ def _went_back() -> Column:
 def _is_as_stored() -> Column:
     """Whether the body surely has the bytes that the broker stored."""
     known = F.col("body").isNotNull() & F.col("body_crc").isNotNull()
-    rest = F.coalesce("store_size", F.lit(_RECORD_BYTES_MIN)) - F.length("body")
-    whole = (F.col("store_size").isNull()) | (rest >= _RECORD_BYTES_MIN)
+    rest = F.coalesce("store_size", F.lit(RECORD_BYTES_MIN)) - F.length("body")
+    whole = (F.col("store_size").isNull()) | (rest >= RECORD_BYTES_MIN)
     packed = F.coalesce("sys_flag", F.lit(0)).bitwiseAND(_COMPRESSION) != 0
     return known & whole & ~packed
 
 
 def _crc() -> Column:
-    return F.crc32("body").bitwiseAND(_CRC_BITS)
+    return F.crc32("body").bitwiseAND(CRC_MASK)

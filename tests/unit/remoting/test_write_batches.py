@@ -1,4 +1,4 @@
-"""When the answers to what was read leave: together, at the end of a turn of the event loop."""
+"""Write batches: responses are written at the end of an iteration of the event loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.protocol.command import Command, encode_command
 from cometmq.remoting import Request, Response
-from cometmq.remoting.wire import TURN_BYTES_MAX, FastPath, Wire, turn_of
+from cometmq.remoting.wire import BATCH_BYTES_MAX, FastPath, Wire, write_batch_of
 from support.fake_transport import Wired
 
 ECHO, HOLD = 9001, 9003
@@ -31,7 +31,7 @@ def opaques(wired: Wired) -> list[int]:
     return [answer.opaque for answer in wired.answers]
 
 
-async def test_what_is_read_in_one_turn_is_answered_at_its_end() -> None:
+async def test_responses_are_written_at_the_end_of_an_iteration() -> None:
     first, second, idle = wires(3)
     first.transport.arrive(asked(1))
     second.transport.arrive(asked(2))
@@ -40,7 +40,7 @@ async def test_what_is_read_in_one_turn_is_answered_at_its_end() -> None:
     assert (opaques(first), opaques(second), opaques(idle)) == ([1], [2], [])
 
 
-async def test_several_reads_of_a_turn_leave_in_one_write() -> None:
+async def test_several_reads_of_an_iteration_have_one_write() -> None:
     first, second = wires(2)
     first.transport.arrive(asked(1))
     second.transport.arrive(asked(2))
@@ -49,7 +49,7 @@ async def test_several_reads_of_a_turn_leave_in_one_write() -> None:
     assert (opaques(first), len(first.transport.writes)) == ([1, 3], 1)
 
 
-async def test_who_is_alone_is_answered_at_once() -> None:
+async def test_a_connection_that_is_alone_is_written_at_once() -> None:
     first, second = wires(2)
     first.transport.send(asked(1))
     first.transport.arrive(asked(2))
@@ -61,7 +61,7 @@ async def test_who_is_alone_is_answered_at_once() -> None:
     assert (opaques(first), opaques(second)) == ([1, 2, 4], [3])
 
 
-async def test_who_is_alone_waits_for_those_who_were_answered_before() -> None:
+async def test_a_connection_that_is_alone_waits_for_earlier_responses_of_others() -> None:
     held: list[Request] = []
     sender, waiter = Wired({ECHO: echo}), Wired({HOLD: held.append})
     waiter.transport.send(encode_command(Command(HOLD, opaque=7)))
@@ -73,9 +73,9 @@ async def test_who_is_alone_waits_for_those_who_were_answered_before() -> None:
     assert (opaques(waiter), opaques(sender)) == ([7], [1, 2])
 
 
-async def test_a_long_turn_answers_in_between() -> None:
+async def test_a_full_batch_is_written_before_the_iteration_ends() -> None:
     first, second = wires(2)
-    body = bytes(TURN_BYTES_MAX // 2)
+    body = bytes(BATCH_BYTES_MAX // 2)
     first.transport.arrive(asked(1, body))
     assert opaques(first) == []
     second.transport.arrive(asked(2, body))
@@ -92,8 +92,8 @@ class Mirror(FastPath):
         return end - start
 
 
-async def test_more_than_the_write_buffer_may_hold_does_not_wait_for_the_turn() -> None:
-    """Even if the answers that wait were few when the connection joined it."""
+async def test_more_than_the_write_buffer_may_hold_does_not_wait_for_the_batch() -> None:
+    """Even if few responses waited when the connection joined the batch."""
     first = Wired({ECHO: echo})
     second = Wired({}, fast_path=Mirror(), write_buffer_bytes_max=4096)
     first.transport.arrive(asked(1))
@@ -106,7 +106,7 @@ async def test_more_than_the_write_buffer_may_hold_does_not_wait_for_the_turn() 
     assert (opaques(first), opaques(second)) == ([1], [2, 3, 4])
 
 
-async def test_nobody_waits_for_a_connection_that_cannot_be_written(
+async def test_a_connection_that_cannot_be_written_does_not_stop_the_others(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken, sound = wires(2)
@@ -124,7 +124,7 @@ async def test_nobody_waits_for_a_connection_that_cannot_be_written(
     assert "cannot write" in caplog.text
 
 
-async def test_a_connection_that_closes_takes_its_answers_along() -> None:
+async def test_a_closed_connection_sends_the_responses_it_has() -> None:
     first, second = wires(2)
     first.transport.arrive(asked(1))
     second.transport.arrive(asked(2))
@@ -134,17 +134,17 @@ async def test_a_connection_that_closes_takes_its_answers_along() -> None:
     assert (opaques(first), opaques(second)) == ([1], [])
 
 
-def test_each_loop_has_turns_of_its_own() -> None:
+def test_each_loop_has_its_write_batch() -> None:
     async def leave_one_unfinished() -> object:
         wired = wires(1)[0]
         wired.transport.arrive(asked(1))
-        return turn_of(asyncio.get_running_loop())
+        return write_batch_of(asyncio.get_running_loop())
 
     async def answered() -> tuple[object, list[int]]:
         wired = wires(1)[0]
         wired.transport.arrive(asked(2))
         await asyncio.sleep(0)
-        return turn_of(asyncio.get_running_loop()), opaques(wired)
+        return write_batch_of(asyncio.get_running_loop()), opaques(wired)
 
     before = asyncio.run(leave_one_unfinished())
     after, found = asyncio.run(answered())

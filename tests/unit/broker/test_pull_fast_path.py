@@ -1,4 +1,4 @@
-"""The fast reader of pulls beside the general one: same answers, byte for byte."""
+"""The fast path of pulls beside the general path: the same responses, byte for byte."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ java = partial(plain_ways.java_header, code="11")
 
 
 class Nothing(FastPath):
-    """A short way that knows no frame."""
+    """A fast way that knows no frame."""
 
     def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
         return 0
 
 
 class Side:
-    """A processor of pulls, with the short way before it or without."""
+    """The pull handler, with the fast path before it or without."""
 
-    def __init__(self, tables: Tables, store: MessageStore, *, short: bool) -> None:
+    def __init__(self, tables: Tables, store: MessageStore, *, fast: bool) -> None:
         self.tables = tables
         self.consumers = ConsumerRegistry(tables.clock)
         self.held = HeldPulls(held_max=2)
@@ -74,13 +74,13 @@ class Side:
             stats=self.stats,
         )
         self.handled = 0
-        way = FastPaths(Nothing(), PullFastPath(self.pulls)) if short else None
+        fast_path = FastPaths(Nothing(), PullFastPath(self.pulls)) if fast else None
         codes = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-        self.wired = Wired(dict.fromkeys(codes, self._handle), fast_path=way)
+        self.wired = Wired(dict.fromkeys(codes, self._handle), fast_path=fast_path)
 
     def _handle(self, request: Any) -> Any:
         self.handled += 1
-        return creating(self.pulls.pull)(request)
+        return creating(self.pulls.handle)(request)
 
     def online(self, expression: str) -> None:
         codes = sorted(parse_tag_expression(expression).codes)
@@ -104,15 +104,15 @@ class Both:
         self.store = store
         tables.topic("T", queues=2)
         tables.group("g")
-        self.short = Side(tables, store, short=True)
-        self.long = Side(tables, store, short=False)
-        store.tell_arrivals(self._arrived, {"T": 1})
+        self.fast = Side(tables, store, fast=True)
+        self.general = Side(tables, store, fast=False)
+        store.notify_of_arrivals(self._arrived, {"T": 1})
         for tag in ("a", "b", "a", "b", "a"):
             self.put(tag)
 
     def _arrived(self, *what: Any) -> None:
-        self.short.held.arrived(*what)
-        self.long.held.arrived(*what)
+        self.fast.held.arrived(*what)
+        self.general.held.arrived(*what)
 
     def put(self, tag: str, queue: int = 0) -> None:
         properties = f"TAGS\x01{tag}\x02".encode()
@@ -124,35 +124,35 @@ class Both:
         self.tables.settings = dataclasses.replace(self.tables.settings, **changes)
 
     async def same(self, *pieces: bytes) -> int:
-        """Send the pieces to both, compare everything; returns how many took the long way."""
-        handled = self.short.handled
+        """Send the pieces to both, compare everything; returns how many took the general path."""
+        handled = self.fast.handled
         for piece in pieces:
-            for side in (self.short, self.long):
+            for side in (self.fast, self.general):
                 side.wired.transport.send(piece)
-            for side in (self.short, self.long):
+            for side in (self.fast, self.general):
                 await side.wired.settled()
         self.compare()
-        return self.short.handled - handled
+        return self.fast.handled - handled
 
     def compare(self) -> None:
-        short, long = self.short, self.long
-        assert short.wired.transport.written == long.wired.transport.written
-        assert len(short.held) == len(long.held)
-        assert short.stats.get_messages == long.stats.get_messages
-        assert short.stats.get_missed == long.stats.get_missed
-        assert short.wired.connection.closed == long.wired.connection.closed
+        fast, general = self.fast, self.general
+        assert fast.wired.transport.written == general.wired.transport.written
+        assert len(fast.held) == len(general.held)
+        assert fast.stats.get_messages == general.stats.get_messages
+        assert fast.stats.get_missed == general.stats.get_missed
+        assert fast.wired.connection.closed == general.wired.connection.closed
 
     @property
     def codes(self) -> list[int]:
-        return [answer.code for answer in self.short.wired.answers]
+        return [answer.code for answer in self.fast.wired.answers]
 
 
 @pytest.fixture
 async def both(tables: Tables, store: MessageStore) -> AsyncIterator[Both]:
     made = Both(tables, store)
     yield made
-    made.short.held.close()
-    made.long.held.close()
+    made.fast.held.close()
+    made.general.held.close()
 
 
 def pull(**changes: str) -> bytes:
@@ -198,8 +198,8 @@ async def test_every_answer_and_refusal_is_the_same(both: Both) -> None:
 async def test_the_group_s_own_subscription_counts_where_the_pull_brings_none(both: Both) -> None:
     asked = [pull(sysFlag="0", subVersion=version) for version in ("0", "5", "6")]
     assert not await both.same(*asked)
-    both.short.online("b")
-    both.long.online("b")
+    both.fast.online("b")
+    both.general.online("b")
     assert not await both.same(*asked)
     assert both.codes == [24, 24, 24, 0, 0, 25]
 
@@ -224,7 +224,7 @@ async def test_a_held_pull_is_answered_with_what_arrives(both: Both) -> None:
         frame(java(FIELDS | {"sysFlag": held, "queueId": "1"}, opaque="8")),
     )
     assert both.codes == []
-    assert len(both.short.held) == 2
+    assert len(both.fast.held) == 2
     assert await both.same(frame(java(FIELDS | {"sysFlag": held, "queueId": "1"}, opaque="9"))) == 0
     assert both.codes == [2]  # no more than two are held
     both.put("b")
@@ -235,16 +235,16 @@ async def test_a_held_pull_is_answered_with_what_arrives(both: Both) -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     both.compare()
-    assert [answer.opaque for answer in both.short.wired.answers] == [9, 7, 8]
+    assert [answer.opaque for answer in both.fast.wired.answers] == [9, 7, 8]
     assert both.codes == [2, 0, 0]
 
 
 async def test_a_pull_finds_what_is_stored_and_waits_for_the_end_of_the_turn(both: Both) -> None:
     """Else nobody would tell it of that message."""
     appender = both.store.appender
-    appender.hold()
+    appender.defer()
     both.put("a")
-    appender.before_others = appender.release
+    appender.on_settle_deferred = appender.commit
     assert await both.same(pull(sysFlag=str(SUBSCRIPTION | SUSPEND), queueOffset="5")) == 0
     assert both.codes == [0]
 
@@ -255,7 +255,7 @@ async def test_a_held_pull_ends_on_time(both: Both) -> None:
         pull(sysFlag=str(SUBSCRIPTION | SUSPEND), queueOffset="5", suspendTimeoutMillis="20")
     )
     async with asyncio.timeout(60):
-        while len(both.short.held) or len(both.long.held):
+        while len(both.fast.held) or len(both.general.held):
             await asyncio.sleep(0.01)
     await asyncio.sleep(0)
     both.compare()
@@ -264,7 +264,7 @@ async def test_a_held_pull_ends_on_time(both: Both) -> None:
 
 async def test_a_held_pull_of_a_connection_that_is_gone_is_not_answered(both: Both) -> None:
     await both.same(pull(sysFlag=str(SUBSCRIPTION | SUSPEND), queueOffset="5"))
-    for side in (both.short, both.long):
+    for side in (both.fast, both.general):
         side.wired.connection.abort()
     both.put("a")
     await asyncio.sleep(0)
@@ -273,7 +273,7 @@ async def test_a_held_pull_of_a_connection_that_is_gone_is_not_answered(both: Bo
 
 
 async def test_a_pending_reset_is_told(both: Both) -> None:
-    for side in (both.short, both.long):
+    for side in (both.fast, both.general):
         both.tables.offsets.reset("g", "T", 0, 2)
         side.wired.transport.send(pull())
     both.compare()
@@ -297,7 +297,7 @@ async def test_other_requests_between_plain_ones_keep_their_place(both: Both) ->
 
 async def test_what_follows_malformed_input_is_not_answered(both: Both) -> None:
     assert await both.same(pull() + b"\xff" * 12 + pull()) == 0
-    assert both.short.wired.connection.closed
+    assert both.fast.wired.connection.closed
 
 
 async def test_a_pull_that_breaks_is_answered_with_what_broke(
@@ -370,8 +370,8 @@ def test_any_header_means_the_same_both_ways(
         if flipped is not None and 8 + flipped[0] < len(stream):
             stream[8 + flipped[0]] = flipped[1]
         await both.same(bytes(stream[:cut_at]), bytes(stream[cut_at:]))
-        both.short.held.close()
-        both.long.held.close()
+        both.fast.held.close()
+        both.general.held.close()
         both.compare()
         store.abandon()
 

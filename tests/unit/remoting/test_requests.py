@@ -1,4 +1,4 @@
-"""Requests and responses, and the short way to write an answer beside the long one."""
+"""Requests and responses, and success formats beside the general encoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cometmq.protocol.headers import (
     SendMessageResponse,
 )
 from cometmq.remoting import Request, Response, SuccessFormat
-from cometmq.remoting.exchange import DECIMAL, HEX, TEXT
+from cometmq.remoting.requests import DECIMAL, HEX, TEXT
 from support.fake_transport import Wired
 from support.frames import one_command
 
@@ -84,7 +84,7 @@ def test_what_is_always_the_same_may_be_any_text(region: str, serialization: int
 def test_a_format_with_more_numbers_than_it_has_room_for_is_refused() -> None:
     for serialization in (JSON_HEADER, BINARY_HEADER):
         SuccessFormat({str(n): DECIMAL for n in range(7)}, serialization=serialization)
-        with pytest.raises(ValueError, match="9 numbers in an answer, expected at most 8"):
+        with pytest.raises(ValueError, match="9 numbers in a response, expected at most 8"):
             SuccessFormat({str(n): DECIMAL for n in range(8)}, serialization=serialization)
 
 
@@ -122,7 +122,7 @@ async def test_a_second_answer_is_refused_whichever_way_it_is_given() -> None:
                 answers[first]()
                 with pytest.raises(AssertionError, match="a second response"):
                     answers[second]()
-                assert incoming.answered
+                assert incoming.responded
 
 
 async def test_an_answer_that_cannot_be_encoded_leaves_the_request_open() -> None:
@@ -130,7 +130,7 @@ async def test_an_answer_that_cannot_be_encoded_leaves_the_request_open() -> Non
     with pytest.raises(UnicodeEncodeError):
         incoming.reply(Response(remark="\ud800"))
 
-    assert not incoming.answered
+    assert not incoming.responded
     incoming.reply(Response(remark="fine"))
     wired.connection.close()
     (answer,) = wired.answers

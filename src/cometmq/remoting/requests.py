@@ -1,7 +1,7 @@
 # cython: annotation_typing=False
-"""What processors see of remoting: a request came in, a response goes out.
+"""Requests and responses as handlers see them.
 
-Source: ours; the codes of refused and failed requests are RocketMQ's.
+The codes of refused and failed requests are RocketMQ's.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ H = TypeVar("H", bound=Header)
 
 
 class Response:
-    """An answer that has not been encoded yet.
+    """A response that is not encoded yet.
 
     Args:
         code: 0 for success.
         remark: a text for people, or None.
-        header: the typed header; its fields travel as text.
+        header: the typed header; its fields are sent as text.
         body: bytes, or slices that follow each other on the wire.
         fields: further header fields beside those of ``header``.
     """
@@ -65,7 +65,7 @@ class Response:
         self.fields = fields
 
     def all_fields(self) -> Mapping[str, str] | None:
-        """The header's fields and the further ones; None when there is no header at all."""
+        """Return the header's fields and the further ones; None when there is no header at all."""
         if self.header is None:
             return self.fields
         fields = encode_fields(self.header)
@@ -78,9 +78,9 @@ class Response:
 
 
 class Request:
-    """One request and the way back to whoever sent it."""
+    """One request, and the connection of its response."""
 
-    __slots__ = ("answered", "body", "code", "command", "connection", "is_exclusive", "oneway")
+    __slots__ = ("body", "code", "command", "connection", "is_exclusive", "oneway", "responded")
 
     def __init__(self, command: Command, connection: Wire) -> None:
         self.command = command
@@ -88,12 +88,12 @@ class Request:
         self.body = command.body
         self.connection: Peer = connection  # type: ignore[assignment] # every wire is one
         self.oneway = command.is_oneway
-        self.answered = False
+        self.responded = False
         self.is_exclusive = False
         """Whether the frames behind this one wait until it is handled."""
 
     def header(self, kind: type[H]) -> H:
-        """The typed header.
+        """Return the typed header.
 
         Raises:
             ResponseError: a required field is missing or unreadable.
@@ -101,11 +101,11 @@ class Request:
         return self.command.header(kind)
 
     def reply(self, response: Response) -> None:
-        """Send the answer, in the request's own serialization, once; a oneway request gets none."""
-        if self.answered:
+        """Send the response, in the serialization of the request; a one-way request gets none."""
+        if self.responded:
             raise AssertionError(f"a second response to {self.command!r}: {response!r}")
         if self.oneway:
-            self.answered = True
+            self.responded = True
             return
         body = response.body
         slices: Sequence[Slice] = (body,) if isinstance(body, bytes) else body
@@ -119,41 +119,41 @@ class Request:
             serialization=self.command.serialization,
             body_bytes=body_bytes,
         )
-        self.answered = True
+        self.responded = True
         self.connection.write(head, slices if body_bytes else ())
 
     def reply_head(self, head: bytes, slices: Sequence[Slice] = ()) -> None:
-        """Send an answer whose head is encoded already; see :class:`SuccessFormat`."""
-        if self.answered:
+        """Send a response whose head is encoded already; see :class:`SuccessFormat`."""
+        if self.responded:
             raise AssertionError(f"a second response to {self.command!r}")
-        self.answered = True
+        self.responded = True
         if not self.oneway:
             self.connection.write(head, slices)
 
 
-Processor = Callable[[Request], Response | Awaitable[Response | None] | None]
-"""Answers a request: at once, as an awaitable, or with None when it replies later or never.
+RequestHandler = Callable[[Request], Response | Awaitable[Response | None] | None]
+"""Handles a request: returns the response, an awaitable of it, or None if it replies later.
 
 It raises ResponseError to refuse; any other exception becomes code 1 with its name and text.
 """
 
 
-def exclusive(processor: Processor) -> Processor:
-    """Let the frames behind a request wait until a processor has handled it."""
+def exclusive(handler: RequestHandler) -> RequestHandler:
+    """Return a handler that lets the frames behind a request wait until it is handled."""
 
     def handle(request: Request) -> Response | Awaitable[Response | None] | None:
         request.is_exclusive = True
-        return processor(request)
+        return handler(request)
 
     return handle
 
 
 class SuccessFormat:
-    """Writes the head of one kind of success many times over.
+    """Encodes the heads of success responses that differ only in a few values.
 
     Args:
         fields: the header's fields. A value may contain one of `DECIMAL`, `HEX` (16 upper-case
-            digits) and `TEXT`, which stands for what differs each time.
+            digits) and `TEXT`, the placeholder of a value.
         remark: a text for people, or None.
         serialization: that of the header.
     """
@@ -177,7 +177,7 @@ class SuccessFormat:
         numbers = sum(kind != _TEXT for kind in self._kinds) + self._is_binary
         if numbers > _NUMBERS_MAX:
             raise ValueError(
-                f"{numbers} numbers in an answer, expected at most {_NUMBERS_MAX} with the opaque"
+                f"{numbers} numbers in a response, expected at most {_NUMBERS_MAX} with the opaque"
             )
         known_bytes = sum(map(len, self._pieces)) + sum(map(len, self._leads))
         self.size_max = PREFIX_BYTES + known_bytes + (4 + _DIGITS_MAX) * len(self._kinds)
@@ -198,7 +198,7 @@ class SuccessFormat:
         return [piece.encode() for piece in _CONVERSION.split(text)]
 
     def _binary_pieces(self, fields: Mapping[str, str], remark: str | None) -> list[bytes]:
-        """What lies between the values, each of which begins with its length and its lead."""
+        """Return the bytes between the values, which begin with their length and their lead."""
         head = encode_head(
             0,
             opaque=0,
@@ -213,7 +213,7 @@ class SuccessFormat:
             if found is None:
                 continue
             if not value.endswith(found[0]):
-                raise ValueError(f"the field {value!r} goes on behind what differs in it")
+                raise ValueError(f"the field {value!r} goes on behind its placeholder")
             known = value.encode()
             before, rest = rest.split(len(known).to_bytes(4, "big") + known, 1)
             pieces.append(before)
@@ -226,7 +226,7 @@ class SuccessFormat:
         return [*pieces, rest]
 
     def head(self, values: Sequence[int], body_bytes: int = 0, *, text: bytes = b"") -> bytes:
-        """The frame for these numbers, the opaque being the last of them, up to its body."""
+        """Return the frame up to its body; the last of the numbers is the opaque."""
         for at in range(len(values)):
             self.numbers[at] = values[at]
         space = bytearray(self.size_max + len(text)) if text else self._space
@@ -238,7 +238,7 @@ class SuccessFormat:
         Args:
             space: has room for `size_max` bytes and the text from ``start`` on.
             start: where the frame begins.
-            text: what stands for `TEXT`.
+            text: the value of `TEXT`.
             body_bytes: how long the body is that follows.
         """
         if not cython.compiled and not self._is_binary:
@@ -270,7 +270,7 @@ class SuccessFormat:
         return end
 
     def _put_at_once(self, space: bytearray, start: int, text: bytes, body_bytes: int) -> int:
-        """Do the same in fewer steps; interpreted, with a JSON header."""
+        """Do the same as `put` in fewer steps: interpreted, with a JSON header."""
         if not self._percent_format:
             pieces = [piece.replace(b"%", b"%%") for piece in self._pieces]
             for at, kind in enumerate(self._kinds):
@@ -288,5 +288,5 @@ class SuccessFormat:
 
 
 def _json_of(conversion: str) -> str:
-    """What JSON writes for it."""
+    """Return the placeholder as JSON escapes it."""
     return f"\\u0000{conversion[1]}"

@@ -1,4 +1,4 @@
-"""The fast reader of sends beside the general one: same records, same answers, byte for byte."""
+"""The fast path of sends beside the general path: the same records, the same responses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.record import encode_host
-from cometmq.remoting.wire import FastPath, turn_of
+from cometmq.remoting.wire import FastPath, write_batch_of
 from cometmq.system.clock import ManualClock
 from support import plain_ways
 from support.fake_transport import Wired
@@ -53,10 +53,10 @@ java = partial(plain_ways.java_header, code="310")
 
 
 class Side:
-    """A store with a processor of sends, with the short way before it or without."""
+    """A store with the send handler, with the fast path before it or without."""
 
     def __init__(
-        self, folder: Path, tables: Tables, *, short: bool, sync: bool = False, scans: bool = True
+        self, folder: Path, tables: Tables, *, fast: bool, sync: bool = False, scans: bool = True
     ) -> None:
         self.files = FaultyFiles()
         self.store = opened(
@@ -67,7 +67,7 @@ class Side:
             index_entries=50_000,
         )
         clock = ManualClock()
-        self.intake = SendValidation(
+        self.validation = SendValidation(
             RULES,
             tables.topics,
             tables.groups,
@@ -83,7 +83,7 @@ class Side:
         self.commit = GroupCommit(self.store) if sync else None
         self.send = SendHandler(
             self.store,
-            self.intake,
+            self.validation,
             self.flow,
             self.stats,
             Throughput(self.stats, clock=clock),
@@ -91,7 +91,7 @@ class Side:
             store_host=HOST,
         )
         self.handled = 0
-        self.fast_path: FastPath | None = SendFastPath(self.send, scans=scans) if short else None
+        self.fast_path: FastPath | None = SendFastPath(self.send, scans=scans) if fast else None
         if self.commit is not None:
             put(self.store, b"makes the files", topic="T", queue_id=1)
             self.commit.start()
@@ -125,23 +125,23 @@ class Both:
         tables.topic("Many", queues=4)
         tables.topic("%RETRY%G", queues=1)
         tables.topics.put_now([_changed(tables, "Many", topic_filter_type="MULTI_TAG")])
-        self.short = Side(folder / "short", tables, short=True)
-        self.long = Side(folder / "long", tables, short=False)
+        self.fast = Side(folder / "fast", tables, fast=True)
+        self.general = Side(folder / "general", tables, fast=False)
 
     async def same(self, *pieces: bytes, peer: object = ("10.0.0.9", 51000)) -> int:
-        """Send the pieces to both, compare everything; returns how many took the long way."""
-        short, long = self.short.connect(peer), self.long.connect(peer)
-        handled = self.short.handled
+        """Send the pieces to both, compare everything; returns how many took the general path."""
+        fast, general = self.fast.connect(peer), self.general.connect(peer)
+        handled = self.fast.handled
         for piece in pieces:
-            for side in (short, long):
+            for side in (fast, general):
                 side.transport.send(piece)
-            for side in (short, long):
+            for side in (fast, general):
                 await side.settled()
-        assert read(short) == read(long)
-        assert self.short.log() == self.long.log()
-        assert self.short.stats.put_messages == self.long.stats.put_messages
-        assert short.connection.closed == long.connection.closed
-        return self.short.handled - handled
+        assert read(fast) == read(general)
+        assert self.fast.log() == self.general.log()
+        assert self.fast.stats.put_messages == self.general.stats.put_messages
+        assert fast.connection.closed == general.connection.closed
+        return self.fast.handled - handled
 
 
 def read(wired: Wired) -> list[tuple[Any, ...]]:
@@ -161,8 +161,8 @@ def _changed(tables: Tables, topic: str, **changes: Any) -> Any:
 async def both(tmp_path: Path, tables: Tables) -> AsyncIterator[Both]:
     made = Both(tmp_path, tables)
     yield made
-    made.short.store.abandon()
-    made.long.store.abandon()
+    made.fast.store.abandon()
+    made.general.store.abandon()
 
 
 def frame(header: bytes, body: bytes = b"body") -> bytes:
@@ -177,7 +177,7 @@ async def test_plain_sends_do_not_take_the_long_way(both: Both) -> None:
         frame(java(FIELDS | {"e": str(n % 4)}, opaque=str(n)), b"%d" % n) for n in range(100)
     )
     assert await both.same(stream) == 0
-    assert len(all_messages(both.short.store, "T", 1)) == 25
+    assert len(all_messages(both.fast.store, "T", 1)) == 25
 
 
 @pytest.mark.parametrize("cut", [1, 8, 40, 300])
@@ -211,7 +211,7 @@ async def test_other_requests_between_plain_ones_keep_their_place(both: Both) ->
 async def test_what_follows_malformed_input_is_not_stored(both: Both) -> None:
     good = frame(java(FIELDS))
     assert await both.same(good + b"\xff" * 12 + good) == 0
-    assert len(all_messages(both.short.store, "T", 1)) == 1
+    assert len(all_messages(both.fast.store, "T", 1)) == 1
 
 
 ITEMS = [
@@ -228,10 +228,10 @@ async def test_plain_batches_do_not_take_the_long_way(both: Both) -> None:
     stream += [frame(java(BATCH | {"i": text}, code="310"), body) for text in ("", "WAIT\x01true")]
     stream.append(frame(java(FIELDS)))
     assert await both.same(b"".join(stream)) == 0
-    stored = all_messages(both.short.store, "T", 1)
+    stored = all_messages(both.fast.store, "T", 1)
     assert [message.body for message in stored[:3]] == [b"one", b"", b"x" * 300]
     assert len(stored) == 22
-    assert len(both.short.store.query("T", "b", 32, 0, 2**62).records) == 7
+    assert len(both.fast.store.query("T", "b", 32, 0, 2**62).records) == 7
 
 
 @pytest.mark.parametrize("text", ["WAIT\x01false\x02", "a\x01b\x02", "DELAY\x011\x02"])
@@ -243,7 +243,7 @@ async def test_a_batch_cut_anywhere_is_refused_alike(both: Both) -> None:
     body = encode_batch(ITEMS)
     for end in range(len(body)):
         await both.same(frame(java(BATCH, code="320"), body[:end]))
-    assert len(all_messages(both.short.store, "T", 1)) == 1 + 2  # where a message ends
+    assert len(all_messages(both.fast.store, "T", 1)) == 1 + 2  # where a message ends
 
 
 @pytest.mark.parametrize("form", plain_ways.FORMS)
@@ -255,7 +255,7 @@ async def test_each_clients_sends_and_batches_are_read_fast(both: Both, form: st
     stream.append(frame(write(FIELDS | {"i": "TAGS\x01t\x02CODE\x01c\x02"}, opaque="4")))
     stream.append(frame(write(FIELDS | {"b": "unknown", "c": "none"}, opaque="5")))
     assert await both.same(b"".join(stream)) == 1
-    assert len(all_messages(both.short.store, "T", 1)) == 7
+    assert len(all_messages(both.fast.store, "T", 1)) == 7
 
 
 @pytest.mark.parametrize("client", ["java", "java-binary", "go", "cpp", "node"])
@@ -374,7 +374,7 @@ async def test_whatever_happens_to_the_bytes_the_two_ways_do_the_same(
 
 async def test_sends_that_cannot_be_written_are_refused_all_of_them(both: Both) -> None:
     answers = []
-    for side in (both.short, both.long):
+    for side in (both.fast, both.general):
         client = side.connect()
         client.transport.send(frame(java(FIELDS)))
         side.files.fail_write = True
@@ -388,26 +388,26 @@ async def test_sends_that_cannot_be_written_are_refused_all_of_them(both: Both) 
         assert side.stats.put_failures == 5
     assert answers[0] == answers[1]
     assert [answer[1] for answer in answers[0]] == [0, 14, 14, 14, 14, 14]
-    assert both.short.log() == both.long.log()
+    assert both.fast.log() == both.general.log()
 
 
 async def test_a_broker_that_refuses_sends_refuses_plain_ones(both: Both) -> None:
-    for side in (both.short, both.long):
+    for side in (both.fast, both.general):
         side.flow.stop()
     assert await both.same(frame(java(FIELDS))) == 1
 
 
 async def test_changed_rules_show_in_the_next_answer(both: Both) -> None:
     await both.same(frame(java(FIELDS)))
-    for side in (both.short, both.long):
-        side.intake.change(
+    for side in (both.fast, both.general):
+        side.validation.change(
             SendRules(broker_ip="10.0.0.1", cluster="c2", region="100%", trace_on=False)
         )
     await both.same(frame(java(FIELDS)) * 2)
 
 
 async def test_a_full_disk_refuses_plain_sends_with_the_same_words(both: Both) -> None:
-    for side in (both.short, both.long):
+    for side in (both.fast, both.general):
         side.files.room_bytes = 0
     await both.same(b"".join(frame(java(FIELDS, opaque=str(n)), bytes(2000)) for n in range(700)))
 
@@ -416,7 +416,7 @@ async def test_a_full_disk_refuses_plain_sends_with_the_same_words(both: Both) -
 
 
 async def test_what_one_turn_reads_from_several_connections_is_written_once(both: Both) -> None:
-    side = both.short
+    side = both.fast
     clients = [side.connect(("10.0.0.9", port)) for port in range(51000, 51008)]
     clients[7].transport.send(frame(java(FIELDS)))
     writes, end = side.log_writes(), side.store.written_to
@@ -424,27 +424,27 @@ async def test_what_one_turn_reads_from_several_connections_is_written_once(both
         client.transport.arrive(frame(java(FIELDS, opaque=str(number))))
     assert side.store.written_to == end
     assert not any(client.answers for client in clients[:7])
-    turn_of(asyncio.get_running_loop()).end()
+    write_batch_of(asyncio.get_running_loop()).end()
     assert side.log_writes() == writes + 1
     assert [client.answers[-1].opaque for client in clients] == list(range(8))
     assert len(all_messages(side.store, "T", 1)) == 9
 
 
 async def test_a_connection_that_is_read_twice_in_a_row_is_answered_at_once(both: Both) -> None:
-    client = both.short.connect()
+    client = both.fast.connect()
     client.transport.send(frame(java(FIELDS)))
     client.transport.arrive(frame(java(FIELDS, opaque="8")))
     assert [answer.opaque for answer in client.answers] == [7, 8]
 
 
 async def test_a_turn_that_cannot_be_written_refuses_all_its_connections(both: Both) -> None:
-    side = both.short
+    side = both.fast
     clients = [side.connect(("10.0.0.9", port)) for port in range(51000, 51004)]
     clients[3].transport.send(frame(java(FIELDS)))
     side.files.fail_write = True
     for number, client in enumerate(clients):
         client.transport.arrive(frame(java(FIELDS, opaque=str(number))) * 2)
-    turn_of(asyncio.get_running_loop()).end()
+    write_batch_of(asyncio.get_running_loop()).end()
     for number, client in enumerate(clients):
         found = [(answer.opaque, answer.code) for answer in client.answers[-2:]]
         assert found == [(number, 14)] * 2
@@ -457,9 +457,9 @@ async def test_sends_that_are_in_the_log_are_not_refused_with_those_behind_them(
     both: Both, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """One read has more records than are held back at a time; the second write of them fails."""
-    side, writes = both.short, 0
+    side, writes = both.fast, 0
     items = encode_batch([BatchItem(0, b"", b"")] * 90)
-    side.intake.change(dataclasses.replace(RULES, cluster="c" * 60, body_bytes_max=2**20))
+    side.validation.change(dataclasses.replace(RULES, cluster="c" * 60, body_bytes_max=2**20))
     side.store._appender.message_bytes_max = 2**20
     real = FaultyMappedFile.write
 
@@ -473,7 +473,7 @@ async def test_sends_that_are_in_the_log_are_not_refused_with_those_behind_them(
     client = side.connect()
     client.transport.send(frame(java(FIELDS, opaque="0")))
     arrived: list[Any] = []
-    side.store.tell_arrivals(lambda *what: arrived.append(what), {"T": 1})
+    side.store.notify_of_arrivals(lambda *what: arrived.append(what), {"T": 1})
     writes = 1
     monkeypatch.setattr(FaultyMappedFile, "write", write)
     client.transport.send(
@@ -492,7 +492,7 @@ async def test_sends_that_are_in_the_log_are_not_refused_with_those_behind_them(
 async def test_whatever_else_comes_in_a_turn_has_the_sends_before_it_answered(
     both: Both, other: str
 ) -> None:
-    side = both.short
+    side = both.fast
     first, second = side.connect(("10.0.0.9", 51000)), side.connect(("10.0.0.9", 51001))
     second.transport.send(frame(java(FIELDS)))
     first.transport.arrive(frame(java(FIELDS, opaque="1")))
@@ -504,26 +504,26 @@ async def test_whatever_else_comes_in_a_turn_has_the_sends_before_it_answered(
     else:
         put(side.store, b"of the broker itself", topic="T", queue_id=0)
     assert side.store.written_to > end
-    turn_of(asyncio.get_running_loop()).end()
+    write_batch_of(asyncio.get_running_loop()).end()
     assert [answer.opaque for answer in first.answers] == [1]
     if other != "append":
         assert [answer.opaque for answer in second.answers] == [7, 2]
 
 
 async def test_a_connection_that_is_closed_is_answered_before(both: Both) -> None:
-    side = both.short
+    side = both.fast
     first, second = side.connect(("10.0.0.9", 51000)), side.connect(("10.0.0.9", 51001))
     first.transport.arrive(frame(java(FIELDS, opaque="1")))
     second.transport.arrive(frame(java(FIELDS, opaque="2")))
     second.connection.close()
     assert [answer.opaque for answer in second.answers] == [2]
     first.connection.abort()
-    turn_of(asyncio.get_running_loop()).end()
+    write_batch_of(asyncio.get_running_loop()).end()
     assert len(all_messages(side.store, "T", 1)) == 2
 
 
 async def test_very_many_sends_do_not_wait_for_the_end_of_the_turn(both: Both) -> None:
-    side = both.short
+    side = both.fast
     clients = [side.connect(("10.0.0.9", port)) for port in range(51000, 51003)]
     clients[2].transport.send(frame(java(FIELDS)))
     for client in clients[:2]:
@@ -535,7 +535,7 @@ async def test_very_many_sends_do_not_wait_for_the_end_of_the_turn(both: Both) -
 @pytest.fixture
 async def synced(tmp_path: Path, tables: Tables) -> AsyncIterator[Side]:
     tables.topic("T", queues=4)
-    side = Side(tmp_path, tables, short=True, sync=True)
+    side = Side(tmp_path, tables, fast=True, sync=True)
     yield side
     assert side.commit is not None
     await side.commit.stop()
@@ -586,7 +586,7 @@ async def test_plain_sends_are_bounded_while_they_wait(synced: Side) -> None:
 
 async def test_a_frame_over_the_limit_is_left_for_the_connection_to_refuse(both: Both) -> None:
     data = bytearray(frame(java(FIELDS), b"x" * 1500))
-    connection = both.short.connect().connection
-    small = SendFastPath(both.short.send, frame_bytes_max=1024)
+    connection = both.fast.connect().connection
+    small = SendFastPath(both.fast.send, frame_bytes_max=1024)
     assert small.take(data, 0, len(data), connection) == 0
-    assert SendFastPath(both.short.send).take(data, 0, len(data), connection) == len(data)
+    assert SendFastPath(both.fast.send).take(data, 0, len(data), connection) == len(data)

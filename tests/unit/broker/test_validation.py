@@ -1,4 +1,4 @@
-"""Where a message goes and what is written into its properties, check by check."""
+"""Where a message is stored and what the broker writes into its properties, check by check."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def header(
     )
 
 
-def created(place: Callable[[], Send]) -> Send:
+def created(route: Callable[[], Send]) -> Send:
     """Place a message, and create what it needs, in a loop of its own."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, with_creation(place)).result()
+        return thread.submit(asyncio.run, with_creation(route)).result()
 
 
 class Door:
-    """The intake of a broker with real tables, and one producer at it."""
+    """The validation of a broker with real tables, and one producer at it."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
@@ -76,7 +76,7 @@ class Door:
         self.chances: list[int] = []
         self.connection = Wired().connection
         self.connection.version = 479
-        self.intake = SendValidation(
+        self.validation = SendValidation(
             RULES,
             tables.topics,
             tables.groups,
@@ -93,7 +93,7 @@ class Door:
         return count - 1
 
     def rules(self, **changes: Any) -> None:
-        self.intake.change(dataclasses.replace(RULES, **changes))
+        self.validation.change(dataclasses.replace(RULES, **changes))
 
     def broker(self, **changes: Any) -> None:
         self.tables.settings = dataclasses.replace(self.tables.settings, **changes)
@@ -113,21 +113,21 @@ class Door:
         send.take_header(asked, body)
         return send
 
-    def place(self, properties: dict[str, str] | str | None = None, **more: Any) -> Send:
+    def route(self, properties: dict[str, str] | str | None = None, **more: Any) -> Send:
         def placed() -> Send:
             send = self.send(properties, **more)
-            self.intake.place(send)
+            self.validation.route(send)
             return send
 
         return created(placed)
 
-    def place_batch(self, properties: dict[str, str] | str | None = None, **more: Any) -> Send:
-        return self.place(properties, batch=True, **more)
+    def route_batch(self, properties: dict[str, str] | str | None = None, **more: Any) -> Send:
+        return self.route(properties, batch=True, **more)
 
 
-def refusal(place: Callable[..., Send], *args: Any, **more: Any) -> tuple[int, str]:
+def refusal(route: Callable[..., Send], *args: Any, **more: Any) -> tuple[int, str]:
     with pytest.raises(ResponseError) as refused:
-        place(*args, **more)
+        route(*args, **more)
     return refused.value.code, refused.value.remark
 
 
@@ -140,7 +140,7 @@ async def door(tables: Tables) -> Door:
     return Door(tables)
 
 
-# --- at a glance ----------------------------------------------------------------------------------
+# --- the fast path --------------------------------------------------------------------------------
 
 ENTRIES = [
     *("UNIQ_KEY\x01u", "UNIQ_KEY\x01", "UNIQ_KEY", "XUNIQ_KEY\x01u", "KEYS\x01k", "KEYS\x01k l"),
@@ -162,7 +162,7 @@ ENTRIES = [
     size=st.sampled_from([1, 1, 1, 0, 1000, 1001]),
     more=st.sampled_from([0, 0, 0, 32600, 32700, 32767]),
 )
-async def test_what_passes_at_a_glance_passes_all_checks_and_goes_to_the_same_place(
+async def test_a_common_send_passes_all_checks_with_the_same_target_queue(
     door: Door, entries: list[str], is_closed: bool, size: int, more: int, **asked: Any
 ) -> None:
     door.topic("Many", topic_filter_type="MULTI_TAG")
@@ -170,12 +170,12 @@ async def test_what_passes_at_a_glance_passes_all_checks_and_goes_to_the_same_pl
     if more:
         text += "x\x01" + "y" * max(0, more - len(text)) + "\x02"
     quick, checked = (door.send(text, body=bytes(size), **asked) for _ in range(2))
-    door.intake.renew()
-    if not door.intake.glance(quick):
+    door.validation.forget_topic()
+    if not door.validation.route_common(quick):
         assert quick.topic == ""
         return
-    door.intake.check(checked)
-    for field in ("topic", "queue_id", "asked_queue_id", "sys_flag", "body_at", "body_end"):
+    door.validation.check_and_route(checked)
+    for field in ("topic", "queue_id", "requested_queue_id", "sys_flag", "body_at", "body_end"):
         assert getattr(quick, field) == getattr(checked, field), field
     assert quick.properties() == checked.properties()
 
@@ -184,9 +184,9 @@ async def test_what_passes_at_a_glance_passes_all_checks_and_goes_to_the_same_pl
 
 
 async def test_a_plain_message_goes_where_it_asks_to_with_the_brokers_stamps(door: Door) -> None:
-    placement = door.place({"KEYS": "k", "UNIQ_KEY": "u"}, queue_id=3)
+    placement = door.route({"KEYS": "k", "UNIQ_KEY": "u"}, queue_id=3)
 
-    assert (placement.topic, placement.queue_id, placement.asked_queue_id) == ("T", 3, 3)
+    assert (placement.topic, placement.queue_id, placement.requested_queue_id) == ("T", 3, 3)
     assert placement.sys_flag == 0
     assert placement.properties() == (
         b"KEYS\x01k\x02UNIQ_KEY\x01u\x02CLUSTER\x01c1\x02MSG_REGION\x01r1\x02TRACE_ON\x01true\x02"
@@ -206,9 +206,9 @@ async def test_both_forms_of_the_request_are_taken(door: Door) -> None:
         properties="KEYS\x01k\x02",
     )
     placement = door.asking(long)
-    door.intake.place(placement)
+    door.validation.route(placement)
 
-    assert stored(placement) == stored(door.place({"KEYS": "k"}))
+    assert stored(placement) == stored(door.route({"KEYS": "k"}))
 
 
 @pytest.mark.parametrize("text", ["KEYS\x01k", "KEYS\x01k\x02", "KEYS\x01k\x02TAGS\x01t"])
@@ -216,7 +216,7 @@ async def test_the_last_separator_may_be_missing_as_4_x_clients_leave_it_out(
     door: Door, text: str
 ) -> None:
     for properties in (text, f"DELAY\x010\x02{text}"):
-        found = stored(door.place(properties))
+        found = stored(door.route(properties))
         expected = decode_properties(properties) | FRESH | STAMPS
         assert found == expected
 
@@ -225,13 +225,13 @@ async def test_the_last_separator_may_be_missing_as_4_x_clients_leave_it_out(
 async def test_a_message_without_properties_gets_the_brokers(
     door: Door, properties: str | None
 ) -> None:
-    assert stored(door.place(properties)) == FRESH | STAMPS
+    assert stored(door.route(properties)) == FRESH | STAMPS
 
 
 async def test_changed_rules_hold_from_the_next_message_on(door: Door) -> None:
     door.rules(region="r2", trace_on=False, cluster="c2")
 
-    found = stored(door.place({"UNIQ_KEY": "u"}))
+    found = stored(door.route({"UNIQ_KEY": "u"}))
     assert found == {"UNIQ_KEY": "u", "CLUSTER": "c2", "MSG_REGION": "r2", "TRACE_ON": "false"}
 
 
@@ -257,10 +257,10 @@ async def test_the_short_way_stores_what_the_careful_way_stores(
     expected = FRESH | expected | STAMPS
     door.rules(accept_from_ms=1 if watchful else 0)
 
-    placement = door.place(text, queue_id=2)
+    placement = door.route(text, queue_id=2)
 
     assert stored(placement) == expected, repr(text)
-    assert (placement.topic, placement.queue_id, placement.asked_queue_id) == ("T", 2, 2)
+    assert (placement.topic, placement.queue_id, placement.requested_queue_id) == ("T", 2, 2)
 
 
 # --- the checks, in their order -----------------------------------------------------------------
@@ -278,7 +278,7 @@ async def test_of_several_reasons_the_first_in_rocketmqs_order_is_told(door: Doo
 
     def look() -> None:
         door.rules(**rules)
-        met.append(refusal(door.place, dict(properties), **asked))
+        met.append(refusal(door.route, dict(properties), **asked))
 
     look()
     del rules["accept_from_ms"]
@@ -292,7 +292,7 @@ async def test_of_several_reasons_the_first_in_rocketmqs_order_is_told(door: Doo
     properties.clear()
     look()
     asked["body"] = b"b"
-    assert door.place(dict(properties), **asked).topic == RETRY
+    assert door.route(dict(properties), **asked).topic == RETRY
 
     assert [code for code, _ in met] == [1, 16, 29, 26, 16, 13]
     texts = [remark for _, remark in met]
@@ -307,26 +307,26 @@ async def test_of_several_reasons_the_first_in_rocketmqs_order_is_told(door: Doo
 
 async def test_before_its_time_the_broker_says_when_that_is(door: Door) -> None:
     door.rules(accept_from_ms=door.tables.clock.now_ms() + 2)
-    code, remark = refusal(door.place)
+    code, remark = refusal(door.route)
     assert code == 1
     assert remark[-24:-14].count("-") == 2
     assert remark.endswith(",002")
 
     door.tables.clock.advance(2)
-    assert door.place().topic == "T"
+    assert door.route().topic == "T"
 
 
 async def test_a_broker_that_is_not_writable_refuses_ordered_topics_alone(door: Door) -> None:
     door.rules(broker_writable=False)
-    assert door.place().topic == "T"
+    assert door.route().topic == "T"
     door.topic("T", order=True)
-    assert refusal(door.place) == (16, "the broker[10.0.0.1] sending message is forbidden")
+    assert refusal(door.route) == (16, "the broker[10.0.0.1] sending message is forbidden")
 
 
 @pytest.mark.parametrize("perm", [0, 4])
 async def test_a_topics_own_permission_is_for_clients_to_keep(door: Door, perm: int) -> None:
     door.topic("T", perm=perm)
-    assert door.place().topic == "T"
+    assert door.route().topic == "T"
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ async def test_a_topic_that_cannot_be_named_so_is_refused_before_anything_is_mad
     door: Door, topic: str, reason: str
 ) -> None:
     version = door.tables.topics.version
-    code, remark = refusal(door.place, topic=topic, queue_id=99)
+    code, remark = refusal(door.route, topic=topic, queue_id=99)
     assert code == 29
     assert remark.startswith(reason)
     assert door.tables.topics.version == version
@@ -355,12 +355,12 @@ async def test_a_topic_that_cannot_be_named_so_is_refused_before_anything_is_mad
 @pytest.mark.parametrize("topic", sorted(SEND_FORBIDDEN_TOPICS))
 async def test_some_system_topics_take_no_sends(door: Door, topic: str) -> None:
     expected = (16, f"Sending message to topic[{topic}] is forbidden.")
-    assert refusal(door.place, topic=topic, queue_id=9999) == expected
-    assert refusal(door.place_batch, topic=topic) == expected
+    assert refusal(door.route, topic=topic, queue_id=9999) == expected
+    assert refusal(door.route_batch, topic=topic) == expected
 
 
 async def test_an_unknown_topic_is_made_like_its_template(door: Door) -> None:
-    placement = door.place(topic="new", queue_id=3)
+    placement = door.route(topic="new", queue_id=3)
 
     made = door.tables.topics.get("new")
     assert made is not None
@@ -369,17 +369,17 @@ async def test_an_unknown_topic_is_made_like_its_template(door: Door) -> None:
 
 
 async def test_an_unknown_topic_is_refused_when_none_may_be_made(door: Door) -> None:
-    code, remark = refusal(door.place, topic="new", default_topic="no-such-template")
+    code, remark = refusal(door.route, topic="new", default_topic="no-such-template")
     assert (code, remark[:44]) == (17, "topic[new] not exist, apply first please!"[:44])
 
     door.broker(auto_create_topic_enable=False)
-    assert refusal(door.place, topic="new", queue_id=99)[0] == 17
+    assert refusal(door.route, topic="new", queue_id=99)[0] == 17
     assert "new" not in door.tables.topics
 
 
 async def test_a_retry_topic_is_made_even_where_no_other_may_be(door: Door) -> None:
     door.broker(auto_create_topic_enable=False)
-    assert door.place(topic=RETRY).topic == RETRY
+    assert door.route(topic=RETRY).topic == RETRY
 
     made = door.tables.topics.get(RETRY)
     assert made is not None
@@ -391,40 +391,40 @@ async def test_a_queue_beyond_the_last_is_refused_and_one_that_is_only_read_is_n
 ) -> None:
     door.topic("T", write_queue_nums=2, read_queue_nums=6)
 
-    assert [door.place(queue_id=queue).queue_id for queue in (0, 1, 2, 5)] == [0, 1, 2, 5]
-    assert refusal(door.place, queue_id=6)[0] == 29
+    assert [door.route(queue_id=queue).queue_id for queue in (0, 1, 2, 5)] == [0, 1, 2, 5]
+    assert refusal(door.route, queue_id=6)[0] == 29
     door.topic("T", write_queue_nums=6, read_queue_nums=2)
-    assert door.place(queue_id=5).queue_id == 5
+    assert door.route(queue_id=5).queue_id == 5
 
 
 async def test_a_negative_queue_means_any_that_is_written(door: Door) -> None:
     door.topic("T", write_queue_nums=3, read_queue_nums=8)
-    placement = door.place(queue_id=-1)
+    placement = door.route(queue_id=-1)
 
     assert door.chances == [3]
-    assert (placement.queue_id, placement.asked_queue_id) == (2, 2)
-    assert door.place_batch(queue_id=-7).queue_id == 2
+    assert (placement.queue_id, placement.requested_queue_id) == (2, 2)
+    assert door.route_batch(queue_id=-7).queue_id == 2
 
 
 async def test_a_topic_without_queues_takes_nothing(door: Door) -> None:
     """A message in a queue that is never read would be acknowledged and lost."""
     door.topic("T", write_queue_nums=0, read_queue_nums=0)
     for queue_id in (-1, 0, 1):
-        assert refusal(door.place, queue_id=queue_id)[0] == 29
+        assert refusal(door.route, queue_id=queue_id)[0] == 29
     assert door.chances == []
 
 
-@pytest.mark.parametrize("kind", ["place", "place_batch"])
+@pytest.mark.parametrize("kind", ["route", "route_batch"])
 async def test_a_half_message_is_refused_however_it_says_so(door: Door, kind: str) -> None:
-    place = getattr(door, kind)
+    route = getattr(door, kind)
     expected = (16, FORBIDDEN)
 
     for said in ("true", "TRUE"):
-        assert refusal(place, {"TRAN_MSG": said}) == expected
+        assert refusal(route, {"TRAN_MSG": said}) == expected
     for bits in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
-        assert refusal(place, sys_flag=int(bits) | 1) == expected
-    assert place({"TRAN_MSG": "false"}).topic == "T"
-    assert place(sys_flag=int(SysFlag.TRANSACTION_COMMIT)).topic == "T"
+        assert refusal(route, sys_flag=int(bits) | 1) == expected
+    assert route({"TRAN_MSG": "false"}).topic == "T"
+    assert route(sys_flag=int(SysFlag.TRANSACTION_COMMIT)).topic == "T"
 
 
 @pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
@@ -437,8 +437,8 @@ async def test_a_timer_message_is_refused_rather_than_delivered_at_once(
         " timer messages are not served in this release",
     )
 
-    assert refusal(door.place, {name: "5"}) == expected
-    assert refusal(door.place_batch, {name: "5"}) == expected
+    assert refusal(door.route, {name: "5"}) == expected
+    assert refusal(door.route_batch, {name: "5"}) == expected
 
 
 @pytest.mark.parametrize("properties", [{}, {"DELAY": "1"}], ids=["plain", "delayed"])
@@ -447,25 +447,25 @@ async def test_a_body_is_neither_empty_nor_too_large(
     door: Door, properties: dict[str, str], size: int, fits: bool
 ) -> None:
     if fits:
-        assert door.place(properties, body=bytes(size)).asked_queue_id == 0
+        assert door.route(properties, body=bytes(size)).requested_queue_id == 0
         return
-    code, remark = refusal(door.place, properties, body=bytes(size))
+    code, remark = refusal(door.route, properties, body=bytes(size))
     assert code == 13
     assert "msg body length limit 1000B, msg properties length limit 32KB" in remark
     assert f"Met a body of {size}B" in remark
-    assert refusal(door.place_batch, body=bytes(size))[0] == 13
+    assert refusal(door.route_batch, body=bytes(size))[0] == 13
 
 
 @pytest.mark.parametrize("lead", ["", "DELAY\x010\x02"], ids=["plain", "careful"])
 async def test_properties_are_measured_in_bytes_and_with_what_the_broker_adds(
     door: Door, lead: str
 ) -> None:
-    added = len(door.place(f"UNIQ_KEY\x01u\x02{lead}a\x01b\x02").properties())
+    added = len(door.route(f"UNIQ_KEY\x01u\x02{lead}a\x01b\x02").properties())
     room = (32767 - added + 1) // 2
     fits = f"UNIQ_KEY\x01u\x02{lead}a\x01{'é' * room}\x02"
 
-    assert len(door.place(fits).properties()) in (32766, 32767)
-    code, remark = refusal(door.place, fits.replace("é", "éé", 1))
+    assert len(door.route(fits).properties()) in (32766, 32767)
+    code, remark = refusal(door.route, fits.replace("é", "éé", 1))
     assert code == 13
     assert "properties of 3276" in remark
 
@@ -474,9 +474,9 @@ async def test_properties_are_measured_in_bytes_and_with_what_the_broker_adds(
 
 
 async def test_a_batch_keeps_its_properties_and_gains_the_brokers(door: Door) -> None:
-    placement = door.place_batch({"UNIQ_KEY": "a,b", "WAIT": "true"}, queue_id=3)
+    placement = door.route_batch({"UNIQ_KEY": "a,b", "WAIT": "true"}, queue_id=3)
 
-    assert (placement.topic, placement.queue_id, placement.asked_queue_id) == ("T", 3, 3)
+    assert (placement.topic, placement.queue_id, placement.requested_queue_id) == ("T", 3, 3)
     assert stored(placement) == {"UNIQ_KEY": "a,b", "WAIT": "true"} | STAMPS
 
 
@@ -486,14 +486,14 @@ async def test_a_batch_is_refused_where_a_message_would_be_and_in_its_own_cases(
     long = "%RETRY%" + "x" * 121
     door.topic(long)
 
-    assert refusal(door.place_batch, topic=long) == (13, "message topic length too long 128")
-    assert refusal(door.place_batch, topic=RETRY) == (
+    assert refusal(door.route_batch, topic=long) == (13, "message topic length too long 128")
+    assert refusal(door.route_batch, topic=RETRY) == (
         13, f"batch request does not support retry group {RETRY}"
     )  # fmt: skip
-    assert refusal(door.place_batch, {"DELAY": "2"})[0] == 13
-    assert refusal(door.place_batch, queue_id=4)[0] == 29
-    assert refusal(door.place_batch, topic="a b")[0] == 29
-    assert door.place_batch({"DELAY": "0"}).topic == "T"
+    assert refusal(door.route_batch, {"DELAY": "2"})[0] == 13
+    assert refusal(door.route_batch, queue_id=4)[0] == 29
+    assert refusal(door.route_batch, topic="a b")[0] == 29
+    assert door.route_batch({"DELAY": "0"}).topic == "T"
 
 
 # --- delays -------------------------------------------------------------------------------------
@@ -503,33 +503,33 @@ async def test_a_batch_is_refused_where_a_message_would_be_and_in_its_own_cases(
 async def test_a_delayed_message_is_parked_with_its_real_place(
     door: Door, said: str, level: int
 ) -> None:
-    placement = door.place({"KEYS": "k", "DELAY": said}, queue_id=2)
+    placement = door.route({"KEYS": "k", "DELAY": said}, queue_id=2)
 
     assert (placement.topic, placement.queue_id) == ("SCHEDULE_TOPIC_XXXX", level - 1)
-    assert placement.asked_queue_id == 2
+    assert placement.requested_queue_id == 2
     real = {"DELAY": str(level), "REAL_TOPIC": "T", "REAL_QID": "2"}
     assert stored(placement) == {"KEYS": "k"} | real | FRESH | STAMPS
 
 
 @pytest.mark.parametrize("said", ["0", "-1", "x", "1.5", "99999999999", ""])
 async def test_what_is_no_level_delays_nothing(door: Door, said: str) -> None:
-    placement = door.place(f"DELAY\x01{said}\x02")
+    placement = door.route(f"DELAY\x01{said}\x02")
 
     assert (placement.topic, placement.queue_id) == ("T", 0)
     assert "REAL_TOPIC" not in stored(placement)
 
 
 async def test_a_producer_cannot_say_where_a_parked_message_goes(door: Door) -> None:
-    placement = door.place({"DELAY": "1", "REAL_TOPIC": "other", "REAL_QID": "7"}, queue_id=1)
+    placement = door.route({"DELAY": "1", "REAL_TOPIC": "other", "REAL_QID": "7"}, queue_id=1)
 
     found = stored(placement)
     assert (found["REAL_TOPIC"], found["REAL_QID"]) == ("T", "1")
 
 
 async def test_the_queue_chosen_for_a_parked_message_is_the_one_it_gets(door: Door) -> None:
-    placement = door.place({"DELAY": "1"}, queue_id=-1)
+    placement = door.route({"DELAY": "1"}, queue_id=-1)
 
-    assert placement.asked_queue_id == 3
+    assert placement.requested_queue_id == 3
     assert stored(placement)["REAL_QID"] == "3"
 
 
@@ -538,22 +538,22 @@ async def test_the_queue_chosen_for_a_parked_message_is_the_one_it_gets(door: Do
 
 async def test_a_retry_goes_back_to_its_group_while_it_may(door: Door) -> None:
     for times in (None, 0, 16):
-        placement = door.place({"KEYS": "k"}, topic=RETRY, reconsume_times=times)
+        placement = door.route({"KEYS": "k"}, topic=RETRY, reconsume_times=times)
         assert placement.topic == RETRY
         assert stored(placement) == {"KEYS": "k"} | FRESH | STAMPS
 
 
 async def test_a_retry_with_a_delay_waits_for_its_group(door: Door) -> None:
-    placement = door.place({"DELAY": "3"}, topic=RETRY, reconsume_times=2)
+    placement = door.route({"DELAY": "3"}, topic=RETRY, reconsume_times=2)
 
     assert (placement.topic, placement.queue_id) == ("SCHEDULE_TOPIC_XXXX", 2)
     assert stored(placement)["REAL_TOPIC"] == RETRY
 
 
 async def test_a_retry_too_many_is_a_dead_letter_at_once(door: Door) -> None:
-    placement = door.place({"KEYS": "k", "DELAY": "3"}, topic=RETRY, reconsume_times=17)
+    placement = door.route({"KEYS": "k", "DELAY": "3"}, topic=RETRY, reconsume_times=17)
 
-    assert (placement.topic, placement.queue_id, placement.asked_queue_id) == (DEAD, 0, 0)
+    assert (placement.topic, placement.queue_id, placement.requested_queue_id) == (DEAD, 0, 0)
     assert stored(placement) == {"KEYS": "k"} | FRESH | STAMPS
     made = door.tables.topics.get(DEAD)
     assert made is not None
@@ -578,25 +578,25 @@ async def test_how_often_a_message_is_retried_its_client_may_say_if_young_enough
     door: Door, version: int, said: int | None, times: int, target: str
 ) -> None:
     door.connection.version = version
-    placement = door.place(topic=RETRY, max_reconsume_times=said, reconsume_times=times)
+    placement = door.route(topic=RETRY, max_reconsume_times=said, reconsume_times=times)
     assert placement.topic == target
 
 
 async def test_a_group_that_consumes_in_order_gets_no_retries(door: Door) -> None:
     door.locks.lock("G", "client", [MessageQueue("T", "b", 0)])
-    assert door.place(topic=RETRY).topic == DEAD
+    assert door.route(topic=RETRY).topic == DEAD
     door.tables.clock.advance(61_000)
-    assert door.place(topic=RETRY).topic == RETRY
+    assert door.route(topic=RETRY).topic == RETRY
 
 
 async def test_a_retry_of_a_group_that_may_not_be_made_is_refused(door: Door) -> None:
     door.broker(auto_create_subscription_group=False)
-    assert refusal(door.place, topic=RETRY)[0] == 26
+    assert refusal(door.route, topic=RETRY)[0] == 26
 
 
 async def test_a_dead_letter_topic_can_be_sent_to_like_any_other(door: Door) -> None:
     door.topic(DEAD, write_queue_nums=1, read_queue_nums=1)
-    placement = door.place({"DELAY": "1"}, topic=DEAD)
+    placement = door.route({"DELAY": "1"}, topic=DEAD)
     assert placement.topic == "SCHEDULE_TOPIC_XXXX"
 
 
@@ -607,12 +607,12 @@ async def test_a_dead_letter_topic_can_be_sent_to_like_any_other(door: Door) -> 
 async def test_messages_of_a_multi_tag_topic_are_marked(
     door: Door, properties: dict[str, str]
 ) -> None:
-    assert door.place(properties).sys_flag == 0
+    assert door.route(properties).sys_flag == 0
     door.topic("T", topic_filter_type="MULTI_TAG")
 
-    assert door.place(properties).sys_flag == SysFlag.MULTI_TAGS
+    assert door.route(properties).sys_flag == SysFlag.MULTI_TAGS
     if "DELAY" not in properties:
-        assert door.place_batch(properties).sys_flag == SysFlag.MULTI_TAGS
+        assert door.route_batch(properties).sys_flag == SysFlag.MULTI_TAGS
 
 
 async def test_a_topic_that_cannot_be_written_down_is_not_made(door: Door, tmp_path: Path) -> None:
@@ -621,5 +621,5 @@ async def test_a_topic_that_cannot_be_written_down_is_not_made(door: Door, tmp_p
     file.unlink()
     file.with_name("topics.json.tmp").mkdir()
     with pytest.raises(Exception, match=r"topics\.json"):
-        door.place(topic="new")
+        door.route(topic="new")
     assert "new" not in door.tables.topics

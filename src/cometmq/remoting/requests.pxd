@@ -13,7 +13,7 @@ cdef class Request:
     cdef public object code
     cdef public object body
     cdef public bint oneway
-    cdef public bint answered
+    cdef public bint responded
     cdef public bint is_exclusive
 
     cpdef object header(self, object kind)

@@ -7,7 +7,8 @@ A server is a list of features. Each is one folder with a module `feature.py`, w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from cometmq.remoting.exchange import Processor
 from cometmq.remoting.jobs import Job
@@ -17,8 +18,7 @@ Routes = Mapping[int, Processor]
 """The handler of each request code."""
 
 
-@dataclass(frozen=True)
-class Feature:
+class Feature(msgspec.Struct, frozen=True):
     """What one feature of a server serves and runs."""
 
     routes: Routes

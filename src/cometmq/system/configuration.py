@@ -9,11 +9,12 @@ The order is that of RocketMQ's start-up.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+
+import msgspec
 
 from cometmq.model.errors import ConfigError
 from cometmq.system import java_properties
@@ -39,8 +40,7 @@ class ProtectedSettingError(ConfigError):
     """The setting exists, and no request may change it."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Value:
+class Value(msgspec.Struct, frozen=True):
     """The text of one setting and where it came from (``broker.conf:12``, `COMMAND_LINE`, …)."""
 
     text: str

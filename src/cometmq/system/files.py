@@ -27,9 +27,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
+
+import msgspec
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +52,7 @@ def is_disk_full(problem: OSError) -> bool:
     return problem.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One entry of a directory."""
 
     name: str
@@ -60,8 +60,7 @@ class Entry:
     is_dir: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DiskUsage:
+class DiskUsage(msgspec.Struct, frozen=True):
     """How full the partition of a path is."""
 
     used_bytes: int

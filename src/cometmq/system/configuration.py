@@ -9,7 +9,6 @@ The order is that of RocketMQ's start-up.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -278,6 +277,8 @@ def _refuse_unknown(found: Mapping[str, Value], known: set[str] | frozenset[str]
 
 
 def _unknown(key: str, origin: str, known: Iterable[str]) -> str:
+    import difflib  # only for a mistake
+
     by_lower = {name.lower(): name for name in known}
     near = difflib.get_close_matches(key.lower(), by_lower, n=_SUGGESTIONS_MAX, cutoff=0.7)
     hint = f"; did you mean {' or '.join(by_lower[name] for name in near)}?" if near else ""

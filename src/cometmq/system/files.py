@@ -21,7 +21,6 @@ import mmap
 import os
 import re
 import resource
-import shutil
 import struct
 import sys
 import threading
@@ -279,6 +278,8 @@ class SystemFiles:
 
     def remove_tree(self, path: Path) -> None:
         """Remove a directory with all it holds; one that is missing is fine."""
+        import shutil  # loads three compression libraries
+
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 

@@ -324,7 +324,6 @@ class SystemFiles:
             # locks of processes, such as a Java broker's, collide with it all the same.
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FIRST_BYTE)
             os.pwrite(descriptor, content, 0)
-            os.fsync(descriptor)
         except OSError:
             os.close(descriptor)
             raise

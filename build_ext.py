@@ -2,7 +2,8 @@
 
 Each module is an ordinary typed Python file with a ``.pxd`` beside it. Without a C compiler the
 same files run interpreted. ``python build_ext.py`` compiles in place, next to the sources, which
-is what an editable install uses; ``--prune`` only removes compiled files of older sources.
+is what an editable install uses, and writes the bytecode of all sources, as ``pip install`` does;
+``--prune`` only removes compiled files of older sources.
 
 ``COMETMQ_BUILD`` chooses the build. With ``compiled`` a module that does not compile is an error.
 With ``interpreted`` nothing is compiled. If it is not set, the modules are compiled if a C compiler
@@ -12,6 +13,7 @@ A compiled file is current if it was made from the present content of its source
 do not count. Compiled files are cached below ``$XDG_CACHE_HOME/cometmq``, for all clones of a user.
 """
 
+import compileall
 import fcntl
 import functools
 import hashlib
@@ -186,6 +188,8 @@ def main() -> int:
         if not interpreted and not is_whole:
             cached = _compile_in_place(tools)
             made = f"{cached} from the cache, {time.monotonic() - started:.0f} s"
+        # Where PYTHONDONTWRITEBYTECODE is set, each start would compile 200 sources again.
+        compileall.compile_dir(ROOT / "src", quiet=1)
     count = len(COMPILED) if not interpreted and is_compiled() else 0
     print(f"build: {count} of {len(COMPILED)} hot modules are compiled ({made})")
     return 0

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,17 @@ def test_nothing_is_done_where_only_the_times_of_files_changed(compiled: Tree) -
         path.touch()
 
     assert "nothing to do" in compiled.build_well()
+
+
+def test_a_start_finds_the_bytecode_of_each_source_even_where_python_writes_none(
+    clone: Tree,
+) -> None:
+    clone.build_well(COMETMQ_BUILD="interpreted", PYTHONDONTWRITEBYTECODE="1")
+
+    sources = sorted((clone.root / "src").rglob("*.py"))
+    assert sources
+    missing = [path for path in sources if not Path(cache_from_source(str(path))).exists()]
+    assert missing == []
 
 
 def test_a_second_clone_takes_everything_from_the_cache(clone: Tree) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from dataclasses import dataclass
+
+import msgspec
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ConfigError
@@ -20,8 +21,7 @@ _RESERVED_ADDRESS = ("192.0.2.1", 9)
 """A reserved address: connecting a UDP socket to it selects our address and sends nothing."""
 
 
-@dataclass(frozen=True)
-class BrokerAddress:
+class BrokerAddress(msgspec.Struct, frozen=True):
     """The address of a broker."""
 
     host: str

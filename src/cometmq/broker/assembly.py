@@ -7,8 +7,9 @@ features; what one of them serves and runs is in its own folder, in ``feature.py
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from cometmq.broker.address import BrokerAddress, broker_address
 from cometmq.broker.admin import feature as admin
@@ -57,8 +58,7 @@ _TABLES = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
 """The files of tables beside the store."""
 
 
-@dataclass(frozen=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True):
     """Where the broker listens."""
 
     address: str
@@ -67,8 +67,7 @@ class Endpoint:
     """The same as records contain it: 8 or 20 bytes."""
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True):
     """All parts of one broker that its features share."""
 
     configuration: Configuration

@@ -15,7 +15,6 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -50,8 +49,7 @@ RETRY_S_FIRST, RETRY_S_MAX = 0.5, 10.0
 _READ_WRITE = Perm.READ | Perm.WRITE
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """The identity of a broker at name servers."""
 
     cluster: str

@@ -22,7 +22,6 @@ from cometmq.cli.configurations import broker_configuration
 from cometmq.cli.event_loop import run
 from cometmq.cli.exit_codes import exit_with
 from cometmq.cli.serve import serve
-from cometmq.cli.supervisor import python, supervise
 from cometmq.model.errors import ConfigError
 from cometmq.remoting.ports import free_broker_port
 from cometmq.store import StoreSettings
@@ -121,6 +120,8 @@ class BrokerFamily:
 
     def run(self, log_level: str) -> int:
         """Run the brokers until a signal; gives the exit code."""
+        from cometmq.cli.supervisor import python, supervise  # a single broker has none
+
         for member in self.members:
             _check_free(member, self.shared[BrokerSettings])
         warn_of_stores_left(self._root, len(self.members))

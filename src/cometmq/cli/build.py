@@ -12,8 +12,12 @@ _PACKAGE = Path(cometmq.__file__).parent
 
 
 def build() -> str:
-    """Return the build that runs: ``compiled`` or ``interpreted``."""
-    return "compiled" if compiled_modules() else "interpreted"
+    """Return the build that runs: ``compiled`` or ``interpreted``.
+
+    One module stands for all, because an installation compiles all hot modules or none. A server
+    that starts must not search the whole package for compiled files.
+    """
+    return "compiled" if _loads_compiled("cometmq.protocol.octets") else "interpreted"
 
 
 def compiled_modules() -> list[str]:

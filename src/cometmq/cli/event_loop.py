@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -10,7 +11,12 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end on a new event loop."""
+    """Run a coroutine to its end on a new event loop.
+
+    The garbage collector is on then, and never looks at what was loaded before.
+    """
+    gc.freeze()
+    gc.enable()
     with asyncio.Runner(loop_factory=_factory()) as runner:
         return runner.run(work)
 

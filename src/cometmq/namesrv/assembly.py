@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from cometmq.namesrv.admin import feature as admin
 from cometmq.namesrv.brokers import feature as brokers
@@ -25,8 +26,7 @@ from cometmq.system.configuration import Configuration
 from cometmq.system.files import Files
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True):
     """All parts of one name server that its features share."""
 
     configuration: Configuration

@@ -17,7 +17,6 @@ not send the fields that 5.x added.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -35,8 +34,7 @@ class BrokerKey(NamedTuple):
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(msgspec.Struct, frozen=True):
     """The registration of a broker, checked and decoded."""
 
     cluster: str
@@ -54,7 +52,7 @@ class Registration:
     enable_acting_master: bool | None = None
     """Whether a slave may act as the master; None from older brokers."""
     zone: str | None = None
-    mappings: Mapping[str, TopicQueueMappingInfo] = field(default_factory=dict)
+    mappings: Mapping[str, TopicQueueMappingInfo] = msgspec.field(default_factory=dict)
     """Static topics: topic → where its logical queues are, from the broker's registration."""
 
     @property
@@ -63,13 +61,12 @@ class Registration:
         return BrokerKey(self.cluster, self.address)
 
 
-@dataclass(slots=True)
-class Group:
+class Group(msgspec.Struct):
     """The brokers of one name: a master and its slaves."""
 
     cluster: str
     name: str
-    addresses: dict[int, str] = field(default_factory=dict)
+    addresses: dict[int, str] = msgspec.field(default_factory=dict)
     zone: str | None = None
     enable_acting_master: bool = False
 
@@ -79,8 +76,7 @@ class Group:
         return min(self.addresses, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
+class Live(msgspec.Struct, frozen=True):
     """A broker that sends heartbeats."""
 
     broker_name: str
@@ -92,8 +88,7 @@ class Live:
     """Identifies the connection that it registered over."""
 
 
-@dataclass(frozen=True, slots=True)
-class MinIdNotice:
+class MinIdNotice(msgspec.Struct, frozen=True):
     """The smallest id of a group changed: the brokers to notify, and the content."""
 
     targets: tuple[str, ...]
@@ -103,8 +98,7 @@ class MinIdNotice:
     ha_address: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(msgspec.Struct, frozen=True):
     """The result of a registration."""
 
     accepted: bool
@@ -114,8 +108,7 @@ class Registered:
     notice: MinIdNotice | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Expired:
+class Expired(msgspec.Struct, frozen=True):
     """A broker that was silent for too long."""
 
     key: BrokerKey
@@ -265,7 +258,7 @@ class Registry:
         """Count a heartbeat of a broker; a broker that is not registered stays unknown."""
         live = self.live.get(key)
         if live is not None:
-            self.live[key] = replace(live, heard_ms=now_ms)
+            self.live[key] = msgspec.structs.replace(live, heard_ms=now_ms)
 
     # --- removal ---------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ A server is a list of features. Each is one folder with a module `feature.py`, w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from cometmq.remoting.jobs import Job
 from cometmq.remoting.requests import RequestHandler
@@ -17,8 +18,7 @@ Routes = Mapping[int, RequestHandler]
 """The handler of each request code."""
 
 
-@dataclass(frozen=True)
-class Feature:
+class Feature(msgspec.Struct, frozen=True):
     """The request handlers, jobs and fast path of one feature of a server."""
 
     routes: Routes

@@ -12,8 +12,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from cometmq.remoting import Supervisor
 
@@ -23,8 +24,7 @@ RUN_S_MAX: Final = 30.0
 """A run in a thread that takes longer is reported."""
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """Work that is repeated at an interval.
 
     Args:

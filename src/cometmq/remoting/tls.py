@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import ssl
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -194,6 +193,8 @@ def _check_readable(path: str, name: str) -> None:
 
 
 def _load_self_signed(context: ssl.SSLContext) -> None:
+    import tempfile
+
     with tempfile.TemporaryDirectory() as folder:
         pem = Path(folder, "server.pem")
         pem.touch(mode=0o600)

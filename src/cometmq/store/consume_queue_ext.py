@@ -9,8 +9,9 @@ A unit leaves at least 4 bytes in its file. Source: ConsumeQueueExt, RocketMQ 5.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from struct import Struct
+
+import msgspec
 
 from cometmq.store.segments import Segment, Segments
 
@@ -27,8 +28,7 @@ _MIN_ADDRESS = -(2**63)
 _UNIT_BYTES_MAX = 32767
 
 
-@dataclass(frozen=True, slots=True)
-class ExtUnit:
+class ExtUnit(msgspec.Struct, frozen=True):
     """One extension unit."""
 
     tags_code: int

@@ -6,7 +6,7 @@ RocketMQ 5.3. Unlike there, a query has exact times and each message once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from cometmq.protocol.hashing import extend_hash, index_hash, java_hash
 from cometmq.protocol.properties import index_keys_of
@@ -29,11 +29,10 @@ ENTRIES_MAX = 2_000_000
 """The limit of index entries that one search reads, the newest first."""
 
 
-@dataclass(slots=True)
-class QueryResult:
+class QueryResult(msgspec.Struct):
     """The messages with a key."""
 
-    records: list[memoryview] = field(default_factory=list)
+    records: list[memoryview] = msgspec.field(default_factory=list)
     """In the order of the log."""
     index_last_update_timestamp: int = 0
     """The store time of the newest message in the index."""

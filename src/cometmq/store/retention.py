@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+
+import msgspec
 
 from cometmq.store.config import StoreSettings
 from cometmq.store.segments import Segments
@@ -23,8 +24,7 @@ logger = logging.getLogger(__name__)
 _HOUR_MS = 3_600_000
 
 
-@dataclass(frozen=True, slots=True)
-class DiskState:
+class DiskState(msgspec.Struct, frozen=True):
     """The actions that the use of the disk requires."""
 
     used_ratio: float

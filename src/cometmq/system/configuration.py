@@ -9,11 +9,11 @@ The precedence is that of RocketMQ.
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+
+import msgspec
 
 from cometmq.model.errors import ConfigError
 from cometmq.system import java_properties
@@ -39,8 +39,7 @@ class ProtectedSettingError(ConfigError):
     """The setting exists, and no request may change it."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Value:
+class Value(msgspec.Struct, frozen=True):
     """The text of one setting and its origin (``broker.conf:12``, `COMMAND_LINE`, …)."""
 
     text: str
@@ -278,6 +277,8 @@ def _refuse_unknown(found: Mapping[str, Value], known: set[str] | frozenset[str]
 
 
 def _unknown(key: str, origin: str, known: Iterable[str]) -> str:
+    import difflib  # only for a mistake
+
     by_lower = {name.lower(): name for name in known}
     near = difflib.get_close_matches(key.lower(), by_lower, n=_SUGGESTIONS_MAX, cutoff=0.7)
     hint = f"; did you mean {' or '.join(by_lower[name] for name in near)}?" if near else ""

@@ -27,6 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from cometmq.model.errors import ConfigError
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
@@ -74,8 +76,7 @@ def setting(
     return dataclasses.field(default=default, metadata=facts, repr=not secret)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True):
     """What is known of one field: its names, its type, its limits."""
 
     name: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import dataclasses
 import errno
 import json
 from collections.abc import AsyncIterator
@@ -459,7 +458,7 @@ async def test_sends_that_are_in_the_log_are_not_refused_with_those_behind_them(
     """One read has more records than are held back at a time; the second write of them fails."""
     side, writes = both.fast, 0
     items = encode_batch([BatchItem(0, b"", b"")] * 90)
-    side.validation.change(dataclasses.replace(RULES, cluster="c" * 60, body_bytes_max=2**20))
+    side.validation.change(msgspec.structs.replace(RULES, cluster="c" * 60, body_bytes_max=2**20))
     side.store._appender.message_bytes_max = 2**20
     real = FaultyMappedFile.write
 

@@ -93,7 +93,7 @@ class Door:
         return count - 1
 
     def rules(self, **changes: Any) -> None:
-        self.validation.change(dataclasses.replace(RULES, **changes))
+        self.validation.change(msgspec.structs.replace(RULES, **changes))
 
     def broker(self, **changes: Any) -> None:
         self.tables.settings = dataclasses.replace(self.tables.settings, **changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import cometmq
-from cometmq.cli import build, quick
+from cometmq.cli import build, event_loop, quick
 from cometmq.cli.commands import app
 from support.build import compiled_modules
 
@@ -127,3 +128,15 @@ def test_a_mistake_is_named_and_ends_with_code_2(option: str, value: str) -> Non
 
     assert result.exit_code == 2
     assert option in result.output
+
+
+def test_the_garbage_collector_is_on_in_the_event_loop_of_a_command() -> None:
+    async def is_on() -> bool:
+        return gc.isenabled()
+
+    gc.disable()  # as `quick.run` does
+    try:
+        assert event_loop.run(is_on())
+    finally:
+        gc.enable()
+        gc.unfreeze()

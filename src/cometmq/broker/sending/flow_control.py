@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ResponseError
@@ -39,8 +40,7 @@ LATE_MEASUREMENTS_MAX: Final = 3
 """So many late measurements in a row mean that the loop is overloaded."""
 
 
-@dataclass(frozen=True)
-class FlowLimits:
+class FlowLimits(msgspec.Struct, frozen=True):
     """The limits beyond which sends are refused."""
 
     waiting_max: int

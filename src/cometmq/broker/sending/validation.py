@@ -16,9 +16,10 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.levels import DelayLevels
@@ -105,8 +106,7 @@ class Groups(Protocol):
         """Return the settings of a group; None if it does not exist and is not created."""
 
 
-@dataclass(frozen=True)
-class SendRules:
+class SendRules(msgspec.Struct, frozen=True):
     """Settings of the broker that apply to sends."""
 
     broker_ip: str

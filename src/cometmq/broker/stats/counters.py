@@ -17,9 +17,10 @@ Source: BrokerStatsManager, RocketMQ 5.3 (names and keys).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from sys import intern
 from typing import Any, Final
+
+import msgspec
 
 from cometmq.broker.stats.windows import DAY, HOUR, MINUTE, Cell, SampledCells, WindowSum
 from cometmq.remoting.slices import Slices
@@ -35,8 +36,7 @@ _WITHOUT_SYSTEM: Final = "_WITHOUT_SYSTEM_TOPIC"
 _OF_BROKER: Final = ("BROKER_PUT_NUMS", "BROKER_GET_NUMS")
 
 
-@dataclass(frozen=True)
-class WindowFigures:
+class WindowFigures(msgspec.Struct, frozen=True):
     """One window of one counter, as tools show it."""
 
     sum: int
@@ -44,8 +44,7 @@ class WindowFigures:
     avgpt: float
 
 
-@dataclass(frozen=True)
-class CounterFigures:
+class CounterFigures(msgspec.Struct, frozen=True):
     """One counter: its last minute, hour and day."""
 
     minute: WindowFigures

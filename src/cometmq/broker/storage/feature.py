@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from cometmq.broker.storage.handler import StorageHandler, clean
 from cometmq.protocol.codes import RequestCode
@@ -36,7 +37,10 @@ def _jobs(parts: Parts) -> list[Job]:
     """The flush of log and queues, and the deletion of expired files."""
     stored = parts.configuration.view(StoreSettings)
     return [
-        *[replace(job, run=_without_store_failure(job.run)) for job in parts.flusher.jobs()],
+        *[
+            msgspec.structs.replace(job, run=_without_store_failure(job.run))
+            for job in parts.flusher.jobs()
+        ],
         Job("clean-store", lambda: stored().clean_interval_ms / 1000, partial(clean, parts.store)),
     ]
 

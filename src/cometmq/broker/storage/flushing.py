@@ -9,8 +9,9 @@ Source: FlushRealTimeService and FlushConsumeQueueService, RocketMQ 5.3 (interva
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from cometmq.remoting.jobs import Job
 from cometmq.store import StoreSettings
@@ -37,8 +38,7 @@ class FlushedStore(Protocol):
         """Write what is on disk."""
 
 
-@dataclass(frozen=True)
-class FlushPace:
+class FlushPace(msgspec.Struct, frozen=True):
     """How often and how thoroughly to flush."""
 
     log_interval_ms: int = 500

@@ -6,8 +6,10 @@ Source: ours.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
+
+import msgspec
 
 from cometmq.system.settings import Setting, describe
 
@@ -18,7 +20,7 @@ MIB = 1024 * KIB
 @functools.cache
 def described(kind: type) -> tuple[Setting, ...]:
     """What is known of each setting, under the name that a program uses."""
-    return tuple(replace(setting, key=setting.name) for setting in describe(kind))
+    return tuple(msgspec.structs.replace(setting, key=setting.name) for setting in describe(kind))
 
 
 @dataclass(frozen=True)

@@ -349,6 +349,11 @@ def parts(value: Any, *, bare_keys: bool) -> Iterator[bytes]:
         yield from _container_parts(value, bare_keys)
 
 
+def is_long(value: Any) -> bool:
+    """Whether a value has so many values in it that it is written in several parts."""
+    return _weight(value, SMALL_VALUES_MAX) > SMALL_VALUES_MAX
+
+
 def _container_parts(value: Any, bare_keys: bool) -> Iterator[bytes]:
     """Write a large map or list; small entries that follow each other are one part."""
     begin, end = "{}" if isinstance(value, dict) else "[]"
@@ -407,8 +412,16 @@ _NON_ASCII = re.compile("[^\x00-\x7f]")
 
 def dumps_ascii(value: Any) -> bytes:
     r"""Write strict JSON in ASCII alone, with ``\/`` for a slash, as browsers once needed it."""
-    text = dumps(value).decode().replace("/", "\\/")
-    return _NON_ASCII.sub(_escape_char, text).encode()
+    return _in_ascii(dumps(value))
+
+
+def ascii_parts(value: Any) -> Iterator[bytes]:
+    """Write as `dumps_ascii` does, in parts to be joined; none takes a millisecond."""
+    return map(_in_ascii, parts(value, bare_keys=False))
+
+
+def _in_ascii(data: bytes) -> bytes:
+    return _NON_ASCII.sub(_escape_char, data.decode().replace("/", "\\/")).encode()
 
 
 def _escape_char(match: re.Match[str]) -> str:

@@ -210,8 +210,7 @@ def servers() -> Iterator[Servers]:
             running.run(running.fill())
             running.join_members()
             gc.freeze()
-            watch.thread = cluster._thread.ident or 0
-            with watch.measures_loops():
+            with watch.measures(cluster._thread):
                 yield running
             for peer in running.members:
                 peer.close()

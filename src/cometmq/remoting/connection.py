@@ -101,7 +101,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The peer sends no more: close our side too."""
         self.end()
-        return False
+        return bool(self._backlog)  # which is written first
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: end the calls in flight."""
@@ -166,14 +166,15 @@ class Connection(Peer, asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The peer does not read its responses: read no further requests of it."""
-        self._paused = True
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
+        self.choke()
 
     def resume_writing(self) -> None:
         """The peer has caught up: handle what had arrived, then read on."""
+        self.unchoke()
+
+    def written(self) -> None:
+        """The peer has taken what was written: wake the calls that wait for that, and read on."""
         self._paused = False
-        self.last_active_s = self._loop.time()
         self._wake_writers()
         self._read_on()
 

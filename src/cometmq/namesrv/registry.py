@@ -311,9 +311,11 @@ class Registry:
     async def unregister(self, key: BrokerKey, broker_name: str) -> MinIdNotice | None:
         """Remove a broker: its address under any id, and its group if it was the last."""
         async with self.unchanged:
-            return await self._unregister(key, broker_name)
+            return await self._unregister(key, broker_name, Slices())
 
-    async def _unregister(self, key: BrokerKey, broker_name: str) -> MinIdNotice | None:
+    async def _unregister(
+        self, key: BrokerKey, broker_name: str, slices: Slices
+    ) -> MinIdNotice | None:
         self._remove_live(key)
         self.filter_servers.pop(key, None)
         group = self.groups.get(broker_name)
@@ -325,10 +327,10 @@ class Registry:
             if address == key.address:
                 del group.addresses[broker_id]
         if not group.addresses:
-            await self._drop_group(group)
+            await self._drop_group(group, slices)
             return None
         if had_master and MASTER_ID not in group.addresses and group.enable_acting_master:
-            await self._change_perm(broker_name, lambda perm: perm & ~Perm.WRITE)
+            await self._change_perm(broker_name, lambda perm: perm & ~Perm.WRITE, slices)
         return self._notice_of_loss(group, key, smallest_before)
 
     def _notice_of_loss(
@@ -348,20 +350,23 @@ class Registry:
         """Remove the brokers that registered over a connection that is closed."""
         notices = []
         async with self.unchanged:
-            for key in list(self._registered.get(connection, ())):
-                notices.append(await self._unregister(key, self.live[key].broker_name))
+            slices = Slices()
+            async for key in slices.each(list(self._registered.get(connection, ()))):
+                name = self.live[key].broker_name
+                notices.append(await self._unregister(key, name, slices))
         return [notice for notice in notices if notice is not None]
 
     async def expire(self, now_ms: Callable[[], int]) -> list[Expired]:
         """Remove the brokers that were silent for too long."""
         expired = []
-        async for key in Slices().each(list(self.live)):
+        slices = Slices()
+        async for key in slices.each(list(self.live)):
             if not self._is_silent(key, now_ms()):
                 continue
             async with self.unchanged:
                 if self._is_silent(key, now_ms()):  # still
                     live = self.live[key]
-                    notice = await self._unregister(key, live.broker_name)
+                    notice = await self._unregister(key, live.broker_name, slices)
                     expired.append(Expired(key, live.connection, notice))
         return expired
 
@@ -369,13 +374,13 @@ class Registry:
         live = self.live.get(key)
         return live is not None and live.heard_ms + live.expiry_ms < now_ms
 
-    async def _drop_group(self, group: Group) -> None:
+    async def _drop_group(self, group: Group, slices: Slices) -> None:
         del self.groups[group.name]
         names = self.clusters.get(group.cluster, {})
         names.pop(group.name, None)
         if not names:
             self.clusters.pop(group.cluster, None)
-        async for topic in Slices().each(list(self.topics)):
+        async for topic in slices.each(list(self.topics)):
             self._delete_row(topic, group.name)
 
     # --- reading ---------------------------------------------------------------------------------
@@ -392,12 +397,12 @@ class Registry:
     async def wipe_write_perm(self, broker_name: str) -> int:
         """Take the write bit from all rows of a broker; return how many rows it has."""
         async with self.unchanged:
-            return await self._change_perm(broker_name, lambda perm: perm & ~Perm.WRITE)
+            return await self._change_perm(broker_name, lambda perm: perm & ~Perm.WRITE, Slices())
 
     async def add_write_perm(self, broker_name: str) -> int:
         """Make all rows of a broker readable and writable; return how many rows it has."""
         async with self.unchanged:
-            return await self._change_perm(broker_name, lambda _: Perm.READ | Perm.WRITE)
+            return await self._change_perm(broker_name, lambda _: Perm.READ | Perm.WRITE, Slices())
 
     async def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Remove a topic, or only its rows of one cluster's brokers."""
@@ -418,9 +423,11 @@ class Registry:
             self.topics.setdefault(topic, {}).update(named)
             return True
 
-    async def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
+    async def _change_perm(
+        self, broker_name: str, change: Callable[[int], int], slices: Slices
+    ) -> int:
         count = 0
-        async for topic in Slices().each(list(self.topics)):
+        async for topic in slices.each(list(self.topics)):
             rows = self.topics[topic]
             row = rows.get(broker_name)
             if row is not None:

@@ -15,6 +15,7 @@ import base64
 import re
 from collections.abc import Iterator
 from enum import Enum
+from heapq import merge
 from operator import itemgetter
 from typing import Any, get_args, get_origin
 
@@ -360,7 +361,15 @@ def _container_parts(value: Any, bare_keys: bool) -> Iterator[bytes]:
     out: list[str] = []
     writer = _Writer(out, bare_keys)
     separator, weight = begin, 0
-    for key, item in _entries(value, bare_keys):
+    entries = _entries(value, bare_keys)
+    if isinstance(value, dict) and not bare_keys and len(value) > SMALL_VALUES_MAX:
+        runs = []  # to sort all entries at once would take long
+        pairs = [pair for pair in value.items() if pair[1] is not None]
+        for at in range(0, len(pairs), SMALL_VALUES_MAX):
+            runs.append(sorted(pairs[at : at + SMALL_VALUES_MAX], key=itemgetter(0)))
+            yield b""
+        entries = merge(*runs, key=itemgetter(0))
+    for key, item in entries:
         out.append(separator)
         separator = ","
         if key is not None:
@@ -381,11 +390,12 @@ def _container_parts(value: Any, bare_keys: bool) -> Iterator[bytes]:
 
 
 def _entries(value: Any, bare_keys: bool) -> Iterator[tuple[Any, Any]]:
-    """Return the entries of a map, without those that are None, or those of a list."""
+    """Yield the entries of a map, without those that are None, or those of a list."""
     if not isinstance(value, dict):
-        return ((None, item) for item in value)
+        yield from ((None, item) for item in value)
+        return
     pairs = value.items() if bare_keys else sorted(value.items(), key=itemgetter(0))
-    return ((key, item) for key, item in pairs if item is not None)
+    yield from ((key, item) for key, item in pairs if item is not None)
 
 
 def _weight(value: Any, limit: int) -> int:

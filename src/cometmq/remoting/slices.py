@@ -74,11 +74,12 @@ class Slices:
                 await self.pause()
             yield item
 
-    async def clear(self, table: dict[Any, Any]) -> None:
-        """Empty a table: to free all that is in it at once would take long."""
+    async def clear(self, table: dict[Any, Any] | list[Any]) -> None:
+        """Empty a table or list: to free all that is in it at once would take long."""
+        take = table.popitem if isinstance(table, dict) else table.pop
         while table:
             for _ in range(min(len(table), CLEARED_AT_ONCE)):
-                table.popitem()
+                take()
             await self.pause()
 
 

@@ -163,7 +163,9 @@ class GroupStatsHandler:
             async for queue, figures in slices.each(stats.offset_table.items()):
                 body.offset_table[queue] = figures
             body.consume_tps += stats.consume_tps
-        return Response(body=await encoded(body, slices))
+        written = await encoded(body, slices)
+        await slices.clear(body.offset_table)
+        return Response(body=written)
 
     async def all_consume_stats(self, request: Request) -> Response:
         """Answer where every group stands in every topic it consumes."""
@@ -182,7 +184,14 @@ class GroupStatsHandler:
                     body.total_diff += queue.broker_offset - queue.consumer_offset
                     body.total_inflight_diff += queue.pull_offset - queue.consumer_offset
             body.consume_stats_list.append({group: told})
-        return Response(body=await encoded(body, slices))
+        written = await encoded(body, slices)
+        async for by_topic in slices.each(body.consume_stats_list):
+            for told in by_topic.values():
+                async for stats in slices.each(told):
+                    await slices.clear(stats.offset_table)
+                await slices.clear(told)
+        await slices.clear(body.consume_stats_list)
+        return Response(body=written)
 
     async def time_spans(self, request: Request) -> Response:
         """Answer from when to when the queues of a topic reach, and where a group stands."""

@@ -50,8 +50,13 @@ from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.frame import BINARY_HEADER, JSON_HEADER
 from cometmq.protocol.message_id import encode_offset_id
 from cometmq.testing.threaded import ThreadedCluster
+from support.build import compiled_modules
 from support.stopwatch import Stopwatch, slowness
 from support.tiers import rounds
+
+pytestmark = pytest.mark.skipif(
+    not compiled_modules(), reason="limits are meant for the compiled build"
+)
 
 LIMIT_S = 0.005
 """On the machine for which `support.stopwatch` has the time of a known piece of work."""

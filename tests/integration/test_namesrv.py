@@ -130,10 +130,10 @@ async def test_silent_broker_is_taken_out_and_its_connection_closed(peer: Peer) 
     await peer.register()
     connection = await peer.broker.connection(peer.server.address)
     peer.clock.advance(120_000)
-    peer.server.parts.liveness.expire()
+    await peer.server.parts.liveness.expire()
     assert await peer.route("T") is not None
     peer.clock.advance(1)
-    peer.server.parts.liveness.expire()
+    await peer.server.parts.liveness.expire()
     assert await peer.route("T") is None
     async with asyncio.timeout(TIMEOUT_S):
         await connection.wait_closed()
@@ -148,7 +148,7 @@ async def test_signs_of_life_keep_a_broker(peer: Peer, code: RequestCode) -> Non
     }  # fmt: skip
     check(await peer.call(code, body=DataVersion(counter=1).encode(), fields=fields))
     peer.clock.advance(100_000)
-    peer.server.parts.liveness.expire()
+    await peer.server.parts.liveness.expire()
     assert await peer.route("T") is not None
 
 

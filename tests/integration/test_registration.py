@@ -205,7 +205,7 @@ async def test_an_increment_that_is_refused_is_followed_by_all_topics(
 ) -> None:
     async with name_server(tmp_path) as server:
         await broker.start(server.address)
-        server.registry.unregister(KEY, "broker-a")  # as if it had been silent for too long
+        await server.registry.unregister(KEY, "broker-a")  # as if it had been silent for too long
         await broker.put("fresh")
         await until(server, "TBW102")
         assert server.registry.topics.keys() == broker.topics.all().keys()

@@ -6,37 +6,36 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 WORKLOAD_S = 0.0027
 """The time of `_workload` on the machine for which limits are meant."""
 
-_run: Callable[[asyncio.Handle], None] = asyncio.Handle._run
-
 
 class Stopwatch:
     """Measures the callbacks that the loop of one thread runs, in CPU seconds of that thread.
 
-    CPU time leaves out what other processes and threads do meanwhile.
+    CPU time leaves out what other processes and threads do meanwhile, and with it the time in
+    which another thread of this process, such as that of the test, keeps the interpreter.
     """
 
     def __init__(self) -> None:
-        self.thread = 0
         self.longest_s = 0.0
         self.longest = ""
 
     @contextmanager
-    def measures_loops(self) -> Iterator[None]:
-        """Measure from now on, without the pauses of garbage collection."""
-        watch = self
+    def measures(self, thread: threading.Thread) -> Iterator[None]:
+        """Measure the loop of a thread from now on."""
+        watch, run_callback = self, asyncio.Handle._run
+        ident = thread.ident
 
         def run(handle: asyncio.Handle) -> None:
-            if threading.get_ident() != watch.thread:
-                _run(handle)
+            if threading.get_ident() != ident:
+                run_callback(handle)
                 return
             began_s = time.thread_time()
-            _run(handle)
+            run_callback(handle)
             took_s = time.thread_time() - began_s
             if took_s > watch.longest_s:
                 watch.longest_s, watch.longest = took_s, repr(handle)
@@ -45,7 +44,7 @@ class Stopwatch:
         try:
             yield
         finally:
-            asyncio.Handle._run = _run  # type: ignore[method-assign]
+            asyncio.Handle._run = run_callback  # type: ignore[method-assign]
 
     def restart(self) -> None:
         """Forget the longest callback so far; collect garbage before the next one."""

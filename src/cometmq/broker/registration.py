@@ -15,6 +15,7 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from io import BytesIO
 from typing import Any
 
 import msgspec
@@ -37,7 +38,7 @@ from cometmq.protocol.headers import (
     UnregisterBrokerRequest,
 )
 from cometmq.remoting import ConnectionLostError, RemotingClient, Supervisor, check
-from cometmq.remoting.slices import Slices, encoded
+from cometmq.remoting.slices import Slices
 
 log = logging.getLogger(__name__)
 
@@ -273,15 +274,16 @@ class _Link:
         permission = self._settings().broker_permission
         if is_urgent and self._registered and self._registered_as == (version, permission):
             return  # a registration for another reason has brought the change
-        changed = self._only_change(topics, permission) if is_urgent else None
-        body = await registration_body(changed or topics, version, permission)
+        slices = Slices()
+        changed = await self._only_change(topics, permission, slices) if is_urgent else None
+        body, crc = await registration_body(changed or topics, version, permission, slices)
         header = RegisterBrokerRequest(
             broker_name=who.broker_name,
             broker_addr=who.address,
             cluster_name=who.cluster,
             ha_server_addr=who.ha_address,
             broker_id=who.broker_id,
-            body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
+            body_crc32=crc & 0x7FFFFFFF,
             enable_acting_master=False,
         )
         self._registered = {}
@@ -293,8 +295,8 @@ class _Link:
         if answer.body:
             await self._take_order(KVTable.decode(answer.body).table)
 
-    def _only_change(
-        self, topics: Mapping[str, TopicConfig], permission: int
+    async def _only_change(
+        self, topics: Mapping[str, TopicConfig], permission: int, slices: Slices
     ) -> dict[str, TopicConfig] | None:
         """Return the one topic that was created or changed since the last registration.
 
@@ -305,11 +307,14 @@ class _Link:
         before = self._registered
         if not before or self._registered_as is None or self._registered_as[1] != permission:
             return None
-        changed = {
-            name: config for name, config in topics.items() if before.get(name) is not config
-        }
+        changed = {}
+        async for name, config in slices.each(topics.items()):
+            if before.get(name) is not config:
+                changed[name] = config
+                if len(changed) > 1:
+                    return None
         is_new = not before.keys() >= changed.keys()
-        return changed if len(changed) == 1 and len(topics) == len(before) + is_new else None
+        return changed if changed and len(topics) == len(before) + is_new else None
 
     async def _take_order(self, order_configs: Iterable[str]) -> None:
         try:
@@ -341,16 +346,16 @@ class _Link:
 
 
 async def registration_body(
-    topics: dict[str, TopicConfig], version: DataVersion, broker_permission: int
-) -> bytes:
-    """Return the body of a registration.
+    topics: dict[str, TopicConfig], version: DataVersion, broker_permission: int, slices: Slices
+) -> tuple[bytes, int]:
+    """Return the body of a registration, and its CRC-32.
 
     Args:
         topics: all topics of the broker.
         version: of that table.
         broker_permission: what the broker allows at all; topics are shown with no more.
+        slices: in which it is written.
     """
-    slices = Slices()
     table = topics
     if broker_permission & _READ_WRITE != _READ_WRITE:
         table = {
@@ -359,4 +364,9 @@ async def registration_body(
         }
     wrapper = TopicConfigSerializeWrapper(topic_config_table=table, data_version=version)
     body = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper)
-    return b"".join(await encoded(body, slices))
+    # It grows in place, and gives its content away without a copy.
+    written, crc = BytesIO(), 0
+    async for part in slices.each(body.parts()):
+        written.write(part)
+        crc = zlib.crc32(part, crc)
+    return written.getvalue(), crc

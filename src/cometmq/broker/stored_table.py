@@ -194,9 +194,11 @@ class StoredTable:
             written = await loop.run_in_executor(
                 None, lambda: _save(self.file, texts, values, version)
             )
-            self._apply(values, written, version)
-            for key in [key for key in self._kept if key in values]:
-                del self._kept[key]
+            async for key, value in slices.each(values.items()):
+                self._replace(key, value)
+                self._kept.pop(key, None)
+            self._note_written(written, version)
+        await slices.clear(values)
         return made
 
     def _present(self, key: tuple[str, str]) -> Any | None:
@@ -223,11 +225,18 @@ class StoredTable:
         new[key] = change.make(present)
 
     def _apply(self, values: Values, texts: Texts, version: DataVersion) -> None:
-        for (section, name), value in values.items():
-            if value is None:
-                self.sections[section].pop(name, None)
-            else:
-                self.sections[section][intern(name)] = value
+        for key, value in values.items():
+            self._replace(key, value)
+        self._note_written(texts, version)
+
+    def _replace(self, key: tuple[str, str], value: Any | None) -> None:
+        section, name = key
+        if value is None:
+            self.sections[section].pop(name, None)
+        else:
+            self.sections[section][intern(name)] = value
+
+    def _note_written(self, texts: Texts, version: DataVersion) -> None:
         self._texts, self.version = texts, version
         if self.on_change is None:
             return

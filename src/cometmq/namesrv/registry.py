@@ -1,7 +1,7 @@
 """The tables of a name server, topics, groups and live brokers, and the rules of their changes.
 
-Every decision depends only on the tables and the arguments, the time included; nothing here waits,
-sends or closes. The results name what the caller has to send or close.
+Every decision depends only on the tables and the arguments, the time included; nothing here sends
+or closes. The results say what the caller has to send or close.
 
     topics    topic → broker name → row (queue counts, permission)
     groups    broker name → cluster, broker id → address (0 is the master)
@@ -10,12 +10,19 @@ sends or closes. The results name what the caller has to send or close.
 When the last address of a group is removed, its name is removed from its cluster and its rows from
 all topics; a topic without rows is removed. Times are milliseconds of a monotonic clock.
 
+A change of very many rows runs in slices, and one change at a time, in the order of the requests.
+A row counts only while its group is in ``groups``: a broker that registers for the first time
+joins its group when all its rows are there, and one that leaves is out of it before they are
+removed. So a route shows all of a registration or nothing; each row of a later one is the old or
+the new.
+
 Source: RouteInfoManager, RocketMQ 5.3. Brokers of 4.9 follow the same rules; they do
 not send the fields that 5.x added.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -23,8 +30,11 @@ import msgspec
 
 from cometmq.model.topic import Perm, TopicConfig
 from cometmq.protocol.bodies import DataVersion, QueueData, TopicQueueMappingInfo
+from cometmq.remoting.slices import Slices
 
 MASTER_ID = 0
+MEMBERS_MAX = 1_000
+"""Addresses of one group."""
 
 
 class BrokerKey(NamedTuple):
@@ -44,7 +54,7 @@ class Registration(msgspec.Struct, frozen=True):
     ha_address: str
     version: DataVersion
     """Version of its table of topics."""
-    topics: Mapping[str, TopicConfig]
+    topics: dict[str, TopicConfig]
     filter_servers: tuple[str, ...] | None = None
     """Addresses of its filter servers; None leaves them unchanged."""
     expiry_ms: int = 120_000
@@ -120,6 +130,10 @@ class IncrementFirstError(Exception):
     """A single topic arrived from a broker that has not registered its whole table."""
 
 
+class RegistrationRefusedError(Exception):
+    """A registration cannot be accepted, for the reason in the text."""
+
+
 class Registry:
     """The tables, changed by requests of brokers and tools.
 
@@ -128,21 +142,27 @@ class Registry:
 
     def __init__(self) -> None:
         self.topics: dict[str, dict[str, QueueData]] = {}
+        """During a change it may have rows of groups that have left or are about to join."""
         self.groups: dict[str, Group] = {}
         self.clusters: dict[str, dict[str, None]] = {}
         self.live: dict[BrokerKey, Live] = {}
         self.filter_servers: dict[BrokerKey, tuple[str, ...]] = {}
         self.mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
+        self._registered: dict[Hashable, set[BrokerKey]] = {}
+        """The keys in `live` of each connection."""
+        self.unchanged = asyncio.Lock()
+        """Held during each change, and by requests that read many rows in slices."""
 
     # --- registration ---------------------------------------------------------------------------
 
-    def register(
+    async def register(
         self,
         registration: Registration,
         connection: Hashable,
         now_ms: int,
         *,
         deletes_absent_topics: bool = False,
+        is_closed: Callable[[], bool] = lambda: False,
     ) -> Registered:
         """Add or renew a registration.
 
@@ -151,21 +171,45 @@ class Registry:
             connection: identifies its connection.
             now_ms: the time now.
             deletes_absent_topics: remove the broker's rows of topics that are not registered.
+            is_closed: whether the connection is closed, once the changes before are made.
 
         Raises:
             IncrementFirstError: the broker is unknown and names exactly one topic; nothing was
                 changed.
+            RegistrationRefusedError: the connection is closed, or the group has too many members;
+                nothing was changed.
         """
-        group = self.groups.get(registration.broker_name)
-        if group is not None and self._is_outdated(group, registration):
-            self.live.pop(registration.key, None)
-            return Registered(accepted=False)
-        is_first = group is None or registration.broker_id not in group.addresses
-        if is_first and len(registration.topics) == 1:
-            raise IncrementFirstError
-        group, smallest_before = self._join(registration)
-        self._take_topics(group, registration, is_first, deletes_absent_topics)
+        async with self.unchanged:
+            if is_closed():
+                raise RegistrationRefusedError("the connection is closed")
+            group = self.groups.get(registration.broker_name)
+            if group is not None and self._is_outdated(group, registration):
+                self._remove_live(registration.key)
+                return Registered(accepted=False)
+            is_first = group is None or registration.broker_id not in group.addresses
+            if is_first and len(registration.topics) == 1:
+                raise IncrementFirstError
+            if is_first and group is not None and len(group.addresses) >= MEMBERS_MAX:
+                raise RegistrationRefusedError(
+                    f"broker {group.name} has {MEMBERS_MAX} addresses, which is the limit"
+                )
+            if group is None:
+                group = Group(registration.cluster, registration.broker_name)
+            await self._take_topics(group, registration, is_first, deletes_absent_topics)
+            return self._join(group, registration, connection, now_ms)
+
+    def _join(
+        self, group: Group, registration: Registration, connection: Hashable, now_ms: int
+    ) -> Registered:
+        """Show a registration whose rows are in the tables."""
+        smallest_before = group.smallest_id
+        self.groups[group.name] = group
+        self.clusters.setdefault(registration.cluster, {})[group.name] = None
+        group.enable_acting_master = bool(registration.enable_acting_master)
+        group.zone = registration.zone
+        group.addresses = _with_address(group, registration)
         self._take_filter_servers(registration)
+        self._remove_live(registration.key)
         self.live[registration.key] = Live(
             registration.broker_name,
             now_ms,
@@ -174,11 +218,21 @@ class Registry:
             registration.ha_address,
             connection,
         )
+        self._registered.setdefault(connection, set()).add(registration.key)
         master_address, ha_address = self._master_of(group, registration)
         notice = None
         if smallest_before is not None and registration.broker_id < smallest_before:
             notice = _notice(group, None, registration.ha_address)
         return Registered(True, master_address, ha_address, notice)
+
+    def _remove_live(self, key: BrokerKey) -> None:
+        live = self.live.pop(key, None)
+        if live is None:
+            return
+        keys = self._registered[live.connection]
+        keys.discard(key)
+        if not keys:
+            del self._registered[live.connection]
 
     def _is_outdated(self, group: Group, registration: Registration) -> bool:
         """Whether another address holds the same id with a newer state."""
@@ -190,46 +244,32 @@ class Registry:
             known.version.state_version > registration.version.state_version
         )
 
-    def _join(self, registration: Registration) -> tuple[Group, int | None]:
-        """Put the address under its id; return the group and its smallest id of before."""
-        name = registration.broker_name
-        group = self.groups.setdefault(name, Group(registration.cluster, name))
-        self.clusters.setdefault(registration.cluster, {})[name] = None
-        smallest_before = group.smallest_id
-        group.enable_acting_master = bool(registration.enable_acting_master)
-        group.zone = registration.zone
-        for broker_id, address in list(group.addresses.items()):
-            if address == registration.address and broker_id != registration.broker_id:
-                del group.addresses[broker_id]
-        group.addresses[registration.broker_id] = registration.address
-        return group, smallest_before
-
-    def _take_topics(
+    async def _take_topics(
         self, group: Group, registration: Registration, is_first: bool, deletes_absent: bool
     ) -> None:
+        name = registration.broker_name
         is_master = registration.broker_id == MASTER_ID
         is_prime_slave = (
             registration.enable_acting_master is not None
             and not is_master
-            and registration.broker_id == group.smallest_id
+            and registration.broker_id == min(_with_address(group, registration))
         )
         if not (is_master or is_prime_slave):
             return
         read_only = is_prime_slave and bool(registration.enable_acting_master)
         is_new = is_first or self.has_changed(registration.key, registration.version)
+        slices = Slices()
         if deletes_absent and len(registration.topics) > 1 and not registration.mappings:
-            self._delete_absent_topics(registration)
-        for topic, config in registration.topics.items():
+            async for topic in slices.each(list(self.topics)):
+                if topic not in registration.topics:
+                    self._delete_row(topic, name)
+        async for topic, config in slices.each(registration.topics.items()):
             rows = self.topics.setdefault(topic, {})
-            if is_new or registration.broker_name not in rows:
-                rows[registration.broker_name] = _row(config, registration.broker_name, read_only)
+            if is_new or name not in rows:
+                rows[name] = _row(config, name, read_only)
         if is_new:
-            for topic, mapping in registration.mappings.items():
-                self.mappings.setdefault(topic, {})[registration.broker_name] = mapping
-
-    def _delete_absent_topics(self, registration: Registration) -> None:
-        for topic in [name for name in self.topics if name not in registration.topics]:
-            self._delete_row(topic, registration.broker_name)
+            async for topic, mapping in slices.each(registration.mappings.items()):
+                self.mappings.setdefault(topic, {})[name] = mapping
 
     def _take_filter_servers(self, registration: Registration) -> None:
         if registration.filter_servers:
@@ -262,9 +302,15 @@ class Registry:
 
     # --- removal ---------------------------------------------------------------------------------
 
-    def unregister(self, key: BrokerKey, broker_name: str) -> MinIdNotice | None:
+    async def unregister(self, key: BrokerKey, broker_name: str) -> MinIdNotice | None:
         """Remove a broker: its address under any id, and its group if it was the last."""
-        self.live.pop(key, None)
+        async with self.unchanged:
+            return await self._unregister(key, broker_name, Slices())
+
+    async def _unregister(
+        self, key: BrokerKey, broker_name: str, slices: Slices
+    ) -> MinIdNotice | None:
+        self._remove_live(key)
         self.filter_servers.pop(key, None)
         group = self.groups.get(broker_name)
         if group is None or group.cluster != key.cluster:
@@ -275,10 +321,10 @@ class Registry:
             if address == key.address:
                 del group.addresses[broker_id]
         if not group.addresses:
-            self._drop_group(group)
+            await self._drop_group(group, slices)
             return None
         if had_master and MASTER_ID not in group.addresses and group.enable_acting_master:
-            self._change_perm(broker_name, lambda perm: perm & ~Perm.WRITE)
+            await self._change_perm(broker_name, lambda perm: perm & ~Perm.WRITE, slices)
         return self._notice_of_loss(group, key, smallest_before)
 
     def _notice_of_loss(
@@ -290,27 +336,45 @@ class Registry:
         live = self.live.get(BrokerKey(group.cluster, group.addresses[smallest]))
         return _notice(group, key.address, live.ha_address if live else None)
 
-    def disconnected(self, connection: Hashable) -> list[MinIdNotice]:
+    def has_registered(self, connection: Hashable) -> bool:
+        """Return whether a broker is registered over a connection."""
+        return connection in self._registered
+
+    async def disconnected(self, connection: Hashable) -> list[MinIdNotice]:
         """Remove the brokers that registered over a connection that is closed."""
-        gone = [(k, live) for k, live in self.live.items() if live.connection is connection]
-        notices = [self.unregister(key, live.broker_name) for key, live in gone]
+        notices = []
+        async with self.unchanged:
+            slices = Slices()
+            async for key in slices.each(list(self._registered.get(connection, ()))):
+                name = self.live[key].broker_name
+                notices.append(await self._unregister(key, name, slices))
         return [notice for notice in notices if notice is not None]
 
-    def expire(self, now_ms: int) -> list[Expired]:
+    async def expire(self, now_ms: Callable[[], int]) -> list[Expired]:
         """Remove the brokers that were silent for too long."""
-        silent = [(k, b) for k, b in self.live.items() if b.heard_ms + b.expiry_ms < now_ms]
-        return [
-            Expired(key, live.connection, self.unregister(key, live.broker_name))
-            for key, live in silent
-        ]
+        expired = []
+        slices = Slices()
+        async for key in slices.each(list(self.live)):
+            if not self._is_silent(key, now_ms()):
+                continue
+            async with self.unchanged:
+                if self._is_silent(key, now_ms()):  # still
+                    live = self.live[key]
+                    notice = await self._unregister(key, live.broker_name, slices)
+                    expired.append(Expired(key, live.connection, notice))
+        return expired
 
-    def _drop_group(self, group: Group) -> None:
+    def _is_silent(self, key: BrokerKey, now_ms: int) -> bool:
+        live = self.live.get(key)
+        return live is not None and live.heard_ms + live.expiry_ms < now_ms
+
+    async def _drop_group(self, group: Group, slices: Slices) -> None:
         del self.groups[group.name]
         names = self.clusters.get(group.cluster, {})
         names.pop(group.name, None)
         if not names:
             self.clusters.pop(group.cluster, None)
-        for topic in list(self.topics):
+        async for topic in slices.each(list(self.topics)):
             self._delete_row(topic, group.name)
 
     # --- reading ---------------------------------------------------------------------------------
@@ -324,35 +388,41 @@ class Registry:
 
     # --- topics ----------------------------------------------------------------------------------
 
-    def wipe_write_perm(self, broker_name: str) -> int:
+    async def wipe_write_perm(self, broker_name: str) -> int:
         """Take the write bit from all rows of a broker; return how many rows it has."""
-        return self._change_perm(broker_name, lambda perm: perm & ~Perm.WRITE)
+        async with self.unchanged:
+            return await self._change_perm(broker_name, lambda perm: perm & ~Perm.WRITE, Slices())
 
-    def add_write_perm(self, broker_name: str) -> int:
+    async def add_write_perm(self, broker_name: str) -> int:
         """Make all rows of a broker readable and writable; return how many rows it has."""
-        return self._change_perm(broker_name, lambda _: Perm.READ | Perm.WRITE)
+        async with self.unchanged:
+            return await self._change_perm(broker_name, lambda _: Perm.READ | Perm.WRITE, Slices())
 
-    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+    async def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Remove a topic, or only its rows of one cluster's brokers."""
-        if cluster is None:
-            self.topics.pop(topic, None)
-            self.mappings.pop(topic, None)
-            return
-        for broker_name in list(self.clusters.get(cluster, {})):
-            self._delete_row(topic, broker_name)
+        async with self.unchanged:
+            if cluster is None:
+                self.topics.pop(topic, None)
+                self.mappings.pop(topic, None)
+                return
+            async for broker_name in Slices().each(list(self.clusters.get(cluster, {}))):
+                self._delete_row(topic, broker_name)
 
-    def register_topic(self, topic: str, rows: Iterable[QueueData]) -> bool:
+    async def register_topic(self, topic: str, rows: Iterable[QueueData]) -> bool:
         """Put rows of a topic; return False, with nothing done, when a broker is unknown."""
-        rows = list(rows)
-        if not rows or any(row.broker_name not in self.groups for row in rows):
-            return False
-        table = self.topics.setdefault(topic, {})
-        table.update({row.broker_name: row for row in rows})
-        return True
+        async with self.unchanged:
+            named = {row.broker_name: row async for row in Slices().each(rows)}
+            if not named or not named.keys() <= self.groups.keys():
+                return False
+            self.topics.setdefault(topic, {}).update(named)
+            return True
 
-    def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
+    async def _change_perm(
+        self, broker_name: str, change: Callable[[int], int], slices: Slices
+    ) -> int:
         count = 0
-        for rows in self.topics.values():
+        async for topic in slices.each(list(self.topics)):
+            rows = self.topics[topic]
             row = rows.get(broker_name)
             if row is not None:
                 rows[broker_name] = msgspec.structs.replace(row, perm=change(row.perm))
@@ -368,6 +438,16 @@ def _delete(table: dict[str, dict[str, Any]], topic: str, broker_name: str) -> N
     rows = table.get(topic, {})
     if rows.pop(broker_name, None) is not None and not rows:
         del table[topic]
+
+
+def _with_address(group: Group, registration: Registration) -> dict[int, str]:
+    """The addresses of a group with that of a registration, which may have had another id."""
+    kept = {
+        broker_id: address
+        for broker_id, address in group.addresses.items()
+        if address != registration.address or broker_id == registration.broker_id
+    }
+    return kept | {registration.broker_id: registration.address}
 
 
 def _row(config: TopicConfig, broker_name: str, read_only: bool) -> QueueData:

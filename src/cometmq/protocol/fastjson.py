@@ -15,6 +15,7 @@ import base64
 import re
 from collections.abc import Iterator
 from enum import Enum
+from heapq import merge
 from operator import itemgetter
 from typing import Any, get_args, get_origin
 
@@ -349,13 +350,26 @@ def parts(value: Any, *, bare_keys: bool) -> Iterator[bytes]:
         yield from _container_parts(value, bare_keys)
 
 
+def is_long(value: Any) -> bool:
+    """Whether a value has so many values in it that it is written in several parts."""
+    return _weight(value, SMALL_VALUES_MAX) > SMALL_VALUES_MAX
+
+
 def _container_parts(value: Any, bare_keys: bool) -> Iterator[bytes]:
     """Write a large map or list; small entries that follow each other are one part."""
     begin, end = "{}" if isinstance(value, dict) else "[]"
     out: list[str] = []
     writer = _Writer(out, bare_keys)
     separator, weight = begin, 0
-    for key, item in _entries(value, bare_keys):
+    entries = _entries(value, bare_keys)
+    if isinstance(value, dict) and not bare_keys and len(value) > SMALL_VALUES_MAX:
+        runs = []  # to sort all entries at once would take long
+        pairs = [pair for pair in value.items() if pair[1] is not None]
+        for at in range(0, len(pairs), SMALL_VALUES_MAX):
+            runs.append(sorted(pairs[at : at + SMALL_VALUES_MAX], key=itemgetter(0)))
+            yield b""
+        entries = merge(*runs, key=itemgetter(0))
+    for key, item in entries:
         out.append(separator)
         separator = ","
         if key is not None:
@@ -376,11 +390,12 @@ def _container_parts(value: Any, bare_keys: bool) -> Iterator[bytes]:
 
 
 def _entries(value: Any, bare_keys: bool) -> Iterator[tuple[Any, Any]]:
-    """Return the entries of a map, without those that are None, or those of a list."""
+    """Yield the entries of a map, without those that are None, or those of a list."""
     if not isinstance(value, dict):
-        return ((None, item) for item in value)
+        yield from ((None, item) for item in value)
+        return
     pairs = value.items() if bare_keys else sorted(value.items(), key=itemgetter(0))
-    return ((key, item) for key, item in pairs if item is not None)
+    yield from ((key, item) for key, item in pairs if item is not None)
 
 
 def _weight(value: Any, limit: int) -> int:
@@ -407,8 +422,16 @@ _NON_ASCII = re.compile("[^\x00-\x7f]")
 
 def dumps_ascii(value: Any) -> bytes:
     r"""Write strict JSON in ASCII alone, with ``\/`` for a slash, as browsers once needed it."""
-    text = dumps(value).decode().replace("/", "\\/")
-    return _NON_ASCII.sub(_escape_char, text).encode()
+    return _in_ascii(dumps(value))
+
+
+def ascii_parts(value: Any) -> Iterator[bytes]:
+    """Write as `dumps_ascii` does, in parts to be joined; none takes a millisecond."""
+    return map(_in_ascii, parts(value, bare_keys=False))
+
+
+def _in_ascii(data: bytes) -> bytes:
+    return _NON_ASCII.sub(_escape_char, data.decode().replace("/", "\\/")).encode()
 
 
 def _escape_char(match: re.Match[str]) -> str:

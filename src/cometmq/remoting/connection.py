@@ -101,7 +101,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Close this side too: the peer sends no more."""
         self.end()
-        return False
+        return bool(self._backlog)  # which is written first
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the calls in flight: the connection is gone."""
@@ -166,14 +166,15 @@ class Connection(Peer, asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Read no further requests of a peer that does not read its responses."""
-        self._paused = True
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
+        self.choke()
 
     def resume_writing(self) -> None:
         """Handle what has arrived, then read on: the peer has read its responses."""
+        self.unchoke()
+
+    def written(self) -> None:
+        """Notify the calls that wait for the peer to read what was written, and read on."""
         self._paused = False
-        self.last_active_s = self._loop.time()
         self._wake_writers()
         self._read_on()
 

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from time import monotonic
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from cometmq.protocol.bodies.base import Body, decode_strictly
 
@@ -29,6 +29,8 @@ STRICT_BYTES_MAX: Final = 64 * 1024
 """Bodies up to this size that are plain JSON are decoded at once: that takes less than 1 ms."""
 LENIENT_BYTES_MAX: Final = 2 * 1024
 """Bodies up to this size are decoded at once, whatever they are."""
+
+CLEARED_AT_ONCE: Final = 100
 
 PIECE_BYTES: Final = 256 * 1024
 """The approximate size of the pieces of a body that is encoded in slices."""
@@ -72,6 +74,14 @@ class Slices:
                 await self.pause()
             yield item
 
+    async def clear(self, table: dict[Any, Any] | list[Any]) -> None:
+        """Empty a table or list: to free all that is in it at once would take long."""
+        take = table.popitem if isinstance(table, dict) else table.pop
+        while table:
+            for _ in range(min(len(table), CLEARED_AT_ONCE)):
+                take()
+            await self.pause()
+
 
 def batched(items: Iterable[T], count: int = 500) -> Iterator[list[T]]:
     """Yield the items in lists of up to ``count``."""
@@ -82,11 +92,16 @@ def batched(items: Iterable[T], count: int = 500) -> Iterator[list[T]]:
 
 async def encoded(body: Body, slices: Slices | None = None) -> list[bytes]:
     """Encode a body in slices; return the parts of the response's body."""
+    return await joined(body.parts(), slices)
+
+
+async def joined(written: Iterable[bytes], slices: Slices | None = None) -> list[bytes]:
+    """Join the parts of a body in slices; return the parts of the response's body."""
     slices = slices or Slices()
     pieces: list[bytes] = []
     parts: list[bytes] = []
     size_bytes = 0
-    async for part in slices.each(body.parts()):
+    async for part in slices.each(written):
         parts.append(part)
         size_bytes += len(part)
         if size_bytes > PIECE_BYTES:

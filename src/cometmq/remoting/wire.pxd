@@ -47,6 +47,10 @@ cdef class Wire:
     cdef Py_ssize_t _large_bytes
     cdef list _out
     cdef Py_ssize_t _out_bytes
+    cdef readonly object _backlog
+    cdef Py_ssize_t _backlog_bytes
+    cdef bint _bursting
+    cdef readonly bint _choked
     cdef readonly bint _reading
     cdef bint _in_batch
     cdef public bint _paused
@@ -95,5 +99,10 @@ cdef class Wire:
     cdef _join_batch(self)
     @cython.locals(out=list, size=cython.Py_ssize_t)
     cpdef flush(self)
+    @cython.locals(burst=list, room=cython.Py_ssize_t)
+    cpdef _burst(self)
+    cpdef written(self)
+    cpdef choke(self)
+    cpdef unchoke(self)
     cdef bint _is_stuck(self, Py_ssize_t more_bytes) except -1
     cpdef _lose(self)

@@ -7,6 +7,9 @@ which is written at the end of the iteration: the first response wakes a client 
 more than the response itself; the next ones find it awake. A connection that was read twice in a
 row is written at once, and so are responses beyond the limits of a batch or of a write buffer.
 
+More than 256 KiB are written in bursts, one in a turn of the event loop; other connections come
+between.
+
 A wire whose peer does not read its responses is not read either until the peer reads; if more
 responses pile up, for instance of held pulls, the wire is closed. A wire is also not read
 while a request that the others must not overtake is handled, and after `work_s_max` seconds of work
@@ -20,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from time import monotonic
@@ -38,6 +42,8 @@ PARTIAL_BYTES_KEPT_MAX = 4 * PARTIAL_BYTES_MIN
 """Unfinished frames go on in the same buffer up to this size; a larger one is given back."""
 LARGE_BYTES_MIN = 1024 * 1024
 """The body of a frame of this size is received in its final place."""
+BURST_BYTES_MAX = 256 * 1024
+"""So much of a connection is written in a turn of the event loop: the kernel copies it at once."""
 JOIN_BYTES_MAX = 64 * 1024
 """Responses up to this size are copied into one piece, larger ones are written as slices."""
 BATCH_BYTES_MAX = 64 * 1024
@@ -182,9 +188,16 @@ class Wire:
         self._large_bytes = 0
         self._out: list[Slice] = []
         self._out_bytes = 0
+        self._backlog: deque[Slice] = deque()
+        """What is written in the next turns."""
+        self._backlog_bytes = 0
+        self._bursting = False
+        self._choked = False
+        """Whether the transport takes no more at present."""
         self._reading = False
         self._in_batch = False
         self._paused = False
+        """Whether what was written has to leave before more is read."""
         self._pauses = 0
         self._yielded = False
         self._ended = False
@@ -217,7 +230,10 @@ class Wire:
                 self._fast_path.settle()
             self.flush()
             self._closing = True
-            self._transport.close()
+            if self._backlog:
+                self._stop_reading()
+            else:
+                self._transport.close()
 
     def abort(self) -> None:
         """Close at once, losing what was not sent yet."""
@@ -467,17 +483,70 @@ class Wire:
                 return
         else:
             self.last_active_s = self._loop.time()
-        if len(out) == 1:
+        if size > BURST_BYTES_MAX or self._backlog:
+            self._backlog.extend(out)
+            self._backlog_bytes += size
+            self._paused = True
+            self._stop_reading()
+            if not (self._bursting or self._choked):
+                self._burst()
+        elif len(out) == 1:
             self._transport.write(out[0])
         elif size <= JOIN_BYTES_MAX or len(out) > 4 * size // JOIN_BYTES_MAX + 64:
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(out)
 
+    def _burst(self) -> None:
+        """Write a part of the backlog, and go on in the next turn."""
+        self._bursting = False
+        if self._transport is None or self._choked:
+            return
+        burst: list[Slice] = []
+        room = BURST_BYTES_MAX
+        while self._backlog and room > 0:
+            part = self._backlog.popleft()
+            if len(part) > room:
+                view = memoryview(part)
+                part = view[:room]
+                self._backlog.appendleft(view[room:])
+            burst.append(part)
+            room -= len(part)
+        self._backlog_bytes -= BURST_BYTES_MAX - room
+        self.last_active_s = self._loop.time()
+        self._transport.write(burst[0] if len(burst) == 1 else b"".join(burst))
+        if self._backlog:
+            if not self._choked:
+                self._bursting = True
+                self._loop.call_soon(self._burst)
+        elif self._closing:
+            self._transport.close()
+        elif not self._choked:
+            self.written()
+
+    def written(self) -> None:
+        """The peer has taken what was written: read on."""
+        self._paused = False
+        self._read_on()
+
+    def choke(self) -> None:
+        """The transport takes no more: write and read nothing until `unchoke`."""
+        self._choked = self._paused = True
+        self._stop_reading()
+
+    def unchoke(self) -> None:
+        """The transport takes more."""
+        self._choked = False
+        self.last_active_s = self._loop.time()
+        if not self._backlog:
+            self.written()
+        elif not self._bursting:
+            self._burst()
+
     def _is_stuck(self, more_bytes: int) -> bool:
         """Abort the connection if its peer does not read responses; return whether it did."""
         assert self._transport is not None
-        unsent = self._transport.get_write_buffer_size() + more_bytes
+        unsent = self._transport.get_write_buffer_size() + self._backlog_bytes + more_bytes
         if unsent <= UNSENT_FACTOR_MAX * self._out_bytes_max:
             return False
         log.warning("closed a connection: its peer does not read peer=%s", self.peer_text)
@@ -491,6 +560,7 @@ class Wire:
         if self._batch.last is self:
             self._batch.last = None
         self._out.clear()
-        self._out_bytes = 0
+        self._backlog.clear()
+        self._out_bytes = self._backlog_bytes = 0
         if not (self._ended and self._pauses):
             self._drop_partial()

@@ -264,3 +264,31 @@ async def test_pulls_that_are_due_together_end_once_and_later_ones_at_their_time
             await asyncio.sleep(0.01)
     assert waiting.answered[500:] == ["later"]
     assert len(set(waiting.answered)) == 501
+
+
+class Raising(Odd):
+    """A matcher that cannot decide."""
+
+    def matches_tags(self, tags_code: int) -> bool:
+        raise RuntimeError("out of luck")
+
+
+@pytest.mark.parametrize("count", [10, 500])
+@pytest.mark.parametrize("by_check", [False, True])
+async def test_a_filter_that_fails_runs_its_pull_again_and_keeps_no_other_waiting(
+    count: int, by_check: bool
+) -> None:
+    waiting = Waiting(HeldPulls(held_max=1_000))
+    for number in range(count):
+        waiting.hold(str(number), matcher=Raising() if number == 3 else None)
+
+    def finds(pull: HeldPull) -> bool:
+        return pull.matcher is None or pull.matcher.matches_tags(1)
+
+    if by_check:
+        waiting.pulls.check("T", 0, finds)
+    else:
+        waiting.pulls.arrived("T", 0, 0, 1)
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert sorted(waiting.answered, key=int) == [str(number) for number in range(count)]

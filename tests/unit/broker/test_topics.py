@@ -96,7 +96,7 @@ def test_broker_has_its_own_topics(world: World, name: str, queues: int, perm: i
     assert world.table.is_system(name)
 
 
-def test_settings_shape_the_brokers_own_topics(tmp_path: Path) -> None:
+async def test_settings_shape_the_brokers_own_topics(tmp_path: Path) -> None:
     table = World(
         tmp_path,
         auto_create_topic_enable=False,
@@ -108,7 +108,7 @@ def test_settings_shape_the_brokers_own_topics(tmp_path: Path) -> None:
     assert "TBW102" not in table
     assert [table.all()[name].perm for name in ("DefaultCluster", "broker-a")] == [Perm.INHERIT] * 2
     assert table.all()["traces"].read_queue_nums == 1
-    assert {"TBW102", "traces", "RMQ_SYS_TRACE_TOPIC"} <= set(table.system_names())
+    assert {"TBW102", "traces", "RMQ_SYS_TRACE_TOPIC"} <= set(await table.system_names())
 
 
 async def test_file_wins_over_the_brokers_own_settings_of_a_topic(world: World) -> None:

@@ -25,13 +25,13 @@ async def test_values_are_there_after_a_restart(tmp_path: Path) -> None:
     await kv.delete("ns", "gone")
     again = table_in(tmp_path)
     assert again.get("ns", "k") == "v ü\n"
-    assert again.namespace("ns") == {"k": "v ü\n"}
+    assert await again.namespace("ns") == {"k": "v ü\n"}
 
 
 async def test_what_was_never_put_is_none(tmp_path: Path) -> None:
     kv = table_in(tmp_path)
     assert kv.get("ns", "k") is None
-    assert kv.namespace("ns") is None
+    assert await kv.namespace("ns") is None
     await kv.delete("ns", "k")
     assert not (tmp_path / "kvConfig.json").exists()
 
@@ -40,13 +40,13 @@ async def test_emptied_namespace_is_known_still(tmp_path: Path) -> None:
     kv = table_in(tmp_path)
     await kv.put("ns", "k", "v")
     await kv.delete("ns", "k")
-    assert kv.namespace("ns") == {}
+    assert await kv.namespace("ns") == {}
 
 
 async def test_namespace_is_handed_out_as_a_copy(tmp_path: Path) -> None:
     kv = table_in(tmp_path)
     await kv.put("ns", "k", "v")
-    found = kv.namespace("ns")
+    found = await kv.namespace("ns")
     assert found is not None
     found["k"] = "changed"
     assert kv.get("ns", "k") == "v"

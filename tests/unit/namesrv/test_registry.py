@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from cometmq.model.topic import TopicConfig
+from cometmq.namesrv import registry as registry_module
 from cometmq.namesrv.registry import (
     BrokerKey,
     IncrementFirstError,
     MinIdNotice,
     Registration,
+    RegistrationRefusedError,
     Registry,
 )
 from cometmq.namesrv.routes.route_data import route_of
+from cometmq.namesrv.topics.handler import topics_of_cluster
 from cometmq.protocol.bodies import DataVersion, QueueData
 
 MASTER, SLAVE = "10.0.0.1:10911", "10.0.0.2:10911"
@@ -51,8 +56,10 @@ class Server:
         self.registry = Registry()
         self.now_ms = T0
 
-    def register(self, what: Registration, connection: object = None, **options: Any) -> Any:
-        return self.registry.register(what, connection or what.address, self.now_ms, **options)
+    async def register(self, what: Registration, connection: object = None, **options: Any) -> Any:
+        return await self.registry.register(
+            what, connection or what.address, self.now_ms, **options
+        )
 
     def perm(self, topic: str = "T", broker: str = "a") -> int:
         return self.registry.topics[topic][broker].perm
@@ -69,112 +76,114 @@ def server() -> Server:
 # --- registration -----------------------------------------------------------------------------
 
 
-def test_topics_of_a_master_are_routed(server: Server) -> None:
-    server.register(registration(topics=topics("T", "U", read_queue_nums=3, perm=4)))
+async def test_topics_of_a_master_are_routed(server: Server) -> None:
+    await server.register(registration(topics=topics("T", "U", read_queue_nums=3, perm=4)))
     route = route_of(server.registry, "T")
     assert route is not None
     assert (route.queue_datas[0].read_queue_nums, route.queue_datas[0].perm) == (3, 4)
     assert route.broker_datas[0].broker_addrs == {0: MASTER}
 
 
-def test_topics_of_a_slave_are_not_taken(server: Server) -> None:
-    server.register(registration())
-    server.register(slave(topics=topics("T", "onSlave"), version=DataVersion(counter=9)))
+async def test_topics_of_a_slave_are_not_taken(server: Server) -> None:
+    await server.register(registration())
+    await server.register(slave(topics=topics("T", "onSlave"), version=DataVersion(counter=9)))
     assert "onSlave" not in server.registry.topics
 
 
-def test_slave_learns_its_master_while_that_lives(server: Server) -> None:
-    assert server.register(slave()).master_address is None
-    server.register(registration())
-    result = server.register(slave())
+async def test_slave_learns_its_master_while_that_lives(server: Server) -> None:
+    assert (await server.register(slave())).master_address is None
+    await server.register(registration())
+    result = await server.register(slave())
     assert (result.master_address, result.ha_address) == (MASTER, "10.0.0.1:10912")
 
 
-def test_master_learns_no_master(server: Server) -> None:
-    assert server.register(registration()).master_address is None
+async def test_master_learns_no_master(server: Server) -> None:
+    assert (await server.register(registration())).master_address is None
 
 
-def test_changed_version_overwrites_rows_and_the_same_one_does_not(server: Server) -> None:
-    server.register(registration())
-    server.register(registration(topics=topics("T", "U", perm=2)))
+async def test_changed_version_overwrites_rows_and_the_same_one_does_not(server: Server) -> None:
+    await server.register(registration())
+    await server.register(registration(topics=topics("T", "U", perm=2)))
     assert server.perm() == 6
-    server.register(registration(topics=topics("T", "U", perm=2), version=DataVersion(counter=2)))
+    await server.register(
+        registration(topics=topics("T", "U", perm=2), version=DataVersion(counter=2))
+    )
     assert server.perm() == 2
 
 
-def test_topic_without_a_row_is_taken_even_with_the_same_version(server: Server) -> None:
-    server.register(registration())
-    server.register(registration(topics=topics("T", "late")))
+async def test_topic_without_a_row_is_taken_even_with_the_same_version(server: Server) -> None:
+    await server.register(registration())
+    await server.register(registration(topics=topics("T", "late")))
     assert "late" in server.registry.topics
 
 
-def test_topics_that_are_no_longer_named_stay(server: Server) -> None:
-    server.register(registration())
-    server.register(registration(topics=topics("T", "V"), version=DataVersion(counter=2)))
+async def test_topics_that_are_no_longer_named_stay(server: Server) -> None:
+    await server.register(registration())
+    await server.register(registration(topics=topics("T", "V"), version=DataVersion(counter=2)))
     assert {"T", "U", "V"} <= server.registry.topics.keys()
 
 
-def test_topics_that_are_no_longer_named_go_where_that_is_set(server: Server) -> None:
-    server.register(registration())
+async def test_topics_that_are_no_longer_named_go_where_that_is_set(server: Server) -> None:
+    await server.register(registration())
     what = registration(topics=topics("T", "V"), version=DataVersion(counter=2))
-    server.register(what, deletes_absent_topics=True)
+    await server.register(what, deletes_absent_topics=True)
     assert set(server.registry.topics) == {"T", "V"}
 
 
-def test_single_topic_deletes_nothing_for_it_is_an_increment(server: Server) -> None:
-    server.register(registration())
+async def test_single_topic_deletes_nothing_for_it_is_an_increment(server: Server) -> None:
+    await server.register(registration())
     what = registration(topics=topics("W"), version=DataVersion(counter=2))
-    server.register(what, deletes_absent_topics=True)
+    await server.register(what, deletes_absent_topics=True)
     assert set(server.registry.topics) == {"T", "U", "W"}
 
 
-def test_single_topic_from_an_unknown_broker_is_refused(server: Server) -> None:
+async def test_single_topic_from_an_unknown_broker_is_refused(server: Server) -> None:
     with pytest.raises(IncrementFirstError):
-        server.register(registration(topics=topics("T")))
+        await server.register(registration(topics=topics("T")))
     assert not server.registry.groups
     assert not server.registry.clusters
     assert not server.registry.live
 
 
-def test_broker_without_topics_is_known(server: Server) -> None:
-    server.register(registration(topics={}))
+async def test_broker_without_topics_is_known(server: Server) -> None:
+    await server.register(registration(topics={}))
     assert server.addresses() == {0: MASTER}
 
 
-def test_address_under_another_id_moves(server: Server) -> None:
+async def test_address_under_another_id_moves(server: Server) -> None:
     """A slave that became master does not stay a slave."""
-    server.register(slave())
-    server.register(registration(address=SLAVE))
+    await server.register(slave())
+    await server.register(registration(address=SLAVE))
     assert server.addresses() == {0: SLAVE}
 
 
-def test_new_address_of_an_id_replaces_the_old_one(server: Server) -> None:
-    server.register(registration())
-    server.register(registration(address="10.0.0.9:10911"))
+async def test_new_address_of_an_id_replaces_the_old_one(server: Server) -> None:
+    await server.register(registration())
+    await server.register(registration(address="10.0.0.9:10911"))
     assert server.addresses() == {0: "10.0.0.9:10911"}
 
 
-def test_newer_state_of_another_address_keeps_the_id(server: Server) -> None:
-    server.register(registration(version=DataVersion(state_version=2)))
+async def test_newer_state_of_another_address_keeps_the_id(server: Server) -> None:
+    await server.register(registration(version=DataVersion(state_version=2)))
     late = registration(address="10.0.0.9:10911", version=DataVersion(state_version=1))
-    result = server.register(late)
+    result = await server.register(late)
     assert not result.accepted
     assert server.addresses() == {0: MASTER}
     assert late.key not in server.registry.live
 
 
-def test_filter_servers_are_kept_until_none_are_named(server: Server) -> None:
-    server.register(registration(filter_servers=("10.0.0.7:9000",)))
-    server.register(registration(filter_servers=None))
+async def test_filter_servers_are_kept_until_none_are_named(server: Server) -> None:
+    await server.register(registration(filter_servers=("10.0.0.7:9000",)))
+    await server.register(registration(filter_servers=None))
     route = route_of(server.registry, "T")
     assert route is not None
     assert route.filter_server_table == {MASTER: ["10.0.0.7:9000"]}
-    server.register(registration(filter_servers=()))
+    await server.register(registration(filter_servers=()))
     assert not server.registry.filter_servers
 
 
-def test_version_is_compared_only_for_equality(server: Server) -> None:
-    server.register(registration())
+async def test_version_is_compared_only_for_equality(server: Server) -> None:
+    await server.register(registration())
     key = BrokerKey(CLUSTER, MASTER)
     assert not server.registry.has_changed(key, DataVersion(counter=1, timestamp=5))
     assert server.registry.has_changed(key, DataVersion(counter=0, timestamp=5))
@@ -184,153 +193,253 @@ def test_version_is_compared_only_for_equality(server: Server) -> None:
 # --- leaving ----------------------------------------------------------------------------------
 
 
-def test_last_broker_takes_its_name_cluster_and_topics_along(server: Server) -> None:
-    server.register(registration())
-    server.registry.unregister(BrokerKey(CLUSTER, MASTER), "a")
+async def test_last_broker_takes_its_name_cluster_and_topics_along(server: Server) -> None:
+    await server.register(registration())
+    await server.registry.unregister(BrokerKey(CLUSTER, MASTER), "a")
     registry = server.registry
     assert [registry.topics, registry.groups, registry.clusters, registry.live] == [{}] * 4
 
 
-def test_rows_of_other_brokers_stay(server: Server) -> None:
-    server.register(registration())
-    server.register(registration(broker_name="b", address="10.0.0.5:10911"))
-    server.registry.unregister(BrokerKey(CLUSTER, MASTER), "a")
+async def test_rows_of_other_brokers_stay(server: Server) -> None:
+    await server.register(registration())
+    await server.register(registration(broker_name="b", address="10.0.0.5:10911"))
+    await server.registry.unregister(BrokerKey(CLUSTER, MASTER), "a")
     assert set(server.registry.topics["T"]) == {"b"}
     assert set(server.registry.clusters[CLUSTER]) == {"b"}
 
 
-def test_unregistering_is_by_address_not_by_id(server: Server) -> None:
-    server.register(registration())
-    server.registry.unregister(BrokerKey(CLUSTER, SLAVE), "a")
+async def test_unregistering_is_by_address_not_by_id(server: Server) -> None:
+    await server.register(registration())
+    await server.registry.unregister(BrokerKey(CLUSTER, SLAVE), "a")
     assert server.addresses() == {0: MASTER}
 
 
-def test_unregistering_in_another_cluster_does_nothing(server: Server) -> None:
-    server.register(registration())
-    server.registry.unregister(BrokerKey("other", MASTER), "a")
+async def test_unregistering_in_another_cluster_does_nothing(server: Server) -> None:
+    await server.register(registration())
+    await server.registry.unregister(BrokerKey("other", MASTER), "a")
     assert server.addresses() == {0: MASTER}
 
 
-def test_silent_broker_expires_and_one_that_was_heard_does_not(server: Server) -> None:
-    server.register(registration(), "link-a")
-    server.register(registration(broker_name="b", address="10.0.0.5:1", expiry_ms=60_000))
+async def test_silent_broker_expires_and_one_that_was_heard_does_not(server: Server) -> None:
+    await server.register(registration(), "link-a")
+    await server.register(registration(broker_name="b", address="10.0.0.5:1", expiry_ms=60_000))
     server.now_ms += 60_001
     server.registry.touch(BrokerKey(CLUSTER, "10.0.0.5:1"), server.now_ms)
-    assert server.registry.expire(server.now_ms) == []
+    assert await server.registry.expire(lambda: server.now_ms) == []
     server.now_ms += 60_000
-    (expired,) = server.registry.expire(server.now_ms)
+    (expired,) = await server.registry.expire(lambda: server.now_ms)
     assert (expired.key.address, expired.connection) == (MASTER, "link-a")
     assert set(server.registry.groups) == {"b"}
 
 
-def test_broker_expires_after_its_own_time_and_not_at_it(server: Server) -> None:
-    server.register(registration(expiry_ms=1_000))
-    assert server.registry.expire(T0 + 1_000) == []
-    assert len(server.registry.expire(T0 + 1_001)) == 1
+async def test_broker_expires_after_its_own_time_and_not_at_it(server: Server) -> None:
+    await server.register(registration(expiry_ms=1_000))
+    assert await server.registry.expire(lambda: T0 + 1_000) == []
+    assert len(await server.registry.expire(lambda: T0 + 1_001)) == 1
 
 
-def test_unknown_broker_cannot_be_touched_into_being(server: Server) -> None:
+async def test_unknown_broker_cannot_be_touched_into_being(server: Server) -> None:
     server.registry.touch(BrokerKey(CLUSTER, MASTER), T0)
     assert not server.registry.live
 
 
-def test_closed_connection_takes_all_brokers_that_came_over_it(server: Server) -> None:
+async def test_closed_connection_takes_all_brokers_that_came_over_it(server: Server) -> None:
     link, other = object(), object()
-    server.register(registration(), link)
-    server.register(slave(), link)
-    server.register(registration(broker_name="b", address="10.0.0.5:1"), other)
-    server.registry.disconnected(link)
+    await server.register(registration(), link)
+    await server.register(slave(), link)
+    await server.register(registration(broker_name="b", address="10.0.0.5:1"), other)
+    await server.registry.disconnected(link)
     assert set(server.registry.groups) == {"b"}
 
 
-def test_old_connection_that_closes_late_takes_nothing(server: Server) -> None:
+async def test_old_connection_that_closes_late_takes_nothing(server: Server) -> None:
     old, new = object(), object()
-    server.register(registration(), old)
-    server.register(registration(), new)
-    server.registry.disconnected(old)
+    await server.register(registration(), old)
+    await server.register(registration(), new)
+    await server.registry.disconnected(old)
     assert server.addresses() == {0: MASTER}
 
 
 # --- acting masters ---------------------------------------------------------------------------
 
 
-def test_smallest_slave_takes_over_topics_read_only(server: Server) -> None:
-    server.register(slave(enable_acting_master=True))
+async def test_smallest_slave_takes_over_topics_read_only(server: Server) -> None:
+    await server.register(slave(enable_acting_master=True))
     assert server.perm() == 4
 
 
-def test_slave_of_an_old_broker_takes_over_nothing(server: Server) -> None:
-    server.register(slave(enable_acting_master=None))
+async def test_slave_of_an_old_broker_takes_over_nothing(server: Server) -> None:
+    await server.register(slave(enable_acting_master=None))
     assert not server.registry.topics
 
 
-def test_topics_turn_read_only_when_the_master_goes_and_a_slave_acts(server: Server) -> None:
-    server.register(registration(enable_acting_master=True))
-    server.register(slave(enable_acting_master=True))
-    server.registry.unregister(BrokerKey(CLUSTER, MASTER), "a")
+async def test_topics_turn_read_only_when_the_master_goes_and_a_slave_acts(server: Server) -> None:
+    await server.register(registration(enable_acting_master=True))
+    await server.register(slave(enable_acting_master=True))
+    await server.registry.unregister(BrokerKey(CLUSTER, MASTER), "a")
     assert server.perm() == 4
 
 
-def test_topics_stay_writable_when_the_master_goes_and_no_slave_acts(server: Server) -> None:
-    server.register(registration())
-    server.register(slave())
-    server.registry.unregister(BrokerKey(CLUSTER, MASTER), "a")
+async def test_topics_stay_writable_when_the_master_goes_and_no_slave_acts(server: Server) -> None:
+    await server.register(registration())
+    await server.register(slave())
+    await server.registry.unregister(BrokerKey(CLUSTER, MASTER), "a")
     assert server.perm() == 6
 
 
-def test_change_of_the_smallest_id_is_to_be_told(server: Server) -> None:
-    assert server.register(slave()).notice is None
-    came = server.register(registration()).notice
+async def test_change_of_the_smallest_id_is_to_be_told(server: Server) -> None:
+    assert (await server.register(slave())).notice is None
+    came = (await server.register(registration())).notice
     assert came == MinIdNotice((SLAVE,), 0, MASTER, None, "10.0.0.1:10912")
-    went = server.registry.unregister(BrokerKey(CLUSTER, MASTER), "a")
+    went = await server.registry.unregister(BrokerKey(CLUSTER, MASTER), "a")
     assert went == MinIdNotice((SLAVE,), 1, SLAVE, MASTER, "10.0.0.2:10912")
 
 
-def test_loss_of_a_slave_is_no_change_of_the_smallest_id(server: Server) -> None:
-    server.register(registration())
-    server.register(slave())
-    assert server.registry.unregister(BrokerKey(CLUSTER, SLAVE), "a") is None
+async def test_loss_of_a_slave_is_no_change_of_the_smallest_id(server: Server) -> None:
+    await server.register(registration())
+    await server.register(slave())
+    assert await server.registry.unregister(BrokerKey(CLUSTER, SLAVE), "a") is None
 
 
 # --- topics -----------------------------------------------------------------------------------
 
 
-def test_write_permission_is_taken_and_given_back(server: Server) -> None:
-    server.register(registration(topics=topics("T", "U", perm=7)))
-    server.register(registration(broker_name="b", address="10.0.0.5:1"))
-    assert server.registry.wipe_write_perm("a") == 2
+async def test_write_permission_is_taken_and_given_back(server: Server) -> None:
+    await server.register(registration(topics=topics("T", "U", perm=7)))
+    await server.register(registration(broker_name="b", address="10.0.0.5:1"))
+    assert await server.registry.wipe_write_perm("a") == 2
     assert (server.perm("T"), server.perm("T", "b")) == (5, 6)
-    assert server.registry.add_write_perm("a") == 2
+    assert await server.registry.add_write_perm("a") == 2
     assert server.perm() == 6
-    assert server.registry.wipe_write_perm("nobody") == 0
+    assert await server.registry.wipe_write_perm("nobody") == 0
 
 
-def test_wiped_permission_survives_registrations_of_the_same_version(server: Server) -> None:
-    server.register(registration())
-    server.registry.wipe_write_perm("a")
-    server.register(registration())
+async def test_wiped_permission_survives_registrations_of_the_same_version(server: Server) -> None:
+    await server.register(registration())
+    await server.registry.wipe_write_perm("a")
+    await server.register(registration())
     assert server.perm() == 4
-    server.register(registration(version=DataVersion(counter=2)))
+    await server.register(registration(version=DataVersion(counter=2)))
     assert server.perm() == 6
 
 
-def test_topic_is_deleted_everywhere_or_in_one_cluster(server: Server) -> None:
-    server.register(registration())
-    server.register(registration(cluster="d", broker_name="b", address="10.0.0.5:1"))
-    server.registry.delete_topic("T", "d")
+async def test_topic_is_deleted_everywhere_or_in_one_cluster(server: Server) -> None:
+    await server.register(registration())
+    await server.register(registration(cluster="d", broker_name="b", address="10.0.0.5:1"))
+    await server.registry.delete_topic("T", "d")
     assert set(server.registry.topics["T"]) == {"a"}
-    server.registry.delete_topic("T", CLUSTER)
+    await server.registry.delete_topic("T", CLUSTER)
     assert "T" not in server.registry.topics
-    server.registry.delete_topic("U")
+    await server.registry.delete_topic("U")
     assert "U" not in server.registry.topics
 
 
-def test_topic_is_registered_only_for_known_brokers(server: Server) -> None:
-    server.register(registration())
+async def test_topic_is_registered_only_for_known_brokers(server: Server) -> None:
+    await server.register(registration())
     row = QueueData(broker_name="a", read_queue_nums=2, write_queue_nums=2, perm=6)
     stranger = QueueData(broker_name="x", read_queue_nums=2, write_queue_nums=2, perm=6)
-    assert not server.registry.register_topic("N", [row, stranger])
-    assert not server.registry.register_topic("N", [])
+    assert not await server.registry.register_topic("N", [row, stranger])
+    assert not await server.registry.register_topic("N", [])
     assert "N" not in server.registry.topics
-    assert server.registry.register_topic("N", [row])
+    assert await server.registry.register_topic("N", [row])
     assert server.registry.topics["N"] == {"a": row}
+
+
+# --- changes in slices ------------------------------------------------------------------------
+
+MANY = topics(*(f"many-{number}" for number in range(50_000)))
+
+
+async def steps_of(work: Coroutine[Any, Any, Any], look: Callable[[], Any]) -> list[Any]:
+    """Run work that takes several turns of the event loop; return what ``look`` saw in each."""
+    task = asyncio.create_task(work)
+    seen = []
+    while not task.done():
+        await asyncio.sleep(0)
+        seen.append(look())
+    await task
+    return seen
+
+
+async def test_route_shows_all_topics_of_a_new_broker_or_none(server: Server) -> None:
+    def look() -> tuple[bool, bool]:
+        first, last = (route_of(server.registry, name) for name in ("many-0", "many-49999"))
+        return first is not None, last is not None
+
+    seen = await steps_of(server.register(registration(topics=dict(MANY))), look)
+    assert set(seen[:-1]) == {(False, False)}
+    assert look() == (True, True)
+    seen = await steps_of(server.registry.unregister(BrokerKey(CLUSTER, MASTER), "a"), look)
+    assert set(seen) <= {(True, True), (False, False)}
+    assert len(seen) > 2
+    assert not server.registry.topics
+
+
+async def test_rows_of_a_broker_that_leaves_are_in_no_route_of_others(server: Server) -> None:
+    await server.register(registration(topics=dict(MANY)))
+    await server.register(registration(broker_name="b", address="10.0.0.5:1", topics=dict(MANY)))
+
+    def look() -> tuple[int, int]:
+        route = route_of(server.registry, "many-49999")
+        assert route is not None
+        return len(route.queue_datas), len(route.broker_datas)
+
+    seen = await steps_of(server.registry.unregister(BrokerKey(CLUSTER, MASTER), "a"), look)
+    assert set(seen) <= {(2, 2), (1, 1)}
+    assert seen.count((1, 1)) > 1
+
+
+async def test_changes_are_made_in_the_order_of_their_requests(server: Server) -> None:
+    key = BrokerKey(CLUSTER, MASTER)
+    many = registration(topics=dict(MANY))
+    await asyncio.gather(
+        server.register(many),
+        server.registry.unregister(key, "a"),
+        server.register(registration()),
+        server.registry.wipe_write_perm("a"),
+    )
+    assert set(server.registry.topics) == {"T", "U"}
+    assert server.perm() == 4
+    await asyncio.gather(server.registry.unregister(key, "a"), server.register(many))
+    assert set(server.registry.topics) == set(MANY)
+
+
+async def test_list_shows_all_topics_of_a_broker_or_none(server: Server) -> None:
+    _, during, _, after = await asyncio.gather(
+        server.register(registration(topics=dict(MANY))),
+        topics_of_cluster(server.registry, CLUSTER),
+        server.registry.unregister(BrokerKey(CLUSTER, MASTER), "a"),
+        topics_of_cluster(server.registry, CLUSTER),
+    )
+    assert during == list(MANY)
+    assert after == []
+
+
+async def test_broker_that_was_heard_meanwhile_does_not_expire(server: Server) -> None:
+    await server.register(registration())
+    server.now_ms += 120_001
+    async with server.registry.unchanged:
+        expiry = asyncio.create_task(server.registry.expire(lambda: server.now_ms))
+        await asyncio.sleep(0)
+        server.registry.touch(BrokerKey(CLUSTER, MASTER), server.now_ms)
+    assert await expiry == []
+    assert server.addresses() == {0: MASTER}
+
+
+async def test_registration_over_a_closed_connection_is_refused(server: Server) -> None:
+    with pytest.raises(RegistrationRefusedError, match="closed"):
+        await server.register(registration(), is_closed=lambda: True)
+    assert not server.registry.groups
+    assert not server.registry.live
+
+
+async def test_group_has_so_many_addresses_and_no_more(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "MEMBERS_MAX", 2)
+    await server.register(registration())
+    await server.register(slave())
+    with pytest.raises(RegistrationRefusedError, match="2 addresses"):
+        await server.register(slave(broker_id=2, address="10.0.0.3:10911"))
+    assert server.addresses() == {0: MASTER, 1: SLAVE}
+    await server.register(slave())

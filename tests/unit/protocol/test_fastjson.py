@@ -34,6 +34,7 @@ from cometmq.protocol.fastjson import (
     dumps_odd,
     loads,
     loads_header,
+    parts,
 )
 
 json_values = st.recursive(
@@ -263,3 +264,12 @@ def test_an_odd_header_is_short(text: bytes) -> None:
 def test_a_text_of_the_dialect_has_a_limit() -> None:
     with pytest.raises(FastJsonError, match="more than 500000 values"):
         loads(b"[" + b"1," * 500_001 + b"]")
+
+
+def test_a_large_map_is_written_in_parts_in_the_order_of_its_names() -> None:
+    value = {
+        f"{number * 7919 % 5003:05d}": number if number % 3 else None for number in range(5003)
+    }
+    written = list(parts(value, bare_keys=False))
+    assert b"".join(written) == dumps(value)
+    assert len(written) > 5

@@ -19,7 +19,13 @@ from cometmq.remoting import (
     TooManyCallsError,
 )
 from cometmq.remoting.connection import WORKING_MAX, failure
-from cometmq.remoting.wire import JOIN_BYTES_MAX, PARTIAL_BYTES_MIN, READ_BYTES, UNSENT_FACTOR_MAX
+from cometmq.remoting.wire import (
+    BURST_BYTES_MAX,
+    JOIN_BYTES_MAX,
+    PARTIAL_BYTES_MIN,
+    READ_BYTES,
+    UNSENT_FACTOR_MAX,
+)
 from support.fake_transport import Wired
 
 ECHO, FAIL, HOLD, WORK, TWICE, ALONE = 9001, 9002, 9003, 9004, 9005, 9006
@@ -192,6 +198,8 @@ async def test_a_large_frame_arrives_whole_between_small_ones(peers: Peers, size
     wired = peers.wired()
 
     wired.transport.send(asked(1, b"before") + asked(2, body) + asked(3, b"after"))
+    while len(peers.met) < 3 or wired.connection._backlog:
+        await asyncio.sleep(0)
 
     assert [command.body for command in peers.met] == [b"before", body, b"after"]
 
@@ -703,3 +711,52 @@ async def test_loops_in_two_threads_do_not_read_into_one_buffer() -> None:
     mine[:1], theirs[:1] = b"a", b"b"
     assert bytes(mine[:1]) == b"a"
     assert Peers().wired().connection.get_buffer(-1).obj is mine.obj
+
+
+# --- large responses ----------------------------------------------------------------------------
+
+
+async def test_a_large_response_is_written_in_bursts_and_nothing_is_read_meanwhile(
+    peers: Peers,
+) -> None:
+    wired = peers.wired()
+    wired.transport.send(asked(1, bytes(5 * BURST_BYTES_MAX)) + asked(2))
+    assert not wired.transport.reading
+    turns = 0
+    while wired.connection._backlog:
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 4
+    assert max(map(len, wired.transport.writes)) <= BURST_BYTES_MAX
+    assert [answer.opaque for answer in wired.answers] == [1, 2]
+    assert wired.answers[0].body == bytes(5 * BURST_BYTES_MAX)
+    assert wired.transport.reading
+
+
+async def test_a_burst_waits_for_a_peer_that_does_not_read(peers: Peers) -> None:
+    wired = peers.wired(write_buffer_bytes_max=1024)
+    wired.transport.stuck = True
+    wired.transport.send(asked(1, bytes(5 * BURST_BYTES_MAX)))
+    await turn()
+    assert len(wired.transport.writes) == 1
+    wired.transport.take()
+    while wired.connection._backlog:
+        await asyncio.sleep(0)
+    assert wired.answers[0].body == bytes(5 * BURST_BYTES_MAX)
+
+
+@pytest.mark.parametrize("by_peer", [False, True])
+async def test_a_large_response_leaves_before_the_connection_is_closed(
+    peers: Peers, by_peer: bool
+) -> None:
+    wired = peers.wired()
+    wired.transport.send(asked(1, bytes(3 * BURST_BYTES_MAX)))
+    if by_peer:
+        assert wired.connection.eof_received()  # the transport stays open for the rest
+    else:
+        wired.connection.close()
+    assert wired.connection.closed
+    assert not wired.transport.is_closing()
+    while not wired.transport.is_closing():
+        await asyncio.sleep(0)
+    assert wired.answers[0].body == bytes(3 * BURST_BYTES_MAX)

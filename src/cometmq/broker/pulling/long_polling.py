@@ -246,7 +246,10 @@ class HeldPulls:
         for pull in list(self._by_queue.get(queue, ())):
             found: bool | None = None
             while pull.is_held and not pull.is_short_poll and found is None:
-                found = finds(pull)
+                try:
+                    found = finds(pull)
+                except Exception:
+                    found = _cannot_decide(pull)
                 if found:
                     self._notify(pull)
                 yield
@@ -367,9 +370,18 @@ def _matches(pull: HeldPull, queue_offset: int, tags_code: int, properties: byte
     matcher = pull.matcher
     if matcher is None or properties is _ANY:
         return True
-    if not matcher.matches_tags(tags_code):
-        return False
-    return not matcher.needs_properties or matcher.matches_properties(properties)
+    try:
+        if not matcher.matches_tags(tags_code):
+            return False
+        return not matcher.needs_properties or matcher.matches_properties(properties)
+    except Exception:
+        return _cannot_decide(pull)
+
+
+def _cannot_decide(pull: HeldPull) -> bool:
+    """Have a pull run again whose filter failed: its response says why, and the others go on."""
+    log.exception("filter of a held pull failed queue=%s/%d", pull.topic, pull.queue_id)
+    return True
 
 
 def _insert(table: dict[Any, dict[HeldPull, None]], key: object, pull: HeldPull) -> None:

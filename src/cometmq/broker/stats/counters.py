@@ -255,8 +255,9 @@ class BrokerStats:
     ) -> int:
         """Drop what is idle; return how many cells that are."""
         dropped = 0
-        async for key, cell in slices.each(list(cells.items())):
-            if cell.idle_hours < idle_hours:
+        async for key in slices.each(list(cells)):  # so that each cell is freed by itself
+            cell = cells.get(key)
+            if cell is None or cell.idle_hours < idle_hours:
                 continue
             if cell in self._system_puts:
                 self._system_puts.discard(cell)

@@ -5,7 +5,8 @@ Source: AdminBrokerProcessor, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.groups.table import GroupTable
@@ -43,6 +44,8 @@ from cometmq.protocol.headers import (
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import Slices, encoded
 from cometmq.store import MessageStore
+
+_NAMES = re.compile("[^;]+")
 
 
 class BrokerStatsHandler:
@@ -150,11 +153,19 @@ class GroupStatsHandler:
         group = header.consumer_group
         slices = Slices()
         body = ConsumeStats()
-        async for config in slices.each(self._topics_shown(header)):
+        seen: set[str] = set()
+        async for name in slices.each(self._topics_shown(header)):
+            config = self._existing_consumed(group, name)
+            if config is None or name in seen:
+                continue
+            seen.add(name)
             stats = await self._lags.of_topic(group, config, config.read_queue_nums, slices)
-            body.offset_table.update(stats.offset_table)
+            async for queue, figures in slices.each(stats.offset_table.items()):
+                body.offset_table[queue] = figures
             body.consume_tps += stats.consume_tps
-        return Response(body=await encoded(body, slices))
+        written = await encoded(body, slices)
+        await slices.clear(body.offset_table)
+        return Response(body=written)
 
     async def all_consume_stats(self, request: Request) -> Response:
         """Return the offsets of every group in every topic that it consumes."""
@@ -163,9 +174,9 @@ class GroupStatsHandler:
         slices = Slices()
         async for group in slices.each(list(self._groups.all())):
             found: list[ConsumeStats] = []
-            names = self._offsets.topics_of(group)
-            async for config in slices.each(self._existing_consumed(group, names)):
-                if only_ordered and not config.order:
+            async for name in slices.each(self._offsets.topics_of(group)):
+                config = self._existing_consumed(group, name)
+                if config is None or (only_ordered and not config.order):
                     continue
                 stats = await self._lags.of_topic(group, config, config.write_queue_nums, slices)
                 found.append(stats)
@@ -173,7 +184,14 @@ class GroupStatsHandler:
                     body.total_diff += queue.broker_offset - queue.consumer_offset
                     body.total_inflight_diff += queue.pull_offset - queue.consumer_offset
             body.consume_stats_list.append({group: found})
-        return Response(body=await encoded(body, slices))
+        written = await encoded(body, slices)
+        async for by_topic in slices.each(body.consume_stats_list):
+            for found in by_topic.values():
+                async for stats in slices.each(found):
+                    await slices.clear(stats.offset_table)
+                await slices.clear(found)
+        await slices.clear(body.consume_stats_list)
+        return Response(body=written)
 
     async def time_spans(self, request: Request) -> Response:
         """Return the times of first, last and last consumed message of each queue of a topic."""
@@ -217,19 +235,17 @@ class GroupStatsHandler:
         )
         return Response(body=body.encode())
 
-    def _topics_shown(self, header: GetConsumeStatsRequest) -> Iterator[TopicConfig]:
-        names = [name for name in (header.topic_list or "").split(";") if name.strip()]
-        if not names and header.topic:
-            names = [header.topic]
-        if not names:
-            names = self._offsets.topics_of(header.consumer_group)
-        return self._existing_consumed(header.consumer_group, names)
+    def _topics_shown(self, header: GetConsumeStatsRequest) -> Iterable[str]:
+        if (header.topic_list or "").strip("; "):
+            return (found[0] for found in _NAMES.finditer(header.topic_list or ""))
+        if header.topic:
+            return [header.topic]
+        return self._offsets.topics_of(header.consumer_group)
 
-    def _existing_consumed(self, group: str, names: list[str]) -> Iterator[TopicConfig]:
-        for name in names:
-            config = self._topics.get(name)
-            if config is not None and self._lags.is_consumed(group, name):
-                yield config
+    def _existing_consumed(self, group: str, name: str) -> TopicConfig | None:
+        """Return a topic if it exists and the group consumes it."""
+        config = self._topics.get(name)
+        return config if config is not None and self._lags.is_consumed(group, name) else None
 
 
 def _existing(topics: TopicTable, name: str) -> TopicConfig:

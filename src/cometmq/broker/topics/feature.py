@@ -53,6 +53,6 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
             RequestCode.CLEAN_UNUSED_TOPIC: exclusive(topics.clean_unused),
             RequestCode.GET_TOPIC_CONFIG: topics.show,
             RequestCode.GET_ALL_TOPIC_CONFIG: exclusive(topics.show_all),
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.show_system,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: exclusive(topics.show_system),
         }
     )

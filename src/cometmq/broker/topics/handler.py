@@ -203,9 +203,10 @@ class TopicHandler:
         )
         return Response(body=await encoded(wrapper))
 
-    def show_system(self, request: Request) -> Response:
+    async def show_system(self, request: Request) -> Response:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""
-        return Response(body=TopicList(topic_list=self._topics.system_names()).encode())
+        names = await self._topics.system_names()
+        return Response(body=await encoded(TopicList(topic_list=names)))
 
 
 def _check_numbers(config: TopicConfig) -> None:

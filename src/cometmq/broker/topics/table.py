@@ -42,6 +42,7 @@ from cometmq.model.topic import (
 )
 from cometmq.protocol.bodies import TopicConfigSerializeWrapper
 from cometmq.protocol.codes import ResponseCode
+from cometmq.remoting.slices import Slices
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock
 
@@ -96,9 +97,10 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Return whether a topic is a system topic."""
         return name in self._system or is_system_topic(name)
 
-    def system_names(self) -> list[str]:
+    async def system_names(self) -> list[str]:
         """Return the names of all system topics, whether they exist or not."""
-        mine = {name for name in self._table if self.is_system(name)}
+        names = Slices().each(list(self._table))
+        mine = {name async for name in names if self.is_system(name)}
         return sorted(mine | self._system | SYSTEM_TOPICS)
 
     # --- start ----------------------------------------------------------------------------------

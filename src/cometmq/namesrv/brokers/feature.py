@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.namesrv.brokers.handler import BrokerHandler
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import exclusive
 from cometmq.remoting.features import Feature
 from cometmq.remoting.jobs import Job
 
@@ -24,13 +25,13 @@ def build(parts: Parts) -> Feature:
     )
     return Feature(
         {
-            RequestCode.REGISTER_BROKER: brokers.register,
-            RequestCode.UNREGISTER_BROKER: brokers.unregister,
+            RequestCode.REGISTER_BROKER: exclusive(brokers.register),
+            RequestCode.UNREGISTER_BROKER: exclusive(brokers.unregister),
             RequestCode.QUERY_DATA_VERSION: brokers.query_data_version,
             RequestCode.BROKER_HEARTBEAT: brokers.heartbeat,
-            RequestCode.GET_BROKER_MEMBER_GROUP: brokers.members,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: brokers.wipe_write_perm,
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: brokers.add_write_perm,
+            RequestCode.GET_BROKER_MEMBER_GROUP: exclusive(brokers.members),
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: exclusive(brokers.wipe_write_perm),
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: exclusive(brokers.add_write_perm),
         },
         [Job("expiry", lambda: parts.settings().expiry_scan_ms / 1000, parts.liveness.expire)],
     )

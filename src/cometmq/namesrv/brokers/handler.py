@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from cometmq.model.errors import ResponseError
 from cometmq.namesrv.brokers.registrations import read_registration
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.namesrv.kv_config.table import ORDER_NAMESPACE, KvTable
-from cometmq.namesrv.registry import BrokerKey, IncrementFirstError, MinIdNotice, Registry
+from cometmq.namesrv.registry import (
+    BrokerKey,
+    IncrementFirstError,
+    MinIdNotice,
+    RegistrationRefusedError,
+    Registry,
+)
 from cometmq.protocol.bodies import (
     BrokerMemberGroup,
     DataVersion,
@@ -34,6 +41,7 @@ from cometmq.protocol.headers import (
     WipeWritePermOfBrokerResponse,
 )
 from cometmq.remoting import Request, Response
+from cometmq.remoting.slices import LENIENT_BYTES_MAX, Slices, encoded, off_loop
 
 log = logging.getLogger(__name__)
 
@@ -64,25 +72,33 @@ class BrokerHandler:
         self._now_ms = now_ms
         self._notify = notify
 
-    def register(self, request: Request) -> Response:
+    async def register(self, request: Request) -> Response:
         """REGISTER_BROKER (103)."""
         settings = self._settings()
-        registration = read_registration(
+        read = partial(
+            read_registration,
             request.header(RegisterBrokerRequest),
             request.body,
             version=request.command.version,
             expiry_ms=settings.broker_expiry_ms,
         )
+        small = len(request.body) <= LENIENT_BYTES_MAX
+        registration = read() if small else await off_loop(read)
         is_new = registration.key not in self._registry.live
         try:
-            result = self._registry.register(
+            result = await self._registry.register(
                 registration,
                 request.connection,
                 self._now_ms(),
                 deletes_absent_topics=settings.deletes_topics_with_registration,
+                is_closed=lambda: request.connection.closed,
             )
         except IncrementFirstError:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "register broker failed") from None
+        except RegistrationRefusedError as problem:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR, f"registration refused: {problem}"
+            ) from None
         if not result.accepted:
             log.warning(
                 "registration refused, id taken by newer data broker=%s id=%d address=%s",
@@ -100,22 +116,23 @@ class BrokerHandler:
             )
         if result.notice is not None:
             self._notify(result.notice)
+        await Slices().clear(registration.topics)
         return Response(
             header=RegisterBrokerResponse(
                 master_addr=result.master_address, ha_server_addr=result.ha_address
             ),
-            body=self._order_table() if settings.return_order_topic_config else b"",
+            body=await self._order_table() if settings.return_order_topic_config else b"",
         )
 
-    def _order_table(self) -> bytes:
-        table = self._kv.namespace(ORDER_NAMESPACE)
-        return KVTable(table=table).encode() if table is not None else b""
+    async def _order_table(self) -> list[bytes] | bytes:
+        table = await self._kv.namespace(ORDER_NAMESPACE)
+        return await encoded(KVTable(table=table)) if table is not None else b""
 
-    def unregister(self, request: Request) -> Response:
+    async def unregister(self, request: Request) -> Response:
         """UNREGISTER_BROKER (104)."""
         header = request.header(UnregisterBrokerRequest)
         key = BrokerKey(header.cluster_name, header.broker_addr)
-        notice = self._registry.unregister(key, header.broker_name)
+        notice = await self._registry.unregister(key, header.broker_name)
         if notice is not None:
             self._notify(notice)
         log.info(
@@ -144,7 +161,7 @@ class BrokerHandler:
         self._registry.touch(BrokerKey(header.cluster_name, header.broker_addr), self._now_ms())
         return Response()
 
-    def members(self, request: Request) -> Response:
+    async def members(self, request: Request) -> Response:
         """GET_BROKER_MEMBER_GROUP (901)."""
         header = request.header(GetBrokerMemberGroupRequest)
         addresses = self._registry.members(header.cluster_name, header.broker_name)
@@ -153,18 +170,20 @@ class BrokerHandler:
             broker_name=header.broker_name,
             broker_addrs=addresses or {},
         )
-        return Response(body=GetBrokerMemberGroupResponseBody(broker_member_group=group).encode())
+        return Response(
+            body=await encoded(GetBrokerMemberGroupResponseBody(broker_member_group=group))
+        )
 
-    def wipe_write_perm(self, request: Request) -> Response:
+    async def wipe_write_perm(self, request: Request) -> Response:
         """WIPE_WRITE_PERM_OF_BROKER (205)."""
         name = request.header(WipeWritePermOfBrokerRequest).broker_name
-        count = self._registry.wipe_write_perm(name)
+        count = await self._registry.wipe_write_perm(name)
         log.info("write permission removed broker=%s topics=%d", name[:80], count)
         return Response(header=WipeWritePermOfBrokerResponse(wipe_topic_count=count))
 
-    def add_write_perm(self, request: Request) -> Response:
+    async def add_write_perm(self, request: Request) -> Response:
         """ADD_WRITE_PERM_OF_BROKER (327)."""
         name = request.header(AddWritePermOfBrokerRequest).broker_name
-        count = self._registry.add_write_perm(name)
+        count = await self._registry.add_write_perm(name)
         log.info("read and write permission restored broker=%s topics=%d", name[:80], count)
         return Response(header=AddWritePermOfBrokerResponse(add_topic_count=count))

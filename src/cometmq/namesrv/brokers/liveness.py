@@ -15,6 +15,7 @@ from cometmq.namesrv.registry import MinIdNotice, Registry
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import NotifyMinBrokerIdChangeRequest
 from cometmq.remoting import Connection, RemotingClient, Supervisor
+from cometmq.remoting.slices import Slices
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +46,9 @@ class BrokerLiveness:
         self._settings = settings
         self._now_ms = now_ms
 
-    def expire(self) -> None:
+    async def expire(self) -> None:
         """Remove the brokers that were silent for too long, and close their connections."""
-        for expired in self._registry.expire(self._now_ms()):
+        async for expired in Slices().each(await self._registry.expire(self._now_ms)):
             log.warning("broker heartbeat timed out address=%s", expired.key.address)
             if isinstance(expired.connection, Connection):
                 expired.connection.close()
@@ -56,11 +57,13 @@ class BrokerLiveness:
 
     def connection_closed(self, connection: Connection) -> None:
         """Remove the brokers that registered over a connection."""
-        known = len(self._registry.live)
-        for notice in self._registry.disconnected(connection):
-            self.notify(notice)
-        if len(self._registry.live) < known:
+        if self._registry.has_registered(connection):
             log.warning("broker connection closed peer=%s", connection.peer_text)
+            self._supervisor.spawn(self._remove_brokers_of(connection), "disconnected")
+
+    async def _remove_brokers_of(self, connection: Connection) -> None:
+        async for notice in Slices().each(await self._registry.disconnected(connection)):
+            self.notify(notice)
 
     def notify(self, notice: MinIdNotice) -> None:
         """Notify the brokers of a group that its smallest id changed, if the settings say so."""

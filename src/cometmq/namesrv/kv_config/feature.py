@@ -21,6 +21,6 @@ def build(parts: Parts) -> Feature:
             RequestCode.PUT_KV_CONFIG: exclusive(kv.put),
             RequestCode.GET_KV_CONFIG: kv.get,
             RequestCode.DELETE_KV_CONFIG: exclusive(kv.delete),
-            RequestCode.GET_KVLIST_BY_NAMESPACE: kv.namespace,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: exclusive(kv.namespace),
         }
     )

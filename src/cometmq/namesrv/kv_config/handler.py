@@ -20,6 +20,7 @@ from cometmq.protocol.headers import (
     PutKvConfigRequest,
 )
 from cometmq.remoting import Request, Response
+from cometmq.remoting.slices import encoded
 
 log = logging.getLogger(__name__)
 
@@ -57,15 +58,15 @@ class KvHandler:
         header = request.header(DeleteKvConfigRequest)
         return await _changed(self._kv.delete(header.namespace, header.key))
 
-    def namespace(self, request: Request) -> Response:
+    async def namespace(self, request: Request) -> Response:
         """GET_KVLIST_BY_NAMESPACE (219)."""
         namespace = request.header(GetKvlistByNamespaceRequest).namespace
-        table = self._kv.namespace(namespace)
+        table = await self._kv.namespace(namespace)
         if table is None:
             raise ResponseError(
                 ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}"
             )
-        return Response(body=KVTable(table=table).encode())
+        return Response(body=await encoded(KVTable(table=table)))
 
 
 async def _changed(change: Awaitable[None]) -> Response:

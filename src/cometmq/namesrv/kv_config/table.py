@@ -11,10 +11,11 @@ Source: KVConfigManager, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from cometmq.model.errors import ConfigError
+from cometmq.remoting.slices import Slices
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 
@@ -39,6 +40,7 @@ class KvTable:
 
     def __init__(self, content: Any, save: Callable[[dict[str, Any]], None]) -> None:
         self._table = _table(content)
+        self._count = sum(map(len, self._table.values()))
         self._save = save
         self._one_change = asyncio.Lock()
 
@@ -46,10 +48,13 @@ class KvTable:
         """Return one value, or None."""
         return self._table.get(namespace, {}).get(key)
 
-    def namespace(self, namespace: str) -> dict[str, str] | None:
+    async def namespace(self, namespace: str) -> dict[str, str] | None:
         """Return all keys and values of a namespace, or None if it was never used."""
-        found = self._table.get(namespace)
-        return dict(found) if found is not None else None
+        async with self._one_change:
+            found = self._table.get(namespace)
+            if found is None:
+                return None
+            return {key: value async for key, value in Slices().each(found.items())}
 
     async def put(self, namespace: str, key: str, value: str) -> None:
         """Set one value.
@@ -59,13 +64,15 @@ class KvTable:
             StoreError: the file could not be written; the old value stays.
         """
         async with self._one_change:
-            before = self._table.get(namespace, {})
-            if key not in before and sum(map(len, self._table.values())) >= ENTRIES_MAX:
+            is_new = key not in self._table.get(namespace, {})
+            if is_new and self._count >= ENTRIES_MAX:
                 raise TableFullError(
                     f"the key-value table has {ENTRIES_MAX} entries, which is its limit;"
                     " delete some first"
                 )
-            await self._replace(namespace, before | {key: value})
+            await self._write(namespace, lambda entries: entries | {key: value})
+            self._table.setdefault(namespace, {})[key] = value
+            self._count += is_new
 
     async def delete(self, namespace: str, key: str) -> None:
         """Remove one value; nothing happens if there is none.
@@ -74,15 +81,24 @@ class KvTable:
             StoreError: the file could not be written; the old value stays.
         """
         async with self._one_change:
-            before = self._table.get(namespace)
-            if before is not None and key in before:
-                await self._replace(namespace, {k: v for k, v in before.items() if k != key})
+            if key not in self._table.get(namespace, {}):
+                return
+            await self._write(
+                namespace, lambda entries: {k: v for k, v in entries.items() if k != key}
+            )
+            del self._table[namespace][key]
+            self._count -= 1
 
-    async def _replace(self, namespace: str, entries: Mapping[str, str]) -> None:
-        changed = self._table | {namespace: dict(entries)}
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._save, {"configTable": changed})
-        self._table = changed
+    async def _write(
+        self, namespace: str, change: Callable[[dict[str, str]], dict[str, str]]
+    ) -> None:
+        """Write the table with a change of one namespace; the thread makes the copy."""
+
+        def save() -> None:
+            changed = self._table | {namespace: change(self._table.get(namespace, {}))}
+            self._save({"configTable": changed})
+
+        await asyncio.get_running_loop().run_in_executor(None, save)
 
 
 def _table(content: Any) -> dict[str, dict[str, str]]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.namesrv.routes.handler import RouteHandler
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import exclusive
 from cometmq.remoting.features import Feature
 
 if TYPE_CHECKING:
@@ -18,6 +19,6 @@ def build(parts: Parts) -> Feature:
     return Feature(
         {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: routes.route,
-            RequestCode.GET_BROKER_CLUSTER_INFO: routes.clusters,
+            RequestCode.GET_BROKER_CLUSTER_INFO: exclusive(routes.clusters),
         }
     )

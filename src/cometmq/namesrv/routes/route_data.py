@@ -5,15 +5,29 @@ Source: RouteInfoManager and ZoneRouteRPCHook, RocketMQ 5.3.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 from cometmq.model.topic import SYNC_BROKER_MEMBER_PREFIX, Perm
 from cometmq.namesrv.registry import MASTER_ID, BrokerKey, Group, Registry
-from cometmq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from cometmq.protocol.bodies import (
+    BrokerData,
+    ClusterInfo,
+    QueueData,
+    TopicQueueMappingInfo,
+    TopicRouteData,
+)
+from cometmq.remoting.slices import Slices, batched
+
+BROKERS_AT_ONCE = 50
+"""So many brokers of a route are read without a pause."""
 
 
 def route_of(
     registry: Registry,
     topic: str,
     *,
+    names: Iterable[str] | None = None,
     order_config: str | None = None,
     shows_acting_masters: bool = False,
     zone: str | None = None,
@@ -23,26 +37,53 @@ def route_of(
     Args:
         registry: the registered brokers and their topics.
         topic: its name.
+        names: show only these brokers.
         order_config: the topic's order configuration, if routes contain it.
         shows_acting_masters: show the smallest slave as master if the group has no master and
             allows it.
         zone: leave out the brokers of other zones that have a master.
     """
-    rows = registry.topics.get(topic)
-    groups = [registry.groups[name] for name in rows or () if name in registry.groups]
-    if not rows or not groups:
+    rows = registry.topics.get(topic, {})
+    shown = rows if names is None else names
+    groups = [registry.groups[name] for name in shown if name in registry.groups]
+    if not groups:
         return None
     if zone is not None:
         groups = [group for group in groups if _is_in_zone(group, zone)]
-        rows = {group.name: rows[group.name] for group in groups}
     shows = shows_acting_masters and not topic.startswith(SYNC_BROKER_MEMBER_PREFIX)
     return TopicRouteData(
         order_topic_conf=order_config,
-        queue_datas=list(rows.values()),
-        broker_datas=[_broker_data(group, rows.get(group.name), shows) for group in groups],
+        queue_datas=[rows[group.name] for group in groups],
+        broker_datas=[_broker_data(group, rows[group.name], shows) for group in groups],
         filter_server_table=_filter_servers(registry, groups),
-        topic_queue_mapping_by_broker=registry.mappings.get(topic),
+        topic_queue_mapping_by_broker=None if names else dict(_mappings(registry, topic)) or None,
     )
+
+
+async def long_route_of(
+    registry: Registry, topic: str, *, order_config: str | None = None, **options: Any
+) -> TopicRouteData | None:
+    """Return the same in slices, for a topic of very many brokers."""
+    slices = Slices()
+    found: TopicRouteData | None = None
+    async with registry.unchanged:
+        async for names in slices.each(batched(registry.topics.get(topic, ()), BROKERS_AT_ONCE)):
+            part = route_of(registry, topic, names=names, order_config=order_config, **options)
+            if found is None:
+                found = part
+            elif part is not None:
+                found.queue_datas += part.queue_datas
+                found.broker_datas += part.broker_datas
+                found.filter_server_table |= part.filter_server_table
+        if found is not None:
+            mappings = {n: each async for n, each in slices.each(_mappings(registry, topic))}
+            found.topic_queue_mapping_by_broker = mappings or None
+    return found
+
+
+def _mappings(registry: Registry, topic: str) -> Iterator[tuple[str, TopicQueueMappingInfo]]:
+    mappings = registry.mappings.get(topic, {})
+    return (entry for entry in mappings.items() if entry[0] in registry.groups)
 
 
 def _is_in_zone(group: Group, zone: str) -> bool:
@@ -82,11 +123,13 @@ def _with_acting_master(group: Group, addresses: dict[int, str]) -> dict[int, st
     return {MASTER_ID: acting[1], **dict(others)}
 
 
-def cluster_info(registry: Registry) -> ClusterInfo:
+async def cluster_info(registry: Registry) -> ClusterInfo:
     """Return all groups, and the names of the groups of each cluster."""
-    return ClusterInfo(
-        broker_addr_table={
-            name: _broker_data(group, None, False) for name, group in registry.groups.items()
-        },
-        cluster_addr_table={cluster: list(names) for cluster, names in registry.clusters.items()},
-    )
+    slices = Slices()
+    info = ClusterInfo()
+    async with registry.unchanged:
+        async for name, group in slices.each(registry.groups.items()):
+            info.broker_addr_table[name] = _broker_data(group, None, False)
+        async for cluster, names in slices.each(registry.clusters.items()):
+            info.cluster_addr_table[cluster] = list(names)
+    return info

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.namesrv.topics.handler import TopicHandler
 from cometmq.protocol.codes import RequestCode
+from cometmq.remoting import exclusive
 from cometmq.remoting.features import Feature
 
 if TYPE_CHECKING:
@@ -17,13 +18,13 @@ def build(parts: Parts) -> Feature:
     topics = TopicHandler(parts.registry, parts.settings)
     return Feature(
         {
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics.all,
-            RequestCode.GET_TOPICS_BY_CLUSTER: topics.of_cluster,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: topics.system,
-            RequestCode.GET_UNIT_TOPIC_LIST: topics.unit,
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: topics.unit_sub,
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: topics.unit_sub_ununit,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: topics.delete,
-            RequestCode.REGISTER_TOPIC_IN_NAMESRV: topics.register,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: exclusive(topics.all),
+            RequestCode.GET_TOPICS_BY_CLUSTER: exclusive(topics.of_cluster),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: exclusive(topics.system),
+            RequestCode.GET_UNIT_TOPIC_LIST: exclusive(topics.unit),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: exclusive(topics.unit_sub),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: exclusive(topics.unit_sub_ununit),
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: exclusive(topics.delete),
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: exclusive(topics.register),
         }
     )

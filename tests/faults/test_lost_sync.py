@@ -86,3 +86,39 @@ def test_a_failed_sync_is_never_taken_back(tmp_path: Path) -> None:
     again = opened(tmp_path, files=files)
     assert bodies(again) == [b"kept"]
     again.close()
+
+
+class KilledError(BaseException):
+    """The process is killed."""
+
+
+class KilledAtTheMark(FaultyFiles):
+    """Kills the process before it can write down that a sync has failed."""
+
+    def write(self, path: Path, data: bytes) -> None:
+        if self.fail_sync and path.name == "abort":
+            raise KilledError
+        super().write(path, data)
+
+
+def test_a_kill_right_after_a_failed_sync_loses_nothing_that_is_flushed_later(
+    tmp_path: Path,
+) -> None:
+    files = KilledAtTheMark()
+    store = opened(tmp_path, files=files)
+    put(store, b"kept")
+    store.flush()
+    put(store, b"dropped by the kernel")
+    files.fail_sync = True
+    with pytest.raises(KilledError):
+        store.flush()
+    files.fail_sync = False
+    store.abandon()
+    store = opened(tmp_path, files=files)
+    assert bodies(store) == [b"kept", b"dropped by the kernel"]
+    store.flush()
+    store.abandon()
+    files.crash(lambda path, number: False)
+    again = opened(tmp_path, files=files)
+    assert bodies(again) == [b"kept", b"dropped by the kernel"]
+    again.close()

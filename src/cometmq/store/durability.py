@@ -196,8 +196,8 @@ class Durability:
     def fail(self, reason: str) -> StoreUnavailableError:
         """Refuse all further writes; return the error to raise."""
         self.failure = reason
-        logger.error("store refuses messages until restart reason=%s", reason)
         self._on_failure(reason)
+        logger.error("store refuses messages until restart reason=%s", reason)
         return StoreUnavailableError(reason)
 
     def _raise_failure(self) -> None:

@@ -51,7 +51,7 @@ from cometmq.store.retention import disk_state, drop_log_files, is_hour_of_delet
 from cometmq.store.segment_allocator import SegmentAllocator
 from cometmq.store.unit_buffers import unwritten_units
 from cometmq.system.clock import Clock, SystemClock
-from cometmq.system.files import FileLock, Files, SystemFiles
+from cometmq.system.files import FileLock, Files, MappedFile, SystemFiles
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +85,7 @@ class MessageStore:
         self.settings = settings
         self.paths = StorePaths(settings)
         self.disk_full = False
+        self._boot_mark: MappedFile | None = None
         self._topic_exists: Callable[[str], bool] | None = None
         self._new_topics: list[str] = []
         self._clock = clock or SystemClock()
@@ -210,6 +211,7 @@ class MessageStore:
         self._appender.resume_at(recovery.run())
         self._files.remove(self.paths.queue_ends)
         buffers.begin()
+        self._boot_mark = self._map_boot_mark()
         self._durability.begin(checkpoint)
         if self.settings.sync_flush:  # a killed process may have left records that readers wait for
             self.flush()
@@ -320,7 +322,17 @@ class MessageStore:
         self._allocator.stop(keep=True)
         self._close_files()
 
+    def _map_boot_mark(self) -> MappedFile | None:
+        """Map the file ``abort``, if it says that all files are whole on this boot."""
+        mark = self._files.read(self.paths.abort)
+        if ending_of(mark, self._files.boot_id()) is not Ending.KILLED:
+            return None
+        return self._files.open_mapped(self.paths.abort, len(mark or b""), keep_open=False)
+
     def _close_files(self, *, keeps_buffers: bool = True) -> None:
+        if self._boot_mark is not None:
+            self._boot_mark.close()
+            self._boot_mark = None
         self._allocator.stop()
         self._remover.stop()
         for queue in self._table.all():
@@ -642,6 +654,10 @@ class MessageStore:
 
     def _require_full_recovery(self) -> None:
         """Let the next start recover as after a power cut: pages may not be on disk."""
+        mark, self._boot_mark = self._boot_mark, None
+        if mark is not None:  # in memory, because the process may be killed before the next line
+            mark.zero(0, mark.size_bytes)
+            mark.close()
         try:
             self._files.write(self.paths.abort, f"{os.getpid()}\n".encode())
         except OSError as problem:

@@ -101,9 +101,9 @@ def is_in_doubt(abort: bytes | None) -> bool:
     """Return whether the page cache may have pages that no later sync writes.
 
     A failed sync leaves such pages: the kernel marks them as written, until they are written
-    again.
+    again. The process clears the boot id then, or the whole file.
     """
-    return abort is not None and abort.endswith(b"\n")
+    return abort is not None and (abort.endswith(b"\n") or abort.endswith(b"\0"))
 
 
 def ending_of(abort: bytes | None, boot_id: str) -> Ending:

@@ -27,17 +27,24 @@ cdef class ConsumeQueue:
     cdef UnitBuffers _buffers
     cdef int _buffer
     cdef long long _buffer_first
+    cdef long long _copied_to
     cdef long long _reserved_to
+    cdef long long _sync_to
 
+    cpdef load_known(
+        self, long long first_base, long long files, long long min_offset, long long max_offset,
+        long long max_physical)
     cdef bint is_buffered(self, long long queue_offset) noexcept
     cdef long long buffer_position(self, long long queue_offset) noexcept
     cdef unsigned char* buffer_memory(self) noexcept
     cdef long long end_in_file(self, Segment segment) noexcept
     cpdef leave_buffer(self)
     cpdef discard_buffer(self)
-    cdef long long _copy_buffer(self) except -1
+    cdef _copy_buffer(self)
     @cython.locals(end=cython.longlong, first=cython.longlong)
-    cdef long long _copy_buffer_locked(self) except -1
+    cdef _copy_buffer_locked(self)
+    cdef long long _reserve_file(
+        self, long long start, long long room, long long file_end) except -1
     cdef _empty_buffer(self)
     cdef _truncate_buffer(self, long long stop)
     @cython.locals(

@@ -83,7 +83,9 @@ class ConsumeQueue:
         self._buffers: Any = buffers
         self._buffer = _NO_BUFFER
         self._buffer_first = 0
+        self._copied_to = 0
         self._reserved_to = 0
+        self._sync_to = 0
         segments.user = self
 
     def load(self, *, may_be_torn: bool = False, is_zero_behind: bool = False) -> None:
@@ -168,6 +170,11 @@ class ConsumeQueue:
     def buffer_position(self, queue_offset: int) -> int:
         """Return where a unit is in the memory of the buffers, if it is in this queue's."""
         return self._buffer * _BUFFER_BYTES + (queue_offset - self._buffer_first) * _UNIT_BYTES
+
+    def buffered_log_offsets(self) -> dict[int, int]:
+        """Return the log offsets of the units in the buffer, by their queue offsets."""
+        first = self._buffer_first if self._buffer >= 0 else self.max_offset
+        return {number: self.unit(number)[0] for number in range(first, self.max_offset)}
 
     def buffer_memory(self) -> Any:
         """Return the memory that `buffer_position` counts in."""
@@ -299,6 +306,7 @@ class ConsumeQueue:
         if self._buffer >= 0:
             self._truncate_buffer(stop)
         self.flushed_offset = min(self.flushed_offset, self.max_offset)
+        self._sync_to = min(self._sync_to, self.max_offset)
         self.segments.drop_from(end + 1)
         segment = self.segments.find(end)
         if segment is not None:
@@ -364,30 +372,29 @@ class ConsumeQueue:
         Raises:
             OSError: the disk refused.
         """
-        end = self._copy_buffer()
-        start = min(self.flushed_offset, end) * _UNIT_BYTES
-        self.segments.sync(start, end * _UNIT_BYTES)
+        self._sync_to = self.max_offset  # `rewind` may lower it meanwhile
+        self._copy_buffer()
+        start = min(self.flushed_offset, self._sync_to) * _UNIT_BYTES
+        self.segments.sync(start, self._sync_to * _UNIT_BYTES)
         if self.ext is not None:
             self.ext.flush()
-        self.flushed_offset = end
+        self.flushed_offset = self._sync_to
 
-    def begin_sync(self) -> int:
-        """Note that a sync of the whole file system begins; from any thread.
-
-        Returns:
-            The queue offset before which all units are then on the disk, for `end_sync`.
+    def begin_sync(self) -> None:
+        """Prepare for a sync of the whole file system; from any thread.
 
         Raises:
             OSError: the disk refused.
         """
+        self._sync_to = self.max_offset
+        self._copy_buffer()
         self.segments.defer_name_sync()
-        return self._copy_buffer()
 
-    def end_sync(self, queue_offset: int) -> None:
+    def end_sync(self) -> None:
         """Note that this sync has succeeded."""
         if self.ext is not None:
             self.ext.flush()
-        self.flushed_offset = queue_offset
+        self.flushed_offset = self._sync_to
 
     def delete(self) -> None:
         """Delete all files."""
@@ -424,28 +431,23 @@ class ConsumeQueue:
             self._buffer = _NO_BUFFER
         self._position = self._room_end = 0
 
-    def _copy_buffer(self) -> int:
+    def _copy_buffer(self) -> None:
         """Write the units of the buffer to the file, without a sync; from any thread.
-
-        Returns:
-            The queue offset behind the last unit that is in the file.
 
         Raises:
             OSError: the disk is full or broken.
         """
-        end = self.max_offset  # before the buffer is looked at, because a new one may follow
-        if self._buffer < 0:
-            return end
-        with self._buffers.lock:
-            return self._copy_buffer_locked()
+        if self._buffer >= 0:
+            with self._buffers.lock:
+                self._copy_buffer_locked()
 
-    def _copy_buffer_locked(self) -> int:
+    def _copy_buffer_locked(self) -> None:
         end = self.max_offset
-        first = max(self._buffer_first, min(self.flushed_offset, end))
+        first = self._copied_to
         if self._buffer >= 0 and first < end:
             units = self._buffers.copy(self.buffer_position(first), (end - first) * _UNIT_BYTES)
             self.segments.write(first * _UNIT_BYTES, units)
-        return end
+            self._copied_to = end
 
     def _empty_buffer(self) -> None:
         with self._buffers.lock:
@@ -461,6 +463,7 @@ class ConsumeQueue:
             self.discard_buffer()
             return
         with self._buffers.lock:
+            self._copied_to = min(self._copied_to, self.max_offset)
             self._position = self.buffer_position(self.max_offset)
             self._buffers.clear(self._position, (stop - self.max_offset) * _UNIT_BYTES)
 
@@ -486,16 +489,25 @@ class ConsumeQueue:
             segments.add_unmapped(base)
             self._reserved_to = 0
         if end + room > self._reserved_to:
-            reserve_to = min(end + _RESERVE_BYTES, base + segments.size_bytes)
-            segments.reserve(end, reserve_to - end)
-            self._reserved_to = reserve_to
+            self._reserved_to = self._reserve_file(end, room, base + segments.size_bytes)
         if self._buffer < 0:
-            self._buffer = self._buffers.take(self)
-            self._buffer_first = self.max_offset
+            number = self._buffers.take(self)
+            self._buffer_first = self._copied_to = self.max_offset
+            self._buffer = number  # last, because a flush in another thread looks at it first
         self._memory = self._buffers.memory
         self._position = self._buffer * _BUFFER_BYTES
         self._room_end = self._position + room
         return True
+
+    def _reserve_file(self, start: int, room: int, file_end: int) -> int:
+        """Take space on the disk, on a nearly full one only what is needed; return its end."""
+        stop = min(start + _RESERVE_BYTES, file_end)
+        try:
+            self.segments.reserve(start, stop - start)
+        except OSError:
+            stop = start + room
+            self.segments.reserve(start, room)
+        return stop
 
     def _reserve(self, units: int) -> None:
         """Reserve the next file, or the next blocks of this one: the slow path of `make_room`."""

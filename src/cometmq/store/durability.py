@@ -124,10 +124,11 @@ class Durability:
         if self._file_system is None:
             return
         queues = list(self._table.take_unsynced(0))
-        ends = [queue.begin_sync() for queue in queues]
+        for queue in queues:
+            self._sync(queue.begin_sync)
         self._sync(self._file_system.sync)
-        for queue, end in zip(queues, ends, strict=True):
-            queue.end_sync(end)
+        for queue in queues:
+            queue.end_sync()
 
     def _sync_index(self, *, newest: bool) -> int:
         """Sync the full index files and, if asked for, the newest one.

@@ -129,8 +129,9 @@ class Loader:
         """
         for name, queues in topics:
             topic = table.topic(name)
-            for queue_id, files, first_base, *bounds in queues:
-                table.queue(topic, queue_id).load_known(first_base, files, *bounds)
+            for queue_id, files, first_base, least, end, max_physical in queues:
+                queue = table.queue(topic, queue_id)
+                queue.load_known(first_base, files, least, end, max_physical)
 
     def load_queues(
         self, table: QueueTable, *, may_be_torn: bool = False, is_zero_behind: bool = False

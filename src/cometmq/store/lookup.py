@@ -80,22 +80,55 @@ def offset_at_time(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, up
     return max(low - 1, queue.min_offset) if upper else low
 
 
-def bring_in_for_time(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int) -> None:
-    """Read the pages that `offset_at_time` needs into memory; from any thread.
+class TimeSearchPages:
+    """Reads the pages that `offset_at_time` needs into memory.
 
-    Raises:
-        OSError: the disk is broken.
+    Make it in the thread of the store, call it in any: it has its own list of the queue's files,
+    which stay in memory as long as it does.
+
+    Args:
+        log, queue: of the search.
+        timestamp_ms: the store time that is searched for.
     """
-    low, high = queue.min_offset, queue.max_offset
-    while low < high:
-        middle = (low + high) // 2
-        _bring_in(queue.segments.find(middle * UNIT_BYTES), middle * UNIT_BYTES, UNIT_BYTES)
-        log_offset = queue.unit(middle)[0]
-        _bring_in(log.segments.find(log_offset), log_offset, _HEAD_BYTES)
-        if store_time_of_unit(log, queue, middle) < timestamp_ms:
-            low = middle + 1
-        else:
-            high = middle
+
+    def __init__(self, log: CommitLog, queue: ConsumeQueue, timestamp_ms: int) -> None:
+        self._log = log
+        self._timestamp_ms = timestamp_ms
+        self._segments = list(queue.segments.items)
+        self._offsets = range(queue.min_offset, queue.max_offset)
+        self._buffered = queue.buffered_log_offsets()
+
+    def __call__(self) -> None:
+        """Read them.
+
+        Raises:
+            OSError: the disk is broken.
+        """
+        low, high = self._offsets.start, self._offsets.stop
+        while low < high:
+            middle = (low + high) // 2
+            if self._store_time(middle) < self._timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+
+    def _store_time(self, queue_offset: int) -> int:
+        log_offset = self._buffered.get(queue_offset)
+        if log_offset is None:
+            log_offset = self._log_offset(queue_offset * UNIT_BYTES)
+        segment = self._log.segments.find(log_offset)
+        if segment is None:
+            return -1
+        _bring_in(segment, log_offset, _HEAD_BYTES)
+        return store_time(segment, log_offset - segment.base_offset)
+
+    def _log_offset(self, unit_at: int) -> int:
+        for segment in self._segments:
+            if segment.base_offset <= unit_at < segment.end_offset:
+                _bring_in(segment, unit_at, UNIT_BYTES)
+                at = unit_at - segment.base_offset
+                return int.from_bytes(segment.view[at : at + 8], signed=True)
+        return -1
 
 
 def _bring_in(segment: Segment | None, offset: int, size_bytes: int) -> None:

@@ -31,7 +31,7 @@ from cometmq.store.loading import Loader
 from cometmq.store.lookup import (
     KeySearch,
     QueryResult,
-    bring_in_for_time,
+    TimeSearchPages,
     offset_at_time,
     record_at,
     store_time_of_unit,
@@ -191,8 +191,12 @@ class MessageStore:
         buffers = self._loader.buffers
         buffers.is_usable = len(self._table.all()) > self._loader.limit.files_max
         had_topics = set(self._table.topics)
+        missing_from = None
         if ending is Ending.KILLED:
-            self._dispatch_unwritten_units()
+            units = unwritten_units(self._files, self.paths.unit_buffers)
+            missing_from = dispatch_again(self._log.segments, units, self._table, self._dispatcher)
+        else:
+            self._files.remove(self.paths.unit_buffers)
         new_topics = set(self._table.topics) - had_topics
         recovery = Recovery(
             self.settings,
@@ -207,6 +211,7 @@ class MessageStore:
             is_in_doubt=is_in_doubt(abort),
             knows_least_offsets=knows_queues,
             buffers_units=buffers.is_usable,
+            missing_from=missing_from,
         )
         self._appender.resume_at(recovery.run())
         self._files.remove(self.paths.queue_ends)
@@ -232,11 +237,12 @@ class MessageStore:
         if topics is None:
             return False
         self._loader.load_known_queues(self._table, topics)
+        self._deleted_before = self._log.min_offset()
         return True
 
     def _write_queue_ends(self) -> None:
         """Let the next start know the queues without a look at their files."""
-        if self._loader.has_ext:
+        if self._loader.has_ext or self._deleted_before != self._log.min_offset():
             return
         try:
             write_queue_ends(
@@ -250,10 +256,6 @@ class MessageStore:
             logger.warning(
                 "cannot write the ends of the queues path=%s: %s", self.paths.queue_ends, problem
             )
-
-    def _dispatch_unwritten_units(self) -> None:
-        units = unwritten_units(self._files, self.paths.unit_buffers)
-        dispatch_again(self._log.segments, units, self._table, self._dispatcher)
 
     def expect_topics(self, exists: Callable[[str], bool]) -> None:
         """Delete the queues of topics that were deleted just before a crash.
@@ -536,15 +538,16 @@ class MessageStore:
             return 0
         return offset_at_time(self._log, queue, timestamp_ms, upper=boundary == "UPPER")
 
-    def bring_in_for_time(self, topic: str, queue_id: int, timestamp_ms: int) -> None:
-        """Read the pages that `offset_at_time` needs into memory; from any thread.
+    def pages_for_time(
+        self, topic: str, queue_id: int, timestamp_ms: int
+    ) -> TimeSearchPages | None:
+        """Return a call that reads what `offset_at_time` needs into memory, in any thread.
 
-        Raises:
-            OSError: the disk is broken.
+        Returns:
+            None if there is no such queue.
         """
         queue = self._table.find(topic, queue_id)
-        if queue is not None:
-            bring_in_for_time(self._log, queue, timestamp_ms)
+        return None if queue is None else TimeSearchPages(self._log, queue, timestamp_ms)
 
     def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
         """Return when the message at a queue offset was stored, in ms; -1 if there is none."""

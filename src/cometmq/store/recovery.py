@@ -125,6 +125,7 @@ class Recovery:
         is_in_doubt: whether a later sync would leave out pages; see `is_in_doubt`.
         knows_least_offsets: whether the queues know which of their records are gone.
         buffers_units: whether units may be in memory only until the end of the recovery.
+        missing_from: the log offset from which queues may lack units; None if it is not known.
     """
 
     def __init__(
@@ -142,6 +143,7 @@ class Recovery:
         is_in_doubt: bool = False,
         knows_least_offsets: bool = False,
         buffers_units: bool = False,
+        missing_from: int | None = None,
     ) -> None:
         self._settings = settings
         self._paths = paths
@@ -155,6 +157,7 @@ class Recovery:
         self._ending = ending
         self._is_in_doubt = is_in_doubt
         self._knows_least_offsets = knows_least_offsets
+        self._missing_from = missing_from
         self._is_whole_meanwhile = ending is not Ending.CUT_OFF and not buffers_units
         self._crashed = ending is not Ending.CLOSED
         self._queues_end = max((queue.max_physical for queue in table.all()), default=-1)
@@ -197,8 +200,9 @@ class Recovery:
         self._truncate_queues(start, end.offset)
         if not is_exact and not self._crashed:
             start = self._end_of_queues(start)
-        if index_start is not None:
-            start = min(start, index_start)
+        for other in (index_start, self._missing_from):
+            if other is not None:
+                start = min(start, other)
         done = self._redispatch(start, end.offset)
         if done.problem is not None:
             logger.error(
@@ -211,7 +215,7 @@ class Recovery:
         write_buffers_out(self._table)
         if self._crashed:
             self._mark_unsynced()
-        self._mark_open(is_whole=True)
+        self._mark_open(is_whole=done.problem is None)
         logger.info(
             "store recovered ending=%r end=%d ended_by=%r walked_from=%d dispatched=%d",
             *(self._ending.value, end.offset, end.problem, walk_from, done.count),
@@ -351,10 +355,10 @@ class Recovery:
             # The checkpoint is lost. RocketMQ, which alone leaves records behind the end, writes
             # one; so nothing is a left-over, even if the clock was set back.
             end = replace(end, last_store_ms=0)
+        if not self._crashed and 0 <= self._queues_end <= end.offset:
+            return
         follower = find_follower(self._segments, end)
         if follower is None:
-            return
-        if not self._crashed and 0 <= self._queues_end <= end.offset:
             return
         if self._ending is Ending.CUT_OFF and follower.store_ms >= self._checkpoint.physic_ms:
             return
@@ -574,8 +578,10 @@ def dispatch_again(
     units: Iterable[tuple[int, int]],
     table: QueueTable,
     dispatcher: Dispatcher,
-) -> None:
+) -> int | None:
     """Dispatch records again whose units were in buffers when the process was killed.
+
+    Their units are in the files when this returns.
 
     Args:
         segments: the log.
@@ -583,11 +589,14 @@ def dispatch_again(
             more is left out.
         table, dispatcher: the queues, and what fills them.
 
-    Their units are in the files when this returns.
+    Returns:
+        The log offset from which queues may lack units, because the disk is full or a queue lacks
+        earlier ones; None if they lack none.
 
     Raises:
-        OSError: the disk is broken. A full disk ends the work without an error.
+        OSError: the disk is broken.
     """
+    missing_from = None
     for log_offset, size in units:
         segment = segments.find(log_offset)
         if segment is None:
@@ -596,13 +605,18 @@ def dispatch_again(
         if facts.problem is not None or facts.total != size:
             continue
         try:
-            _dispatch(facts, table, dispatcher, finds_gaps=False)
+            _dispatch(facts, table, dispatcher, finds_gaps=True, is_alone=True)
+        except QueueGapError as gap:
+            logger.error("a queue lacks units before those in its buffer: %s", gap)
+            missing_from = segments.items[0].base_offset
         except OSError as problem:
             if not is_disk_full(problem):
                 raise
             logger.warning("units not written, disk full physical_offset=%d", log_offset)
+            missing_from = log_offset if missing_from is None else missing_from
             break
     write_buffers_out(table)
+    return missing_from
 
 
 def redispatch(
@@ -649,15 +663,22 @@ def redispatch(
 
 
 def _dispatch(
-    facts: RecordFacts, table: QueueTable, dispatcher: Dispatcher, *, finds_gaps: bool
+    facts: RecordFacts,
+    table: QueueTable,
+    dispatcher: Dispatcher,
+    *,
+    finds_gaps: bool,
+    is_alone: bool = False,
 ) -> None:
+    """Dispatch one record; ``is_alone`` if others of its queue may be missing before it."""
     try:
         topic = table.topic(facts.topic.decode())
         queue = table.queue(topic, facts.queue_id)
     except (CometError, UnicodeDecodeError) as problem:
         logger.error("record not dispatched physical_offset=%d error=%s", facts.log_offset, problem)
         return
-    if finds_gaps and queue.segments.count and facts.queue_offset > queue.max_offset:
+    may_lack = finds_gaps and (is_alone or queue.segments.count > 0)
+    if may_lack and facts.queue_offset > queue.max_offset:
         raise QueueGapError(
             f"topic={queue.topic} queue={queue.queue_id}"
             f" next={queue.max_offset} record={facts.queue_offset}"

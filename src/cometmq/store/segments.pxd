@@ -51,6 +51,7 @@ cdef class Segments:
     cdef int _unsynced_names
 
     cpdef bint has_no_room_to_map(self)
+    cpdef expect_files(self, long long first_base, int count)
     cpdef long long end_base(self)
     cpdef long long first_base(self)
     cpdef bint release(self) except -1

@@ -214,20 +214,21 @@ class Segments:
         return True
 
     def _restore(self) -> None:
-        count, self._released = self._released, 0
-        first = self._first_base
+        items: list[Segment] = []
         try:
-            for number in range(count):
-                segment = self._map(first + number * self.size_bytes)
-                segment.file.advise_random()  # or the first touch of a page brings in megabytes
-                self._adopt(segment)
+            for number in range(self._released):
+                items.append(self._map(self._first_base + number * self.size_bytes))
+                items[-1].file.advise_random()  # or the first touch of a page reads megabytes
         except OSError:
-            self._close(self._items)
-            self._items = []
-            self._released = count
+            for segment in items:
+                segment.close()
             raise
+        with _handover:  # a sync from another thread sees all files, mapped or not
+            self._items, self._released = items, 0
         if self._limit is not None:
             self._limit.restored += 1
+            self._limit.mapped += len(items)
+            self._limit.register(self)
 
     def _close(self, items: list[Segment]) -> None:
         if self._limit is not None:

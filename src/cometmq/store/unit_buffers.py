@@ -163,16 +163,17 @@ def unwritten_units(files: Files, path: Path) -> list[tuple[int, int]]:
         files: the file system.
         path: of the file.
     """
-    data = files.read(path) or b""
+    data = (files.read(path) or b"")[: BUFFERS_MAX * BUFFER_BYTES]
     found = []
     for start in range(0, len(data), BUFFER_BYTES):
         if data[start : start + BUFFER_BYTES] == _EMPTY:
             continue
         for at in range(start, start + BUFFER_UNITS * _UNIT_BYTES, _UNIT_BYTES):
-            log_offset = int.from_bytes(data[at : at + 8])
-            size = int.from_bytes(data[at + 8 : at + 12])
+            log_offset = int.from_bytes(data[at : at + 8], signed=True)
+            size = int.from_bytes(data[at + 8 : at + 12], signed=True)
             if size == 0:
                 break
-            found.append((log_offset, size))
+            if log_offset >= 0:
+                found.append((log_offset, size))
     found.sort()
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from cometmq.store import MessageStore, StoreUnavailableError, loading
+from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.reading import GetStatus
+from cometmq.system.files import MappedFile
 from support.faulty_files import FaultyFiles
 from support.stores import bodies, opened
 from support.stores import put as put_one
@@ -217,3 +220,149 @@ def test_a_store_that_is_open_again_is_the_same_without_a_limit(
     again = opened(tmp_path)
     assert {queue.queue_id: queue.ends() for queue in again._table.all()} == ends
     again.abandon()
+
+
+# --- several things at once -------------------------------------------------------------------
+
+
+def test_units_in_buffers_of_a_killed_process_wait_for_space(open_store: Open) -> None:
+    """A start on a full disk dispatches them later, and gives no offset of theirs away."""
+    files = FaultyFiles()
+    store = crowded(open_store, files=files, index_enabled=False)
+    fill(store, 24)
+    newest = store._table.find(topic_of(39), 39)
+    assert newest is not None
+    newest.leave_buffer()
+    store.abandon()
+    files.room_bytes = 0
+    again = crowded(open_store, files=files, index_enabled=False)
+    with pytest.raises(StoreUnavailableError):
+        put_one(again, b"refused", topic=topic_of(1), queue_id=1)
+    again.abandon()
+    again = crowded(open_store, files=files, index_enabled=False)
+    files.room_bytes = None
+    again.clean()
+    check(again, 24)
+
+
+def test_a_buffer_that_cannot_be_written_ends_all_syncs(open_store: Open) -> None:
+    files = FaultyFiles()
+    store = crowded(open_store, files=files, index_enabled=False)
+    for number in range(300):
+        put_one(store, b"x", topic=topic_of(number), queue_id=number)
+    store.flush()
+    files.fail_write = True
+    with pytest.raises(StoreUnavailableError, match="the disk is gone"):
+        store.flush_queues()
+    files.fail_write = False
+    with pytest.raises(StoreUnavailableError):
+        store.write_out()
+    store.abandon()
+    files.crash(lambda path, number: False)
+    again = crowded(open_store, files=files, index_enabled=False)
+    for number in range(300):
+        assert bodies(again, topic_of(number), number) == [b"x"]
+
+
+class HookedFiles(FaultyFiles):
+    """Runs a function in another thread while a queue file is mapped again."""
+
+    hook: Callable[[], object] | None = None
+
+    def open_mapped(
+        self,
+        path: Path,
+        size_bytes: int,
+        *,
+        create: bool = False,
+        read_only: bool = False,
+        keep_open: bool = True,
+    ) -> MappedFile:
+        found = super().open_mapped(
+            path, size_bytes, create=create, read_only=read_only, keep_open=keep_open
+        )
+        hook, self.hook = self.hook, None
+        if hook is not None:
+            thread = threading.Thread(target=hook)
+            thread.start()
+            thread.join()
+        return found
+
+
+def released(open_store: Open, files: FaultyFiles) -> tuple[MessageStore, ConsumeQueue]:
+    """A store with a queue that is neither mapped nor in a buffer."""
+    store = crowded(open_store, files=files, index_enabled=False)
+    fill(store, 30)
+    queue = store._table.find(topic_of(9), 9)
+    assert queue is not None
+    queue.leave_buffer()
+    queue.segments.release()
+    return store, queue
+
+
+def test_a_flush_while_a_queue_is_mapped_again_syncs_its_files(open_store: Open) -> None:
+    files = HookedFiles()
+    store, _ = released(open_store, files)
+    files.hook = store.write_out
+    store.get(topic_of(9), 9, 0, 32)
+    assert files.hook is None
+    store.abandon()
+    files.crash(lambda path, number: False)
+    check(crowded(open_store, files=files, index_enabled=False), 30)
+
+
+def test_the_pages_of_a_time_search_are_read_without_the_queue(open_store: Open) -> None:
+    """They are read in a thread, while the queue may be unmapped, or get messages."""
+    files = HookedFiles()
+    store, queue = released(open_store, files)
+    pages = store.pages_for_time(topic_of(9), 9, 10**15)
+    assert pages is not None
+    queue.segments.release()
+    limit = store._loader.limit
+    before = limit.mapped, limit.restored
+    thread = threading.Thread(target=pages)
+    thread.start()
+    thread.join()
+    assert (limit.mapped, limit.restored) == before
+    put_one(store, b"9-30", topic=topic_of(9), queue_id=9)
+    assert bodies(store, topic_of(9), 9) == [b"9-%d" % at for at in range(31)]
+
+
+def test_a_rewind_during_a_sync_loses_no_later_unit(open_store: Open) -> None:
+    store = crowded(open_store, index_enabled=False)
+    fill(store, 10)
+    queue = store._table.find(topic_of(9), 9)
+    assert queue is not None
+    queue.begin_sync()
+    queue.rewind(queue.unit(8)[0])
+    queue.end_sync()
+    assert (queue.max_offset, queue.flushed_offset) == (8, 8)
+    queue.put(8, 100_000, 77, 5, 1)
+    queue.put(9, 100_077, 77, 5, 1)
+    queue.leave_buffer()
+    assert [queue.unit(at)[0] for at in (8, 9)] == [100_000, 100_077]
+
+
+def test_buffers_that_are_newer_than_queue_files_are_no_reason_for_gaps(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """As in a copy of a live store."""
+    store = crowded(open_store)
+    fill(store, 24)
+    shutil.copytree(tmp_path / "consumequeue", tmp_path / "copy")
+    fill(store, 20, 24)
+    store.abandon()
+    shutil.rmtree(tmp_path / "consumequeue")
+    (tmp_path / "copy").rename(tmp_path / "consumequeue")
+    check(crowded(open_store), 44)
+
+
+@pytest.mark.parametrize("content", [b"\xff" * 512, b"\x7f" * 5000, b"\1" * 37])
+def test_nonsense_in_buffers_is_ignored(open_store: Open, tmp_path: Path, content: bytes) -> None:
+    store = crowded(open_store)
+    fill(store, 3)
+    store.abandon()
+    (tmp_path / "unitbuffers").write_bytes(content)
+    again = crowded(open_store)
+    fill(again, 3, again.next_offset(topic_of(1), 1))
+    again.close()

@@ -9,8 +9,6 @@ Source: AdminBrokerProcessor, RocketMQ 4.9 and 5.3.
 
 from __future__ import annotations
 
-from functools import partial
-
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.protocol.headers import (
     GetEarliestMsgStoretimeRequest,
@@ -41,9 +39,9 @@ class QueueBoundsHandler:
     async def search(self, request: Request) -> Response:
         """Return the offset of a store time; 0 for a queue that does not exist."""
         header = request.header(SearchOffsetByTimestampRequest)
-        await self._cold_reads.run(
-            partial(self._store.bring_in_for_time, header.topic, header.queue_id, header.timestamp)
-        )
+        pages = self._store.pages_for_time(header.topic, header.queue_id, header.timestamp)
+        if pages is not None:
+            await self._cold_reads.run(pages)
         upper = (header.boundary_type or "").lower() == "upper"
         offset = self._store.offset_at_time(
             header.topic, header.queue_id, header.timestamp, "UPPER" if upper else "LOWER"

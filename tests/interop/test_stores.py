@@ -83,9 +83,13 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def written_by_comet(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Written]:
-    """Two stores of ours: stopped cleanly, and later killed with more messages in it."""
+    """Two stores of ours: stopped cleanly, and later killed with more messages in it.
+
+    Their newest units are in buffers: few queue files are mapped.
+    """
     folder = tmp_path_factory.mktemp("comet")
-    server = CometStandalone(folder / "server", store=folder / "store", settings=SETTINGS)
+    settings = SETTINGS | {"mappedQueueFilesMax": 1}
+    server = CometStandalone(folder / "server", store=folder / "store", settings=settings)
     ledger = Ledger()
     try:
         server.start()
@@ -102,6 +106,7 @@ def written_by_comet(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Writ
     finally:
         server.kill()
     assert (killed.store / "abort").exists()
+    assert any((killed.store / "unitbuffers").read_bytes())
     return {"clean": clean, "killed": killed}
 
 

@@ -252,7 +252,7 @@ async def test_an_answer_on_its_way_outlives_the_file_it_comes_from(
     pulls = [asyncio.create_task(slow.pull(offset=number % 4, timeout=60)) for number in range(12)]
     serving = running.broker._servers[0]._connections
     async with asyncio.timeout(60):
-        while not any(connection._choked for connection in serving):
+        while not any(connection._writing_paused for connection in serving):
             await asyncio.sleep(0.01)
     store = running.broker.parts.store
     store.write_out()
@@ -260,7 +260,7 @@ async def test_an_answer_on_its_way_outlives_the_file_it_comes_from(
     assert store.clean(now_ms + 10_000, expired_at_any_hour=True) >= 4
     for number in range(8):  # what is written now must not show in the answers
         assert (await running.send(bytes([number]) * 900_000)).code == 0
-    assert any(connection._choked for connection in serving)
+    assert any(connection._writing_paused for connection in serving)
     connection._transport.resume_reading()
 
     answers = await asyncio.gather(*pulls)

@@ -318,7 +318,7 @@ async def test_a_peer_that_does_not_read_is_not_read_either(make_peer: MakePeer)
     requests = [encode_command(Command(LARGE, opaque=n + 1)) for n in range(asked)]
     writer.write(b"".join(requests))
     connection = next(iter(peer.server._connections), None)
-    while connection is None or not connection._choked:
+    while connection is None or not connection._writing_paused:
         await asyncio.sleep(0)
         connection = next(iter(peer.server._connections), None)
     assert connection._transport.get_write_buffer_size() <= 2 * (8 << 20)
@@ -418,7 +418,9 @@ async def test_stopping_takes_no_longer_than_its_grace(slack_s: float, make_peer
         asyncio.create_task(client.call(peer.address, code, timeout=30)) for code in (WORK, HOLD)
     ]
     stuck, _ = await stuck_peer(peer)
-    while not (peer.seen and peer.held and any(c._choked for c in peer.server._connections)):
+    while not (
+        peer.seen and peer.held and any(c._writing_paused for c in peer.server._connections)
+    ):
         await asyncio.sleep(0)
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -579,7 +581,7 @@ async def test_a_oneway_request_waits_for_a_peer_that_does_not_read(peer: Peer) 
     while (await asyncio.wait([waiting], timeout=0.2))[0]:
         waiting = asyncio.create_task(client.oneway(address, ECHO, body=bytes(1 << 20)))
 
-    assert connection._choked
+    assert connection._writing_paused
     connection.abort()
     with pytest.raises(ConnectionLostError):
         await waiting
@@ -639,7 +641,7 @@ async def test_a_tls_peer_that_never_reads_does_not_hold_up_the_stop(
     for number in range(4):
         writer.write(encode_command(Command(LARGE, opaque=number + 1)))
     async with asyncio.timeout(60):
-        while not any(c._choked for c in peer.server._connections):
+        while not any(c._writing_paused for c in peer.server._connections):
             await asyncio.sleep(0.01)
     loop = asyncio.get_running_loop()
     began = loop.time()

@@ -1,4 +1,4 @@
-"""Registration: every name server knows this broker and its topics.
+"""Registers this broker and its topics with every name server, and renews the registration.
 
 Each name server has its own link, so that one that is down does not delay the others. A link
 registers at the start, whenever the topics change, once a period, and as soon as its connection
@@ -88,7 +88,7 @@ class Registration:
     async def start(
         self, identity: Identity, name_servers: Iterable[str], *, timeout: float = START_S_MAX
     ) -> None:
-        """Register everywhere; from then on stay registered.
+        """Register with every name server, and keep the registrations alive until `stop`.
 
         Args:
             identity: what to be known by.

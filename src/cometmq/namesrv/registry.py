@@ -58,7 +58,7 @@ class Registration(msgspec.Struct, frozen=True):
     filter_servers: tuple[str, ...] | None = None
     """Addresses of its filter servers; None leaves them unchanged."""
     expiry_ms: int = 120_000
-    """How long it may be silent."""
+    """The time without a heartbeat after which it is removed."""
     enable_acting_master: bool | None = None
     """Whether a slave may act as the master; None from older brokers."""
     zone: str | None = None
@@ -137,7 +137,7 @@ class RegistrationRefusedError(Exception):
 class Registry:
     """The tables, changed by requests of brokers and tools.
 
-    Reading them is free to all; only the methods change them.
+    Any code may read the tables; only the methods change them.
     """
 
     def __init__(self) -> None:
@@ -195,20 +195,20 @@ class Registry:
                 )
             if group is None:
                 group = Group(registration.cluster, registration.broker_name)
-            await self._take_topics(group, registration, is_first, deletes_absent_topics)
+            await self._update_topics(group, registration, is_first, deletes_absent_topics)
             return self._join(group, registration, connection, now_ms)
 
     def _join(
         self, group: Group, registration: Registration, connection: Hashable, now_ms: int
     ) -> Registered:
-        """Show a registration whose rows are in the tables."""
+        """Make a registration visible in routes: its rows are in the tables."""
         smallest_before = group.smallest_id
         self.groups[group.name] = group
         self.clusters.setdefault(registration.cluster, {})[group.name] = None
         group.enable_acting_master = bool(registration.enable_acting_master)
         group.zone = registration.zone
         group.addresses = _with_address(group, registration)
-        self._take_filter_servers(registration)
+        self._update_filter_servers(registration)
         self._remove_live(registration.key)
         self.live[registration.key] = Live(
             registration.broker_name,
@@ -244,19 +244,19 @@ class Registry:
             known.version.state_version > registration.version.state_version
         )
 
-    async def _take_topics(
+    async def _update_topics(
         self, group: Group, registration: Registration, is_first: bool, deletes_absent: bool
     ) -> None:
         name = registration.broker_name
         is_master = registration.broker_id == MASTER_ID
-        is_prime_slave = (
+        is_smallest_slave = (
             registration.enable_acting_master is not None
             and not is_master
             and registration.broker_id == min(_with_address(group, registration))
         )
-        if not (is_master or is_prime_slave):
+        if not (is_master or is_smallest_slave):
             return
-        read_only = is_prime_slave and bool(registration.enable_acting_master)
+        read_only = is_smallest_slave and bool(registration.enable_acting_master)
         is_new = is_first or self.has_changed(registration.key, registration.version)
         slices = Slices()
         if deletes_absent and len(registration.topics) > 1 and not registration.mappings:
@@ -271,7 +271,7 @@ class Registry:
             async for topic, mapping in slices.each(registration.mappings.items()):
                 self.mappings.setdefault(topic, {})[name] = mapping
 
-    def _take_filter_servers(self, registration: Registration) -> None:
+    def _update_filter_servers(self, registration: Registration) -> None:
         if registration.filter_servers:
             self.filter_servers[registration.key] = registration.filter_servers
         elif registration.filter_servers is not None:
@@ -389,7 +389,7 @@ class Registry:
     # --- topics ----------------------------------------------------------------------------------
 
     async def wipe_write_perm(self, broker_name: str) -> int:
-        """Take the write bit from all rows of a broker; return how many rows it has."""
+        """Remove the write bit from all rows of a broker; return how many rows it has."""
         async with self.unchanged:
             return await self._change_perm(broker_name, lambda perm: perm & ~Perm.WRITE, Slices())
 
@@ -463,8 +463,8 @@ def _row(config: TopicConfig, broker_name: str, read_only: bool) -> QueueData:
 def _notice(group: Group, offline: str | None, ha_address: str | None) -> MinIdNotice | None:
     smallest = group.smallest_id
     assert smallest is not None
-    tells_all = offline is not None or len(group.addresses) == 1
-    targets = tuple(a for i, a in group.addresses.items() if tells_all or i != smallest)
+    notifies_all = offline is not None or len(group.addresses) == 1
+    targets = tuple(a for i, a in group.addresses.items() if notifies_all or i != smallest)
     if not targets:
         return None
     return MinIdNotice(targets, smallest, group.addresses[smallest], offline, ha_address)

@@ -101,7 +101,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Close this side too: the peer sends no more."""
         self.end()
-        return bool(self._backlog)  # which is written first
+        return bool(self._unsent)  # true: the transport stays open to write it
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the calls in flight: the connection is gone."""
@@ -164,17 +164,9 @@ class Connection(Peer, asyncio.BufferedProtocol):
 
     # --- back-pressure ------------------------------------------------------------------------
 
-    def pause_writing(self) -> None:
-        """Read no further requests of a peer that does not read its responses."""
-        self.choke()
-
-    def resume_writing(self) -> None:
-        """Handle what has arrived, then read on: the peer has read its responses."""
-        self.unchoke()
-
-    def written(self) -> None:
+    def end_back_pressure(self) -> None:
         """Notify the calls that wait for the peer to read what was written, and read on."""
-        self._paused = False
+        self._back_pressure = False
         self._wake_writers()
         self._read_on()
 
@@ -185,10 +177,10 @@ class Connection(Peer, asyncio.BufferedProtocol):
             CallTimeoutError: it did not in this many seconds.
             ConnectionLostError: the connection was or became closed.
         """
-        if self._paused and not self.closed:
+        if self._back_pressure and not self.closed:
             try:
                 async with asyncio.timeout(timeout):
-                    while self._paused and not self.closed:
+                    while self._back_pressure and not self.closed:
                         if self._writable is None:
                             self._writable = self._loop.create_future()
                         await asyncio.shield(self._writable)
@@ -231,7 +223,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
 
         Cancelling stops the waiting; the request stays sent.
         """
-        if self._paused or self.closed:
+        if self._back_pressure or self.closed:
             began_s = self._loop.time()
             await self.until_writable(timeout)
             timeout -= self._loop.time() - began_s
@@ -245,7 +237,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
     @property
     def ready(self) -> bool:
         """Whether a request can be written now: the peer takes what is sent to it."""
-        return not (self._paused or self.closed)
+        return not (self._back_pressure or self.closed)
 
     def begin(self, receiver: ResponseReceiver, timeout: float) -> int:
         """Announce a request that the caller writes at once with this opaque number.

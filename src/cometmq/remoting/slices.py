@@ -28,10 +28,10 @@ SLICE_S: Final = 0.002
 STRICT_BYTES_MAX: Final = 64 * 1024
 """Bodies up to this size that are plain JSON are decoded at once: that takes less than 1 ms."""
 LENIENT_BYTES_MAX: Final = 2 * 1024
-"""Bodies up to this size are decoded at once, whatever they are."""
+"""Bodies up to this size are decoded at once, plain JSON or not."""
 
 CLEARED_AT_ONCE: Final = 100
-
+"""Entries of a table that are freed between two looks at the clock."""
 PIECE_BYTES: Final = 256 * 1024
 """The approximate size of the pieces of a body that is encoded in slices."""
 
@@ -68,14 +68,14 @@ class Slices:
         self._end_s = monotonic() + SLICE_S
 
     async def each(self, items: Iterable[T]) -> AsyncIterator[T]:
-        """Yield what an iterable yields, with pauses; it must not change meanwhile."""
+        """Yield the items with pauses in between; the iterable must not change meanwhile."""
         for item in items:
             if monotonic() >= self._end_s:
                 await self.pause()
             yield item
 
     async def clear(self, table: dict[Any, Any] | list[Any]) -> None:
-        """Empty a table or list: to free all that is in it at once would take long."""
+        """Empty a table or list in slices, because freeing many entries at once takes long."""
         take = table.popitem if isinstance(table, dict) else table.pop
         while table:
             for _ in range(min(len(table), CLEARED_AT_ONCE)):

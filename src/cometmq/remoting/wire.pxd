@@ -47,14 +47,14 @@ cdef class Wire:
     cdef Py_ssize_t _large_bytes
     cdef list _out
     cdef Py_ssize_t _out_bytes
-    cdef readonly object _backlog
-    cdef Py_ssize_t _backlog_bytes
-    cdef bint _bursting
-    cdef readonly bint _choked
+    cdef readonly object _unsent
+    cdef Py_ssize_t _unsent_bytes
+    cdef bint _burst_scheduled
+    cdef readonly bint _writing_paused
     cdef readonly bint _reading
     cdef bint _in_batch
-    cdef public bint _paused
-    cdef readonly int _pauses
+    cdef public bint _back_pressure
+    cdef readonly int _frame_pauses
     cdef bint _yielded
     cdef bint _ended
     cdef double _work_began_s
@@ -100,9 +100,9 @@ cdef class Wire:
     @cython.locals(out=list, size=cython.Py_ssize_t)
     cpdef flush(self)
     @cython.locals(burst=list, room=cython.Py_ssize_t)
-    cpdef _burst(self)
-    cpdef written(self)
-    cpdef choke(self)
-    cpdef unchoke(self)
+    cpdef _write_burst(self)
+    cpdef end_back_pressure(self)
+    cpdef pause_writing(self)
+    cpdef resume_writing(self)
     cdef bint _is_stuck(self, Py_ssize_t more_bytes) except -1
     cpdef _lose(self)

@@ -7,8 +7,8 @@ which is written at the end of the iteration: the first response wakes a client 
 more than the response itself; the next ones find it awake. A connection that was read twice in a
 row is written at once, and so are responses beyond the limits of a batch or of a write buffer.
 
-More than 256 KiB are written in bursts, one in a turn of the event loop; other connections come
-between.
+More than 256 KiB are written in bursts, one in each iteration of the event loop, so that other
+connections are served in between.
 
 A wire whose peer does not read its responses is not read either until the peer reads; if more
 responses pile up, for instance of held pulls, the wire is closed. A wire is also not read
@@ -39,28 +39,31 @@ log = logging.getLogger(__name__)
 READ_BYTES = 256 * 1024
 PARTIAL_BYTES_MIN = 64 * 1024
 PARTIAL_BYTES_KEPT_MAX = 4 * PARTIAL_BYTES_MIN
-"""Unfinished frames go on in the same buffer up to this size; a larger one is given back."""
+"""A buffer of unfinished frames is reused up to this size; a larger one is freed."""
 LARGE_BYTES_MIN = 1024 * 1024
 """The body of a frame of this size is received in its final place."""
 BURST_BYTES_MAX = 256 * 1024
-"""So much of a connection is written in a turn of the event loop: the kernel copies it at once."""
+"""Limit of what one connection writes in an iteration of the event loop: the kernel copies it."""
 JOIN_BYTES_MAX = 64 * 1024
 """Responses up to this size are copied into one piece, larger ones are written as slices."""
 BATCH_BYTES_MAX = 64 * 1024
 """Limit of the responses in a write batch; those of a connection are counted when it joins."""
 _BATCH_BYTES_MAX = BATCH_BYTES_MAX
 WORK_S_MAX = 0.002
-"""So long the frames of one connection are handled before those of others are."""
+"""The time for which frames of one connection are handled before those of others."""
 _SAME_ITERATION_S = 0.0002
 """A read so soon after another of its connection may belong to the same iteration of the loop."""
 UNSENT_FACTOR_MAX = 64
-"""So many times the write buffer may wait for a peer that does not read."""
+"""Limit of unsent responses, as a multiple of the write buffer's limit."""
 
 Slice = bytes | memoryview
 
 
 class _Shared(threading.local):
-    """What all wires of a thread read into: each read is handled before the next one begins."""
+    """The receive buffer and the write batch that all wires of a thread share.
+
+    One buffer is enough, because each read is handled before the next one begins.
+    """
 
     def __init__(self) -> None:
         self.buffer = bytearray(READ_BYTES)
@@ -75,7 +78,7 @@ class FastPath:
     """Handles some frames straight from the receive buffer, before the general path."""
 
     def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
-        """Handle the frames at ``start`` that it knows; return how many bytes they take.
+        """Handle the frames at ``start`` that it supports; return how many bytes they take.
 
         It may leave their responses for `settle`, which `WriteBatch.at_end` then calls.
         """
@@ -188,17 +191,17 @@ class Wire:
         self._large_bytes = 0
         self._out: list[Slice] = []
         self._out_bytes = 0
-        self._backlog: deque[Slice] = deque()
-        """What is written in the next turns."""
-        self._backlog_bytes = 0
-        self._bursting = False
-        self._choked = False
-        """Whether the transport takes no more at present."""
+        self._unsent: deque[Slice] = deque()
+        """Responses that are written in bursts, in the next iterations of the event loop."""
+        self._unsent_bytes = 0
+        self._burst_scheduled = False
+        self._writing_paused = False
+        """Whether the transport's write buffer is full."""
         self._reading = False
         self._in_batch = False
-        self._paused = False
-        """Whether what was written has to leave before more is read."""
-        self._pauses = 0
+        self._back_pressure = False
+        """Whether nothing is read until the peer has read its responses."""
+        self._frame_pauses = 0
         self._yielded = False
         self._ended = False
         self._work_began_s = 0.0
@@ -230,7 +233,7 @@ class Wire:
                 self._fast_path.settle()
             self.flush()
             self._closing = True
-            if self._backlog:
+            if self._unsent:
                 self._stop_reading()
             else:
                 self._transport.close()
@@ -336,9 +339,9 @@ class Wire:
 
     def _may_handle(self) -> bool:
         """Whether the next frame may be handled now."""
-        if self._pauses or self._yielded:
+        if self._frame_pauses or self._yielded:
             return False
-        return self._ended or not (self._paused or self._closing)
+        return self._ended or not (self._back_pressure or self._closing)
 
     def _yield_to_others(self) -> None:
         """Handle no further frames in this iteration of the event loop."""
@@ -354,12 +357,12 @@ class Wire:
 
     def pause_frames(self) -> None:
         """Handle no further frames until `resume_frames` is called as often as this was called."""
-        self._pauses += 1
+        self._frame_pauses += 1
         self._stop_reading()
 
     def resume_frames(self) -> None:
         """Handle what has arrived meanwhile, then read on; see `pause_frames`."""
-        self._pauses -= 1
+        self._frame_pauses -= 1
         self._read_on()
 
     def end(self) -> None:
@@ -470,7 +473,7 @@ class Wire:
             self._batch.add(self, self._out_bytes)
 
     def flush(self) -> None:
-        """Write what waits to be written."""
+        """Write the responses that wait; of more than a burst, the first burst."""
         self._in_batch = False
         out = self._out
         if not out or self._transport is None:
@@ -478,18 +481,18 @@ class Wire:
         self._out, size, self._out_bytes = [], self._out_bytes, 0
         if self._closing:
             return
-        if self._paused:
+        if self._back_pressure:
             if self._is_stuck(size):
                 return
         else:
             self.last_active_s = self._loop.time()
-        if size > BURST_BYTES_MAX or self._backlog:
-            self._backlog.extend(out)
-            self._backlog_bytes += size
-            self._paused = True
+        if size > BURST_BYTES_MAX or self._unsent:
+            self._unsent.extend(out)
+            self._unsent_bytes += size
+            self._back_pressure = True
             self._stop_reading()
-            if not (self._bursting or self._choked):
-                self._burst()
+            if not (self._burst_scheduled or self._writing_paused):
+                self._write_burst()
         elif len(out) == 1:
             self._transport.write(out[0])
         elif size <= JOIN_BYTES_MAX or len(out) > 4 * size // JOIN_BYTES_MAX + 64:
@@ -497,56 +500,56 @@ class Wire:
         else:
             self._transport.writelines(out)
 
-    def _burst(self) -> None:
-        """Write a part of the backlog, and go on in the next turn."""
-        self._bursting = False
-        if self._transport is None or self._choked:
+    def _write_burst(self) -> None:
+        """Write up to one burst of what is unsent, and schedule the next one."""
+        self._burst_scheduled = False
+        if self._transport is None or self._writing_paused:
             return
         burst: list[Slice] = []
         room = BURST_BYTES_MAX
-        while self._backlog and room > 0:
-            part = self._backlog.popleft()
+        while self._unsent and room > 0:
+            part = self._unsent.popleft()
             if len(part) > room:
                 view = memoryview(part)
                 part = view[:room]
-                self._backlog.appendleft(view[room:])
+                self._unsent.appendleft(view[room:])
             burst.append(part)
             room -= len(part)
-        self._backlog_bytes -= BURST_BYTES_MAX - room
+        self._unsent_bytes -= BURST_BYTES_MAX - room
         self.last_active_s = self._loop.time()
         self._transport.write(burst[0] if len(burst) == 1 else b"".join(burst))
-        if self._backlog:
-            if not self._choked:
-                self._bursting = True
-                self._loop.call_soon(self._burst)
+        if self._unsent:
+            if not self._writing_paused:
+                self._burst_scheduled = True
+                self._loop.call_soon(self._write_burst)
         elif self._closing:
             self._transport.close()
-        elif not self._choked:
-            self.written()
+        elif not self._writing_paused:
+            self.end_back_pressure()
 
-    def written(self) -> None:
-        """The peer has taken what was written: read on."""
-        self._paused = False
+    def end_back_pressure(self) -> None:
+        """Read on: the transport has taken all responses."""
+        self._back_pressure = False
         self._read_on()
 
-    def choke(self) -> None:
-        """The transport takes no more: write and read nothing until `unchoke`."""
-        self._choked = self._paused = True
+    def pause_writing(self) -> None:
+        """Write and read nothing until `resume_writing`: the transport's write buffer is full."""
+        self._writing_paused = self._back_pressure = True
         self._stop_reading()
 
-    def unchoke(self) -> None:
-        """The transport takes more."""
-        self._choked = False
+    def resume_writing(self) -> None:
+        """Write the rest, then read on: the peer has read its responses."""
+        self._writing_paused = False
         self.last_active_s = self._loop.time()
-        if not self._backlog:
-            self.written()
-        elif not self._bursting:
-            self._burst()
+        if not self._unsent:
+            self.end_back_pressure()
+        elif not self._burst_scheduled:
+            self._write_burst()
 
     def _is_stuck(self, more_bytes: int) -> bool:
         """Abort the connection if its peer does not read responses; return whether it did."""
         assert self._transport is not None
-        unsent = self._transport.get_write_buffer_size() + self._backlog_bytes + more_bytes
+        unsent = self._transport.get_write_buffer_size() + self._unsent_bytes + more_bytes
         if unsent <= UNSENT_FACTOR_MAX * self._out_bytes_max:
             return False
         log.warning("closed a connection: its peer does not read peer=%s", self.peer_text)
@@ -560,7 +563,7 @@ class Wire:
         if self._batch.last is self:
             self._batch.last = None
         self._out.clear()
-        self._backlog.clear()
-        self._out_bytes = self._backlog_bytes = 0
-        if not (self._ended and self._pauses):
+        self._unsent.clear()
+        self._out_bytes = self._unsent_bytes = 0
+        if not (self._ended and self._frame_pauses):
             self._drop_partial()

@@ -1,6 +1,6 @@
 """The store: messages on disk, in RocketMQ's files.
 
-`MessageStore` is the face of it; it knows nothing of connections or event loops.
+`MessageStore` is its interface. It uses no connection and no event loop.
 """
 
 from cometmq.store.appender import Appended, AppendedBatch

@@ -104,14 +104,14 @@ class ConsumeQueue:
     def load_known(
         self, first_base: int, files: int, min_offset: int, max_offset: int, max_physical: int
     ) -> None:
-        """Take over what `ends` of the same queue returned when it was closed."""
+        """Load the queue from the result of `ends` when it was closed; its files are not read."""
         self.segments.expect_files(first_base, files)
         self.min_offset = min_offset
         self.max_offset = self.flushed_offset = self._loaded_to = max_offset
         self.max_physical = max_physical
 
     def ends(self) -> tuple[int, int, int, int, int]:
-        """Return what `load_known` takes."""
+        """Return the arguments of `load_known`: first base, number of files, and the bounds."""
         segments = self.segments
         bounds = self.min_offset, self.max_offset, self.max_physical
         return segments.first_base(), segments.count, *bounds
@@ -208,7 +208,7 @@ class ConsumeQueue:
     def end_at(self, log_end: int) -> int:
         """Return the queue offset behind the last unit whose record ends at ``log_end`` at most.
 
-        The search begins at the newest unit: what readers do not see yet are the last few.
+        The search begins at the newest unit: only the last few are not visible to readers yet.
         """
         high = self.max_offset
         if self.max_physical <= log_end:
@@ -353,7 +353,7 @@ class ConsumeQueue:
         return stop // _PAGE_BYTES - self.flushed_offset * _UNIT_BYTES // _PAGE_BYTES
 
     def mark_unsynced(self) -> None:
-        """Let the next `flush` sync all files: their content may be in the page cache only."""
+        """Make the next `flush` sync all files: their content may be in the page cache only."""
         self.flushed_offset = self.min_offset
         self.segments.mark_names_unsynced()
         if self.ext is not None:
@@ -363,7 +363,7 @@ class ConsumeQueue:
             self._unsynced.append(self)
 
     def unlist(self) -> None:
-        """Let the next unit list the queue as unsynced; call it before `flush`, from any thread."""
+        """Clear the mark of an unsynced queue; call it before `flush`, from any thread."""
         self._is_listed = False
 
     def flush(self) -> None:
@@ -413,7 +413,7 @@ class ConsumeQueue:
         self.leave_files()
 
     def leave_buffer(self) -> None:
-        """Write the buffer out and give it back.
+        """Write the buffer out and release it.
 
         Raises:
             OSError: the disk is full or broken; nothing has changed.
@@ -423,11 +423,11 @@ class ConsumeQueue:
             self.discard_buffer()
 
     def discard_buffer(self) -> None:
-        """Give the buffer back; its units are written out, or nobody needs them any more."""
+        """Release the buffer, whose units are written out or not needed any more."""
         if self._buffer < 0:
             return
         with self._buffers.lock:
-            self._buffers.give_back(self._buffer)
+            self._buffers.release(self._buffer)
             self._buffer = _NO_BUFFER
         self._position = self._room_end = 0
 

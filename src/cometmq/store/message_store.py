@@ -452,8 +452,8 @@ class MessageStore:
         """Call ``arrival`` for each message that is appended to a queue; not during `open`.
 
         Args:
-            arrival: who is told.
-            topics: those whose messages it is told of, as they are at each moment; None for all.
+            arrival: the function.
+            topics: it is called for these only, as the dict is at each append; None for all.
         """
         self._appender.on_arrival = arrival
         self._appender.awaited = topics

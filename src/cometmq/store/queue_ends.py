@@ -1,12 +1,12 @@
-"""The ends of all queues, written when a store is closed, so that a start opens no queue file.
+"""Stores the bounds of all queues when a store is closed, so that a start opens no queue file.
 
     file  := mark:8 checkpoint_crc:u32 modified_ms:i64 log_min:i64 topic ... crc:u32
     topic := name_bytes:u16 queues:u32 modified_ms:i64 name queue ...
     queue := queue_id:i32 files:i32 first_base:i64 min:i64 max:i64 max_physical:i64
 
-The file counts only if the store is as it was then: closed, with the same checkpoint, the same
-oldest record, and directories that were not modified since. Otherwise each queue's files are
-searched. RocketMQ ignores the file, and changes the checkpoint when it changes the store.
+The file is valid only if the store has not changed since: it was closed, and the checkpoint, the
+oldest record and the times of the directories are the same. Otherwise a start reads each queue's
+files. RocketMQ ignores the file, and changes the checkpoint when it changes the store.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def write_queue_ends(
     checkpoint: bytes,
     log_min: int,
 ) -> None:
-    """Write the file, if there are many queues; it is on the disk when this returns.
+    """Write the file if there are many queues; it is on disk when this returns.
 
     Args:
         files, paths: of the store.

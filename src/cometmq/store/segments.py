@@ -76,10 +76,10 @@ class Segment:
 
 
 class StreamUser(Protocol):
-    """What keeps an address in the files of a stream."""
+    """An object that keeps an address in the mapped files of a stream."""
 
     def leave_files(self) -> None:
-        """Access the files through the stream again."""
+        """Drop that address: the files are about to be unmapped."""
 
 
 class MappingLimit:
@@ -87,8 +87,8 @@ class MappingLimit:
 
     A system grants a process some ten thousand mappings and descriptors, and Python keeps one of
     each for a mapped file. Beyond the limit another stream is released, and mapped again when it is
-    used. Which one is a matter of chance: if all are used in turn, the one used longest ago is the
-    worst choice.
+    used. It is chosen at random: if all are used in turn, the least recently used one is the worst
+    choice.
 
     Args:
         files_max: how many files.
@@ -295,7 +295,7 @@ class Segments:
 
         Args:
             base_offset: where it begins: where the newest one ends, if there is one.
-            reserve: take room on the disk for all of it.
+            reserve: reserve space on the disk for all of it.
 
         Raises:
             OSError: the disk is full or broken; nothing is left of the file.
@@ -342,12 +342,12 @@ class Segments:
             )
 
     def expect_files(self, first_base: int, count: int) -> None:
-        """Take over so many files of the directory; they are mapped when they are read."""
+        """Use ``count`` files that exist in the directory; they are mapped when they are read."""
         self._first_base = first_base
         self._released = count
 
     def reserve(self, offset: int, size_bytes: int) -> None:
-        """Take space on the disk for bytes that are inside one file, without mapping it.
+        """Reserve space on the disk for bytes that are inside one file, without mapping it.
 
         Raises:
             OSError: the disk is full or broken.
@@ -370,7 +370,7 @@ class Segments:
         return f"{self._parent}/{self._name}/{segment_name(base_offset)}"
 
     def mark_names_unsynced(self, *, with_parents: bool = True) -> None:
-        """Let the next `sync` sync the directories of the files.
+        """Make the next `sync` sync the directories of the files.
 
         Args:
             with_parents: also those of the directory and of the one above.
@@ -405,7 +405,7 @@ class Segments:
     def truncate(self, offset: int) -> int:
         """Truncate the stream at ``offset``: delete later segments and zero the rest.
 
-        Both are on the disk when this returns, or else a crash could bring back what was cut.
+        Both are on the disk when this returns, or else a crash could restore the truncated bytes.
 
         Returns:
             How many bytes after the end were not zero.

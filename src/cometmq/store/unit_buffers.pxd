@@ -23,7 +23,7 @@ cdef class UnitBuffers:
     cdef unsigned char* memory
 
     cpdef int take(self, object user) except -1
-    cpdef give_back(self, int number)
+    cpdef release(self, int number)
     cpdef empty(self, int number)
     cpdef clear(self, long long position, long long size_bytes)
     cpdef bytes copy(self, long long position, long long size_bytes)

@@ -41,7 +41,7 @@ class UnitBuffers:
     Args:
         files: the file system.
         path: of the file.
-        buffers_max: how many there are; beyond that, an earlier user writes its buffer out.
+        buffers_max: limit of buffers; at the limit, another queue writes its buffer out.
     """
 
     def __init__(self, files: Files, path: Path, *, buffers_max: int) -> None:
@@ -99,23 +99,23 @@ class UnitBuffers:
             if len(self._users) < self.buffers_max:
                 self._add_buffers()
             else:
-                self._take_back()
+                self._evict()
         number = self._free.pop()
         self._users[number] = user
         return number
 
-    def give_back(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """Release a buffer whose units are written or not needed any more."""
         self.empty(number)
         self._users[number] = None
         self._free.append(number)
 
     def empty(self, number: int) -> None:
-        """Make a buffer zero."""
+        """Zero a buffer."""
         self.clear(number * _BUFFER_BYTES, _BUFFER_BYTES)
 
     def clear(self, position: int, size_bytes: int) -> None:
-        """Make bytes of the file zero."""
+        """Zero bytes of the file."""
         self._view[position : position + size_bytes] = bytes(size_bytes)
 
     def copy(self, position: int, size_bytes: int) -> bytes:
@@ -145,8 +145,8 @@ class UnitBuffers:
         self._pinned = self._view
         self.memory = record_layout.address_of(self._pinned)
 
-    def _take_back(self) -> None:
-        """Let the next user write its buffer to its file and release it."""
+    def _evict(self) -> None:
+        """Free a buffer: the next queue in turn writes its units to its file."""
         for _ in range(len(self._users)):
             number = self._next_victim
             self._next_victim = (number + 1) % len(self._users)
@@ -157,7 +157,7 @@ class UnitBuffers:
 
 
 def unwritten_units(files: Files, path: Path) -> list[tuple[int, int]]:
-    """Return log offset and size of the units that a killed process left in buffers.
+    """Return log offset and size of the units that were in buffers when a process was killed.
 
     Args:
         files: the file system.

@@ -172,7 +172,7 @@ async def test_a_connection_that_closes_meanwhile_gets_nothing(broker: Broker) -
     wired.transport.send(pull(1) + pull(2))
     wired.connection.abort()
     broker.disk.go.set()
-    while wired.connection._pauses:
+    while wired.connection._frame_pauses:
         await asyncio.sleep(0)
     assert wired.answers == []
 
@@ -185,7 +185,7 @@ async def test_reading_stops_with_the_broker(broker: Broker) -> None:
     wired.transport.send(encode_command(Command(9001, opaque=1)) + pull(2))
     broker.reads.close()
     broker.disk.go.set()
-    while wired.connection._pauses:
+    while wired.connection._frame_pauses:
         await asyncio.sleep(0)
     assert wired.answers == []
 

@@ -198,7 +198,7 @@ async def test_a_large_frame_arrives_whole_between_small_ones(peers: Peers, size
     wired = peers.wired()
 
     wired.transport.send(asked(1, b"before") + asked(2, body) + asked(3, b"after"))
-    while len(peers.met) < 3 or wired.connection._backlog:
+    while len(peers.met) < 3 or wired.connection._unsent:
         await asyncio.sleep(0)
 
     assert [command.body for command in peers.met] == [b"before", body, b"after"]
@@ -723,7 +723,7 @@ async def test_a_large_response_is_written_in_bursts_and_nothing_is_read_meanwhi
     wired.transport.send(asked(1, bytes(5 * BURST_BYTES_MAX)) + asked(2))
     assert not wired.transport.reading
     turns = 0
-    while wired.connection._backlog:
+    while wired.connection._unsent:
         await asyncio.sleep(0)
         turns += 1
     assert turns > 4
@@ -740,7 +740,7 @@ async def test_a_burst_waits_for_a_peer_that_does_not_read(peers: Peers) -> None
     await turn()
     assert len(wired.transport.writes) == 1
     wired.transport.take()
-    while wired.connection._backlog:
+    while wired.connection._unsent:
         await asyncio.sleep(0)
     assert wired.answers[0].body == bytes(5 * BURST_BYTES_MAX)
 

@@ -164,7 +164,7 @@ class PullFastPath(FastPath):
             if not self._handle(pull):
                 break
             at = frame_end
-            if wire._pauses:  # this pull waits for the disk
+            if wire._frame_pauses:  # this pull waits for the disk
                 break
             if monotonic() - began_s > _WORK_S_MAX:
                 break

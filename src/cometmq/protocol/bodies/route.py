@@ -58,7 +58,7 @@ class LogicQueueMappingItem(Part, kw_only=True):
 
 
 class TopicQueueMappingDetail(Body, kw_only=True):
-    """All stretches of a static topic that a broker knows."""
+    """The queue mapping of a static topic on one broker."""
 
     bare_keys: ClassVar[bool] = True
 

@@ -54,9 +54,11 @@ from support.build import compiled_modules
 from support.stopwatch import Stopwatch, slowness
 from support.tiers import rounds
 
-pytestmark = pytest.mark.skipif(
-    not compiled_modules(), reason="limits are meant for the compiled build"
-)
+pytestmark = [
+    pytest.mark.skipif(not compiled_modules(), reason="limits are meant for the compiled build"),
+    pytest.mark.long,
+]
+"""It needs a machine to itself: beside other stages a step of a millisecond took 22 once."""
 
 LIMIT_S = 0.005
 """On the machine for which `support.stopwatch` has the time of a known piece of work."""

@@ -454,7 +454,6 @@ class ConsumeQueue:
             self._copy_buffer_locked()
             self._buffers.empty(self._buffer)
             self._buffer_first = self.max_offset
-            self._buffers.written += 1
         self._position = self._room_end = 0
 
     def _truncate_buffer(self, stop: int) -> None:

@@ -231,7 +231,6 @@ class MessageStore:
         topics = read_queue_ends(
             self._files,
             self.paths,
-            checkpoint=self._files.read(self.paths.checkpoint) or b"",
             log_min=self._log.min_offset(),
         )
         if topics is None:
@@ -249,7 +248,6 @@ class MessageStore:
                 self._files,
                 self.paths,
                 self._table.topics.values(),
-                checkpoint=self._files.read(self.paths.checkpoint) or b"",
                 log_min=self._log.min_offset(),
             )
         except OSError as problem:

@@ -38,7 +38,6 @@ def write_queue_ends(
     paths: StorePaths,
     topics: Iterable[TopicQueues],
     *,
-    checkpoint: bytes,
     log_min: int,
 ) -> None:
     """Write the file if there are many queues; it is on disk when this returns.
@@ -46,13 +45,12 @@ def write_queue_ends(
     Args:
         files, paths: of the store.
         topics: all topics, whose units are all in their files.
-        checkpoint: the content of the checkpoint.
         log_min: the log offset of the oldest record.
 
     Raises:
         OSError: the disk refused.
     """
-    parts = [_head(files, paths, checkpoint, log_min)]
+    parts = [_head(files, paths, log_min)]
     count = 0
     for topic in topics:
         queues = [queue for queue in topic.queues.values() if queue.segments.count]
@@ -68,7 +66,8 @@ def write_queue_ends(
     files.write(paths.queue_ends, data + _CRC.pack(crc32(data)))
 
 
-def _head(files: Files, paths: StorePaths, checkpoint: bytes, log_min: int) -> bytes:
+def _head(files: Files, paths: StorePaths, log_min: int) -> bytes:
+    checkpoint = files.read(paths.checkpoint) or b""
     directory = paths.consume_queues
     modified_ms = files.modified_ms(directory) if files.exists(directory) else 0
     return _HEAD.pack(_MARK, crc32(checkpoint), modified_ms, log_min)
@@ -80,12 +79,12 @@ def _ends_of(queue: ConsumeQueue) -> bytes:
 
 
 def read_queue_ends(
-    files: Files, paths: StorePaths, *, checkpoint: bytes, log_min: int
+    files: Files, paths: StorePaths, *, log_min: int
 ) -> list[tuple[str, list[QueueEnds]]] | None:
     """Return all topics with the ends of their queues, or None if the file is invalid.
 
     Args:
-        files, paths, checkpoint, log_min: as for `write_queue_ends`.
+        files, paths, log_min: as for `write_queue_ends`.
     """
     data = files.read(paths.queue_ends)
     if data is None or len(data) < _HEAD.size + _CRC.size:
@@ -93,7 +92,7 @@ def read_queue_ends(
     (crc,) = _CRC.unpack_from(data, len(data) - _CRC.size)
     if crc != crc32(memoryview(data)[: -_CRC.size]):
         return None
-    if not data.startswith(_head(files, paths, checkpoint, log_min)):
+    if not data.startswith(_head(files, paths, log_min)):
         return None
     topics = []
     at, stop = _HEAD.size, len(data) - _CRC.size

@@ -10,7 +10,6 @@ cdef class UnitBuffers:
     cdef readonly object lock
     cdef readonly int buffers_max
     cdef public bint is_usable
-    cdef public long long written
     cdef object _files
     cdef object _path
     cdef bint _has_file

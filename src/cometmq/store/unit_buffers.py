@@ -50,8 +50,6 @@ class UnitBuffers:
         self.buffers_max = buffers_max
         self.is_usable = False
         """Whether queues may use buffers now."""
-        self.written = 0
-        """How often a buffer was written out because its queue or another one needed it."""
         self._files = files
         self._path = path
         self._has_file = False

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.offsets.offset_store import OffsetStore
@@ -70,6 +71,7 @@ class Case:
         has_journal = self.chance.below(4) > 0
         self.files = PowerFiles(SeededRandomness(seed + 1), has_journal=has_journal)
         self.clock = ManualClock()
+        self.cold_reads = ColdReads()
         self.mapped_queue_files_max = (0, 1)[seed % 2]
         self.flush_type = ("SYNC_FLUSH", "ASYNC_FLUSH")[self.chance.below(3) == 0]
         self.sent = {queue: Sent() for queue in (*QUEUES, LATER, FLEETING)}
@@ -100,7 +102,11 @@ class Case:
         self.offsets = OffsetStore(JsonFile(config / "offsets.json", self.files), clock=self.clock)
         self.offsets.load(self.store.bounds)
         self.delivery = ScheduledDelivery(
-            self.store, LEVELS, JsonFile(config / "delay.json", self.files), clock=self.clock
+            self.store,
+            LEVELS,
+            JsonFile(config / "delay.json", self.files),
+            clock=self.clock,
+            cold_reads=self.cold_reads,
         )
         self.delivery.load()
         self.delivery.on_delivery = lambda *_: None

@@ -120,6 +120,7 @@ class Administered:
             ConsumerRelay(self.consumers),
             consumers=self.consumers,
             store=self.store,
+            cold_reads=ColdReads(),
             topics=self.topics,
             groups=self.groups,
             broker_name=settings.broker_name,

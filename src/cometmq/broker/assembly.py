@@ -189,7 +189,10 @@ def _around(
     offsets = OffsetStore(tables["consumerOffset"], clock=clock)
     offsets.load(None if store.dispatch_backlog_bytes else store.bounds)
     levels = DelayLevels.parse(stored().delay_levels)
-    delay = ScheduledDelivery(store, levels, tables["delayOffset"], clock=clock)
+    cold_reads = ColdReads()
+    delay = ScheduledDelivery(
+        store, levels, tables["delayOffset"], clock=clock, cold_reads=cold_reads
+    )
     delay.load()
     stats = BrokerStats(now.broker_cluster_name, clock=clock, is_system_topic=topics.is_system)
     delay.on_delivery = lambda topic, queue_id, size: stats.put(topic, queue_id, 1, size)
@@ -218,7 +221,7 @@ def _around(
         producers=ProducerRegistry(clock, silent_ms_max=now.channel_expired_timeout_ms),
         locks=locks,
         held=held,
-        cold_reads=ColdReads(),
+        cold_reads=cold_reads,
         levels=levels,
         delay=delay,
         validation=SendValidation(

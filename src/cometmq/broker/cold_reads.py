@@ -4,6 +4,9 @@ The event loop reads messages through mappings. A page that is not in memory wou
 the disk has read the page. So a pull first finds the pages that it needs and that are not in
 memory; a thread reads them, and the pull runs again. Meanwhile the other frames of its connection
 wait, in their order; other connections are served.
+
+A file that is read in order is read in blocks, some of them ahead. Pulls that need the same block
+wait for one read.
 """
 
 from __future__ import annotations
@@ -12,14 +15,32 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
+from cometmq.broker.creation import CreationNeededError
 from cometmq.store.reading import ColdPart
+from cometmq.system.files import MappedFile
 
 log = logging.getLogger(__name__)
 
 THREADS: Final = 8
 """Reads at a time; a disk seldom does more at once."""
+BLOCK_BYTES: Final = 1024 * 1024
+AHEAD_BYTES: Final = 4 * BLOCK_BYTES
+"""How far a file is read ahead of the last pull that waited."""
+UNDER_WAY_MAX: Final = 64
+"""Blocks that are being read while none is read ahead."""
+
+
+class _Block:
+    """A block that is being read, and how far its file is read after it."""
+
+    def __init__(self, file: MappedFile, stop: int, done: asyncio.Future[None]) -> None:
+        self.file = file
+        self.stop = stop
+        self.done = done
+        self.ahead_to = stop
 
 
 class ColdReads:
@@ -27,15 +48,68 @@ class ColdReads:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-read")
+        self._closed = False
+        self._blocks: dict[tuple[MappedFile, int], _Block] = {}
+        """The blocks under way, by their ends."""
 
     def bring_in(
         self, parts: Sequence[ColdPart], then: Callable[[asyncio.Future[None]], object]
     ) -> None:
-        """Read parts of files, then call ``then`` on the event loop with the outcome."""
-        loop = asyncio.get_running_loop()
-        loop.run_in_executor(self._threads, bring_in, parts).add_done_callback(then)
+        """Read parts of files, then call ``then`` on the event loop with the outcome.
 
-    async def run(self, read: Callable[[], None]) -> None:
+        A part may need another call afterwards, if another pull began to read in its middle.
+        After `close` the outcome is that the read was cancelled.
+        """
+        if self._closed:
+            cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            cancelled.cancel()
+            cancelled.add_done_callback(then)
+            return
+        reads: list[asyncio.Future[None]] = []
+        scattered: list[ColdPart] = []
+        for part in parts:
+            if part.useful_to > part.stop:
+                reads.append(self._read_in_order(part))
+            else:
+                scattered.append(part)
+        if scattered:
+            loop = asyncio.get_running_loop()
+            reads.append(loop.run_in_executor(self._threads, bring_in, scattered))
+        if len(reads) == 1:
+            reads[0].add_done_callback(then)
+        else:
+            asyncio.ensure_future(_all_of(reads)).add_done_callback(then)
+
+    def _read_in_order(self, part: ColdPart) -> asyncio.Future[None]:
+        """Read a part up to the end of its block, and blocks after it that nobody waits for."""
+        stop = min(part.useful_to, -(-part.stop // BLOCK_BYTES) * BLOCK_BYTES)
+        block = self._blocks.get((part.file, stop)) or self._begin(part.file, part.start, stop)
+        block.ahead_to = max(block.ahead_to, min(part.useful_to, stop + AHEAD_BYTES))
+        return block.done
+
+    def _begin(self, file: MappedFile, start: int, stop: int) -> _Block:
+        loop = asyncio.get_running_loop()
+        done = loop.run_in_executor(self._threads, file.bring_in, start, stop)
+        block = self._blocks[file, stop] = _Block(file, stop, done)
+        done.add_done_callback(partial(self._ended, block))
+        return block
+
+    def _ended(self, block: _Block, done: asyncio.Future[None]) -> None:
+        """Read the next block, if a pull will need it soon."""
+        del self._blocks[block.file, block.stop]
+        if self._closed or done.cancelled() or done.exception() is not None:
+            return
+        start = block.stop
+        while start < block.ahead_to and len(self._blocks) < UNDER_WAY_MAX:
+            stop = min(start + BLOCK_BYTES, block.ahead_to)
+            if (block.file, stop) in self._blocks:
+                return  # which is itself followed by others
+            if not block.file.is_resident(start, stop):
+                self._begin(block.file, start, stop).ahead_to = block.ahead_to
+                return
+            start = stop
+
+    async def run(self, read: Callable[[], object]) -> None:
         """Run a function that reads pages into memory; return when it has ended.
 
         Errors are ignored here: the later read on the event loop meets them.
@@ -46,9 +120,26 @@ class ColdReads:
         except Exception as problem:
             log.debug("cannot read ahead: %s", problem)
 
+    def need(self, cold: Callable[[], None] | None) -> None:
+        """Let `creating` read something first and handle the request again, if it is cold.
+
+        Args:
+            cold: reads it; None if it is in memory.
+
+        Raises:
+            CreationNeededError: it is cold.
+        """
+        if cold is not None:
+            raise CreationNeededError(partial(self.run, cold))
+
     def close(self) -> None:
         """Start no further reads."""
+        self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+async def _all_of(reads: Sequence[asyncio.Future[None]]) -> None:
+    await asyncio.gather(*reads)
 
 
 def bring_in(parts: Sequence[ColdPart]) -> None:

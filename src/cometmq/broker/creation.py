@@ -2,7 +2,8 @@
 
 Validation, appends and the fast paths must not wait. If a topic, a group or the next file of the
 log has to be created first, they raise an exception that names it; the wrapper here creates it,
-which waits for the disk, and calls the handler again.
+which waits for the disk, and calls the handler again. A record that only the disk has is read in
+the same way.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ T = TypeVar("T")
 
 FAILURE_S: Final = 1.0
 """For this long further calls fail with the same error, before the next attempt."""
-CREATIONS_MAX: Final = 4
-"""A request needs a group, its retry topic and its dead-letter topic at most."""
+CREATIONS_MAX: Final = 6
+"""A message sent back needs its record, a group and two topics; what was read may be gone once."""
 
 
 class CreationNeededError(Exception):
@@ -160,4 +161,7 @@ async def _created_then(needed: CreationNeededError, attempt: Callable[[], T]) -
             return attempt()
         except CreationNeededError as again:
             needed = again
-    raise StoreError("a topic or group was deleted while it was being created")
+    raise StoreError(
+        f"what the request needs was gone again {CREATIONS_MAX} times: a deleted topic or group,"
+        " or a message on a broken disk"
+    )

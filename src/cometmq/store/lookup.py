@@ -6,6 +6,9 @@ RocketMQ 5.3. Unlike there, a query has exact times and each message once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import msgspec
 
 from cometmq.protocol.hashing import extend_hash, index_hash, java_hash
@@ -53,6 +56,26 @@ def record_at(log: CommitLog, log_offset: int, size_bytes: int | None) -> memory
     if facts.problem is not None:
         return None
     return log.record(log_offset, total)
+
+
+def cold_record(log: CommitLog, log_offset: int) -> Callable[[], None] | None:
+    """Return a function that reads a record into memory, for any thread; None if it is there."""
+    segment = None if log.is_recent(log_offset) else log.segments.find(log_offset)
+    if segment is None or log_offset < 0:
+        return None
+    position = log_offset - segment.base_offset
+    if segment.is_resident(position, min(position + _HEAD_BYTES, segment.size_bytes)):
+        stop = position + record_size(segment, position)
+        if segment.is_resident(position, min(max(stop, position + 1), segment.size_bytes)):
+            return None
+    return partial(_bring_in_record, segment, log_offset)
+
+
+def _bring_in_record(segment: Segment, log_offset: int) -> None:
+    _bring_in(segment, log_offset, _HEAD_BYTES)
+    size = record_size(segment, log_offset - segment.base_offset)
+    if size > _HEAD_BYTES:
+        _bring_in(segment, log_offset, size)
 
 
 def store_time_of_unit(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> int:

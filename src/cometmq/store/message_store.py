@@ -32,6 +32,7 @@ from cometmq.store.lookup import (
     KeySearch,
     QueryResult,
     TimeSearchPages,
+    cold_record,
     offset_at_time,
     record_at,
     store_time_of_unit,
@@ -503,6 +504,13 @@ class MessageStore:
         """
         record = record_at(self._log, log_offset, size_bytes)
         return None if record is None else bytes(record)
+
+    def cold_record(self, log_offset: int) -> Callable[[], None] | None:
+        """Return a function that reads a record into memory, for any thread; None if it is there.
+
+        The function raises an `OSError` if the disk is broken.
+        """
+        return cold_record(self._log, log_offset)
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset and the one behind the last that readers see.

@@ -7,7 +7,8 @@ from cometmq.store.dispatch cimport QueueTable
 from cometmq.store.segments cimport Segment
 
 
-cdef int _UNIT_BYTES, _RESPONSE_BYTES_MIN, _BYTES_MAX, _UNITS_MAX, _SPAN_BYTES_MAX
+cdef int _UNIT_BYTES, _RESPONSE_BYTES_MIN, _BYTES_MAX, _UNITS_MAX
+cdef long long _SPAN_BYTES_MAX, _GAP_BYTES_MAX, _UNITS_AHEAD_BYTES
 
 
 cdef class GetResult:
@@ -42,13 +43,14 @@ cdef class QueueReader:
         object matcher, long long max_bytes)
     @cython.locals(
         queue=ConsumeQueue, segment=Segment, count=cython.longlong, start=cython.longlong,
-        stop=cython.longlong)
+        stop=cython.longlong, written=cython.longlong)
     cpdef list cold_units(
         self, str topic, long long queue_id, long long offset, long long max_count,
         object matcher)
     @cython.locals(
-        segment=Segment, start=cython.longlong, first=cython.longlong, last=cython.longlong,
-        newest=cython.Py_ssize_t)
+        segment=Segment, start=cython.longlong, stop=cython.longlong, first=cython.longlong,
+        last=cython.longlong, end=cython.longlong, newest=cython.Py_ssize_t,
+        index=cython.Py_ssize_t, written=cython.longlong)
     cpdef list cold_records(self, GetResult found)
 
 

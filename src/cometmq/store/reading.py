@@ -15,6 +15,7 @@ from cometmq.store import record_layout
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from cometmq.store.dispatch import QueueTable
+from cometmq.store.segments import Segment
 from cometmq.system.files import MappedFile
 
 _UNIT_BYTES = UNIT_BYTES  # a C number once compiled
@@ -24,7 +25,10 @@ _BYTES_MAX = RESPONSE_BYTES_MAX
 _UNITS_MAX = 8192
 """The limit of units that one read scans, for any requested count: about 2 ms."""
 _SPAN_BYTES_MAX = 4 * 1024 * 1024
-"""Records this close share one check whether they are in memory."""
+_GAP_BYTES_MAX = 64 * 1024
+"""Records with such gaps share one check whether they are in memory, and are read together."""
+_UNITS_AHEAD_BYTES = 256 * 1024
+"""Of a queue file: 13,000 units."""
 
 
 class GetStatus(enum.Enum):
@@ -92,6 +96,8 @@ class ColdPart(NamedTuple):
     file: MappedFile
     start: int
     stop: int
+    useful_to: int
+    """Where reading ahead ends; ``stop`` unless the file is read in order."""
 
 
 class GetResult:
@@ -198,30 +204,41 @@ class QueueReader:
         stop = min(start + count * _UNIT_BYTES, segment.size_bytes)
         if segment.is_resident(start, stop):
             return []
-        return [ColdPart(segment.file, start, stop)]
+        written = min(queue.max_offset * _UNIT_BYTES - segment.base_offset, segment.size_bytes)
+        return [_cold_part(segment, start, stop, min(written, stop + _UNITS_AHEAD_BYTES))]
 
     def cold_records(self, found: GetResult) -> list[ColdPart]:
         """Return the parts of the messages found that are not in memory."""
         if not found.starts or self._log.is_recent(found.starts[0]):
             return []
-        newest = len(found.starts) - 1
-        first, last = found.starts[0], found.starts[newest] + len(found.slices[newest])
-        segment = self._log.segments.find(first)
-        if (
-            segment is not None
-            and last <= min(segment.end_offset, first + _SPAN_BYTES_MAX)
-            and segment.is_resident(first - segment.base_offset, last - segment.base_offset)
-        ):
-            return []
         parts: list[ColdPart] = []
-        for log_offset, data in zip(found.starts, found.slices, strict=True):
-            segment = self._log.segments.find(log_offset)
+        newest = len(found.starts) - 1
+        index = 0
+        while index <= newest:  # each time the records that are close to each other
+            first = found.starts[index]
+            segment = self._log.segments.find(first)
+            last = first
+            end = first if segment is None else min(segment.end_offset, first + _SPAN_BYTES_MAX)
+            while index <= newest:
+                start = found.starts[index]
+                stop = start + len(found.slices[index])
+                if last > first and (stop > end or start - last > _GAP_BYTES_MAX):
+                    break
+                last = max(last, stop)
+                index += 1
             if segment is None:  # deleted meanwhile
                 continue
-            start = log_offset - segment.base_offset
-            if not segment.is_resident(start, start + len(data)):
-                parts.append(ColdPart(segment.file, start, start + len(data)))
+            start, stop = first - segment.base_offset, last - segment.base_offset
+            if not segment.is_resident(start, stop):
+                written = min(self._log.written_to, segment.end_offset) - segment.base_offset
+                parts.append(_cold_part(segment, start, stop, written))
         return parts
+
+
+def _cold_part(segment: Segment, start: int, stop: int, useful_to: int) -> ColdPart:
+    """Return the part of a file, which is read in order if what is before it is in memory."""
+    in_order = start == 0 or segment.file.is_resident(start - 1, start)
+    return ColdPart(segment.file, start, stop, max(stop, useful_to) if in_order else stop)
 
 
 def read_queue(

@@ -12,15 +12,22 @@ from typing import Any
 import pytest
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
-from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.cold_reads import AHEAD_BYTES, BLOCK_BYTES, ColdReads
+from cometmq.broker.creation import CreationNeededError, with_creation
+from cometmq.broker.delay.delivery import ScheduledDelivery
+from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.broker.stats.counters import BrokerStats
+from cometmq.model.errors import ResponseError
+from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
+from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_messages
 from cometmq.store import MessageStore, StoreSettings
+from cometmq.store.reading import ColdPart
 from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
 from support.fake_transport import Wired
 from support.plain_ways import java_header
@@ -55,7 +62,10 @@ class ColdFile(SystemMappedFile):
         self._disk = disk
 
     def is_resident(self, start: int, stop: int) -> bool:
-        return (self.path, start, stop) in self._disk.known
+        return any(
+            path == self.path and first <= start and stop <= last
+            for path, first, last in self._disk.known
+        )
 
     def bring_in(self, start: int, stop: int) -> None:
         assert self._disk.go.wait(WAIT_S)
@@ -190,9 +200,164 @@ async def test_reading_stops_with_the_broker(broker: Broker) -> None:
     assert wired.answers == []
 
 
+async def test_a_record_is_read_by_a_thread_before_a_handler_needs_it(broker: Broker) -> None:
+    offset = broker.store.consume_queue_units("T", 0, 2, 1)[0][0]
+    found: list[bytes | None] = []
+
+    def look() -> None:
+        broker.reads.need(broker.store.cold_record(offset))
+        found.append(broker.store.record_at(offset))
+
+    with pytest.raises(CreationNeededError):
+        look()
+    assert not broker.disk.known
+    await with_creation(look)
+    assert [message.body for message in decode_messages(found[0] or b"")] == [b"2"]
+
+
+async def test_a_record_that_cannot_be_read_is_refused(broker: Broker) -> None:
+    offset = broker.store.consume_queue_units("T", 0, 2, 1)[0][0]
+    broker.disk.is_broken = True
+    with pytest.raises(ResponseError, match="a message on a broken disk"):
+        await with_creation(lambda: broker.reads.need(broker.store.cold_record(offset)))
+
+
+async def test_delayed_messages_are_read_by_a_thread_before_they_are_delivered(
+    tables: Tables, tmp_path: Path
+) -> None:
+    store = open_store(tmp_path / "store", tables)
+    properties = encode_properties({"REAL_TOPIC": "T", "REAL_QID": "1", "DELAY": "1"})
+    for number in range(3):
+        store.append(
+            DELAY_TOPIC, 0, b"%d" % number, properties,
+            born_time_ms=1, born_host=HOST, store_host=HOST,
+        )  # fmt: skip
+    store.close()
+    disk = ColdDisk()
+    disk.go.clear()
+    settings = StoreSettings(
+        root=tmp_path / "store", commit_log_file_bytes=1 << 20, consume_queue_file_bytes=20_000,
+        index_slots=100, index_entries=1000, flush_disk_type="ASYNC_FLUSH",
+    )  # fmt: skip
+    store = MessageStore(settings, clock=tables.clock, files=disk)
+    store.open()
+    reads = ColdReads()
+    delivery = ScheduledDelivery(
+        store,
+        DelayLevels.parse(),
+        tables.file("delayOffset"),
+        clock=tables.clock,
+        cold_reads=reads,
+    )
+    delivery.load()
+    tables.clock.advance(60_000)
+    delivered: list[str] = []
+    delivery.on_delivery = lambda topic, *_: delivered.append(topic)
+    delivery.start()
+    while not delivery._reading:
+        await asyncio.sleep(0)
+    delivery.arrived(0)  # meanwhile
+    assert delivered == []
+    disk.go.set()
+    while delivery._reading or len(delivered) < 3:
+        await asyncio.sleep(0)
+    assert delivered == ["T"] * 3
+    assert {path.parent.name for path, _, _ in disk.known} == {"0", "commitlog"}
+    delivery.stop()
+    reads.close()
+    store.close()
+
+
 async def test_recent_messages_are_not_looked_for_on_the_disk(broker: Broker) -> None:
     broker.store.append("T", 0, b"5", b"", born_time_ms=1, born_host=HOST, store_host=HOST)
     wired = broker.connect()
     wired.transport.send(pull(1, 5))
     assert bodies(wired.answers[0]) == [b"5"]
     assert not broker.disk.known
+
+
+class SlowFile:
+    """A file that is on the disk only; each read waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.reads: list[tuple[int, int]] = []
+        self.go = threading.Semaphore(0)
+
+    def is_resident(self, start: int, stop: int) -> bool:
+        return any(first <= start and stop <= last for first, last in self.reads)
+
+    def bring_in(self, start: int, stop: int) -> None:
+        assert self.go.acquire(timeout=WAIT_S)
+        self.reads.append((start, stop))
+
+
+class Waiting:
+    """A caller of `ColdReads.bring_in`."""
+
+    def __init__(self, reads: ColdReads, *parts: ColdPart) -> None:
+        self.done = asyncio.Event()
+        reads.bring_in(parts, lambda _: self.done.set())
+
+
+async def read_all(reads: ColdReads, file: SlowFile, count: int) -> None:
+    """Let so many reads go on, and wait until nothing is under way."""
+    for _ in range(count):
+        file.go.release()
+    while reads._blocks:
+        await asyncio.sleep(0)
+
+
+async def test_a_file_read_in_order_is_read_in_blocks_and_ahead() -> None:
+    reads, file = ColdReads(), SlowFile()
+    part = ColdPart(file, 10, 100, 20 * BLOCK_BYTES)  # type: ignore[arg-type]
+    waiting = Waiting(reads, part)
+    await read_all(reads, file, 1 + AHEAD_BYTES // BLOCK_BYTES)
+    assert waiting.done.is_set()
+    stops = range(BLOCK_BYTES, AHEAD_BYTES + 2 * BLOCK_BYTES, BLOCK_BYTES)
+    assert file.reads == [(max(10, stop - BLOCK_BYTES), stop) for stop in stops]
+    reads.close()
+
+
+async def test_nothing_is_read_behind_the_end_of_what_is_written() -> None:
+    reads, file = ColdReads(), SlowFile()
+    Waiting(reads, ColdPart(file, 0, 100, BLOCK_BYTES + 7))  # type: ignore[arg-type]
+    await read_all(reads, file, 2)
+    assert file.reads == [(0, BLOCK_BYTES), (BLOCK_BYTES, BLOCK_BYTES + 7)]
+    reads.close()
+
+
+async def test_scattered_parts_are_read_exactly() -> None:
+    reads, file = ColdReads(), SlowFile()
+    parts = [ColdPart(file, at, at + 100, at + 100) for at in (5, 70_000)]  # type: ignore[arg-type]
+    waiting = Waiting(reads, *parts)
+    await read_all(reads, file, 2)
+    await waiting.done.wait()
+    assert file.reads == [(5, 105), (70_000, 70_100)]
+    reads.close()
+
+
+async def test_pulls_of_one_block_wait_for_one_read() -> None:
+    reads, file = ColdReads(), SlowFile()
+    part = ColdPart(file, 0, 100, BLOCK_BYTES)  # type: ignore[arg-type]
+    waiting = [Waiting(reads, part), Waiting(reads, part._replace(start=100, stop=200))]
+    await read_all(reads, file, 1)
+    assert all(each.done.is_set() for each in waiting)
+    assert file.reads == [(0, BLOCK_BYTES)]
+    reads.close()
+
+
+async def test_blocks_already_in_memory_are_not_read_again() -> None:
+    reads, file = ColdReads(), SlowFile()
+    file.reads.append((BLOCK_BYTES, 2 * BLOCK_BYTES))
+    Waiting(reads, ColdPart(file, 0, 100, 3 * BLOCK_BYTES))  # type: ignore[arg-type]
+    await read_all(reads, file, 2)
+    assert file.reads[1:] == [(0, BLOCK_BYTES), (2 * BLOCK_BYTES, 3 * BLOCK_BYTES)]
+    reads.close()
+
+
+async def test_a_read_after_the_end_is_cancelled() -> None:
+    reads, file = ColdReads(), SlowFile()
+    reads.close()
+    waiting = Waiting(reads, ColdPart(file, 0, 100, 100))  # type: ignore[arg-type]
+    await asyncio.wait_for(waiting.done.wait(), WAIT_S)
+    assert not file.reads

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.delay.delivery import RUN_MESSAGES_MAX, ScheduledDelivery
 from cometmq.broker.delay.levels import DelayLevels
 from cometmq.model.topic import DELAY_TOPIC
@@ -39,6 +40,7 @@ class Delayed:
             self.levels,
             self.tables.file("delayOffset"),
             clock=self.clock,
+            cold_reads=ColdReads(),
             check_interval_s=0.002,
             store_busy_s=0.002,
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.creation import creating
 from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.sending.send_back import SendBackHandler
@@ -40,6 +41,7 @@ class Broker:
             stats=self.stats,
             settings=lambda: tables.settings,
             store_host=US,
+            cold_reads=ColdReads(),
             queue_chance=lambda queues: queues - 1,
         )
         self.version = 479

@@ -35,6 +35,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         parts.relay,
         consumers=parts.consumers,
         store=parts.store,
+        cold_reads=parts.cold_reads,
         topics=parts.topics,
         groups=parts.groups,
         broker_name=parts.settings().broker_name,

@@ -20,6 +20,7 @@ from typing import Final
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.members import Member
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import RemotingError, ResponseError
@@ -127,6 +128,7 @@ class RelayHandler:
         relay: calls consumers.
         consumers: the groups that are online.
         store: contains the message to consume.
+        cold_reads: reads it if only the disk has it.
         topics, groups: their flags are sent with such a message.
         broker_name: is sent to the client too.
     """
@@ -137,6 +139,7 @@ class RelayHandler:
         *,
         consumers: ConsumerRegistry,
         store: MessageStore,
+        cold_reads: ColdReads,
         topics: TopicTable,
         groups: GroupTable,
         broker_name: str,
@@ -144,6 +147,7 @@ class RelayHandler:
         self._relay = relay
         self._consumers = consumers
         self._store = store
+        self._cold_reads = cold_reads
         self._topics = topics
         self._groups = groups
         self._broker_name = broker_name
@@ -166,7 +170,7 @@ class RelayHandler:
             client_id,
             request.code,
             fields=self._fields_of_message(request.command.fields, header),
-            body=self._record(header.msg_id),
+            body=await self._record(header.msg_id),
         )
         return _relayed(response)
 
@@ -187,13 +191,16 @@ class RelayHandler:
 
     # --- the message of CONSUME_MESSAGE_DIRECTLY ----------------------------------------------
 
-    def _record(self, message_id: str | None) -> bytes:
+    async def _record(self, message_id: str | None) -> bytes:
         if not message_id:
             return b""
         try:
             log_offset = decode_offset_id(message_id).log_offset
         except InvalidMessageIdError as problem:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from problem
+        cold = self._store.cold_record(log_offset)
+        if cold is not None:
+            await self._cold_reads.run(cold)
         record = self._store.record_at(log_offset)
         if record is None:
             raise ResponseError(

@@ -18,9 +18,11 @@ import logging
 import re
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from cometmq.broker.checks import check_subscribed_topic
+from cometmq.broker.cold_reads import ColdReads, bring_in
 from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.offsets.offset_store import Numbers, read_numbers, read_version
 from cometmq.model import property_names
@@ -52,6 +54,7 @@ class ScheduledDelivery:
         levels: the delay levels.
         file: delayOffset.json.
         clock: decides when a message is due.
+        cold_reads: reads what is on the disk only.
         check_interval_s: the longest time until the clock is read again.
         store_busy_s: pause while the store refuses appends.
     """
@@ -63,6 +66,7 @@ class ScheduledDelivery:
         file: JsonFile,
         *,
         clock: Clock,
+        cold_reads: ColdReads,
         check_interval_s: float = CHECK_INTERVAL_S,
         store_busy_s: float = STORE_BUSY_S,
     ) -> None:
@@ -70,6 +74,11 @@ class ScheduledDelivery:
         self._levels = levels
         self._file = file
         self._clock = clock
+        self._cold_reads = cold_reads
+        self._reading: dict[int, asyncio.Task[None]] = {}
+        """The levels whose next messages are being read from the disk."""
+        self._was_read: dict[int, int] = {}
+        """The offset of each level at which its messages were last read from the disk."""
         self._check_interval_s = check_interval_s
         self._store_busy_s = store_busy_s
         self._offsets: Numbers = {}
@@ -111,6 +120,9 @@ class ScheduledDelivery:
         self._running = False
         for timer in self._timers.values():
             timer.cancel()
+        for task in self._reading.values():
+            task.cancel()
+        self._reading.clear()
         self._timers.clear()
 
     def persist(self) -> None:
@@ -152,7 +164,8 @@ class ScheduledDelivery:
     def arrived(self, queue_id: int) -> None:
         """Note that a message was appended to a queue of the schedule topic."""
         level = queue_id + 1
-        if self._running and level not in self._timers and level <= self._levels.highest:
+        is_waited_for = level in self._timers or level in self._reading
+        if self._running and not is_waited_for and level <= self._levels.highest:
             self._schedule_run(level, 0.0)
 
     # --- delivering ---------------------------------------------------------------------------
@@ -183,8 +196,14 @@ class ScheduledDelivery:
     def _deliver_due(self, level: int) -> float | None:
         """Deliver due messages; return the seconds until the next run, None for an empty queue."""
         offset = self._offset(level)
-        units = self._store.consume_queue_units(DELAY_TOPIC, level - 1, offset, RUN_MESSAGES_MAX)
+        queue = (DELAY_TOPIC, level - 1, offset, RUN_MESSAGES_MAX)
+        cold = self._store.reader.cold_units(*queue, None)
+        if cold and self._read_first(level, -offset - 1, partial(bring_in, cold)):
+            return None
+        units = self._store.consume_queue_units(*queue)
         if not units:
+            return None
+        if self._reads_records_first(level, offset, units):
             return None
         latest_ms = self._clock.now_ms() + self._levels.delay_ms(level)
         for log_offset, size_bytes, due_ms in units:
@@ -197,6 +216,32 @@ class ScheduledDelivery:
             self._offsets[level] = offset
             self._changed = True
         return 0.0
+
+    def _reads_records_first(
+        self, level: int, offset: int, units: list[tuple[int, int, int]]
+    ) -> bool:
+        """Have due messages read that only the disk has; return whether the run waits for that."""
+        now_ms = self._clock.now_ms()
+        cold = [
+            read
+            for log_offset, _, due_ms in units
+            if due_ms <= now_ms and (read := self._store.cold_record(log_offset)) is not None
+        ]
+        return bool(cold) and self._read_first(level, offset, lambda: [read() for read in cold])
+
+    def _read_first(self, level: int, mark: int, read: Callable[[], object]) -> bool:
+        """Read from the disk and run the level again; False if that was done at this mark."""
+        if self._was_read.get(level) == mark:
+            return False
+        self._was_read[level] = mark
+        self._reading[level] = asyncio.ensure_future(self._read(level, read))
+        return True
+
+    async def _read(self, level: int, read: Callable[[], object]) -> None:
+        await self._cold_reads.run(read)
+        self._reading.pop(level, None)
+        if self._running:
+            self._schedule_run(level, 0.0)
 
     def _offset(self, level: int) -> int:
         low, high = self._store.bounds(DELAY_TOPIC, level - 1)

@@ -47,8 +47,8 @@ FORBIDDEN_BY_TOPIC = 3
 FORBIDDEN_TO_BROADCAST = 4
 FORBIDDEN_TO_SUBSCRIPTION = 5
 
-_COLD_READS_MAX = 3
-"""Of one pull: for its queue entries, for its messages, and once more if they are gone."""
+_COLD_READS_MAX = 6
+"""Of one pull: for its queue entries, for its messages, and more if some are in other blocks."""
 
 GROUP_DELETED = "the group was deleted while its pull was held"
 

@@ -38,6 +38,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         stats=parts.stats,
         settings=parts.settings,
         store_host=endpoint.store_host,
+        cold_reads=parts.cold_reads,
         commit=parts.commit if parts.sync_flush else None,
     )
     reply = ReplyHandler(

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.creation import CreationNeededError, SharedCall
 from cometmq.broker.delay.levels import DelayLevels
@@ -70,11 +71,13 @@ class SendBackHandler:
         stats: BrokerStats,
         settings: Callable[[], BrokerSettings],
         store_host: bytes,
+        cold_reads: ColdReads,
         commit: GroupCommit | None = None,
         queue_chance: Callable[[int], int] = random.randrange,
     ) -> None:
         self._store = store
         self._segment = SharedCall(store.wait_for_segment)
+        self._cold_reads = cold_reads
         self._commit = commit
         self._topics = topics
         self._groups = groups
@@ -123,6 +126,7 @@ class SendBackHandler:
         commit.wait(stored.log_offset + stored.size_bytes, on_outcome)
 
     def _original(self, log_offset: int) -> RecordParts:
+        self._cold_reads.need(self._store.cold_record(log_offset))
         data = self._store.record_at(log_offset) if log_offset >= 0 else None
         if data is None:
             raise ResponseError(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cometmq.client import (
+    AdminClient,
     ClientInstance,
     ClientSettings,
     EndContext,
@@ -390,6 +391,8 @@ class Table:
 async def test_messages_are_delivered_when_their_transaction_commits(make_cluster: Any) -> None:
     """Committed at once or by a check, each is delivered; the others never are."""
     cluster = make_cluster({"transactionTimeOut": 1000, "transactionCheckInterval": 1000})
+    async with AdminClient(cluster.namesrv) as admin:
+        queues = await admin.create_topic("tx", queues=4)
     commit, rollback, unknown = LocalState.COMMIT, LocalState.ROLLBACK, LocalState.UNKNOWN
     local = {"now": commit, "never": rollback, "later": unknown, "undone": unknown, "last": commit}
     table = Table(local, {"later": commit, "undone": rollback})
@@ -404,7 +407,6 @@ async def test_messages_are_delivered_when_their_transaction_commits(make_cluste
         for body in ("now", "never", "later", "undone"):
             message = Message(topic="tx", body=body.encode())
             sent.append(await sending.send_in_transaction(message, body))
-        queues = await reading.fetch_queues("tx")
         await reading.assign(queues)
         got: set[str] = set()
         async with asyncio.timeout(60):

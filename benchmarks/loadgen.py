@@ -114,18 +114,21 @@ def run_beside(
     topic: str,
     duration_s: float,
     create: bool = True,
+    beside_target: Target | None = None,
 ) -> dict[str, Any]:
     """Put two loads on the server, the second on a topic of its own; it lasts as long as the first.
 
     Args:
         create: whether the second topic is new; the first is not.
+        beside_target: the server of the second load, if it is another.
 
     Returns:
         The figures of the first, with those of the second below ``beside``.
     """
     beside_s = 10 * duration_s + SPARE_S
     beside_topic = f"{topic}-beside"
-    with _start(beside, target, beside_topic, 0.5, beside_s, create=create) as generator:
+    second = beside_target or target
+    with _start(beside, second, beside_topic, 0.5, beside_s, create=create) as generator:
         try:
             time.sleep(BESIDE_STARTS_S)
             figures = run(

@@ -19,6 +19,7 @@ import pytest
 from servers import Cluster, Settings
 
 from cometmq.client import AdminClient, ClientInstance, MessageQueue, Producer
+from cometmq.remoting.ports import free_port
 from support.clusters import (
     COMET,
     chosen_targets,
@@ -43,6 +44,7 @@ __all__ = ["make_cluster", "name_servers", "own_cluster", "target"]
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marks of this folder."""
     config.addinivalue_line("markers", "only_on(*targets): runs on these clusters only")
+    free_port()  # the socket that marks its block stays open; no test leaves it behind
     config.addinivalue_line("markers", "long_elsewhere: real clusters are for long runs")
     config.addinivalue_line("markers", "long_on(*targets): those clusters are for long runs")
     config.addinivalue_line("markers", "leaves(why): the test leaves tasks or sockets, and may")

@@ -56,7 +56,7 @@ def joined_bytes(memory: Any, at: int, end: int, more: bytes) -> int:
     return end - at + gap + len(more)
 
 
-def joined(text: bytes, more: bytes) -> bytes:
+def join_properties(text: bytes, more: bytes) -> bytes:
     """Return a property string with another one behind it."""
     gap = joined_bytes(text, 0, len(text), more) - len(text) - len(more)
     return text + b"\x02" * gap + more

@@ -90,12 +90,12 @@ def batched(items: Iterable[T], count: int = 500) -> Iterator[list[T]]:
         yield batch
 
 
-async def encoded(body: Body, slices: Slices | None = None) -> list[bytes]:
+async def encode(body: Body, slices: Slices | None = None) -> list[bytes]:
     """Encode a body in slices; return the parts of the response's body."""
-    return await joined(body.parts(), slices)
+    return await join(body.parts(), slices)
 
 
-async def joined(written: Iterable[bytes], slices: Slices | None = None) -> list[bytes]:
+async def join(written: Iterable[bytes], slices: Slices | None = None) -> list[bytes]:
     """Join the parts of a body in slices; return the parts of the response's body."""
     slices = slices or Slices()
     pieces: list[bytes] = []
@@ -111,17 +111,17 @@ async def joined(written: Iterable[bytes], slices: Slices | None = None) -> list
     return [*pieces, b"".join(parts)]
 
 
-async def decoded(kind: type[B], data: bytes) -> B:
+async def decode(kind: type[B], data: bytes) -> B:
     """Decode a body; off the event loop if that may take long.
 
     Raises:
         InvalidBodyError: as `Body.decode` does.
     """
-    found = decoded_at_once(kind, data)
+    found = decode_at_once(kind, data)
     return await off_loop(lambda: kind.decode(data)) if found is None else found
 
 
-def decoded_at_once(kind: type[B], data: bytes) -> B | None:
+def decode_at_once(kind: type[B], data: bytes) -> B | None:
     """Decode a body; None if that may take too long for the event loop.
 
     Raises:

@@ -609,7 +609,7 @@ class Appender:
             for queue in self._table.all():
                 queue.rewind(written_to)
             if self._index is not None:
-                self._index.forget(written_to)
+                self._index.drop_unlogged(written_to)
         except OSError as another:
             return self.on_failure(f"{reason}; then: {another}")
         if not is_disk_full(problem):

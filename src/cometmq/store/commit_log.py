@@ -292,7 +292,7 @@ class CommitLog:
             except OSError:
                 self.segments.discard(segment)
                 raise
-        self.segments.adopt(segment)
+        self.segments.append(segment)
         self.written_to = base
         self._write_to(segment, 0)
 

@@ -31,15 +31,15 @@ cdef class ConsumeQueue:
     cdef long long _reserved_to
     cdef long long _sync_to
 
-    cpdef load_known(
+    cpdef load_from_ends(
         self, long long first_base, long long files, long long min_offset, long long max_offset,
         long long max_physical)
     cdef bint is_buffered(self, long long queue_offset) noexcept
     cdef long long buffer_position(self, long long queue_offset) noexcept
     cdef unsigned char* buffer_memory(self) noexcept
     cdef long long end_in_file(self, Segment segment) noexcept
-    cpdef leave_buffer(self)
-    cpdef discard_buffer(self)
+    cpdef write_and_release_buffer(self)
+    cpdef release_buffer(self)
     cdef _copy_buffer(self)
     @cython.locals(end=cython.longlong, first=cython.longlong)
     cdef _copy_buffer_locked(self)

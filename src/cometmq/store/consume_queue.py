@@ -101,17 +101,17 @@ class ConsumeQueue:
         self._find_end(is_zero_behind)
         self._loaded_to = self.max_offset
 
-    def load_known(
+    def load_from_ends(
         self, first_base: int, files: int, min_offset: int, max_offset: int, max_physical: int
     ) -> None:
         """Load the queue from the result of `ends` when it was closed; its files are not read."""
-        self.segments.expect_files(first_base, files)
+        self.segments.use_files(first_base, files)
         self.min_offset = min_offset
         self.max_offset = self.flushed_offset = self._loaded_to = max_offset
         self.max_physical = max_physical
 
     def ends(self) -> tuple[int, int, int, int, int]:
-        """Return the arguments of `load_known`: first base, number of files, and the bounds."""
+        """Return the arguments of `load_from_ends`: first base, number of files, and the bounds."""
         segments = self.segments
         bounds = self.min_offset, self.max_offset, self.max_physical
         return segments.first_base(), segments.count, *bounds
@@ -258,7 +258,7 @@ class ConsumeQueue:
             is_sound: whether the log has the record of a unit, given its log offset, size and
                 queue offset; units at the end that fail are removed, too. None if all are sound.
         """
-        self.leave_buffer()
+        self.write_and_release_buffer()
         end = self.max_offset
         first = self.segments.first()
         least = first.base_offset // _UNIT_BYTES if first is not None else end
@@ -398,7 +398,7 @@ class ConsumeQueue:
 
     def delete(self) -> None:
         """Delete all files."""
-        self.discard_buffer()
+        self.release_buffer()
         self.segments.drop_from(0)
         if self.ext is not None:
             self.ext.delete()
@@ -412,7 +412,7 @@ class ConsumeQueue:
             self.ext.close()
         self.leave_files()
 
-    def leave_buffer(self) -> None:
+    def write_and_release_buffer(self) -> None:
         """Write the buffer out and release it.
 
         Raises:
@@ -420,9 +420,9 @@ class ConsumeQueue:
         """
         if self._buffer >= 0:
             self._empty_buffer()
-            self.discard_buffer()
+            self.release_buffer()
 
-    def discard_buffer(self) -> None:
+    def release_buffer(self) -> None:
         """Release the buffer, whose units are written out or not needed any more."""
         if self._buffer < 0:
             return
@@ -459,7 +459,7 @@ class ConsumeQueue:
     def _truncate_buffer(self, stop: int) -> None:
         """Make the units from the queue's end to ``stop`` zero, in the buffer."""
         if self.max_offset <= self._buffer_first:
-            self.discard_buffer()
+            self.release_buffer()
             return
         with self._buffers.lock:
             self._copied_to = min(self._copied_to, self.max_offset)
@@ -478,8 +478,8 @@ class ConsumeQueue:
         if self._buffer >= 0:
             self._empty_buffer()
         segments = self.segments
-        if self._buffers is None or units > _BUFFER_UNITS or not segments.has_no_room_to_map():
-            self.discard_buffer()
+        if self._buffers is None or units > _BUFFER_UNITS or not segments.is_beyond_map_limit():
+            self.release_buffer()
             return False
         end = self.max_offset * _UNIT_BYTES
         base = end - end % segments.size_bytes

@@ -320,7 +320,7 @@ class Index:
                 met = f"a file of {entry.size_bytes} bytes"
                 raise StoreCorruptError(path, 0, met, f"{size} bytes")
             file = self._files.open_mapped(path, size, read_only=self._read_only, keep_open=False)
-            self._adopt(IndexFile(Segment(file, 0), self._slots, self._entries))
+            self._append(IndexFile(Segment(file, 0), self._slots, self._entries))
 
     def drop_unsynced(self, synced_ms: int) -> int:
         """Delete files that may be incomplete after a power cut or a crash of the machine.
@@ -472,7 +472,7 @@ class Index:
                 self._unregistered = False
                 self.newest.write_header()
 
-    def forget(self, log_end: int) -> None:
+    def drop_unlogged(self, log_end: int) -> None:
         """Remove the entries, noted or added, of records that are not in the log."""
         self._note_count = 0
         self._unregistered = False
@@ -544,7 +544,7 @@ class Index:
             full.write_header()
             item.begin_after(full.end_log, full.end_ms)
             self.filled.append(full)
-        self._adopt(item)
+        self._append(item)
         self._has_unsynced_names = True
         return item
 
@@ -561,7 +561,7 @@ class Index:
     def _size_bytes(self) -> int:
         return _HEADER_BYTES + self._slots * 4 + self._entries * _ENTRY_BYTES
 
-    def _adopt(self, item: IndexFile) -> None:
+    def _append(self, item: IndexFile) -> None:
         self.items.append(item)
         self.newest = item
 

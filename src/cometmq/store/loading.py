@@ -118,7 +118,7 @@ class Loader:
             sync_names_later=True,
         )
 
-    def load_known_queues(
+    def load_from_ends(
         self, table: QueueTable, topics: Iterable[tuple[str, list[QueueEnds]]]
     ) -> None:
         """Load all queues without a look at their files.
@@ -131,7 +131,7 @@ class Loader:
             topic = table.topic(name)
             for queue_id, files, first_base, least, end, max_physical in queues:
                 queue = table.queue(topic, queue_id)
-                queue.load_known(first_base, files, least, end, max_physical)
+                queue.load_from_ends(first_base, files, least, end, max_physical)
 
     def load_queues(
         self, table: QueueTable, *, may_be_torn: bool = False, is_zero_behind: bool = False

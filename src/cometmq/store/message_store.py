@@ -179,7 +179,7 @@ class MessageStore:
         abort = self._files.read(self.paths.abort)
         ending = ending_of(abort, self._files.boot_id())
         self._log.segments.load()
-        knows_queues = ending is Ending.CLOSED and self._load_known_queues()
+        knows_queues = ending is Ending.CLOSED and self._load_from_ends()
         if not knows_queues:
             may_be_torn = ending is Ending.CUT_OFF
             self._loader.load_queues(
@@ -225,7 +225,7 @@ class MessageStore:
         self._new_topics = sorted(recovery.new_topics | new_topics) if is_our_store else []
         self._appender.on_new_topics = self._delete_unexpected if is_our_store else None
 
-    def _load_known_queues(self) -> bool:
+    def _load_from_ends(self) -> bool:
         """Load the queues from the file that the last stop wrote, if it counts."""
         if self._loader.has_ext:
             return False
@@ -236,7 +236,7 @@ class MessageStore:
         )
         if topics is None:
             return False
-        self._loader.load_known_queues(self._table, topics)
+        self._loader.load_from_ends(self._table, topics)
         self._deleted_before = self._log.min_offset()
         return True
 
@@ -757,7 +757,7 @@ class MessageStore:
             return False
         gone = list(queues.queues.values())
         for queue in gone:  # or a flush would write its units into a new topic of the same name
-            queue.discard_buffer()
+            queue.release_buffer()
         doomed = [
             self._rename_for_deletion(path)
             for path in (self.paths.topic(topic), self.paths.topic_ext(topic))

@@ -570,7 +570,7 @@ def write_buffers_out(table: QueueTable) -> None:
         OSError: the disk refused.
     """
     for queue in table.all():
-        queue.leave_buffer()
+        queue.write_and_release_buffer()
 
 
 def dispatch_again(

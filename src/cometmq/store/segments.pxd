@@ -50,14 +50,14 @@ cdef class Segments:
     cdef bint _sync_names_later
     cdef int _unsynced_names
 
-    cpdef bint has_no_room_to_map(self)
-    cpdef expect_files(self, long long first_base, int count)
+    cpdef bint is_beyond_map_limit(self)
+    cpdef use_files(self, long long first_base, int count)
     cpdef long long end_base(self)
     cpdef long long first_base(self)
     cpdef bint release(self) except -1
     cdef _restore(self)
     cdef _close(self, list items)
-    cdef _adopt(self, Segment segment)
+    cpdef append(self, Segment segment)
 
     @cython.locals(index=cython.longlong)
     cpdef Segment find(self, long long offset)

@@ -187,7 +187,7 @@ class Segments:
         """The number of segments."""
         return len(self._items) + self._released
 
-    def has_no_room_to_map(self) -> bool:
+    def is_beyond_map_limit(self) -> bool:
         """Return whether the files are not mapped and others would be released to map them."""
         limit = self._limit
         return limit is not None and not self._items and limit.mapped >= limit.files_max
@@ -260,7 +260,7 @@ class Segments:
                 for torn in entries[number:]:
                     self._files.remove(self.directory / torn.name)
                 return
-            self._adopt(self._map(self._base_of(entry)))
+            self.append(self._map(self._base_of(entry)))
 
     def _was_never_synced(self, entry: Entry) -> bool:
         if entry.size_bytes == 0:
@@ -301,7 +301,7 @@ class Segments:
             OSError: the disk is full or broken; nothing is left of the file.
         """
         segment = self.make(base_offset, reserve=reserve)
-        self._adopt(segment)
+        self.append(segment)
         return segment
 
     def make(self, base_offset: int, *, reserve: bool) -> Segment:
@@ -335,13 +335,11 @@ class Segments:
         self._files.write_part(self._path_of(base_offset), 0, b"", new_size_bytes=self.size_bytes)
         self.mark_names_unsynced(with_parents=is_new)
         if self._items:
-            self._adopt(self._map(base_offset))
+            self.append(self._map(base_offset))
         else:
-            self.expect_files(
-                self._first_base if self._released else base_offset, self._released + 1
-            )
+            self.use_files(self._first_base if self._released else base_offset, self._released + 1)
 
-    def expect_files(self, first_base: int, count: int) -> None:
+    def use_files(self, first_base: int, count: int) -> None:
         """Use ``count`` files that exist in the directory; they are mapped when they are read."""
         self._first_base = first_base
         self._released = count
@@ -376,10 +374,6 @@ class Segments:
             with_parents: also those of the directory and of the one above.
         """
         self._unsynced_names = max(self._unsynced_names, _WITH_PARENTS if with_parents else _OWN)
-
-    def adopt(self, segment: Segment) -> None:
-        """Append a segment that `make` has made."""
-        self._adopt(segment)
 
     def discard(self, segment: Segment) -> None:
         """Delete a segment of `make` that was not appended."""
@@ -497,7 +491,8 @@ class Segments:
         )
         return Segment(file, base)
 
-    def _adopt(self, segment: Segment) -> None:
+    def append(self, segment: Segment) -> None:
+        """Append a segment, whose file exists."""
         if not self._items:
             self._first_base = segment.base_offset
         self._items.append(segment)

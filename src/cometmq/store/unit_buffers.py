@@ -88,7 +88,8 @@ class UnitBuffers:
         """Return the number of an empty buffer.
 
         Args:
-            user: the queue; its ``leave_buffer`` is called when another one needs the buffer.
+            user: the queue; its ``write_and_release_buffer`` is called when another one needs the
+                buffer.
 
         Raises:
             OSError: the disk is full or broken; nothing has changed.
@@ -150,7 +151,7 @@ class UnitBuffers:
             self._next_victim = (number + 1) % len(self._users)
             user = self._users[number]
             if user is not None:
-                user.leave_buffer()
+                user.write_and_release_buffer()
                 return
 
 

@@ -232,7 +232,7 @@ def test_units_in_buffers_of_a_killed_process_wait_for_space(open_store: Open) -
     fill(store, 24)
     newest = store._table.find(topic_of(39), 39)
     assert newest is not None
-    newest.leave_buffer()
+    newest.write_and_release_buffer()
     store.abandon()
     files.room_bytes = 0
     again = crowded(open_store, files=files, index_enabled=False)
@@ -295,7 +295,7 @@ def released(open_store: Open, files: FaultyFiles) -> tuple[MessageStore, Consum
     fill(store, 30)
     queue = store._table.find(topic_of(9), 9)
     assert queue is not None
-    queue.leave_buffer()
+    queue.write_and_release_buffer()
     queue.segments.release()
     return store, queue
 
@@ -339,7 +339,7 @@ def test_a_rewind_during_a_sync_loses_no_later_unit(open_store: Open) -> None:
     assert (queue.max_offset, queue.flushed_offset) == (8, 8)
     queue.put(8, 100_000, 77, 5, 1)
     queue.put(9, 100_077, 77, 5, 1)
-    queue.leave_buffer()
+    queue.write_and_release_buffer()
     assert [queue.unit(at)[0] for at in (8, 9)] == [100_000, 100_077]
 
 

@@ -29,7 +29,7 @@ from cometmq.protocol.headers import (
     GetProducerConnectionListRequest,
 )
 from cometmq.remoting import Request, Response
-from cometmq.remoting.slices import Slices, encoded
+from cometmq.remoting.slices import Slices, encode
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -78,7 +78,7 @@ class ConnectionsHandler:
                 async for client_id, view in slices.each(views.items())
             },
         )
-        return Response(body=await encoded(body, slices))
+        return Response(body=await encode(body, slices))
 
     async def of_producers(self, request: Request) -> Response:
         """Return the members of a producer group."""
@@ -90,7 +90,7 @@ class ConnectionsHandler:
         body = ProducerConnection(
             connection_set=[_connection(member) async for member in slices.each(members)]
         )
-        return Response(body=await encoded(body, slices))
+        return Response(body=await encode(body, slices))
 
     async def of_all_producers(self, request: Request) -> Response:
         """Return every producer group with its members."""
@@ -104,7 +104,7 @@ class ConnectionsHandler:
                 async for group in slices.each(self._producers.names())
             }
         )
-        return Response(body=await encoded(body, slices))
+        return Response(body=await encode(body, slices))
 
 
 def _member(kind: type[E], name: str | None) -> E | None:

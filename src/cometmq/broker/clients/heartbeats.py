@@ -36,7 +36,7 @@ from cometmq.protocol.headers import (
     UnregisterClientRequest,
 )
 from cometmq.remoting import Peer, Request, Response
-from cometmq.remoting.slices import Slices, decoded, decoded_at_once, off_loop
+from cometmq.remoting.slices import Slices, decode, decode_at_once, off_loop
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class HeartbeatHandler:
         """Register the client in its groups, which are created first if that is allowed."""
         _check_limit("bytes", len(request.body), BODY_BYTES_MAX)
         is_small = len(request.body) <= SMALL_BYTES_MAX
-        data = decoded_at_once(HeartbeatData, request.body) if is_small else None
+        data = decode_at_once(HeartbeatData, request.body) if is_small else None
         if data is None:
             request.is_exclusive = True
             return self._read_and_register(request)
@@ -195,7 +195,7 @@ class HeartbeatHandler:
     async def check_client(self, request: Request) -> Response:
         """Check whether the broker can filter by a subscription."""
         check_body(request, BODY_BYTES_MAX)
-        body = await decoded(CheckClientRequestBody, request.body)
+        body = await decode(CheckClientRequestBody, request.body)
         check_client_subscription(body.subscription_data, self._settings().enable_property_filter)
         return Response()
 

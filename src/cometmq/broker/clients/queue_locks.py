@@ -22,7 +22,7 @@ from cometmq.broker.groups.table import GroupTable
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from cometmq.remoting import Request, Response
-from cometmq.remoting.slices import Slices, batched, decoded, encoded
+from cometmq.remoting.slices import Slices, batched, decode, encode
 from cometmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class LockHandler:
             granted += self._locks.lock(body.consumer_group, body.client_id, some)
             await slices.pause()
         response = LockBatchResponseBody(lock_ok_mq_set=granted)
-        return Response(body=await encoded(response, slices))
+        return Response(body=await encode(response, slices))
 
     async def unlock(self, request: Request) -> Response:
         """Release the locks of the client."""
@@ -176,7 +176,7 @@ class LockHandler:
 
     async def _read(self, request: Request) -> LockBatchRequestBody:
         check_body(request, BODY_BYTES_MAX)
-        body = await decoded(LockBatchRequestBody, request.body)
+        body = await decode(LockBatchRequestBody, request.body)
         check_client_id(body.client_id)
         await with_creation(partial(self._groups.require, body.consumer_group))
         return body

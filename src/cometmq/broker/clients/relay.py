@@ -36,7 +36,7 @@ from cometmq.protocol.headers import (
 from cometmq.protocol.message_id import InvalidMessageIdError, decode_offset_id
 from cometmq.protocol.version import RUNNING_INFO_VERSION_MIN, version_name
 from cometmq.remoting import CallTimeoutError, Request, Response
-from cometmq.remoting.slices import decoded, encoded
+from cometmq.remoting.slices import decode, encode
 from cometmq.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -187,7 +187,7 @@ class RelayHandler:
             for member, offsets in zip(members, tables, strict=True)
             if offsets is not None
         }
-        return Response(body=await encoded(GetConsumerStatusBody(consumer_table=table)))
+        return Response(body=await encode(GetConsumerStatusBody(consumer_table=table)))
 
     # --- the message of CONSUME_MESSAGE_DIRECTLY ----------------------------------------------
 
@@ -246,7 +246,7 @@ class RelayHandler:
             )
             if response.code != ResponseCode.SUCCESS:
                 return None
-            body = await decoded(GetConsumerStatusBody, response.body)
+            body = await decode(GetConsumerStatusBody, response.body)
             return body.message_queue_table
         except ResponseError as problem:
             log.warning(

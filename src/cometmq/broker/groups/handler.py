@@ -31,7 +31,7 @@ from cometmq.protocol.headers import (
 )
 from cometmq.protocol.lenient import read_struct
 from cometmq.remoting import Request, Response
-from cometmq.remoting.slices import LENIENT_BYTES_MAX, Slices, decoded, encoded, off_loop
+from cometmq.remoting.slices import LENIENT_BYTES_MAX, Slices, decode, encode, off_loop
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class GroupHandler:
     async def put_list(self, request: Request) -> Response:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): all of them, or none."""
         check_body(request, GROUPS_BYTES_MAX)
-        configs = (await decoded(SubscriptionGroupList, request.body)).group_config_list
+        configs = (await decode(SubscriptionGroupList, request.body)).group_config_list
         if len(configs) > GROUPS_AT_ONCE_MAX:
             raise _illegal(f"{len(configs)} groups, expected at most {GROUPS_AT_ONCE_MAX}")
         return await self._put(configs, request)
@@ -133,7 +133,7 @@ class GroupHandler:
         wrapper.forbidden_table = {
             group: dict(topics) async for group, topics in slices.each(forbidden)
         }
-        return Response(body=await encoded(wrapper, slices))
+        return Response(body=await encode(wrapper, slices))
 
     async def forbid(self, request: Request) -> Response:
         """UPDATE_AND_GET_GROUP_FORBIDDEN (353): may a group read a topic?"""

@@ -23,7 +23,7 @@ from cometmq.protocol.headers import (
     UpdateConsumerOffsetRequest,
 )
 from cometmq.remoting import Request, Response
-from cometmq.remoting.slices import Slices, encoded
+from cometmq.remoting.slices import Slices, encode
 from cometmq.store import GetStatus, MessageStore
 
 AHEAD_OF_ALL = 2**63 - 1
@@ -95,7 +95,7 @@ class OffsetHandler:
         table = ConsumerOffsetSerializeWrapper(
             offset_table=offsets, data_version=self._offsets.version, group_topic_map=topics
         )
-        return Response(body=await encoded(table, slices))
+        return Response(body=await encode(table, slices))
 
     async def clone(self, request: Request) -> Response:
         """Copy the offsets of one group to another group."""
@@ -126,7 +126,7 @@ class OffsetHandler:
         async for queue_id, offset in slices.each(slowest.items()):
             offsets[queue_id] = AHEAD_OF_ALL if compared.get(queue_id, -1) > offset else offset
         body = QueryCorrectionOffsetBody(correction_offsets=offsets)
-        return Response(body=await encoded(body, slices))
+        return Response(body=await encode(body, slices))
 
     def _first_offset(self, header: QueryConsumerOffsetRequest) -> int:
         """Return 0 for a new group on a young queue; refuse others: their client decides."""

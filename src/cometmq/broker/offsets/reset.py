@@ -23,7 +23,7 @@ from cometmq.protocol.bodies import MessageQueueForC, ResetOffsetBody, ResetOffs
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import InvokeBrokerToResetOffsetRequest
 from cometmq.remoting import Request, Response
-from cometmq.remoting.slices import Slices, encoded
+from cometmq.remoting.slices import Slices, encode
 from cometmq.store import MessageStore
 
 _CPP = "CPP"
@@ -172,7 +172,7 @@ class ResetHandler:
             self._queue(topic, queue): offset
             async for queue, offset in slices.each(offsets.items())
         }
-        return await encoded(ResetOffsetBody(offset_table=table), slices)
+        return await encode(ResetOffsetBody(offset_table=table), slices)
 
     async def _list_body(self, topic: str, offsets: dict[int, int], slices: Slices) -> list[bytes]:
         name = self._settings().broker_name
@@ -180,4 +180,4 @@ class ResetHandler:
             MessageQueueForC(topic=topic, broker_name=name, queue_id=queue, offset=offset)
             async for queue, offset in slices.each(offsets.items())
         ]
-        return await encoded(ResetOffsetBodyForC(offset_table=entries), slices)
+        return await encode(ResetOffsetBodyForC(offset_table=entries), slices)

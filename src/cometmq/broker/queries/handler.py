@@ -22,7 +22,7 @@ from cometmq.protocol.headers import (
     ViewMessageByIdRequest,
 )
 from cometmq.remoting import Request, Response
-from cometmq.remoting.slices import Slices, encoded
+from cometmq.remoting.slices import Slices, encode
 from cometmq.store import Matcher, MessageStore
 from cometmq.store.lookup import KeySearch
 
@@ -118,7 +118,7 @@ class QueryHandler:
             if len(units) < step:
                 break
             await slices.pause()
-        return Response(body=await encoded(body, slices))
+        return Response(body=await encode(body, slices))
 
     def _exists(self, topic: str, queue_id: int) -> bool:
         config = self._topics.get(topic)

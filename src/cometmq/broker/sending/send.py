@@ -11,7 +11,7 @@ from typing import Any
 
 from cometmq.protocol.headers import SendMessageRequest, SendMessageV2Request
 from cometmq.protocol.octets import copy_of
-from cometmq.protocol.properties import joined
+from cometmq.protocol.properties import join_properties
 from cometmq.remoting.wire import Wire
 
 SendHeader = SendMessageRequest | SendMessageV2Request
@@ -66,4 +66,4 @@ class Send:
 
     def properties(self) -> bytes:
         """Return the property string to store; for a batch, the part added to each message."""
-        return joined(copy_of(self.text, self.text_at, self.text_end), self.more)
+        return join_properties(copy_of(self.text, self.text_at, self.text_end), self.more)

@@ -42,7 +42,7 @@ from cometmq.protocol.headers import (
     ViewBrokerStatsDataRequest,
 )
 from cometmq.remoting import Request, Response
-from cometmq.remoting.slices import Slices, encoded
+from cometmq.remoting.slices import Slices, encode
 from cometmq.store import MessageStore
 
 _NAMES = re.compile("[^;]+")
@@ -109,7 +109,7 @@ class TopicStatsHandler:
         }
         tps = await self._stats.put_tps(topic, slices)
         body = TopicStatsTable(offset_table=table, topic_put_tps=tps)
-        return Response(body=await encoded(body, slices))
+        return Response(body=await encode(body, slices))
 
     def _queue(self, topic: str, queue_id: int) -> TopicOffset:
         low, high = self._store.bounds(topic, queue_id)
@@ -163,7 +163,7 @@ class GroupStatsHandler:
             async for queue, figures in slices.each(stats.offset_table.items()):
                 body.offset_table[queue] = figures
             body.consume_tps += stats.consume_tps
-        written = await encoded(body, slices)
+        written = await encode(body, slices)
         await slices.clear(body.offset_table)
         return Response(body=written)
 
@@ -184,7 +184,7 @@ class GroupStatsHandler:
                     body.total_diff += queue.broker_offset - queue.consumer_offset
                     body.total_inflight_diff += queue.pull_offset - queue.consumer_offset
             body.consume_stats_list.append({group: found})
-        written = await encoded(body, slices)
+        written = await encode(body, slices)
         async for by_topic in slices.each(body.consume_stats_list):
             for found in by_topic.values():
                 async for stats in slices.each(found):
@@ -203,7 +203,7 @@ class GroupStatsHandler:
             async for queue_id in slices.each(range(config.write_queue_nums))
         ]
         body = QueryConsumeTimeSpanBody(consume_time_span_set=spans)
-        return Response(body=await encoded(body, slices))
+        return Response(body=await encode(body, slices))
 
     async def groups_of_topic(self, request: Request) -> Response:
         """Return the groups that subscribe to a topic now, or have offsets in it."""
@@ -215,13 +215,13 @@ class GroupStatsHandler:
             if topic in group.subscriptions
         ]
         groups = dict.fromkeys(online + self._offsets.groups_of(topic))
-        return Response(body=await encoded(GroupList(group_list=list(groups)), slices))
+        return Response(body=await encode(GroupList(group_list=list(groups)), slices))
 
     async def topics_of_group(self, request: Request) -> Response:
         """Return the topics in which a group has offsets."""
         group = request.header(QueryTopicsByConsumerRequest).group
         body = TopicList(topic_list=self._offsets.topics_of(group), broker_addr=self._address())
-        return Response(body=await encoded(body))
+        return Response(body=await encode(body))
 
     def subscription(self, request: Request) -> Response:
         """Return the subscription of a group that is online to a topic."""

@@ -36,7 +36,7 @@ from cometmq.protocol.headers import (
     UpdateAndCreateTopicRequest,
 )
 from cometmq.remoting import Request, Response
-from cometmq.remoting.slices import Slices, decoded, encoded
+from cometmq.remoting.slices import Slices, decode, encode
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class TopicHandler:
     async def put_list(self, request: Request) -> Response:
         """UPDATE_AND_CREATE_TOPIC_LIST (18): all of them, or none."""
         check_body(request, TOPICS_BYTES_MAX)
-        configs = (await decoded(TopicConfigList, request.body)).topic_config_list
+        configs = (await decode(TopicConfigList, request.body)).topic_config_list
         if len(configs) > TOPICS_AT_ONCE_MAX:
             raise _illegal(f"{len(configs)} topics, expected at most {TOPICS_AT_ONCE_MAX}")
         wanted = [(config, _as_changes(config)) async for config in Slices().each(configs)]
@@ -201,12 +201,12 @@ class TopicHandler:
         wrapper = TopicConfigSerializeWrapper(
             topic_config_table=dict(self._topics.all()), data_version=self._topics.version
         )
-        return Response(body=await encoded(wrapper))
+        return Response(body=await encode(wrapper))
 
     async def show_system(self, request: Request) -> Response:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""
         names = await self._topics.system_names()
-        return Response(body=await encoded(TopicList(topic_list=names)))
+        return Response(body=await encode(TopicList(topic_list=names)))
 
 
 def _check_numbers(config: TopicConfig) -> None:

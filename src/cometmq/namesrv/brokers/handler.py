@@ -41,7 +41,7 @@ from cometmq.protocol.headers import (
     WipeWritePermOfBrokerResponse,
 )
 from cometmq.remoting import Request, Response
-from cometmq.remoting.slices import LENIENT_BYTES_MAX, Slices, encoded, off_loop
+from cometmq.remoting.slices import LENIENT_BYTES_MAX, Slices, encode, off_loop
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class BrokerHandler:
 
     async def _order_table(self) -> list[bytes] | bytes:
         table = await self._kv.namespace(ORDER_NAMESPACE)
-        return await encoded(KVTable(table=table)) if table is not None else b""
+        return await encode(KVTable(table=table)) if table is not None else b""
 
     async def unregister(self, request: Request) -> Response:
         """UNREGISTER_BROKER (104)."""
@@ -171,7 +171,7 @@ class BrokerHandler:
             broker_addrs=addresses or {},
         )
         return Response(
-            body=await encoded(GetBrokerMemberGroupResponseBody(broker_member_group=group))
+            body=await encode(GetBrokerMemberGroupResponseBody(broker_member_group=group))
         )
 
     async def wipe_write_perm(self, request: Request) -> Response:

@@ -20,7 +20,7 @@ from cometmq.protocol.headers import (
     PutKvConfigRequest,
 )
 from cometmq.remoting import Request, Response
-from cometmq.remoting.slices import encoded
+from cometmq.remoting.slices import encode
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class KvHandler:
             raise ResponseError(
                 ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}"
             )
-        return Response(body=await encoded(KVTable(table=table)))
+        return Response(body=await encode(KVTable(table=table)))
 
 
 async def _changed(change: Awaitable[None]) -> Response:

@@ -26,7 +26,7 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.protocol.version import STRICT_ROUTE_VERSION_MIN
 from cometmq.remoting import Request, Response
-from cometmq.remoting.slices import encoded, joined
+from cometmq.remoting.slices import encode, join
 
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _NAME_SHOWN_MAX = 512
@@ -80,14 +80,14 @@ class RouteHandler:
         self, header: GetRouteinfoByTopicRequest, is_strict: bool, options: dict[str, Any]
     ) -> Response:
         route = _existing(await long_route_of(self._registry, header.topic, **options), header)
-        return Response(body=await joined(route.strict_parts() if is_strict else route.parts()))
+        return Response(body=await join(route.strict_parts() if is_strict else route.parts()))
 
     def _order_config(self, topic: str, settings: NameServerSettings) -> str | None:
         return self._kv.get(ORDER_NAMESPACE, topic) if settings.order_message_enable else None
 
     async def clusters(self, request: Request) -> Response:
         """GET_BROKER_CLUSTER_INFO (106)."""
-        return Response(body=await encoded(await cluster_info(self._registry)))
+        return Response(body=await encode(await cluster_info(self._registry)))
 
 
 def _existing(route: TopicRouteData | None, header: GetRouteinfoByTopicRequest) -> TopicRouteData:

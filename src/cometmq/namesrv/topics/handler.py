@@ -21,7 +21,7 @@ from cometmq.protocol.headers import (
     RegisterTopicInNamesrvRequest,
 )
 from cometmq.remoting import Request, Response
-from cometmq.remoting.slices import Slices, decoded, encoded
+from cometmq.remoting.slices import Slices, decode, encode
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class TopicHandler:
     async def system(self, request: Request) -> Response:
         """GET_SYSTEM_TOPIC_LIST_FROM_NS (304)."""
         names, address = await system_topics(self._registry)
-        return Response(body=await encoded(TopicList(topic_list=names, broker_addr=address)))
+        return Response(body=await encode(TopicList(topic_list=names, broker_addr=address)))
 
     async def unit(self, request: Request) -> Response:
         """GET_UNIT_TOPIC_LIST (311): topics of a unit."""
@@ -84,7 +84,7 @@ class TopicHandler:
     async def register(self, request: Request) -> Response:
         """REGISTER_TOPIC_IN_NAMESRV (217)."""
         topic = request.header(RegisterTopicInNamesrvRequest).topic
-        rows = (await decoded(TopicRouteData, request.body)).queue_datas
+        rows = (await decode(TopicRouteData, request.body)).queue_datas
         try:
             check_name(topic, "topic")
         except InvalidNameError as problem:
@@ -100,7 +100,7 @@ def _check_enabled(is_enabled: bool) -> None:
 
 
 async def _list_of(topics: list[str]) -> Response:
-    return Response(body=await encoded(TopicList(topic_list=topics)))
+    return Response(body=await encode(TopicList(topic_list=topics)))
 
 
 async def topics_of_cluster(registry: Registry, cluster: str) -> list[str]:

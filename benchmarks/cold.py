@@ -59,6 +59,15 @@ def drop(pids: Sequence[int], folder: Path, enough_mib: float) -> float:
     return left_mib
 
 
+def read_all(folder: Path) -> None:
+    """Read all files below a folder into the page cache."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as stream:
+                while stream.read(CHUNK):
+                    pass
+
+
 def _drop_once(pids: Sequence[int], folder: Path, files: Sequence[Path]) -> None:
     for path in files:
         descriptor = os.open(path, os.O_RDWR)

@@ -1,8 +1,10 @@
 """Measures what other work of a broker does to the latency of sends.
 
 ``cold``: 2,000 sends a second, alone and beside a consumer that reads a backlog of 4 GiB that is
-not in the page cache. Such a consumer keeps two processors busy, so a third side shows what the
-machine does by itself: the same sends to another broker, which has no consumer. ``dirty``:
+not in the page cache, with flow control of cold reads. Three further sides show what such a
+consumer does without it, and why: at full speed; the same sends to another broker, which has no
+consumer; and beside a consumer of the same backlog in the page cache, which never waits for the
+disk. ``dirty``:
 synchronous sends on a slow disk, beside 2,000 sends a second to one queue, and to 5,000 queues that
 are all unsynced again and again. Each round measures both sides of a pair on one broker; the figure
 is the ratio of their p99, and the target is 2.
@@ -39,8 +41,10 @@ TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "conformance"), str(TESTS / "power")]
 
 import cuts  # noqa: E402
+import wire  # noqa: E402
 
 from cometmq.cli.build import version_line  # noqa: E402
+from cometmq.protocol.codes import RequestCode, ResponseCode  # noqa: E402
 from support.server import Standalone  # noqa: E402
 
 RESULTS = machine.ROOT / machine.RESULT_FILES
@@ -52,6 +56,9 @@ SECONDS = 8.0
 QUEUES = 5000
 FLUSH_MS = 10.0
 DISK_MIB = 6 * 1024
+RECORD_BYTES = 1200
+LIMITED_S = 20.0
+"""How long a consumer is measured that flow control makes slow."""
 PRODUCER = Load(rate=2000, conns=4, queues=4)
 SYNC_PRODUCER = Load(conns=4, window=8)
 PULLS = Load(mode="pull", conns=4, window=1, queues=4, once=True)
@@ -103,7 +110,7 @@ def _cold(asked: argparse.Namespace, *, turned: bool) -> dict[str, float]:
     """The p99 of a producer without and with a consumer that reads what only the disk has."""
     folder = asked.folder / "stalls"
     shutil.rmtree(folder, ignore_errors=True)
-    count = int(asked.gib * (1 << 30) / 1200)
+    count = int(asked.gib * (1 << 30) / RECORD_BYTES)
     fill = Load(batch=32, window=4, body=1024, queues=4, count=count)
     try:
         settings: dict[str, object] = {"flushDiskType": "ASYNC_FLUSH"}
@@ -114,7 +121,7 @@ def _cold(asked: argparse.Namespace, *, turned: bool) -> dict[str, float]:
             loadgen.run(fill, target, topic="cold", warmup_s=0.0, duration_s=300.0)
             os.sync()
             found = {}
-            sides = ("without", "with", "other broker")
+            sides = ("without", "with", "full speed", "other broker", "in memory")
             for side in reversed(sides) if turned else sides:
                 if side == "without":
                     figures = loadgen.run(
@@ -122,22 +129,39 @@ def _cold(asked: argparse.Namespace, *, turned: bool) -> dict[str, float]:
                     )
                     found[side] = figures["lat_us"]["p99"] / 1e3
                     continue
-                left_mib = cold.drop([server.pid], server.folder / "store", asked.gib * 20)
+                if side != "in memory":
+                    left_mib = cold.drop([server.pid], server.folder / "store", asked.gib * 20)
+                else:
+                    cold.read_all(server.folder / "store")
+                is_limited = side == "with"
+                _limit_cold_reads(server, is_limited)
                 figures = loadgen.run_beside(
                     PULLS,
                     PRODUCER,
                     target,
                     topic="cold",
-                    duration_s=60.0,
+                    duration_s=LIMITED_S if is_limited else 60.0,
                     beside_target=other if side == "other broker" else None,
                 )
                 found[side] = figures["beside"]["lat_us"]["p99"] / 1e3
-                if side == "with":
-                    found["cached MiB"] = left_mib
-                    found["k/s of the consumer"] = figures["msg_s"] / 1e3
+                found[f"MiB/s {side}"] = figures["msg_s"] * RECORD_BYTES / (1 << 20)
+                if side != "in memory":
+                    found[f"cached MiB {side}"] = left_mib
             return found
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _limit_cold_reads(server: Standalone, is_limited: bool) -> None:
+    """Switch flow control of cold reads on or off."""
+    setting = f"coldDataFlowControlEnable={str(is_limited).lower()}\n"
+    connection = wire.Connection(server.broker)
+    try:
+        answer = connection.request(RequestCode.UPDATE_BROKER_CONFIG, body=setting.encode())
+    finally:
+        connection.close()
+    if answer.code != ResponseCode.SUCCESS:
+        raise loadgen.LoadError(f"the broker refuses {setting.strip()}: {answer.remark}")
 
 
 def _dirty(asked: argparse.Namespace, *, turned: bool) -> dict[str, float]:
@@ -156,10 +180,12 @@ def _dirty(asked: argparse.Namespace, *, turned: bool) -> dict[str, float]:
     try:
         with _broker(work / "live" / "broker", settings) as (_, target):
             sides = (("without", ONE_QUEUE), ("with", MANY_QUEUES))
-            for side, beside in sides:
+            for side, beside in sides:  # the sends create the topics, many with one table write
                 for load, topic in ((SYNC_PRODUCER, side), (beside, f"{side}-beside")):
-                    once = replace(load, rate=0, window=64, count=4 * QUEUES)
-                    loadgen.run(once, target, topic=topic, warmup_s=0.0, duration_s=300.0)
+                    once = replace(load, rate=0, window=64, count=4 * load.topics)
+                    loadgen.run(
+                        once, target, topic=topic, warmup_s=0.0, duration_s=300.0, create=False
+                    )
             found = {}
             for side, beside in reversed(sides) if turned else sides:
                 figures = loadgen.run_beside(
@@ -178,9 +204,11 @@ def _head(asked: argparse.Namespace, noise: machine.Noise) -> list[str]:
         **machine.facts(),
         "build": version_line(),
         "cold": f"{PRODUCER.rate} sends/s, alone, and beside a consumer of a backlog of"
-        f" {asked.gib:g} GiB outside the page cache, asynchronous flush; other broker: the p99 of"
-        " the same sends to a broker that nobody reads, beside that consumer, which is what the"
-        " machine does by itself",
+        f" {asked.gib:g} GiB outside the page cache, asynchronous flush, with"
+        " `coldDataFlowControlEnable=true` and the default `globalColdReadThreshold`; full speed:"
+        " without flow control, which is the default; other broker: the same sends to a broker that"
+        " nobody reads, beside that consumer, which is what the machine does by itself;"
+        " in memory: beside a consumer at full speed of the same backlog in the page cache",
         "dirty": f"{SYNC_PRODUCER.conns} connections with {SYNC_PRODUCER.window} synchronous sends"
         f" in flight on a disk that takes {FLUSH_MS:g} ms for a flush, beside {ONE_QUEUE.rate}"
         f" sends/s to one queue, and to {QUEUES:,} queues",

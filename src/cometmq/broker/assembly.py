@@ -18,7 +18,7 @@ from cometmq.broker.clients.consumers import ConsumerNotifier, ConsumerRegistry
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.clients.queue_locks import QueueLocks
 from cometmq.broker.clients.relay import ConsumerRelay
-from cometmq.broker.cold_reads import ColdReads
+from cometmq.broker.cold_reads import ColdReads, cold_read_limit
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay import feature as delay
 from cometmq.broker.delay.delivery import ScheduledDelivery
@@ -189,7 +189,7 @@ def _around(
     offsets = OffsetStore(tables["consumerOffset"], clock=clock)
     offsets.load(None if store.dispatch_backlog_bytes else store.bounds)
     levels = DelayLevels.parse(stored().delay_levels)
-    cold_reads = ColdReads()
+    cold_reads = ColdReads(lambda: cold_read_limit(settings()))
     delay = ScheduledDelivery(
         store, levels, tables["delayOffset"], clock=clock, cold_reads=cold_reads
     )

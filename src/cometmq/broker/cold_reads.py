@@ -7,6 +7,11 @@ wait, in their order; other connections are served.
 
 A file that is read in order is read in blocks, some of them ahead. Pulls that need the same block
 wait for one read.
+
+Flow control of cold reads limits the bytes that pulls read in five seconds. The reads are spread
+over these seconds, because a consumer that reads as fast as it can leaves sends too little of the
+processors. RocketMQ has the same settings, but reads at full speed until the limit is reached and
+then refuses pulls until the five seconds are over.
 """
 
 from __future__ import annotations
@@ -18,7 +23,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
+from cometmq.broker.config import BrokerSettings
 from cometmq.broker.creation import CreationNeededError
+from cometmq.model.errors import ResponseError
+from cometmq.protocol.codes import ResponseCode
 from cometmq.store.reading import ColdPart
 from cometmq.system.files import MappedFile
 
@@ -31,6 +39,17 @@ AHEAD_BYTES: Final = 4 * BLOCK_BYTES
 """How far a file is read ahead of the last pull that waited."""
 UNDER_WAY_MAX: Final = 64
 """Blocks that are being read while none is read ahead."""
+LIMIT_S: Final = 5.0
+"""The time for which flow control limits the bytes that are read."""
+DELAY_S_MAX: Final = 5.0
+"""A pull whose read would have to wait longer is refused."""
+
+
+def cold_read_limit(settings: BrokerSettings) -> int | None:
+    """Return how many bytes pulls may read in `LIMIT_S`; None without flow control."""
+    if settings.cold_data_flow_control_enable:
+        return settings.global_cold_read_threshold
+    return None
 
 
 class _Block:
@@ -44,9 +63,17 @@ class _Block:
 
 
 class ColdReads:
-    """The threads that read from the disk."""
+    """The threads that read from the disk.
 
-    def __init__(self) -> None:
+    Args:
+        limit: how many bytes pulls may read in `LIMIT_S`; None for any number.
+    """
+
+    def __init__(self, limit: Callable[[], int | None] = lambda: None) -> None:
+        self._limit = limit
+        self._next_read_s = 0.0
+        """When flow control allows the next read, in the event loop's time."""
+        self._delayed: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-read")
         self._closed = False
         self._blocks: dict[tuple[MappedFile, int], _Block] = {}
@@ -58,7 +85,8 @@ class ColdReads:
         """Read parts of files, then call ``then`` on the event loop with the outcome.
 
         A part may need another call afterwards, if another pull began to read in its middle.
-        After `close` the outcome is that the read was cancelled.
+        After `close` the outcome is that the read was cancelled. If flow control would delay a read
+        for too long, the outcome is the error to respond with.
         """
         if self._closed:
             cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -73,8 +101,8 @@ class ColdReads:
             else:
                 scattered.append(part)
         if scattered:
-            loop = asyncio.get_running_loop()
-            reads.append(loop.run_in_executor(self._threads, bring_in, scattered))
+            size_bytes = sum(part.stop - part.start for part in scattered)
+            reads.append(self._read(partial(bring_in, scattered), size_bytes))
         if len(reads) == 1:
             reads[0].add_done_callback(then)
         else:
@@ -88,11 +116,40 @@ class ColdReads:
         return block.done
 
     def _begin(self, file: MappedFile, start: int, stop: int) -> _Block:
-        loop = asyncio.get_running_loop()
-        done = loop.run_in_executor(self._threads, file.bring_in, start, stop)
+        done = self._read(partial(file.bring_in, start, stop), stop - start)
         block = self._blocks[file, stop] = _Block(file, stop, done)
         done.add_done_callback(partial(self._ended, block))
         return block
+
+    def _read(self, read: Callable[[], None], size_bytes: int) -> asyncio.Future[None]:
+        """Read in a thread, as soon as flow control allows it."""
+        loop = asyncio.get_running_loop()
+        limit = self._limit()
+        if limit is None:
+            return loop.run_in_executor(self._threads, read)
+        now_s = loop.time()
+        delay_s = self._next_read_s - now_s
+        if delay_s > DELAY_S_MAX:
+            refused: asyncio.Future[None] = loop.create_future()
+            refused.set_exception(
+                ResponseError(
+                    ResponseCode.SYSTEM_BUSY,
+                    f"cold reads are limited to {limit} bytes in {LIMIT_S:g} seconds,"
+                    f" and those under way take {delay_s:.1f} seconds more",
+                )
+            )
+            return refused
+        self._next_read_s = max(now_s, self._next_read_s) + size_bytes * LIMIT_S / limit
+        if delay_s <= 0:
+            return loop.run_in_executor(self._threads, read)
+        delayed = asyncio.ensure_future(self._read_later(read, delay_s))
+        self._delayed.add(delayed)
+        delayed.add_done_callback(self._delayed.discard)
+        return delayed
+
+    async def _read_later(self, read: Callable[[], None], delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        await asyncio.get_running_loop().run_in_executor(self._threads, read)
 
     def _ended(self, block: _Block, done: asyncio.Future[None]) -> None:
         """Read the next block, if a pull will need it soon."""
@@ -135,6 +192,8 @@ class ColdReads:
     def close(self) -> None:
         """Start no further reads."""
         self._closed = True
+        for delayed in self._delayed:
+            delayed.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -169,6 +169,25 @@ class BrokerSettings:
     )
     """Maximum number of held pulls; further pulls get a response at once."""
 
+    cold_data_flow_control_enable: bool = setting(
+        False, key="coldDataFlowControlEnable", remote=True
+    )
+    """Whether ``globalColdReadThreshold`` limits how fast pulls read messages that are not in
+    memory, so that sends keep their latency beside a consumer that reads an old backlog.
+    """
+
+    global_cold_read_threshold: int = setting(
+        100 * 1024 * 1024,
+        key="globalColdReadThreshold",
+        unit="bytes",
+        low=64 * 1024,
+        high=2**40,
+        remote=True,
+    )
+    """How many bytes all pulls together may read from the disk in five seconds. Reads are spread
+    over this time. A pull that would wait for more than five seconds is refused with SYSTEM_BUSY.
+    """
+
     slave_read_enable: bool = setting(False, key="slaveReadEnable", remote=True)
     """Whether consumers with a large lag are redirected to a slave. This release has no
     replication.

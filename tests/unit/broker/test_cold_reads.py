@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
-from cometmq.broker.cold_reads import AHEAD_BYTES, BLOCK_BYTES, ColdReads
+from cometmq.broker.cold_reads import AHEAD_BYTES, BLOCK_BYTES, DELAY_S_MAX, LIMIT_S, ColdReads
 from cometmq.broker.creation import CreationNeededError, with_creation
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.delay.levels import DelayLevels
@@ -22,7 +23,7 @@ from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.model.errors import ResponseError
 from cometmq.model.topic import DELAY_TOPIC
-from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_messages
@@ -296,7 +297,15 @@ class Waiting:
 
     def __init__(self, reads: ColdReads, *parts: ColdPart) -> None:
         self.done = asyncio.Event()
-        reads.bring_in(parts, lambda _: self.done.set())
+        self.problem: BaseException | None = None
+        self.was_cancelled = False
+        reads.bring_in(parts, self._note)
+
+    def _note(self, outcome: asyncio.Future[None]) -> None:
+        self.was_cancelled = outcome.cancelled()
+        if not self.was_cancelled:
+            self.problem = outcome.exception()
+        self.done.set()
 
 
 async def read_all(reads: ColdReads, file: SlowFile, count: int) -> None:
@@ -361,3 +370,73 @@ async def test_a_read_after_the_end_is_cancelled() -> None:
     waiting = Waiting(reads, ColdPart(file, 0, 100, 100))  # type: ignore[arg-type]
     await asyncio.wait_for(waiting.done.wait(), WAIT_S)
     assert not file.reads
+
+
+class NotedFile:
+    """A file that is on the disk only, and notes when it is read."""
+
+    def __init__(self) -> None:
+        self.reads_s: list[float] = []
+
+    def is_resident(self, start: int, stop: int) -> bool:
+        return False
+
+    def bring_in(self, start: int, stop: int) -> None:
+        self.reads_s.append(time.monotonic())
+
+
+def part_at(file: object, start: int, size: int = 100) -> ColdPart:
+    return ColdPart(file, start, start + size, start + size)  # type: ignore[arg-type]
+
+
+async def test_flow_control_spreads_reads_over_time() -> None:
+    file = NotedFile()
+    reads = ColdReads(lambda: round(100 * LIMIT_S / 0.05))  # 100 bytes in 50 ms
+    begin_s = time.monotonic()
+    waiting = [Waiting(reads, part_at(file, at)) for at in (0, 1000, 2000, 3000)]
+    for each in waiting:
+        await asyncio.wait_for(each.done.wait(), WAIT_S)
+    assert [not each.problem for each in waiting] == [True] * 4
+    after_s = [at_s - begin_s for at_s in sorted(file.reads_s)]
+    assert all(at_s >= 0.05 * index - 0.005 for index, at_s in enumerate(after_s))
+    reads.close()
+
+
+async def test_flow_control_refuses_a_read_that_would_wait_for_too_long() -> None:
+    file = NotedFile()
+    reads = ColdReads(lambda: 1000)
+    first = Waiting(reads, part_at(file, 0, round(1000 / LIMIT_S * DELAY_S_MAX) + 100))
+    second = Waiting(reads, part_at(file, 10_000))
+    in_order = ColdPart(file, 20_000, 20_100, 30_000)  # type: ignore[arg-type]
+    third = Waiting(reads, in_order)
+    for each in (first, second, third):
+        await asyncio.wait_for(each.done.wait(), WAIT_S)
+    assert first.problem is None
+    for refused in (second, third):
+        assert isinstance(refused.problem, ResponseError)
+        assert refused.problem.code == ResponseCode.SYSTEM_BUSY
+        assert "limited to 1000 bytes in 5 seconds" in refused.problem.remark
+    assert len(file.reads_s) == 1
+    reads.close()
+
+
+async def test_a_delayed_read_ends_with_the_broker() -> None:
+    file = NotedFile()
+    reads = ColdReads(lambda: 1000)
+    Waiting(reads, part_at(file, 0, 500))
+    delayed = Waiting(reads, part_at(file, 10_000))
+    reads.close()
+    await asyncio.wait_for(delayed.done.wait(), WAIT_S)
+    assert delayed.was_cancelled
+
+
+async def test_flow_control_can_be_switched_on_and_off() -> None:
+    file = NotedFile()
+    limit: int | None = 1000
+    reads = ColdReads(lambda: limit)
+    Waiting(reads, part_at(file, 0, 10_000))
+    limit = None
+    free = Waiting(reads, part_at(file, 20_000))
+    await asyncio.wait_for(free.done.wait(), WAIT_S)
+    assert free.problem is None
+    reads.close()

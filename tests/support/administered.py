@@ -84,8 +84,10 @@ class Administered:
 
     def _routes(self) -> Mapping[int, RequestHandler]:
         settings = self._settings
+        cold_reads = ColdReads()
         lags = GroupLags(
             store=self.store,
+            cold_reads=cold_reads,
             offsets=self.offsets,
             consumers=self.consumers,
             stats=self.stats,
@@ -104,8 +106,8 @@ class Administered:
             delay_levels=lambda: self.delay_levels,
             clock=self.clock,
         )
-        query = QueryHandler(self.store, self.topics, self.consumers, ColdReads())
-        broker = BrokerStatsHandler(runtime, self.stats)
+        query = QueryHandler(self.store, self.topics, self.consumers, cold_reads)
+        broker = BrokerStatsHandler(runtime, self.stats, self.store, cold_reads)
         topics = TopicStatsHandler(self.store, topics=self.topics, stats=self.stats, lags=lags)
         groups = GroupStatsHandler(
             topics=self.topics,
@@ -120,7 +122,7 @@ class Administered:
             ConsumerRelay(self.consumers),
             consumers=self.consumers,
             store=self.store,
-            cold_reads=ColdReads(),
+            cold_reads=cold_reads,
             topics=self.topics,
             groups=self.groups,
             broker_name=settings.broker_name,

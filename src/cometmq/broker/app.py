@@ -220,6 +220,7 @@ class Broker:
 
     def _close(self, parts: Parts) -> None:
         """Write everything to disk and close the store."""
+        parts.cold_reads.join()
         persist_offsets = partial(parts.offsets.persist, parts.store.flush)
         for persist in (persist_offsets, parts.delay.persist):
             try:

@@ -239,6 +239,7 @@ def _around(
         throughput=throughput,
         lags=GroupLags(
             store=store,
+            cold_reads=cold_reads,
             offsets=offsets,
             consumers=consumers,
             stats=stats,

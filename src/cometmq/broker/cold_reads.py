@@ -6,7 +6,11 @@ memory; a thread reads them, and the pull runs again. Meanwhile the other frames
 wait, in their order; other connections are served.
 
 A file that is read in order is read in blocks, some of them ahead. Pulls that need the same block
-wait for one read.
+wait for one read. Single records, for example those that a client asks for by their ids, have
+threads of their own, so that neither kind waits for a crowd of the other.
+
+A disk that cannot read fails the request with its error. The pages are not touched then: that would
+end the process.
 
 Flow control of cold reads limits the bytes that pulls read in five seconds. The reads are spread
 over these seconds, because a consumer that reads as fast as it can leaves sends too little of the
@@ -25,7 +29,7 @@ from typing import Final
 
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.creation import CreationNeededError
-from cometmq.model.errors import ResponseError
+from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.store.reading import ColdPart
 from cometmq.system.files import MappedFile
@@ -33,7 +37,13 @@ from cometmq.system.files import MappedFile
 log = logging.getLogger(__name__)
 
 THREADS: Final = 8
-"""Reads at a time; a disk seldom does more at once."""
+"""Reads for pulls at a time; a disk seldom does more at once."""
+LOOKUP_THREADS: Final = 2
+"""Reads of single records at a time."""
+WAITING_MAX: Final = 10_000
+"""Reads that wait for a thread or for flow control; a request beyond is refused."""
+LOGGED_S: Final = 10.0
+"""Errors of the disk are logged once in this time."""
 BLOCK_BYTES: Final = 1024 * 1024
 AHEAD_BYTES: Final = 4 * BLOCK_BYTES
 """How far a file is read ahead of the last pull that waited."""
@@ -41,8 +51,10 @@ UNDER_WAY_MAX: Final = 64
 """Blocks that are being read while none is read ahead."""
 LIMIT_S: Final = 5.0
 """The time for which flow control limits the bytes that are read."""
-DELAY_S_MAX: Final = 5.0
-"""A pull whose read would have to wait longer is refused."""
+DELAY_S_MAX: Final = 1.0
+"""A pull whose read would have to wait longer is refused: what is behind it, heartbeats among them,
+waits as long as it does.
+"""
 
 
 def cold_read_limit(settings: BrokerSettings) -> int | None:
@@ -55,8 +67,9 @@ def cold_read_limit(settings: BrokerSettings) -> int | None:
 class _Block:
     """A block that is being read, and how far its file is read after it."""
 
-    def __init__(self, file: MappedFile, stop: int, done: asyncio.Future[None]) -> None:
+    def __init__(self, file: MappedFile, start: int, stop: int, done: asyncio.Future[None]) -> None:
         self.file = file
+        self.start = start
         self.stop = stop
         self.done = done
         self.ahead_to = stop
@@ -75,6 +88,9 @@ class ColdReads:
         """When flow control allows the next read, in the event loop's time."""
         self._delayed: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-read")
+        self._lookup_threads = ThreadPoolExecutor(LOOKUP_THREADS, thread_name_prefix="lookup")
+        self._waiting = 0
+        self._logged_s = -LOGGED_S
         self._closed = False
         self._blocks: dict[tuple[MappedFile, int], _Block] = {}
         """The blocks under way, by their ends."""
@@ -84,20 +100,14 @@ class ColdReads:
     ) -> None:
         """Read parts of files, then call ``then`` on the event loop with the outcome.
 
-        A part may need another call afterwards, if another pull began to read in its middle.
-        After `close` the outcome is that the read was cancelled. If flow control would delay a read
-        for too long, the outcome is the error to respond with.
+        The outcome may be a `StoreError` if the disk cannot read, or a `ResponseError` if the read
+        would wait for too long. After `close` the outcome is that the read was cancelled.
         """
-        if self._closed:
-            cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            cancelled.cancel()
-            cancelled.add_done_callback(then)
-            return
         reads: list[asyncio.Future[None]] = []
         scattered: list[ColdPart] = []
         for part in parts:
             if part.useful_to > part.stop:
-                reads.append(self._read_in_order(part))
+                reads += self._read_in_order(part)
             else:
                 scattered.append(part)
         if scattered:
@@ -108,40 +118,40 @@ class ColdReads:
         else:
             asyncio.ensure_future(_all_of(reads)).add_done_callback(then)
 
-    def _read_in_order(self, part: ColdPart) -> asyncio.Future[None]:
+    def _read_in_order(self, part: ColdPart) -> list[asyncio.Future[None]]:
         """Read a part up to the end of its block, and blocks after it that nobody waits for."""
         stop = min(part.useful_to, -(-part.stop // BLOCK_BYTES) * BLOCK_BYTES)
         block = self._blocks.get((part.file, stop)) or self._begin(part.file, part.start, stop)
         block.ahead_to = max(block.ahead_to, min(part.useful_to, stop + AHEAD_BYTES))
-        return block.done
+        if block.start <= part.start:
+            return [block.done]
+        before = partial(part.file.bring_in, part.start, block.start)
+        return [block.done, self._read(before, block.start - part.start)]
 
     def _begin(self, file: MappedFile, start: int, stop: int) -> _Block:
         done = self._read(partial(file.bring_in, start, stop), stop - start)
-        block = self._blocks[file, stop] = _Block(file, stop, done)
+        block = self._blocks[file, stop] = _Block(file, start, stop, done)
         done.add_done_callback(partial(self._ended, block))
         return block
 
     def _read(self, read: Callable[[], None], size_bytes: int) -> asyncio.Future[None]:
-        """Read in a thread, as soon as flow control allows it."""
-        loop = asyncio.get_running_loop()
+        """Read for a pull, as soon as flow control allows it."""
         limit = self._limit()
-        if limit is None:
-            return loop.run_in_executor(self._threads, read)
+        if limit is None or self._closed:
+            return self._submit(self._threads, read)
+        loop = asyncio.get_running_loop()
         now_s = loop.time()
         delay_s = self._next_read_s - now_s
         if delay_s > DELAY_S_MAX:
-            refused: asyncio.Future[None] = loop.create_future()
-            refused.set_exception(
-                ResponseError(
-                    ResponseCode.SYSTEM_BUSY,
-                    f"cold reads are limited to {limit} bytes in {LIMIT_S:g} seconds,"
-                    f" and those under way take {delay_s:.1f} seconds more",
-                )
+            return _refused(
+                f"cold reads are limited to {limit} bytes in {LIMIT_S:g} seconds,"
+                f" and those under way take {delay_s:.1f} seconds more"
             )
-            return refused
         self._next_read_s = max(now_s, self._next_read_s) + size_bytes * LIMIT_S / limit
         if delay_s <= 0:
-            return loop.run_in_executor(self._threads, read)
+            return self._submit(self._threads, read)
+        if len(self._delayed) >= WAITING_MAX:
+            return _refused(f"{len(self._delayed)} cold reads wait for flow control")
         delayed = asyncio.ensure_future(self._read_later(read, delay_s))
         self._delayed.add(delayed)
         delayed.add_done_callback(self._delayed.discard)
@@ -149,12 +159,39 @@ class ColdReads:
 
     async def _read_later(self, read: Callable[[], None], delay_s: float) -> None:
         await asyncio.sleep(delay_s)
-        await asyncio.get_running_loop().run_in_executor(self._threads, read)
+        await self._submit(self._threads, read)
+
+    def _submit(
+        self, threads: ThreadPoolExecutor, read: Callable[[], object]
+    ) -> asyncio.Future[None]:
+        """Read in one of some threads; the outcome is a `StoreError` if the disk cannot."""
+        loop = asyncio.get_running_loop()
+        if self._closed:
+            cancelled: asyncio.Future[None] = loop.create_future()
+            cancelled.cancel()
+            return cancelled
+        if self._waiting >= WAITING_MAX:
+            return _refused(f"{self._waiting} reads wait for the disk")
+        self._waiting += 1
+        reading = loop.run_in_executor(threads, _checked, read)
+        reading.add_done_callback(self._has_read)
+        return reading
+
+    def _has_read(self, reading: asyncio.Future[None]) -> None:
+        self._waiting -= 1
+        problem = None if reading.cancelled() else reading.exception()
+        if isinstance(problem, StoreError):
+            now_s = asyncio.get_running_loop().time()
+            if now_s >= self._logged_s + LOGGED_S:
+                self._logged_s = now_s
+                log.error("%s", problem)
 
     def _ended(self, block: _Block, done: asyncio.Future[None]) -> None:
         """Read the next block, if a pull will need it soon."""
         del self._blocks[block.file, block.stop]
         if self._closed or done.cancelled() or done.exception() is not None:
+            return
+        if self._waiting >= THREADS:  # by reads that a pull waits for
             return
         start = block.stop
         while start < block.ahead_to and len(self._blocks) < UNDER_WAY_MAX:
@@ -166,16 +203,23 @@ class ColdReads:
                 return
             start = stop
 
-    async def run(self, read: Callable[[], object]) -> None:
+    async def run(self, read: Callable[[], object] | None) -> None:
         """Run a function that reads pages into memory; return when it has ended.
 
-        Errors are ignored here: the later read on the event loop meets them.
+        Args:
+            read: the function; None if there is nothing to read.
+
+        Raises:
+            StoreError: the disk cannot read, or the broker stops.
+            ResponseError: too many reads wait.
         """
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.run_in_executor(self._threads, read)
-        except Exception as problem:
-            log.debug("cannot read ahead: %s", problem)
+        if read is None:
+            return
+        reading = self._submit(self._lookup_threads, read)
+        await asyncio.wait((reading,))  # a cancelled caller does not cancel it
+        if reading.cancelled():
+            raise StoreError("the broker is stopping")
+        reading.result()
 
     def need(self, cold: Callable[[], None] | None) -> None:
         """Let `creating` read something first and handle the request again, if it is cold.
@@ -194,11 +238,30 @@ class ColdReads:
         self._closed = True
         for delayed in self._delayed:
             delayed.cancel()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._lookup_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def join(self) -> None:
+        """Wait for the reads that `close` found under way."""
+        for threads in (self._threads, self._lookup_threads):
+            threads.shutdown()
 
 
 async def _all_of(reads: Sequence[asyncio.Future[None]]) -> None:
     await asyncio.gather(*reads)
+
+
+def _refused(reason: str) -> asyncio.Future[None]:
+    refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    refused.set_exception(ResponseError(ResponseCode.SYSTEM_BUSY, reason))
+    return refused
+
+
+def _checked(read: Callable[[], object]) -> None:
+    try:
+        read()
+    except OSError as problem:
+        raise StoreError(f"cannot read from the disk: {problem}") from problem
 
 
 def bring_in(parts: Sequence[ColdPart]) -> None:

@@ -241,7 +241,12 @@ class RemotingServer:
 
     def _close_idle(self) -> None:
         oldest = asyncio.get_running_loop().time() - self._settings.idle_s
-        for connection in [c for c in self._connections if c.last_active_s < oldest]:
+        idle = [
+            connection
+            for connection in self._connections
+            if connection.last_active_s < oldest and not connection.is_paused
+        ]
+        for connection in idle:
             if connection.closed:  # since the last check, and the peer does not take the rest
                 connection.abort()
                 continue

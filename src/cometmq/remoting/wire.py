@@ -355,6 +355,11 @@ class Wire:
         self._worked_to_s = 0.0
         self._read_on()
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether frames wait for the end of an earlier one; see `pause_frames`."""
+        return self._frame_pauses > 0
+
     def pause_frames(self) -> None:
         """Handle no further frames until `resume_frames` is called as often as this was called."""
         self._frame_pauses += 1

@@ -16,7 +16,7 @@ from cometmq.protocol.properties import index_keys_of
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from cometmq.store.index import Index, IndexFile
-from cometmq.store.record_scan import read_facts, record_size, store_time
+from cometmq.store.record_scan import body_end, read_facts, record_size, store_time
 from cometmq.store.segments import Segment
 
 _INDEX_STEP_MS = 1000
@@ -25,8 +25,8 @@ _ENTRIES_PER_RECORD = 20
 """The cost of reading one record, in index entries."""
 _HEAD_BYTES = 256
 """Bytes read to find the store time of a record; the kernel reads whole pages anyway."""
-_RECORD_BYTES = 4096
-"""Bytes read at once of a record that may have the key."""
+_TAIL_BYTES_MAX = 128 * 1024
+"""The limit of topic and properties of a record."""
 _FILES_AT_ONCE = 64
 ENTRIES_MAX = 2_000_000
 """The limit of index entries that one search reads, the newest first."""
@@ -43,14 +43,25 @@ class QueryResult(msgspec.Struct):
     """The log offset of the newest message in the index."""
 
 
-def record_at(log: CommitLog, log_offset: int, size_bytes: int | None) -> memoryview | None:
-    """Return the whole record at an offset, or None if none begins there."""
+def record_at(
+    log: CommitLog, log_offset: int, size_bytes: int | None, size_max: int
+) -> memoryview | None:
+    """Return the whole record at an offset, or None if none begins there.
+
+    Args:
+        log: the log.
+        log_offset: of the record.
+        size_bytes: its size, as its unit says; None if the offset is all that is known.
+        size_max: the limit of its size in that case: a body may imitate a record.
+    """
     segment = log.segments.find(log_offset)
     if segment is None or log_offset < 0:
         return None
     position = log_offset - segment.base_offset
     total = record_size(segment, position)
-    if total == 0 or (size_bytes is not None and size_bytes != total):
+    if total == 0 or log_offset + total > log.readable_to():
+        return None
+    if total > size_max if size_bytes is None else total != size_bytes:
         return None
     facts = read_facts(segment, position, False)
     if facts.problem is not None:
@@ -58,24 +69,68 @@ def record_at(log: CommitLog, log_offset: int, size_bytes: int | None) -> memory
     return log.record(log_offset, total)
 
 
-def cold_record(log: CommitLog, log_offset: int) -> Callable[[], None] | None:
-    """Return a function that reads a record into memory, for any thread; None if it is there."""
+def cold_record(
+    log: CommitLog, log_offset: int, size_bytes: int | None, size_max: int
+) -> Callable[[], None] | None:
+    """Return a function that reads a record into memory, for any thread; None if it is there.
+
+    The arguments are those of `record_at`.
+    """
     segment = None if log.is_recent(log_offset) else log.segments.find(log_offset)
     if segment is None or log_offset < 0:
         return None
     position = log_offset - segment.base_offset
-    if segment.is_resident(position, min(position + _HEAD_BYTES, segment.size_bytes)):
-        stop = position + record_size(segment, position)
-        if segment.is_resident(position, min(max(stop, position + 1), segment.size_bytes)):
+    if size_bytes is None:
+        if not segment.is_resident(position, min(position + _HEAD_BYTES, segment.size_bytes)):
+            return partial(_bring_in_record, segment, log_offset, size_max)
+        size_bytes = record_size(segment, position)
+        if not 0 < size_bytes <= size_max:
             return None
-    return partial(_bring_in_record, segment, log_offset)
+    if segment.is_resident(position, min(position + size_bytes, segment.size_bytes)):
+        return None
+    return partial(_bring_in, segment, log_offset, size_bytes)
 
 
-def _bring_in_record(segment: Segment, log_offset: int) -> None:
+def _bring_in_record(segment: Segment, log_offset: int, size_max: int) -> None:
     _bring_in(segment, log_offset, _HEAD_BYTES)
     size = record_size(segment, log_offset - segment.base_offset)
-    if size > _HEAD_BYTES:
+    if _HEAD_BYTES < size <= size_max:
         _bring_in(segment, log_offset, size)
+
+
+def _bring_in_facts(segment: Segment | None, log_offset: int) -> None:
+    """Read what `read_facts` needs into memory: what is before the body of a record and behind."""
+    if segment is None:  # deleted meanwhile
+        return
+    _bring_in(segment, log_offset, _HEAD_BYTES)
+    position = log_offset - segment.base_offset
+    size = record_size(segment, position)
+    behind = body_end(segment, position) - position if size else 0
+    if 0 < behind < size and size > _HEAD_BYTES:
+        _bring_in(segment, log_offset + behind, min(size - behind, _TAIL_BYTES_MAX))
+
+
+def cold_store_time(
+    log: CommitLog, queue: ConsumeQueue, queue_offset: int
+) -> Callable[[], object] | None:
+    """Return a function that reads what `store_time_of_unit` needs; None if it is in memory."""
+    if not queue.min_offset <= queue_offset < queue.max_offset:
+        return None
+    read = partial(TimeSearchPages.read_store_time, log, queue, queue_offset)
+    if queue_offset < queue.recent_from():
+        units = queue.segments.find(queue_offset * UNIT_BYTES)
+        if units is None:
+            return None
+        start = queue_offset * UNIT_BYTES - units.base_offset
+        if not units.is_resident(start, start + UNIT_BYTES):
+            return read()
+    log_offset = queue.unit(queue_offset)[0]
+    segment = None if log.is_recent(log_offset) else log.segments.find(log_offset)
+    if segment is None:
+        return None
+    start = log_offset - segment.base_offset
+    is_there = segment.is_resident(start, min(start + _HEAD_BYTES, segment.size_bytes))
+    return None if is_there else read()
 
 
 def store_time_of_unit(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> int:
@@ -96,11 +151,15 @@ def offset_at_time(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, up
     while low < high:
         middle = (low + high) // 2
         stored_ms = store_time_of_unit(log, queue, middle)
-        if stored_ms < timestamp_ms or (upper and stored_ms == timestamp_ms):
+        if _is_before(stored_ms, timestamp_ms, upper):
             low = middle + 1
         else:
             high = middle
     return max(low - 1, queue.min_offset) if upper else low
+
+
+def _is_before(stored_ms: int, timestamp_ms: int, upper: bool) -> bool:
+    return stored_ms < timestamp_ms or (upper and stored_ms == timestamp_ms)
 
 
 class TimeSearchPages:
@@ -111,12 +170,15 @@ class TimeSearchPages:
 
     Args:
         log, queue: of the search.
-        timestamp_ms: the store time that is searched for.
+        timestamp_ms, upper: see `offset_at_time`.
     """
 
-    def __init__(self, log: CommitLog, queue: ConsumeQueue, timestamp_ms: int) -> None:
+    def __init__(
+        self, log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool = False
+    ) -> None:
         self._log = log
         self._timestamp_ms = timestamp_ms
+        self._upper = upper
         self._segments = list(queue.segments.items)
         self._offsets = range(queue.min_offset, queue.max_offset)
         self._buffered = queue.buffered_log_offsets()
@@ -130,12 +192,21 @@ class TimeSearchPages:
         low, high = self._offsets.start, self._offsets.stop
         while low < high:
             middle = (low + high) // 2
-            if self._store_time(middle) < self._timestamp_ms:
+            stored_ms = self.store_time(middle)
+            if _is_before(stored_ms, self._timestamp_ms, self._upper):
                 low = middle + 1
             else:
                 high = middle
 
-    def _store_time(self, queue_offset: int) -> int:
+    @classmethod
+    def read_store_time(
+        cls, log: CommitLog, queue: ConsumeQueue, queue_offset: int
+    ) -> Callable[[], int]:
+        """Return a function that reads the store time of one unit, for any thread."""
+        return partial(cls(log, queue, 0).store_time, queue_offset)
+
+    def store_time(self, queue_offset: int) -> int:
+        """Return the store time of a unit, after reading what it needs into memory."""
         log_offset = self._buffered.get(queue_offset)
         if log_offset is None:
             log_offset = self._log_offset(queue_offset * UNIT_BYTES)
@@ -238,9 +309,22 @@ class KeySearch:
                 matches, number = item.follow(self._hashed, number, 1)
                 entries_max -= 1 + _ENTRIES_PER_RECORD * len(matches)
                 for log_offset, _ in matches:
-                    _bring_in(self._log.segments.find(log_offset), log_offset, _RECORD_BYTES)
+                    _bring_in_facts(self._log.segments.find(log_offset), log_offset)
             if entries_max <= 0:
                 return
+
+    def bring_in_found(self, bytes_max: int) -> None:
+        """Read the messages found so far into memory, up to so many bytes; from any thread.
+
+        Raises:
+            OSError: the disk is broken.
+        """
+        for log_offset in sorted(self._found):
+            size_bytes = len(self._found[log_offset])
+            bytes_max -= size_bytes
+            if bytes_max < 0:
+                return
+            _bring_in(self._log.segments.find(log_offset), log_offset, size_bytes)
 
     def _check(self, log_offset: int, nearly_ms: int) -> None:
         if len(self._found) >= self._max_num or log_offset in self._found:

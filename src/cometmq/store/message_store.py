@@ -33,6 +33,7 @@ from cometmq.store.lookup import (
     QueryResult,
     TimeSearchPages,
     cold_record,
+    cold_store_time,
     offset_at_time,
     record_at,
     store_time_of_unit,
@@ -60,6 +61,10 @@ _NOT_OPEN = "the store is not open"
 _DISK_FULL = "the disk is full"
 _SEARCH_ENTRIES = 1_000_000
 _QUEUES_PER_STEP = 50
+_REQUESTED_RECORD_BYTES = 16 * 1024 * 1024
+"""The least limit of a record that a client requests by its offset; no client takes more."""
+_RECORD_REST_BYTES = 128 * 1024
+"""The limit of what a record contains beside its body."""
 
 
 class MessageStore:
@@ -502,15 +507,22 @@ class MessageStore:
             log_offset: from anywhere, an id that a client sent included.
             size_bytes: what its size must be; None for any.
         """
-        record = record_at(self._log, log_offset, size_bytes)
+        record = record_at(self._log, log_offset, size_bytes, self._record_bytes_max())
         return None if record is None else bytes(record)
 
-    def cold_record(self, log_offset: int) -> Callable[[], None] | None:
+    def cold_record(
+        self, log_offset: int, size_bytes: int | None = None
+    ) -> Callable[[], None] | None:
         """Return a function that reads a record into memory, for any thread; None if it is there.
 
-        The function raises an `OSError` if the disk is broken.
+        The function raises an `OSError` if the disk is broken. The arguments are those of
+        `record_at`.
         """
-        return cold_record(self._log, log_offset)
+        return cold_record(self._log, log_offset, size_bytes, self._record_bytes_max())
+
+    def _record_bytes_max(self) -> int:
+        """Return the limit of a record that is found by nothing but an offset."""
+        return max(_REQUESTED_RECORD_BYTES, self.settings.message_bytes_max + _RECORD_REST_BYTES)
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset and the one behind the last that readers see.
@@ -545,7 +557,7 @@ class MessageStore:
         return offset_at_time(self._log, queue, timestamp_ms, upper=boundary == "UPPER")
 
     def pages_for_time(
-        self, topic: str, queue_id: int, timestamp_ms: int
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = "LOWER"
     ) -> TimeSearchPages | None:
         """Return a call that reads what `offset_at_time` needs into memory, in any thread.
 
@@ -553,12 +565,24 @@ class MessageStore:
             None if there is no such queue.
         """
         queue = self._table.find(topic, queue_id)
-        return None if queue is None else TimeSearchPages(self._log, queue, timestamp_ms)
+        if queue is None:
+            return None
+        return TimeSearchPages(self._log, queue, timestamp_ms, upper=boundary == "UPPER")
 
     def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
         """Return when the message at a queue offset was stored, in ms; -1 if there is none."""
         queue = self._table.find(topic, queue_id)
         return -1 if queue is None else store_time_of_unit(self._log, queue, offset)
+
+    def cold_store_time(
+        self, topic: str, queue_id: int, offset: int
+    ) -> Callable[[], object] | None:
+        """Return a function that reads what `store_time_at` needs; None if it is in memory.
+
+        It may be called in any thread, and raises an `OSError` if the disk is broken.
+        """
+        queue = self._table.find(topic, queue_id)
+        return None if queue is None else cold_store_time(self._log, queue, offset)
 
     def query(self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Return the newest messages with a key or a unique id.

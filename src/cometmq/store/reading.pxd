@@ -42,8 +42,9 @@ cdef class QueueReader:
         self, str topic, long long queue_id, long long offset, long long max_count,
         object matcher, long long max_bytes)
     @cython.locals(
-        queue=ConsumeQueue, segment=Segment, count=cython.longlong, start=cython.longlong,
-        stop=cython.longlong, written=cython.longlong)
+        queue=ConsumeQueue, segment=Segment, count=cython.longlong, at=cython.longlong,
+        end=cython.longlong, start=cython.longlong, stop=cython.longlong,
+        written=cython.longlong, ahead=cython.longlong)
     cpdef list cold_units(
         self, str topic, long long queue_id, long long offset, long long max_count,
         object matcher)

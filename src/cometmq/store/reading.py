@@ -194,18 +194,24 @@ class QueueReader:
         queue = self._table.find(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.recent_from():
             return []
-        segment = queue.segments.find(offset * _UNIT_BYTES)
-        if segment is None:
-            return []
         count = min(max_count, _UNITS_MAX)
         if matcher is not None:
             count = max(count, self._limits.units)
-        start = offset * _UNIT_BYTES - segment.base_offset
-        stop = min(start + count * _UNIT_BYTES, segment.size_bytes)
-        if segment.is_resident(start, stop):
-            return []
-        written = min(queue.max_offset * _UNIT_BYTES - segment.base_offset, segment.size_bytes)
-        return [_cold_part(segment, start, stop, min(written, stop + _UNITS_AHEAD_BYTES))]
+        at = offset * _UNIT_BYTES
+        end = min(offset + count, queue.recent_from()) * _UNIT_BYTES
+        parts: list[ColdPart] = []
+        while at < end:
+            segment = queue.segments.find(at)
+            if segment is None:  # deleted meanwhile
+                break
+            start = at - segment.base_offset
+            stop = min(end - segment.base_offset, segment.size_bytes)
+            if not segment.is_resident(start, stop):
+                written = queue.max_offset * _UNIT_BYTES - segment.base_offset
+                ahead = min(written, segment.size_bytes, stop + _UNITS_AHEAD_BYTES)
+                parts.append(_cold_part(segment, start, stop, ahead))
+            at = segment.end_offset
+        return parts
 
     def cold_records(self, found: GetResult) -> list[ColdPart]:
         """Return the parts of the messages found that are not in memory."""

@@ -6,7 +6,7 @@ from cometmq.store.segments cimport Segment
 
 
 cdef int _SECTOR_BYTES, _V1, _V2, _BYTES_MIN, _CRC_BITS
-cdef int _MAGIC_AT, _BODY_CRC_AT, _SYS_FLAG_AT, _LENGTH_BYTES
+cdef int _MAGIC_AT, _BODY_CRC_AT, _SYS_FLAG_AT, _LENGTH_BYTES, _LOG_OFFSET_AT
 
 
 cdef class RecordFacts:
@@ -47,7 +47,9 @@ cdef object _read(
 cdef object _short_problem(unsigned char* memory, Py_ssize_t start, Py_ssize_t limit)
 @cython.locals(expected=cython.uint, met=cython.uint)
 cdef object _crc_problem(RecordFacts facts, Segment segment, Py_ssize_t position)
+@cython.locals(sys_flag=cython.int, at=cython.longlong)
+cpdef long long body_end(Segment segment, Py_ssize_t position)
 cpdef long long store_time(Segment segment, Py_ssize_t position)
 
-@cython.locals(total=cython.int, magic=cython.int)
+@cython.locals(total=cython.int, magic=cython.int, log_offset=cython.longlong)
 cpdef int record_size(Segment segment, Py_ssize_t position)

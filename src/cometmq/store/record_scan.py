@@ -13,6 +13,7 @@ from cometmq.protocol.record import (
     BODY_CRC_AT,
     BODY_LENGTH_BEFORE_BODY,
     CRC_MASK,
+    LOG_OFFSET_AT,
     MAGIC_AT,
     MAGIC_BLANK,
     MAGIC_V1,
@@ -30,6 +31,7 @@ _NEVER_MS = 2**63 - 1
 # C numbers once compiled.
 _V1, _V2, _BYTES_MIN = MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 _MAGIC_AT, _BODY_CRC_AT, _SYS_FLAG_AT = MAGIC_AT, BODY_CRC_AT, SYS_FLAG_AT
+_LOG_OFFSET_AT = LOG_OFFSET_AT
 _LENGTH_BYTES = BODY_LENGTH_BEFORE_BODY
 _CRC_BITS = CRC_MASK
 
@@ -209,6 +211,15 @@ def _crc_problem(facts: RecordFacts, segment: Segment, position: int) -> str | N
     return None if met == expected else f"a body with checksum {met:#x} instead of {expected:#x}"
 
 
+def body_end(segment: Segment, position: int) -> int:
+    """Return where the body of the record at ``position`` says that it ends."""
+    sys_flag = record_layout.get_i32(segment.memory, position + _SYS_FLAG_AT)
+    at = position + body_at(sys_flag)
+    if at > segment.size_bytes:
+        return position
+    return at + record_layout.get_i32(segment.memory, at - _LENGTH_BYTES)
+
+
 def store_time(segment: Segment, position: int) -> int:
     """Return when the record at ``position`` was stored, in ms."""
     sys_flag = record_layout.get_i32(segment.memory, position + _SYS_FLAG_AT)
@@ -222,5 +233,8 @@ def record_size(segment: Segment, position: int) -> int:
     total = record_layout.get_i32(segment.memory, position)
     magic = record_layout.get_i32(segment.memory, position + _MAGIC_AT)
     if magic not in (_V1, _V2) or total < _BYTES_MIN:
+        return 0
+    log_offset = record_layout.get_i64(segment.memory, position + _LOG_OFFSET_AT)
+    if log_offset != segment.base_offset + position:
         return 0
     return total if position + total <= segment.size_bytes else 0

@@ -472,9 +472,16 @@ class SystemMappedFile:
 
         The kernel reads nothing ahead: it would only fetch pages, and the first one to touch such
         a page pays for it, on a virtual machine up to ten times what copying it takes.
+
+        The descriptor is one of its own: another thread may close the kept one at any moment, and
+        the advice is not for those who map the file.
         """
         scratch = memoryview(bytearray(min(stop - start, _SCRATCH_BYTES)))
-        with contextlib.suppress(FileNotFoundError), self._opened() as descriptor:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError:  # deleted meanwhile: nobody needs it
+            return
+        try:
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
             while start < stop:
@@ -484,6 +491,10 @@ class SystemMappedFile:
                 if count == 0:
                     return
                 start += count
+        except OSError as problem:
+            raise OSError(problem.errno, problem.strerror, str(self.path)) from problem
+        finally:
+            os.close(descriptor)
 
     def write(self, start: int, data: bytes | memoryview) -> None:
         """Write bytes from ``start`` on, for which there is room."""

@@ -87,7 +87,7 @@ async def test_unique_keys_ignore_the_count(broker: Administered) -> None:
 async def test_answer_stays_within_a_frame(
     broker: Administered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handler, "ANSWER_BYTES_MAX", 2500)
+    monkeypatch.setattr(handler, "RESPONSE_BYTES_MAX", 2500)
     for _ in range(5):
         broker.put("T", b"x" * 1000, KEYS="k")
     answer = await broker.ask(RequestCode.QUERY_MESSAGE, **by_key("k"))
@@ -98,7 +98,7 @@ async def test_answer_stays_within_a_frame(
 async def test_one_message_is_told_even_if_it_is_large(
     broker: Administered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handler, "ANSWER_BYTES_MAX", 10)
+    monkeypatch.setattr(handler, "RESPONSE_BYTES_MAX", 10)
     broker.put("T", b"x" * 1000, KEYS="k")
     answer = await broker.ask(RequestCode.QUERY_MESSAGE, **by_key("k"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import struct
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -12,22 +13,24 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker import cold_reads
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.cold_reads import AHEAD_BYTES, BLOCK_BYTES, DELAY_S_MAX, LIMIT_S, ColdReads
 from cometmq.broker.creation import CreationNeededError, with_creation
+from cometmq.broker.delay import delivery as delivery_module
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.broker.stats.counters import BrokerStats
-from cometmq.model.errors import ResponseError
+from cometmq.model.errors import ResponseError, StoreError
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.properties import encode_properties
-from cometmq.protocol.record import decode_messages
-from cometmq.store import MessageStore, StoreSettings
+from cometmq.protocol.record import MAGIC_V1, decode_messages
+from cometmq.store import MessageStore, StoreSettings, message_store
 from cometmq.store.reading import ColdPart
 from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
 from support.fake_transport import Wired
@@ -51,6 +54,10 @@ class ColdDisk(SystemFiles):
         self.go = threading.Event()
         self.go.set()
         self.is_broken = False
+        self.broken_from = 1 << 62
+        """Where the log can no longer be read."""
+        self.forgets = False
+        """Whether what was read leaves the memory at once."""
 
     def open_mapped(self, path: Path, size_bytes: int, **options: Any) -> MappedFile:
         options = {"create": False, "read_only": False, "keep_open": True} | options
@@ -72,8 +79,11 @@ class ColdFile(SystemMappedFile):
         assert self._disk.go.wait(WAIT_S)
         if self._disk.is_broken:
             raise OSError(errno.EIO, "the disk is gone")
+        if self.path.parent.name == "commitlog" and stop > self._disk.broken_from:
+            raise OSError(errno.EIO, "a bad sector")
         super().bring_in(start, stop)
-        self._disk.known.add((self.path, start, stop))
+        if not self._disk.forgets:
+            self._disk.known.add((self.path, start, stop))
 
 
 class Broker:
@@ -171,10 +181,48 @@ async def test_a_broken_disk_refuses_the_pull_only(broker: Broker) -> None:
     broker.disk.is_broken = True
     wired.transport.send(pull(1))
     (answer,) = await wired.answered(1)
-    assert (answer.code, answer.remark) == (1, "OSError: [Errno 5] the disk is gone")
+    problem = "StoreError: cannot read from the disk: [Errno 5] the disk is gone"
+    assert (answer.code, answer.remark) == (1, problem)
     broker.disk.is_broken = False
     wired.transport.send(pull(2))
     assert bodies((await wired.answered(2))[1]) == [b"0", b"1"]
+
+
+async def test_an_error_behind_its_messages_does_not_fail_a_pull(broker: Broker) -> None:
+    (first,) = broker.store.consume_queue_units("T", 0, 1, 1)
+    broker.disk.broken_from = first[0] + first[1]
+    wired = broker.connect()
+    wired.transport.send(pull(1))
+    assert bodies((await wired.answered(1))[0]) == [b"0", b"1"]
+    wired.transport.send(pull(2, 2))
+    assert (await wired.answered(2))[1].code == 1
+
+
+async def test_pages_that_leave_the_memory_again_are_never_read_by_the_event_loop(
+    broker: Broker,
+) -> None:
+    broker.disk.forgets = True
+    wired = broker.connect()
+    wired.transport.send(pull(1))
+    (answer,) = await wired.answered(1)
+    assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert answer.fields["nextBeginOffset"] == "0"
+    broker.disk.forgets = False
+    wired.transport.send(pull(2))
+    assert bodies((await wired.answered(2))[1]) == [b"0", b"1"]
+
+
+async def test_a_broken_disk_is_logged_once(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    wired = broker.connect()
+    broker.disk.is_broken = True
+    for number in range(5):
+        wired.transport.send(pull(number))
+    await wired.answered(5)
+    assert [record.message for record in caplog.records] == [
+        "cannot read from the disk: [Errno 5] the disk is gone"
+    ]
 
 
 async def test_a_connection_that_closes_meanwhile_gets_nothing(broker: Broker) -> None:
@@ -196,9 +244,9 @@ async def test_reading_stops_with_the_broker(broker: Broker) -> None:
     wired.transport.send(encode_command(Command(9001, opaque=1)) + pull(2))
     broker.reads.close()
     broker.disk.go.set()
-    while wired.connection._frame_pauses:
-        await asyncio.sleep(0)
-    assert wired.answers == []
+    await wired.answered(1)
+    assert [answer.code for answer in wired.answers] == [ResponseCode.SERVICE_NOT_AVAILABLE]
+    assert not wired.connection.is_paused
 
 
 async def test_a_record_is_read_by_a_thread_before_a_handler_needs_it(broker: Broker) -> None:
@@ -219,8 +267,52 @@ async def test_a_record_is_read_by_a_thread_before_a_handler_needs_it(broker: Br
 async def test_a_record_that_cannot_be_read_is_refused(broker: Broker) -> None:
     offset = broker.store.consume_queue_units("T", 0, 2, 1)[0][0]
     broker.disk.is_broken = True
-    with pytest.raises(ResponseError, match="a message on a broken disk"):
+    with pytest.raises(ResponseError, match="the disk is gone") as refused:
         await with_creation(lambda: broker.reads.need(broker.store.cold_record(offset)))
+    assert refused.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+async def test_a_record_is_not_read_for_a_broker_that_stops(broker: Broker) -> None:
+    offset = broker.store.consume_queue_units("T", 0, 2, 1)[0][0]
+    broker.reads.close()
+    with pytest.raises(StoreError, match="the broker is stopping"):
+        await broker.reads.run(broker.store.cold_record(offset))
+
+
+@pytest.mark.parametrize(
+    ("size", "is_at_its_offset"), [(900_000, True), (500, False), (2**31 - 1, True)]
+)
+def test_a_body_that_imitates_a_record_is_not_read_as_one(
+    tables: Tables,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    is_at_its_offset: bool,
+) -> None:
+    monkeypatch.setattr(message_store, "_REQUESTED_RECORD_BYTES", 0)
+    store = open_store(tmp_path / "store", tables)
+    forged_at = store.written_to + 88  # where the body begins
+    offset = forged_at if is_at_its_offset else 0
+    head = struct.pack(">iiiiiqq", size, MAGIC_V1, 0, 0, 0, 0, offset)
+    store.append("T", 0, head + bytes(400), b"", born_time_ms=1, born_host=HOST, store_host=HOST)
+    store.close()
+    disk = ColdDisk()
+    settings = StoreSettings(
+        root=tmp_path / "store", commit_log_file_bytes=1 << 20, consume_queue_file_bytes=20_000,
+        index_slots=100, index_entries=1000, message_bytes_max=1024,
+    )  # fmt: skip
+    store = MessageStore(settings, clock=tables.clock, files=disk)
+    store.open()
+    log_file = tmp_path / "store" / "commitlog" / f"{0:020}"
+    assert log_file.read_bytes()[forged_at : forged_at + len(head)] == head
+    read = store.cold_record(forged_at)
+    assert read is not None
+    disk.known.clear()
+    read()
+    assert disk.known == {(log_file, forged_at, forged_at + 256)}
+    assert store.cold_record(forged_at) is None
+    assert store.record_at(forged_at) is None
+    store.close()
 
 
 async def test_delayed_messages_are_read_by_a_thread_before_they_are_delivered(
@@ -264,6 +356,53 @@ async def test_delayed_messages_are_read_by_a_thread_before_they_are_delivered(
         await asyncio.sleep(0)
     assert delivered == ["T"] * 3
     assert {path.parent.name for path, _, _ in disk.known} == {"0", "commitlog"}
+    delivery.stop()
+    reads.close()
+    store.close()
+
+
+async def test_a_level_waits_for_a_disk_that_cannot_read(
+    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery_module, "FAILURE_S", 0.01)
+    store = open_store(tmp_path / "store", tables)
+    properties = encode_properties({"REAL_TOPIC": "T", "REAL_QID": "1", "DELAY": "1"})
+    for number in range(3):
+        store.append(
+            DELAY_TOPIC, 0, b"%d" % number, properties,
+            born_time_ms=1, born_host=HOST, store_host=HOST,
+        )  # fmt: skip
+    units = store.consume_queue_units(DELAY_TOPIC, 0, 0, 3)
+    store.close()
+    disk = ColdDisk()
+    settings = StoreSettings(
+        root=tmp_path / "store", commit_log_file_bytes=1 << 20, consume_queue_file_bytes=20_000,
+        index_slots=100, index_entries=1000, flush_disk_type="ASYNC_FLUSH",
+    )  # fmt: skip
+    store = MessageStore(settings, clock=tables.clock, files=disk)
+    store.open()
+    disk.broken_from = units[1][0]  # the second message cannot be read
+    reads = ColdReads()
+    delivery = ScheduledDelivery(
+        store,
+        DelayLevels.parse(),
+        tables.file("delayOffset"),
+        clock=tables.clock,
+        cold_reads=reads,
+    )
+    delivery.load()
+    tables.clock.advance(60_000)
+    delivered = asyncio.Queue[str]()
+    delivery.on_delivery = lambda topic, *_: delivered.put_nowait(topic)
+    delivery.start()
+    async with asyncio.timeout(WAIT_S):
+        await delivered.get()
+        while reads._logged_s < 0:  # the disk has failed
+            await asyncio.sleep(0)
+        assert delivered.empty()
+        disk.broken_from = 1 << 62
+        await delivered.get()
+        await delivered.get()
     delivery.stop()
     reads.close()
     store.close()
@@ -324,6 +463,34 @@ async def test_a_file_read_in_order_is_read_in_blocks_and_ahead() -> None:
     assert waiting.done.is_set()
     stops = range(BLOCK_BYTES, AHEAD_BYTES + 2 * BLOCK_BYTES, BLOCK_BYTES)
     assert file.reads == [(max(10, stop - BLOCK_BYTES), stop) for stop in stops]
+    reads.close()
+
+
+async def test_a_pull_that_begins_before_a_block_under_way_reads_what_is_before() -> None:
+    reads, file = ColdReads(), SlowFile()
+    later = Waiting(reads, ColdPart(file, 5000, 5100, 6000))  # type: ignore[arg-type]
+    earlier = Waiting(reads, ColdPart(file, 100, 200, 6000))  # type: ignore[arg-type]
+    await read_all(reads, file, 2)
+    for each in (later, earlier):
+        await asyncio.wait_for(each.done.wait(), WAIT_S)
+    assert sorted(file.reads) == [(100, 5000), (5000, 6000)]
+    reads.close()
+
+
+async def test_reads_are_refused_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_reads, "WAITING_MAX", 3)
+    reads, file = ColdReads(), SlowFile()
+    waiting = [Waiting(reads, part_at(file, 1000 * number)) for number in range(4)]
+    await asyncio.wait_for(waiting[3].done.wait(), WAIT_S)
+    assert isinstance(waiting[3].problem, ResponseError)
+    assert waiting[3].problem.code == ResponseCode.SYSTEM_BUSY
+    with pytest.raises(ResponseError, match="3 reads wait"):
+        await reads.run(lambda: None)
+    for _ in range(3):
+        file.go.release()
+    for each in waiting[:3]:
+        await asyncio.wait_for(each.done.wait(), WAIT_S)
+    await reads.run(lambda: None)
     reads.close()
 
 
@@ -423,7 +590,7 @@ async def test_flow_control_refuses_a_read_that_would_wait_for_too_long() -> Non
 async def test_a_delayed_read_ends_with_the_broker() -> None:
     file = NotedFile()
     reads = ColdReads(lambda: 1000)
-    Waiting(reads, part_at(file, 0, 500))
+    Waiting(reads, part_at(file, 0, 100))
     delayed = Waiting(reads, part_at(file, 10_000))
     reads.close()
     await asyncio.wait_for(delayed.done.wait(), WAIT_S)

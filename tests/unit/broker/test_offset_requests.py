@@ -35,10 +35,15 @@ class Broker:
         self.consumers = ConsumerRegistry(tables.clock)
         tables.topic("T", queues=2)
         tables.group("g")
+        cold_reads = ColdReads()
         offsets = OffsetHandler(
-            tables.offsets, store=store, topics=tables.topics, groups=tables.groups
+            tables.offsets,
+            store=store,
+            cold_reads=cold_reads,
+            topics=tables.topics,
+            groups=tables.groups,
         )
-        bounds = QueueBoundsHandler(store, ColdReads())
+        bounds = QueueBoundsHandler(store, cold_reads)
         reset = ResetHandler(
             tables.offsets,
             consumers=self.consumers,

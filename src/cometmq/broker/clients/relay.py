@@ -198,9 +198,7 @@ class RelayHandler:
             log_offset = decode_offset_id(message_id).log_offset
         except InvalidMessageIdError as problem:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(problem)) from problem
-        cold = self._store.cold_record(log_offset)
-        if cold is not None:
-            await self._cold_reads.run(cold)
+        await self._cold_reads.run(self._store.cold_record(log_offset))
         record = self._store.record_at(log_offset)
         if record is None:
             raise ResponseError(

@@ -26,7 +26,7 @@ from cometmq.broker.cold_reads import ColdReads, bring_in
 from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.offsets.offset_store import Numbers, read_numbers, read_version
 from cometmq.model import property_names
-from cometmq.model.errors import CometError, InvalidMessageError, StoreError
+from cometmq.model.errors import CometError, InvalidMessageError, ResponseError, StoreError
 from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC
 from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.properties import decode_properties
@@ -44,6 +44,10 @@ RUN_MESSAGES_MAX = 128
 CHECK_INTERVAL_S = 1.0
 STORE_BUSY_S = 0.1
 FAILURE_S = 10.0
+READ_AHEAD_MS = 1000
+"""Messages that are due within this time are read with those that are due now."""
+READS_AT_ONCE = 2
+"""For the queue entries and for the messages; a level that needs more reads waits between them."""
 
 
 class ScheduledDelivery:
@@ -77,8 +81,8 @@ class ScheduledDelivery:
         self._cold_reads = cold_reads
         self._reading: dict[int, asyncio.Task[None]] = {}
         """The levels whose next messages are being read from the disk."""
-        self._was_read: dict[int, int] = {}
-        """The offset of each level at which its messages were last read from the disk."""
+        self._was_read: dict[int, tuple[int, int]] = {}
+        """Where each level last waited for the disk: its offset, and how often it waited there."""
         self._check_interval_s = check_interval_s
         self._store_busy_s = store_busy_s
         self._offsets: Numbers = {}
@@ -198,50 +202,61 @@ class ScheduledDelivery:
         offset = self._offset(level)
         queue = (DELAY_TOPIC, level - 1, offset, RUN_MESSAGES_MAX)
         cold = self._store.reader.cold_units(*queue, None)
-        if cold and self._read_first(level, -offset - 1, partial(bring_in, cold)):
+        if cold:
+            self._read_first(level, offset, partial(bring_in, cold))
             return None
         units = self._store.consume_queue_units(*queue)
         if not units:
             return None
-        if self._reads_records_first(level, offset, units):
-            return None
         latest_ms = self._clock.now_ms() + self._levels.delay_ms(level)
-        for log_offset, size_bytes, due_ms in units:
+        for number, (log_offset, size_bytes, due_ms) in enumerate(units):
             now_ms = self._clock.now_ms()
             # Due later than the level allows: the level was changed or the clock set back.
             if now_ms < due_ms <= latest_ms:
                 return min((due_ms - now_ms) / 1000, self._check_interval_s)
+            if self._store.cold_record(log_offset, size_bytes) is not None:
+                self._read_first(level, offset, self._reads(units[number:]))
+                return None
             self._deliver(log_offset, size_bytes)
             offset += 1
             self._offsets[level] = offset
             self._changed = True
         return 0.0
 
-    def _reads_records_first(
-        self, level: int, offset: int, units: list[tuple[int, int, int]]
-    ) -> bool:
-        """Have due messages read that only the disk has; return whether the run waits for that."""
-        now_ms = self._clock.now_ms()
+    def _reads(self, units: list[tuple[int, int, int]]) -> Callable[[], object]:
+        """Return a function that reads messages which are due now or soon, for any thread."""
+        soon_ms = self._clock.now_ms() + READ_AHEAD_MS
         cold = [
             read
-            for log_offset, _, due_ms in units
-            if due_ms <= now_ms and (read := self._store.cold_record(log_offset)) is not None
+            for log_offset, size_bytes, due_ms in units
+            if due_ms <= soon_ms
+            and (read := self._store.cold_record(log_offset, size_bytes)) is not None
         ]
-        return bool(cold) and self._read_first(level, offset, lambda: [read() for read in cold])
+        return lambda: [read() for read in cold]
 
-    def _read_first(self, level: int, mark: int, read: Callable[[], object]) -> bool:
-        """Read from the disk and run the level again; False if that was done at this mark."""
-        if self._was_read.get(level) == mark:
-            return False
-        self._was_read[level] = mark
-        self._reading[level] = asyncio.ensure_future(self._read(level, read))
-        return True
+    def _read_first(self, level: int, offset: int, read: Callable[[], object]) -> None:
+        """Read from the disk and run the level again.
 
-    async def _read(self, level: int, read: Callable[[], object]) -> None:
-        await self._cold_reads.run(read)
+        Pages that leave the memory before they are used are read again, after a pause; so are those
+        that the disk cannot read. The messages of a level are delivered in their order, so the
+        level waits until then.
+        """
+        before, times = self._was_read.get(level, (offset, 0))
+        times = times + 1 if before == offset else 1
+        self._was_read[level] = (offset, times)
+        pause_s = self._store_busy_s if times > READS_AT_ONCE else 0.0
+        self._reading[level] = asyncio.ensure_future(self._read(level, read, pause_s))
+
+    async def _read(self, level: int, read: Callable[[], object], pause_s: float) -> None:
+        try:
+            await self._cold_reads.run(read)
+        except StoreError:  # logged where it was met
+            pause_s = FAILURE_S
+        except ResponseError:  # too many other reads
+            pause_s = self._store_busy_s
         self._reading.pop(level, None)
         if self._running:
-            self._schedule_run(level, 0.0)
+            self._schedule_run(level, pause_s)
 
     def _offset(self, level: int) -> int:
         low, high = self._store.bounds(DELAY_TOPIC, level - 1)

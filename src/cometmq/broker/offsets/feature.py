@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cometmq.broker.creation import creating
 from cometmq.broker.offsets.handler import OffsetHandler
 from cometmq.broker.offsets.queue_bounds import QueueBoundsHandler
 from cometmq.broker.offsets.reset import ResetHandler
@@ -22,7 +23,11 @@ FIRST_PERSIST_S = 10.0
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     """Build the handlers of committed offsets, resets and the bounds of queues."""
     offsets = OffsetHandler(
-        parts.offsets, store=parts.store, topics=parts.topics, groups=parts.groups
+        parts.offsets,
+        store=parts.store,
+        cold_reads=parts.cold_reads,
+        topics=parts.topics,
+        groups=parts.groups,
     )
     bounds = QueueBoundsHandler(parts.store, parts.cold_reads)
     reset = ResetHandler(
@@ -35,7 +40,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     )
     return Feature(
         {
-            RequestCode.QUERY_CONSUMER_OFFSET: offsets.query,
+            RequestCode.QUERY_CONSUMER_OFFSET: creating(offsets.query),
             RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update,
             RequestCode.GET_ALL_CONSUMER_OFFSET: exclusive(offsets.all),
             RequestCode.CLONE_GROUP_OFFSET: exclusive(offsets.clone),
@@ -43,7 +48,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: exclusive(bounds.search),
             RequestCode.GET_MAX_OFFSET: bounds.max_offset,
             RequestCode.GET_MIN_OFFSET: bounds.min_offset,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: bounds.earliest_time,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: exclusive(bounds.earliest_time),
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: exclusive(reset.reset),
         },
         _jobs(parts),

@@ -8,7 +8,10 @@ check bounds the table.
 
 from __future__ import annotations
 
+from functools import partial
+
 from cometmq.broker.checks import check_group, check_queue
+from cometmq.broker.cold_reads import ColdReads, bring_in
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.topics.table import TopicTable
@@ -37,6 +40,7 @@ class OffsetHandler:
     Args:
         offsets: the offset store.
         store: the queues.
+        cold_reads: reads what is on the disk only.
         topics, groups: the tables.
     """
 
@@ -45,11 +49,13 @@ class OffsetHandler:
         offsets: OffsetStore,
         *,
         store: MessageStore,
+        cold_reads: ColdReads,
         topics: TopicTable,
         groups: GroupTable,
     ) -> None:
         self._offsets = offsets
         self._store = store
+        self._cold_reads = cold_reads
         self._topics = topics
         self._groups = groups
 
@@ -150,6 +156,8 @@ class OffsetHandler:
         low, high = self._store.bounds(topic, queue_id)
         if low > 0 or high <= 0:
             return low <= 0
+        cold = self._store.reader.cold_units(topic, queue_id, 0, 1, None)
+        self._cold_reads.need(partial(bring_in, cold) if cold else None)
         first = self._store.get(topic, queue_id, 0, 1)
         return first.status is GetStatus.FOUND and not first.suggest_slave
 

@@ -39,13 +39,10 @@ class QueueBoundsHandler:
     async def search(self, request: Request) -> Response:
         """Return the offset of a store time; 0 for a queue that does not exist."""
         header = request.header(SearchOffsetByTimestampRequest)
-        pages = self._store.pages_for_time(header.topic, header.queue_id, header.timestamp)
-        if pages is not None:
-            await self._cold_reads.run(pages)
-        upper = (header.boundary_type or "").lower() == "upper"
-        offset = self._store.offset_at_time(
-            header.topic, header.queue_id, header.timestamp, "UPPER" if upper else "LOWER"
-        )
+        boundary = "UPPER" if (header.boundary_type or "").lower() == "upper" else "LOWER"
+        searched = (header.topic, header.queue_id, header.timestamp, boundary)
+        await self._cold_reads.run(self._store.pages_for_time(*searched))
+        offset = self._store.offset_at_time(*searched)
         return Response(header=SearchOffsetByTimestampResponse(offset=offset))
 
     def max_offset(self, request: Request) -> Response:
@@ -60,9 +57,11 @@ class QueueBoundsHandler:
         low, _ = self._store.bounds(header.topic, header.queue_id)
         return Response(header=GetMinOffsetResponse(offset=low))
 
-    def earliest_time(self, request: Request) -> Response:
+    async def earliest_time(self, request: Request) -> Response:
         """Return the store time of the oldest message; -1 if there is none."""
         header = request.header(GetEarliestMsgStoretimeRequest)
         low, _ = self._store.bounds(header.topic, header.queue_id)
-        timestamp = self._store.store_time_at(header.topic, header.queue_id, low)
+        oldest = (header.topic, header.queue_id, low)
+        await self._cold_reads.run(self._store.cold_store_time(*oldest))
+        timestamp = self._store.store_time_at(*oldest)
         return Response(header=GetEarliestMsgStoretimeResponse(timestamp=timestamp))

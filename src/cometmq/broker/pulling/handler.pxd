@@ -31,6 +31,7 @@ cdef class Pull(HeldPull):
     cdef public long long version
     cdef public bint is_lite
     cdef public int cold_reads
+    cdef public bint reads_exactly
 
     cpdef rerun(self)
     cpdef Request request(self)

@@ -25,7 +25,7 @@ from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.pulling.long_polling import HeldPull, HeldPulls
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
-from cometmq.model.errors import ResponseError
+from cometmq.model.errors import ResponseError, StoreError
 from cometmq.model.flags import PullSysFlag
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import Perm, TopicConfig
@@ -51,6 +51,7 @@ _COLD_READS_MAX = 6
 """Of one pull: for its queue entries, for its messages, and more if some are in other blocks."""
 
 GROUP_DELETED = "the group was deleted while its pull was held"
+EVICTED = "the messages left the memory again before they could be sent"
 
 _FOUND = int(ResponseCode.SUCCESS)
 _NOT_FOUND = int(ResponseCode.PULL_NOT_FOUND)
@@ -118,6 +119,8 @@ class Pull(HeldPull):
         self.version = 0
         self.is_lite = False
         self.cold_reads = 0
+        self.reads_exactly = False
+        """Whether no more is read from the disk than its own messages."""
 
     def rerun(self) -> None:
         """Respond, without being held again."""
@@ -267,21 +270,15 @@ class PullHandler:
                 return response
         self._appender.settle_deferred()  # so that the read finds messages whose write is deferred
         count_max = max(pull.count_max, 1)
-        if pull.cold_reads < _COLD_READS_MAX:
-            cold = self._reader.cold_units(
-                pull.topic, pull.queue_id, pull.offset, count_max, matcher
-            )
-            if cold:
-                self._read_first(pull, cold, may_hold)
-                return None
+        cold = self._reader.cold_units(pull.topic, pull.queue_id, pull.offset, count_max, matcher)
+        if cold:
+            return self._read_first(pull, cold, may_hold)
         result = self._reader.get(
             pull.topic, pull.queue_id, pull.offset, count_max, matcher, pull.bytes_max
         )
-        if pull.cold_reads < _COLD_READS_MAX:
-            cold = self._reader.cold_records(result)
-            if cold:
-                self._read_first(pull, cold, may_hold)
-                return None
+        cold = self._reader.cold_records(result)
+        if cold:
+            return self._read_first(pull, cold, may_hold)
         self._offsets.note_pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
         if may_hold and pull.flags & _COMMIT_OFFSET and pull.commit_offset >= 0:
             self._offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
@@ -295,21 +292,28 @@ class PullHandler:
                 return None
         return self._respond(pull, group, result, code)
 
-    def _read_first(self, pull: Pull, parts: list[ColdPart], may_hold: bool) -> None:
+    def _read_first(self, pull: Pull, parts: list[ColdPart], may_hold: bool) -> Response | None:
         """Read parts of files into memory, then run the pull again."""
+        if pull.cold_reads >= _COLD_READS_MAX:
+            low, high = self._store.bounds(pull.topic, pull.queue_id)
+            return Response(_RETRY, EVICTED, fields=_fields(0, pull.offset, low, high))
         pull.cold_reads += 1
+        if pull.reads_exactly:
+            parts = [part._replace(useful_to=part.stop) for part in parts]
         pull.wire.pause_frames()
         self._cold_reads.bring_in(parts, partial(self._was_read, pull, may_hold))
+        return None
 
     def _was_read(self, pull: Pull, may_hold: bool, done: asyncio.Future[None]) -> None:
         try:
-            if done.cancelled():  # the broker stops
-                return
-            problem = done.exception()
+            problem = _stopping() if done.cancelled() else done.exception()
             if problem is None:
                 self._run_again(pull, may_hold)
-            elif isinstance(problem, Exception) and not pull.wire.closed:
-                respond_with_failure(pull.request(), problem)
+            elif isinstance(problem, StoreError) and not pull.reads_exactly:
+                pull.reads_exactly = True  # perhaps only what is behind its messages is unreadable
+                self._run_again(pull, may_hold)
+            elif isinstance(problem, Exception):
+                pull.fail(problem)
         finally:
             pull.wire.resume_frames()
 
@@ -427,6 +431,12 @@ class PullHandler:
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD]the broker holds {len(self._held)} pulls and can hold no more",
             )
+
+
+def _stopping() -> ResponseError:
+    return ResponseError(
+        ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker is stopping"
+    )
 
 
 def _code_of(result: GetResult, requested_offset: int) -> int:

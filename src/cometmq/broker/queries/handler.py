@@ -28,7 +28,7 @@ from cometmq.store.lookup import KeySearch
 
 UNIQUE_KEY_COUNT_MAX: Final = 32
 """Number of messages in the response for a unique key, whatever number is requested."""
-ANSWER_BYTES_MAX: Final = 15 * 1024 * 1024
+RESPONSE_BYTES_MAX: Final = 15 * 1024 * 1024
 """Clients refuse frames over 16 MiB; further messages are left out."""
 UNITS_MAX: Final = 10_000
 """Queue entries in one response."""
@@ -72,6 +72,7 @@ class QueryHandler:
             await self._cold_reads.run(partial(search.bring_in, ENTRIES_PER_STEP))
             await slices.pause()
             if search.advance(ENTRIES_PER_STEP):
+                await self._cold_reads.run(partial(search.bring_in_found, RESPONSE_BYTES_MAX))
                 return _found(search)
         return None
 
@@ -168,7 +169,7 @@ def _fitting(records: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
     size_bytes = 0
     for record in records:
         size_bytes += len(record)
-        if fitting and size_bytes > ANSWER_BYTES_MAX:
+        if fitting and size_bytes > RESPONSE_BYTES_MAX:
             break
         fitting.append(record)
     return fitting

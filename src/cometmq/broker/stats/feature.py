@@ -25,7 +25,7 @@ IDLE_COUNTERS_S = 600.0
 
 def build(parts: Parts, endpoint: Endpoint) -> Feature:
     """Build the handlers that show statistics of the broker, its topics and its groups."""
-    broker = BrokerStatsHandler(parts.runtime, parts.stats)
+    broker = BrokerStatsHandler(parts.runtime, parts.stats, parts.store, parts.cold_reads)
     topics = TopicStatsHandler(parts.store, topics=parts.topics, stats=parts.stats, lags=parts.lags)
     groups = GroupStatsHandler(
         topics=parts.topics,
@@ -37,7 +37,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
     )
     return Feature(
         {
-            RequestCode.GET_BROKER_RUNTIME_INFO: broker.runtime_info,
+            RequestCode.GET_BROKER_RUNTIME_INFO: exclusive(broker.runtime_info),
             RequestCode.VIEW_BROKER_STATS_DATA: exclusive(broker.counter),
             RequestCode.GET_TOPIC_STATS_INFO: exclusive(topics.stats_of_topic),
             RequestCode.GET_CONSUME_STATS: exclusive(groups.consume_stats),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.model.queue import MessageQueue
@@ -24,6 +25,7 @@ class GroupLags:
 
     Args:
         store: the queues.
+        cold_reads: reads what is on the disk only.
         offsets: the committed offsets.
         consumers: the subscriptions of groups that are online.
         stats: the rates of groups.
@@ -35,6 +37,7 @@ class GroupLags:
         self,
         *,
         store: MessageStore,
+        cold_reads: ColdReads,
         offsets: OffsetStore,
         consumers: ConsumerRegistry,
         stats: BrokerStats,
@@ -42,6 +45,7 @@ class GroupLags:
         clock: Clock,
     ) -> None:
         self._store = store
+        self._cold_reads = cold_reads
         self._offsets = offsets
         self._consumers = consumers
         self._stats = stats
@@ -59,22 +63,24 @@ class GroupLags:
         """Return the offsets of a group in the first ``queues`` queues of a topic."""
         topic = config.topic_name
         table = {
-            self.queue(topic, queue_id): self._of_queue(group, topic, queue_id)
+            self.queue(topic, queue_id): await self._of_queue(group, topic, queue_id)
             async for queue_id in slices.each(range(queues))
         }
         tps = await self._stats.get_tps(group, topic, slices)
         return ConsumeStats(offset_table=table, consume_tps=tps)
 
-    def time_span(self, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
+    async def time_span(self, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
         """Return the times of the first, the last and the last consumed message of a queue."""
         low, high = self._store.bounds(topic, queue_id)
         consumed = self._offsets.committed(group, topic, queue_id) or 0
-        first_ms = self._store_time(topic, queue_id, low)
-        last_ms = self._store_time(topic, queue_id, high - 1)
-        consumed_ms = self._store_time(topic, queue_id, consumed - 1) if consumed > 0 else first_ms
+        first_ms = await self.store_time(topic, queue_id, low)
+        last_ms = await self.store_time(topic, queue_id, high - 1)
+        consumed_ms = first_ms
+        if consumed > 0:
+            consumed_ms = await self.store_time(topic, queue_id, consumed - 1)
         delay_ms = 0
         if consumed < high:
-            next_ms = self._store_time(topic, queue_id, max(consumed, low))
+            next_ms = await self.store_time(topic, queue_id, max(consumed, low))
             delay_ms = max(0, self._clock.now_ms() - next_ms) if next_ms > 0 else 0
         return QueueTimeSpan(
             message_queue=self.queue(topic, queue_id),
@@ -91,11 +97,11 @@ class GroupLags:
         """Return the name of a queue of this broker."""
         return MessageQueue(topic=topic, broker_name=self._broker_name, queue_id=queue_id)
 
-    def _of_queue(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+    async def _of_queue(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
         high = self._store.bounds(topic, queue_id)[1]
         consumed = max(self._offsets.committed(group, topic, queue_id) or 0, 0)
         pulled = self._offsets.pulled(group, topic, queue_id) or 0
-        last_ms = self._store_time(topic, queue_id, consumed - 1) if consumed > 0 else 0
+        last_ms = await self.store_time(topic, queue_id, consumed - 1)
         return OffsetWrapper(
             broker_offset=high,
             consumer_offset=consumed,
@@ -103,8 +109,9 @@ class GroupLags:
             last_timestamp=max(last_ms, 0),
         )
 
-    def _store_time(self, topic: str, queue_id: int, offset: int) -> int:
+    async def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Return when the message at an offset was stored; -1 for none."""
+        await self._cold_reads.run(self._store.cold_store_time(topic, queue_id, offset))
         return self._store.store_time_at(topic, queue_id, offset) if offset >= 0 else -1
 
 

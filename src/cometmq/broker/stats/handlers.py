@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from cometmq.broker.clients.consumers import ConsumerRegistry
+from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.stats.counters import BrokerStats, WindowFigures
@@ -54,14 +55,21 @@ class BrokerStatsHandler:
     Args:
         runtime: the figures of the whole broker.
         stats: the counters.
+        store, cold_reads: read the oldest message.
     """
 
-    def __init__(self, runtime: RuntimeInfo, stats: BrokerStats) -> None:
+    def __init__(
+        self, runtime: RuntimeInfo, stats: BrokerStats, store: MessageStore, cold_reads: ColdReads
+    ) -> None:
         self._runtime = runtime
+        self._store = store
+        self._cold_reads = cold_reads
         self._stats = stats
 
-    def runtime_info(self, request: Request) -> Response:
+    async def runtime_info(self, request: Request) -> Response:
         """Return the runtime information, a table of texts."""
+        oldest = self._store.cold_record(self._store.min_log_offset)  # its time is shown
+        await self._cold_reads.run(oldest)
         return Response(body=KVTable(table=self._runtime.table()).encode())
 
     async def counter(self, request: Request) -> Response:
@@ -86,7 +94,7 @@ class TopicStatsHandler:
         store: the queues.
         topics: which there are.
         stats: how fast topics grow.
-        lags: names queues.
+        lags: names queues, and finds when a message was stored.
     """
 
     def __init__(
@@ -104,16 +112,16 @@ class TopicStatsHandler:
         queues = max(config.read_queue_nums, config.write_queue_nums)
         slices = Slices()
         table = {
-            self._lags.queue(topic, queue_id): self._queue(topic, queue_id)
+            self._lags.queue(topic, queue_id): await self._queue(topic, queue_id)
             async for queue_id in slices.each(range(queues))
         }
         tps = await self._stats.put_tps(topic, slices)
         body = TopicStatsTable(offset_table=table, topic_put_tps=tps)
         return Response(body=await encode(body, slices))
 
-    def _queue(self, topic: str, queue_id: int) -> TopicOffset:
+    async def _queue(self, topic: str, queue_id: int) -> TopicOffset:
         low, high = self._store.bounds(topic, queue_id)
-        written_ms = self._store.store_time_at(topic, queue_id, high - 1) if high > 0 else 0
+        written_ms = await self._lags.store_time(topic, queue_id, high - 1)
         return TopicOffset(
             min_offset=low, max_offset=high, last_update_timestamp=max(written_ms, 0)
         )
@@ -199,7 +207,7 @@ class GroupStatsHandler:
         config = _existing(self._topics, header.topic)
         slices = Slices()
         spans = [
-            self._lags.time_span(header.group, header.topic, queue_id)
+            await self._lags.time_span(header.group, header.topic, queue_id)
             async for queue_id in slices.each(range(config.write_queue_nums))
         ]
         body = QueryConsumeTimeSpanBody(consume_time_span_set=spans)

@@ -23,8 +23,9 @@ import pytest
 
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.delay.delivery import ScheduledDelivery
-from cometmq.broker.delay.levels import DelayLevels
+from cometmq.broker.delay.routing import schedule
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import StoreError
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.batch import BatchItem, encode_batch
@@ -229,7 +230,7 @@ class Case:
         number = self.number
         body, _ = self.made()
         level = 1 + self.chance.below(2)
-        scheduled = LEVELS.schedule(*LATER, {"DELAY": str(level), "KEYS": f"k{number}"})
+        scheduled = schedule(LEVELS, *LATER, {"DELAY": str(level), "KEYS": f"k{number}"})
         assert scheduled is not None
         stored = self.store.append(
             scheduled.topic,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cometmq.model import property_names
-from cometmq.model.delay import parse_delay_levels, read_delay_levels
+from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import ConfigError, InvalidNameError
 from cometmq.model.flags import pull_sys_flag, transaction_type
 from cometmq.model.namespace import namespace_of, without_namespace, wrap_namespace
@@ -108,14 +108,16 @@ def test_each_part_of_a_mixed_file_is_tested_or_named_for_later(
 @for_each_version
 def test_delay_levels(version: str) -> None:
     for case in values(version, "delay_levels")["cases"]:
-        table = read_delay_levels(case["levels"])
+        levels = DelayLevels.read(case["levels"])
 
-        assert table.delays_ms == {int(key): delay for key, delay in case["table_ms"].items()}
-        assert table.max_level == case["max_level"], case
-        assert (table.bad_part is None) == case["ok"], case
-        if not case["ok"]:
+        delays_ms = {level: levels.delay_ms(int(level)) for level in case["table_ms"]}
+        assert delays_ms == case["table_ms"]
+        assert levels.highest == case["max_level"], case
+        if case["ok"]:
+            DelayLevels.parse(case["levels"])
+        else:
             with pytest.raises(ConfigError):
-                parse_delay_levels(case["levels"])
+                DelayLevels.parse(case["levels"])
 
 
 @for_each_version

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "cometmq"
 ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
 FOLDER_FILES_MAX = 3
-CHANGES = 10
+CHANGES = 11
 ASSEMBLIES = {"broker": broker_assembly.FEATURES, "namesrv": namesrv_assembly.FEATURES}
 
 both_servers = pytest.mark.parametrize("server", ASSEMBLIES)

@@ -22,7 +22,6 @@ from cometmq.broker.cold_reads import ColdReads, cold_read_limit
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay import feature as delay
 from cometmq.broker.delay.delivery import ScheduledDelivery
-from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.groups import feature as groups
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets import feature as offsets
@@ -45,6 +44,7 @@ from cometmq.broker.storage import feature as storage
 from cometmq.broker.storage.flushing import Flusher, flush_pace
 from cometmq.broker.topics import feature as topics
 from cometmq.broker.topics.table import TopicTable
+from cometmq.model.delay import DelayLevels
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.remoting import RemotingClient
 from cometmq.remoting.features import Feature

@@ -18,7 +18,6 @@ from cometmq.model.topic import (
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Request
 
-FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 CLIENT_ID_CHARS_MAX = 1024
 
 

@@ -150,7 +150,7 @@ class Registry:
         self.mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         self._registered: dict[Hashable, set[BrokerKey]] = {}
         """The keys in `live` of each connection."""
-        self.unchanged = asyncio.Lock()
+        self.lock = asyncio.Lock()
         """Held during each change, and by requests that read many rows in slices."""
 
     # --- registration ---------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class Registry:
             RegistrationRefusedError: the connection is closed, or the group has too many members;
                 nothing was changed.
         """
-        async with self.unchanged:
+        async with self.lock:
             if is_closed():
                 raise RegistrationRefusedError("the connection is closed")
             group = self.groups.get(registration.broker_name)
@@ -304,7 +304,7 @@ class Registry:
 
     async def unregister(self, key: BrokerKey, broker_name: str) -> MinIdNotice | None:
         """Remove a broker: its address under any id, and its group if it was the last."""
-        async with self.unchanged:
+        async with self.lock:
             return await self._unregister(key, broker_name, Slices())
 
     async def _unregister(
@@ -343,7 +343,7 @@ class Registry:
     async def disconnected(self, connection: Hashable) -> list[MinIdNotice]:
         """Remove the brokers that registered over a connection that is closed."""
         notices = []
-        async with self.unchanged:
+        async with self.lock:
             slices = Slices()
             async for key in slices.each(list(self._registered.get(connection, ()))):
                 name = self.live[key].broker_name
@@ -357,7 +357,7 @@ class Registry:
         async for key in slices.each(list(self.live)):
             if not self._is_silent(key, now_ms()):
                 continue
-            async with self.unchanged:
+            async with self.lock:
                 if self._is_silent(key, now_ms()):  # still
                     live = self.live[key]
                     notice = await self._unregister(key, live.broker_name, slices)
@@ -390,17 +390,17 @@ class Registry:
 
     async def wipe_write_perm(self, broker_name: str) -> int:
         """Remove the write bit from all rows of a broker; return how many rows it has."""
-        async with self.unchanged:
+        async with self.lock:
             return await self._change_perm(broker_name, lambda perm: perm & ~Perm.WRITE, Slices())
 
     async def add_write_perm(self, broker_name: str) -> int:
         """Make all rows of a broker readable and writable; return how many rows it has."""
-        async with self.unchanged:
+        async with self.lock:
             return await self._change_perm(broker_name, lambda _: Perm.READ | Perm.WRITE, Slices())
 
     async def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Remove a topic, or only its rows of one cluster's brokers."""
-        async with self.unchanged:
+        async with self.lock:
             if cluster is None:
                 self.topics.pop(topic, None)
                 self.mappings.pop(topic, None)
@@ -410,7 +410,7 @@ class Registry:
 
     async def register_topic(self, topic: str, rows: Iterable[QueueData]) -> bool:
         """Put rows of a topic; return False, with nothing done, when a broker is unknown."""
-        async with self.unchanged:
+        async with self.lock:
             named = {row.broker_name: row async for row in Slices().each(rows)}
             if not named or not named.keys() <= self.groups.keys():
                 return False

@@ -8,6 +8,9 @@ Source: RequestCode, ResponseCode, RemotingSysResponseCode and LanguageCode, Roc
 
 from enum import IntEnum
 
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+"""Ends the remarks about topics and groups that do not exist."""
+
 
 class RequestCode(IntEnum):
     """Request codes."""

@@ -10,7 +10,7 @@ from cometmq.remoting.wire import Wire
 
 
 class Peer(Wire):
-    """The other side of a connection; `Connection` implements it."""
+    """The connection of a request; `Connection` implements it."""
 
     language: str | None
     """The language of its last request."""

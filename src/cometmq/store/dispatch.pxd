@@ -29,8 +29,7 @@ cdef class QueueTable:
 
 cdef class Dispatcher:
     cdef Index _index
-    cdef dict _delays_ms
-    cdef int _max_level
+    cdef object _levels
 
     @cython.locals(tags_code=cython.longlong)
     cpdef long long dispatch(

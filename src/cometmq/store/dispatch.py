@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from sys import intern
 from typing import Any
 
-from cometmq.model.delay import read_delay_levels
+from cometmq.model.delay import DelayLevels
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol import hashing, octets
 from cometmq.protocol import properties as property_text
@@ -29,7 +29,6 @@ from cometmq.store.index import Index
 logger = logging.getLogger(__name__)
 
 _DELAY_MARKER = marker(b"DELAY")
-_UNKNOWN_LEVEL_MS = 1000
 
 
 class TopicQueues:
@@ -110,10 +109,8 @@ class Dispatcher:
     """
 
     def __init__(self, index: Index | None, delay_levels: str) -> None:
-        levels = read_delay_levels(delay_levels)
         self._index: Any = index
-        self._delays_ms = levels.delays_ms
-        self._max_level = levels.max_level
+        self._levels = DelayLevels.read(delay_levels)
 
     def dispatch(
         self,
@@ -195,11 +192,8 @@ class Dispatcher:
 
     def _due_ms(self, store_ms: int, properties: bytes) -> int:
         text = value_of(properties, _DELAY_MARKER)
-        level = int(text) if text is not None and text.isdigit() and len(text) < 10 else 0
-        if level == 0:
-            return 0
-        delay_ms = self._delays_ms.get(min(level, self._max_level), _UNKNOWN_LEVEL_MS)
-        return store_ms + delay_ms
+        level = self._levels.level_of(None if text is None else text.decode("ascii", "replace"))
+        return store_ms + self._levels.delay_ms(level) if level else 0
 
     def _put_keys(
         self,

@@ -819,13 +819,9 @@ class MessageStore:
 
     def runtime_figures(self) -> dict[str, str]:
         """Return the figures of the store for the runtime information, by RocketMQ's names."""
-        ratio = f"{self._disk_ratio:.2f}"
         return {
             "commitLogMinOffset": str(self.min_log_offset),
             "commitLogMaxOffset": str(self.written_to),
-            "commitLogDirCapacity": "",
-            "commitLogDiskRatio": ratio,
-            "consumeQueueDiskRatio": ratio,
             "dispatchBehindBytes": str(self.dispatch_backlog_bytes),
             "earliestMessageTimeStamp": str(self.earliest_store_ms()),
         }

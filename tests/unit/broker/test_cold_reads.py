@@ -19,11 +19,11 @@ from cometmq.broker.cold_reads import AHEAD_BYTES, BLOCK_BYTES, DELAY_S_MAX, LIM
 from cometmq.broker.creation import CreationNeededError, with_creation
 from cometmq.broker.delay import delivery as delivery_module
 from cometmq.broker.delay.delivery import ScheduledDelivery
-from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.broker.stats.counters import BrokerStats
+from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -114,6 +114,7 @@ class Broker:
             offsets=tables.offsets,
             held=HeldPulls(),
             cold_reads=self.reads,
+            host="10.0.0.1",
             settings=lambda: tables.settings,
             stats=BrokerStats("C", clock=tables.clock, is_system_topic=lambda _: False),
         )

@@ -10,7 +10,8 @@ import pytest
 
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.delay.delivery import RUN_MESSAGES_MAX, ScheduledDelivery
-from cometmq.broker.delay.levels import DelayLevels
+from cometmq.broker.delay.routing import schedule
+from cometmq.model.delay import DelayLevels
 from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import decode_record, encode_host, iter_records
@@ -59,7 +60,7 @@ class Delayed:
 
     def park(self, body: str, level: int, *, topic: str = "T", queue: int = 0) -> None:
         properties = {"DELAY": str(level), "TAGS": "t"}
-        parked = self.levels.schedule(topic, queue, properties)
+        parked = schedule(self.levels, topic, queue, properties)
         assert parked is not None
         self.put(parked.topic, parked.queue_id, parked.properties, body)
 

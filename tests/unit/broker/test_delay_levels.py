@@ -1,6 +1,7 @@
 import pytest
 
-from cometmq.broker.delay.levels import DelayLevels
+from cometmq.broker.delay.routing import schedule
+from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import ConfigError
 
 
@@ -9,12 +10,12 @@ from cometmq.model.errors import ConfigError
     [("1", 1), ("18", 18), ("99", 18), ("0", 0), ("-1", 0), ("+3", 3), ("x", 0), ("1_0", 0)],
 )
 def test_level_of_a_message(asked: str, level: int) -> None:
-    assert DelayLevels.parse().level_of({"DELAY": asked}) == level
+    assert DelayLevels.parse().level_of(asked) == level
 
 
 def test_a_delayed_message_is_scheduled_with_its_real_place() -> None:
     properties = {"DELAY": "20", "KEYS": "k"}
-    scheduled = DelayLevels.parse("1s 2m").schedule("T", 3, properties)
+    scheduled = schedule(DelayLevels.parse("1s 2m"), "T", 3, properties)
     assert scheduled is not None
     assert (scheduled.topic, scheduled.queue_id) == ("SCHEDULE_TOPIC_XXXX", 1)
     assert scheduled.properties == {
@@ -27,8 +28,8 @@ def test_a_delayed_message_is_scheduled_with_its_real_place() -> None:
 
 
 def test_a_message_without_delay_is_not_scheduled() -> None:
-    assert DelayLevels.parse().schedule("T", 0, {"DELAY": "0"}) is None
-    assert DelayLevels.parse().schedule("T", 0, {}) is None
+    assert schedule(DelayLevels.parse(), "T", 0, {"DELAY": "0"}) is None
+    assert schedule(DelayLevels.parse(), "T", 0, {}) is None
 
 
 def test_levels_have_their_delays() -> None:

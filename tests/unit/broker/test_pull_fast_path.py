@@ -70,6 +70,7 @@ class Side:
             offsets=tables.offsets,
             held=self.held,
             cold_reads=ColdReads(),
+            host="10.0.0.1",
             settings=lambda: tables.settings,
             stats=self.stats,
         )

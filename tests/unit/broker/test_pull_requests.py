@@ -50,6 +50,7 @@ class Broker:
             offsets=tables.offsets,
             held=self.held,
             cold_reads=ColdReads(),
+            host="10.0.0.1",
             settings=lambda: tables.settings,
             stats=self.stats,
         )

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cometmq.broker.clients.producers import ProducerRegistry
-from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.sending.reply import ReplyHandler
 from cometmq.broker.sending.validation import SendRules, SendValidation
+from cometmq.model.delay import DelayLevels
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.properties import decode_properties, encode_properties

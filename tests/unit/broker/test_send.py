@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from cometmq.broker.creation import creating
-from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.sending.handler import SendHandler
 from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.throughput import Throughput
+from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import StoreError
 from cometmq.protocol.batch import encode_batch
 from cometmq.protocol.codes import RequestCode

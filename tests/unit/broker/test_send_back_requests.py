@@ -9,9 +9,9 @@ import pytest
 
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.creation import creating
-from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.sending.send_back import SendBackHandler
 from cometmq.broker.stats.counters import BrokerStats
+from cometmq.model.delay import DelayLevels
 from cometmq.model.message import StoredMessage
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
@@ -39,6 +39,7 @@ class Broker:
             groups=tables.groups,
             levels=DelayLevels.parse(),
             stats=self.stats,
+            host="10.0.0.1",
             settings=lambda: tables.settings,
             store_host=US,
             cold_reads=ColdReads(),

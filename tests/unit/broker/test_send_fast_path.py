@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cometmq.broker.creation import creating
-from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.sending.fast_path import SendFastPath
 from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
 from cometmq.broker.sending.group_commit import GroupCommit
@@ -25,6 +24,7 @@ from cometmq.broker.sending.handler import SendHandler
 from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.throughput import Throughput
+from cometmq.model.delay import DelayLevels
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from cometmq.broker.clients.queue_locks import QueueLocks
 from cometmq.broker.creation import with_creation
-from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.broker.sending.validation import SendRules, SendValidation
+from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import ResponseError
 from cometmq.model.flags import SysFlag
 from cometmq.model.queue import MessageQueue

@@ -418,7 +418,7 @@ async def test_list_shows_all_topics_of_a_broker_or_none(server: Server) -> None
 async def test_broker_that_was_heard_meanwhile_does_not_expire(server: Server) -> None:
     await server.register(registration())
     server.now_ms += 120_001
-    async with server.registry.unchanged:
+    async with server.registry.lock:
         expiry = asyncio.create_task(server.registry.expire(lambda: server.now_ms))
         await asyncio.sleep(0)
         server.registry.touch(BrokerKey(CLUSTER, MASTER), server.now_ms)

@@ -130,7 +130,6 @@ class ConsumerRegistry:
     Args:
         clock: the time in ms.
         on_change: called with a group whose members or topics changed, to notify its members.
-        on_gone: called with the name of a group that lost its last member.
         silent_ms_max: how long a member may be silent before the sweep removes it.
     """
 
@@ -139,12 +138,10 @@ class ConsumerRegistry:
         clock: Clock,
         *,
         on_change: Callable[[ConsumerGroup], None] | None = None,
-        on_gone: Callable[[str], None] | None = None,
         silent_ms_max: int = SILENT_MS_MAX,
     ) -> None:
         self._clock = clock
         self._on_change = on_change
-        self._on_gone = on_gone
         self._silent_ms_max = silent_ms_max
         self._groups: dict[str, ConsumerGroup] = {}
         self._by_connection: dict[Peer, set[str]] = {}
@@ -246,8 +243,6 @@ class ConsumerRegistry:
                 del self._by_connection[connection]
         if not group.members:
             del self._groups[group.name]
-            if self._on_gone is not None:
-                self._on_gone(group.name)
         elif notify:
             self._notify(group)
 

@@ -23,9 +23,9 @@ from typing import Any
 
 from cometmq.broker.checks import check_subscribed_topic
 from cometmq.broker.cold_reads import ColdReads, bring_in
-from cometmq.broker.delay.levels import DelayLevels
 from cometmq.broker.offsets.offset_store import Numbers, read_numbers, read_version
 from cometmq.model import property_names
+from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import CometError, InvalidMessageError, ResponseError, StoreError
 from cometmq.model.topic import DELAY_TOPIC, HALF_TOPIC
 from cometmq.protocol.bodies import DataVersion

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from cometmq.broker.checks import FAQ, check_group
+from cometmq.broker.checks import check_group
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.creation import CreationNeededError
 from cometmq.broker.stored_table import Change, ConfigTable, create, remove
@@ -23,7 +23,7 @@ from cometmq.model.errors import InvalidNameError, ResponseError, StoreError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import check_group_name
 from cometmq.protocol.bodies import SubscriptionGroupWrapper
-from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.codes import FAQ, ResponseCode
 from cometmq.remoting.slices import Slices
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock

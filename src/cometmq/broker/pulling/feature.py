@@ -27,6 +27,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         cold_reads=parts.cold_reads,
         settings=parts.settings,
         stats=parts.stats,
+        host=parts.address.host,
     )
     pull = creating(handler.handle)
     return Feature(

@@ -168,6 +168,7 @@ class PullHandler:
         cold_reads: reads what is on the disk only.
         settings: returns the current settings of the broker.
         stats: counts what was delivered.
+        host: the address of this broker, which refusals name.
     """
 
     def __init__(
@@ -182,6 +183,7 @@ class PullHandler:
         cold_reads: ColdReads,
         settings: Callable[[], BrokerSettings],
         stats: BrokerStats,
+        host: str,
     ) -> None:
         self._store = store
         self._reader = store.reader
@@ -193,6 +195,7 @@ class PullHandler:
         self._held = held
         self._cold_reads = cold_reads
         self._settings = settings
+        self._ip = host
         self._applied: BrokerSettings | None = None
         self._stats = stats
         names = ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
@@ -326,7 +329,6 @@ class PullHandler:
         self._polls_long = settings.long_polling_enable
         self._short_poll_ms = settings.short_polling_time_ms
         self._suggests = settings.slave_read_enable
-        self._ip = settings.broker_ip1 or settings.bind_address
         self._applied = settings
 
     # --- checks, in RocketMQ's order ----------------------------------------------------------

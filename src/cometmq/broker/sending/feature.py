@@ -37,6 +37,7 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
         levels=parts.levels,
         stats=parts.stats,
         settings=parts.settings,
+        host=parts.address.host,
         store_host=endpoint.store_host,
         cold_reads=parts.cold_reads,
         commit=parts.commit if parts.sync_flush else None,

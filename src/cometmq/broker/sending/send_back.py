@@ -15,13 +15,14 @@ from typing import NamedTuple
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.creation import CreationNeededError, SharedCall
-from cometmq.broker.delay.levels import DelayLevels
+from cometmq.broker.delay.routing import schedule
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.sending.validation import retries_max
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model import property_names as names
+from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
 from cometmq.model.flags import TopicSysFlag
 from cometmq.model.group import SubscriptionGroupConfig
@@ -56,7 +57,8 @@ class SendBackHandler:
         levels: the delay levels.
         stats: counts the messages.
         settings: returns the current settings of the broker.
-        store_host: our address as records carry it, 8 or 20 bytes.
+        host: the address of this broker, which refusals name.
+        store_host: the same as records contain it, 8 or 20 bytes.
         commit: syncs messages to the disk; None with asynchronous flush.
         queue_chance: returns the number of a queue, out of so many, at random.
     """
@@ -70,6 +72,7 @@ class SendBackHandler:
         levels: DelayLevels,
         stats: BrokerStats,
         settings: Callable[[], BrokerSettings],
+        host: str,
         store_host: bytes,
         cold_reads: ColdReads,
         commit: GroupCommit | None = None,
@@ -84,6 +87,7 @@ class SendBackHandler:
         self._levels = levels
         self._stats = stats
         self._settings = settings
+        self._host = host
         self._store_host = store_host
         self._queue_chance = queue_chance
 
@@ -93,9 +97,9 @@ class SendBackHandler:
         group = self._groups.require(header.group)
         settings = self._settings()
         if not settings.broker_permission & Perm.WRITE:
-            ip = settings.broker_ip1 or settings.bind_address
             raise ResponseError(
-                ResponseCode.NO_PERMISSION, f"the broker[{ip}] sending message is forbidden"
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._host}] sending message is forbidden",
             )
         if group.retry_queue_nums <= 0:
             return Response()
@@ -154,7 +158,7 @@ class SendBackHandler:
     def _put(self, record: RecordParts, retry: Retry, target: TopicConfig) -> Appended:
         topic, properties = target.topic_name, retry.properties
         queue_id = self._queue_chance(max(target.write_queue_nums, 1))
-        scheduled = self._levels.schedule(topic, queue_id, properties)
+        scheduled = schedule(self._levels, topic, queue_id, properties)
         if scheduled is not None:
             topic, queue_id, properties = scheduled
         try:

@@ -5,8 +5,8 @@ from cometmq.protocol cimport octets
 from cometmq.protocol cimport properties as property_text
 
 
-cdef bytes _END, _WAIT, _WAITS, _UNIQUE_KEY
-cdef int _PREPARED, _PROPERTIES_MAX, _COMPLETE, _NEEDS_ID, _UNCOMMON
+cdef bytes _END, _WAIT, _WAITS, _UNIQUE_KEY, _MAY_NEED_IT
+cdef int _PREPARED, _PROPERTIES_MAX, _COMPLETE, _NEEDS_ID, _NEEDS_REWRITE
 
 
 cdef class SendValidation:
@@ -40,7 +40,7 @@ cdef class SendValidation:
     @cython.locals(
         body_bytes=cython.Py_ssize_t, text_bytes=cython.Py_ssize_t, text=cython.p_uchar)
     cdef _check_size(self, Send send)
-    cdef _route_uncommon(self, Send send, object header)
+    cdef _route_rewritten(self, Send send, object header)
 
 
 @cython.locals(

@@ -1,7 +1,8 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False
 """Validates sends, and selects the topic, the queue and the properties that are stored.
 
-All checks of a send happen here, in RocketMQ's order, before anything is stored. Validation fills
+The checks that need the broker's tables and settings happen here, in RocketMQ's order, before
+anything is stored; `store/appender.py` checks the limits of the record format. Validation fills
 in topic, queue and properties of the `Send`: mostly those of the request, but a message with a
 delay level is scheduled, and a retry beyond the limit of its group becomes a dead letter.
 
@@ -22,9 +23,10 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.delay.levels import DelayLevels
+from cometmq.broker.delay.routing import schedule
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.model import property_names
+from cometmq.model.delay import DelayLevels
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.flags import SysFlag
 from cometmq.model.group import SubscriptionGroupConfig
@@ -69,13 +71,28 @@ _WAITS = _WAIT + _END
 _UNIQUE_KEY = b"UNIQ_KEY\x01"
 _PREPARED = PREPARED  # C numbers once compiled
 _PROPERTIES_MAX = PROPERTIES_BYTES_MAX
-_COMPLETE, _NEEDS_ID, _UNCOMMON = 0, 1, 2
-_uncommon = re.compile(rb"\x02(?:DELAY|TRAN_MSG|TIMER_D\w*|CLUSTER|MSG_REGION|TRACE_ON|POP_CK)\x01")
+_COMPLETE, _NEEDS_ID, _NEEDS_REWRITE = 0, 1, 2
+_REWRITTEN = (
+    property_names.DELAY,
+    property_names.TRAN_MSG,
+    property_names.TIMER_DELAY_SEC,
+    property_names.TIMER_DELAY_MS,
+    property_names.TIMER_DELIVER_MS,
+    property_names.CLUSTER,
+    property_names.MSG_REGION,
+    property_names.TRACE_ON,
+    property_names.POP_CK,
+)
+"""The properties that the broker refuses, drops or sets itself."""
+_needs_rewrite = re.compile(b"\x02(?:%b)\x01" % "|".join(_REWRITTEN).encode())
 _needs_general_path = re.compile(
-    _uncommon.pattern + rb"|\x02UNIQ_KEY\x01\x02|\x02WAIT\x01(?!true\x02)"
+    _needs_rewrite.pattern + rb"|\x02UNIQ_KEY\x01\x02|\x02WAIT\x01(?!true\x02)"
 ).search
-"""Finds properties for the general path: those that the broker rewrites, a unique key without a
-value, a sender that does not wait for the disk."""
+"""Finds properties for the general path: those above, a unique key without a value, a sender that
+does not wait for the disk."""
+_first_letters = {name.encode()[0] for name in (*_REWRITTEN, property_names.UNIQ_KEY, "WAIT")}
+_MAY_NEED_IT = bytes(letter in _first_letters for letter in range(256))
+"""Whether a property that begins with a letter may need the general path."""
 
 _TIMERS: Final = (
     property_names.TIMER_DELAY_SEC,
@@ -195,7 +212,7 @@ class SendValidation:
         else:
             text = octets.start_of(send.text)
             found = _scan_properties(text, send.text_at, send.text_end)
-            if found == _UNCOMMON:
+            if found == _NEEDS_REWRITE:
                 return False
             if found == _NEEDS_ID:
                 more = _UNIQUE_KEY + self._new_unique_key().encode() + _END + more
@@ -247,9 +264,9 @@ class SendValidation:
 
     def _route_message(self, send: Send, header: SendHeader) -> None:
         text = bytes(send.text)
-        is_odd = header.sys_flag & PREPARED or _uncommon.search(_END + text) is not None
-        if is_odd or header.topic.startswith(RETRY_PREFIX):
-            self._route_uncommon(send, header)
+        is_half = header.sys_flag & PREPARED
+        if is_half or _needs_rewrite.search(_END + text) or header.topic.startswith(RETRY_PREFIX):
+            self._route_rewritten(send, header)
             return
         send.more = self._suffix
         if not _has_unique_key(text):
@@ -263,7 +280,7 @@ class SendValidation:
             raise _illegal(f"batch request does not support retry group {header.topic}")
         properties = decode_properties(header.properties or "")
         self._refuse_half_and_timer(header, properties)
-        if self._levels.level_of(properties):
+        if self._levels.level_of(properties.get(property_names.DELAY)):
             raise _illegal("a batch cannot be delayed")
         self._rewrite(send, properties | self._broker_properties)
 
@@ -350,7 +367,7 @@ class SendValidation:
 
     # --- properties ---------------------------------------------------------------------------
 
-    def _route_uncommon(self, send: Send, header: SendHeader) -> None:
+    def _route_rewritten(self, send: Send, header: SendHeader) -> None:
         properties = decode_properties(header.properties or "")
         if send.topic.startswith(RETRY_PREFIX):
             send.topic, send.queue_id = self._retry_target(header, send.queue_id, send.wire.version)
@@ -361,7 +378,7 @@ class SendValidation:
         if send.topic.startswith(DLQ_PREFIX) and send.topic != header.topic:
             properties.pop(property_names.DELAY, None)
         properties.update(self._broker_properties)
-        scheduled = self._levels.schedule(send.topic, send.queue_id, properties)
+        scheduled = schedule(self._levels, send.topic, send.queue_id, properties)
         if scheduled is not None:
             send.topic, send.queue_id, properties = scheduled
         self._rewrite(send, properties)
@@ -389,7 +406,8 @@ class SendValidation:
             raise self._forbidden(
                 "sending transaction message", ": transactions are not served in this release"
             )
-        if self._levels.level_of(properties) == 0 and any(name in properties for name in _TIMERS):
+        level = self._levels.level_of(properties.get(property_names.DELAY))
+        if level == 0 and any(name in properties for name in _TIMERS):
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR,
                 "accurate timer message is not enabled, timerWheelEnable is false:"
@@ -397,10 +415,10 @@ class SendValidation:
             )
 
 
-def retries_max(group: SubscriptionGroupConfig, asked: int | None, version: int) -> int:
+def retries_max(group: SubscriptionGroupConfig, requested: int | None, version: int) -> int:
     """Return the limit of the retries of a message: that of its client, if it sends one."""
-    if asked is not None and version >= VERSION_WITH_MAX_RECONSUME:
-        return asked
+    if requested is not None and version >= VERSION_WITH_MAX_RECONSUME:
+        return requested
     return group.retry_max_times
 
 
@@ -418,9 +436,7 @@ def _scan_properties(text: Any, at: int, end: int) -> int:
             found = _COMPLETE
         elif first == 84 and size > 5 and memcmp(text + at, b"TAGS\x01", 5) == 0:
             pass
-        elif first in (67, 68, 77, 80, 84, 85, 87) and (  # one of CDMPTUW
-            size != 9 or memcmp(text + at, b"WAIT\x01true", 9) != 0
-        ):
+        elif _MAY_NEED_IT[first] and (size != 9 or memcmp(text + at, b"WAIT\x01true", 9) != 0):
             return _search_properties(octets.bytes_in(text, start, end - start))
         at = stop + 1
     return found
@@ -430,7 +446,7 @@ def _search_properties(text: bytes) -> int:
     """Do the same as `_scan_properties`, which knows only the most frequent properties."""
     entries = b"\x02%b\x02" % text
     if _needs_general_path(entries) is not None:
-        return _UNCOMMON
+        return _NEEDS_REWRITE
     return _COMPLETE if entries.find(b"\x02" + _UNIQUE_KEY) >= 0 else _NEEDS_ID
 
 

@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 
-from cometmq.broker.checks import FAQ
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.creation import CreationNeededError
 from cometmq.broker.stored_table import Change, ConfigTable, create
@@ -41,7 +40,7 @@ from cometmq.model.topic import (
     reply_topic,
 )
 from cometmq.protocol.bodies import TopicConfigSerializeWrapper
-from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.codes import FAQ, ResponseCode
 from cometmq.remoting.slices import Slices
 from cometmq.store.config_files import JsonFile
 from cometmq.system.clock import Clock

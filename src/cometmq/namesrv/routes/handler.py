@@ -22,13 +22,12 @@ from cometmq.namesrv.routes.route_data import (
 )
 from cometmq.protocol import fastjson
 from cometmq.protocol.bodies import TopicRouteData
-from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.codes import FAQ, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.protocol.version import STRICT_ROUTE_VERSION_MIN
 from cometmq.remoting import Request, Response
 from cometmq.remoting.slices import encode, join
 
-FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _NAME_SHOWN_MAX = 512
 
 

@@ -66,7 +66,7 @@ async def long_route_of(
     """Return the same in slices, for a topic of very many brokers."""
     slices = Slices()
     found: TopicRouteData | None = None
-    async with registry.unchanged:
+    async with registry.lock:
         async for names in slices.each(batched(registry.topics.get(topic, ()), BROKERS_AT_ONCE)):
             part = route_of(registry, topic, names=names, order_config=order_config, **options)
             if found is None:
@@ -127,7 +127,7 @@ async def cluster_info(registry: Registry) -> ClusterInfo:
     """Return all groups, and the names of the groups of each cluster."""
     slices = Slices()
     info = ClusterInfo()
-    async with registry.unchanged:
+    async with registry.lock:
         async for name, group in slices.each(registry.groups.items()):
             info.broker_addr_table[name] = _broker_data(group, None, False)
         async for cluster, names in slices.each(registry.clusters.items()):

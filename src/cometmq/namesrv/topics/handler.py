@@ -41,7 +41,7 @@ class TopicHandler:
     async def all(self, request: Request) -> Response:
         """GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206)."""
         _check_enabled(self._settings().lists_all_topics)
-        async with self._registry.unchanged:
+        async with self._registry.lock:
             topics = list(self._registry.topics)
         return await _list_of(topics)
 
@@ -105,14 +105,14 @@ async def _list_of(topics: list[str]) -> Response:
 
 async def topics_of_cluster(registry: Registry, cluster: str) -> list[str]:
     """Return the topics that brokers of a cluster serve."""
-    async with registry.unchanged:
+    async with registry.lock:
         names = registry.clusters.get(cluster, {}).keys()
         return await _topics_where(registry, lambda rows: not names.isdisjoint(rows))
 
 
 async def topics_by_flag(registry: Registry, accepts: Callable[[int], bool]) -> list[str]:
     """Return the topics for whose flags, those of the first row, ``accepts`` is true."""
-    async with registry.unchanged:
+    async with registry.lock:
         return await _topics_where(
             registry, lambda rows: accepts(next(iter(rows.values())).topic_sys_flag)
         )
@@ -127,7 +127,7 @@ async def _topics_where(
 
 async def system_topics(registry: Registry) -> tuple[list[str], str | None]:
     """Return the topics named after clusters and brokers, and one broker's address."""
-    async with registry.unchanged:
+    async with registry.lock:
         names = dict.fromkeys(registry.clusters)
         slices = Slices()
         for members in registry.clusters.values():

@@ -54,7 +54,7 @@ COMPILED: dict[str, str] = {
     "cometmq.store.dispatch": "queue and index for every record",
     "cometmq.store.appender": "every append",
     "cometmq.store.record_scan": "every record of a scan",
-    "cometmq.store.reading": "every unit that a pull reads",
+    "cometmq.store.queue_reader": "every unit that a pull reads",
     "cometmq.remoting.requests": "the response to every request",
     "cometmq.remoting.wire": "every read and every write",
     "cometmq.remoting.connection": "every command that is received",

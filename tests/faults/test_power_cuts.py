@@ -31,9 +31,10 @@ from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import encode_properties
-from cometmq.store import MessageStore, loading, message_store, queue_ends, recovery
+from cometmq.store import MessageStore, loader, message_store, queue_ends, recovery
+from cometmq.store.abort_file import AbortFile
 from cometmq.store.config_files import JsonFile
-from cometmq.store.reading import TagMatcher
+from cometmq.store.queue_reader import TagMatcher
 from cometmq.system.clock import ManualClock
 from support.power_files import PowerCutError, PowerFiles
 from support.randomness import SeededRandomness
@@ -427,7 +428,7 @@ def run(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(seed)
     if case.mapped_queue_files_max:
         monkeypatch.setattr(queue_ends, "QUEUES_MIN", 1)
-        monkeypatch.setattr(loading, "BUFFERS_MAX", 1 + seed // 2 % 3)
+        monkeypatch.setattr(loader, "BUFFERS_MAX", 1 + seed // 2 % 3)
     case.open()
     for _ in range(3):
         case.cut()
@@ -475,8 +476,8 @@ MUTATIONS: dict[str, tuple[object, str, Callable[..., object]]] = {
         lambda _: lambda *_, **__: None,
     ),
     "pages of a failed sync are not written again": (
-        message_store,
-        "is_in_doubt",
+        AbortFile,
+        "has_unsynced_pages",
         lambda _: lambda _: False,
     ),
     "log files go that a start needs": (

@@ -15,14 +15,14 @@ from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
 from cometmq.broker.delay.handler import DelayOffsetsHandler
 from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.maintenance.handler import StorageHandler
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.queries.handler import QueryHandler
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.group_lag import GroupLags
-from cometmq.broker.stats.handlers import BrokerStatsHandler, GroupStatsHandler, TopicStatsHandler
+from cometmq.broker.stats.handler import BrokerStatsHandler, GroupStatsHandler, TopicStatsHandler
 from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
 from cometmq.broker.stats.throughput import Throughput
-from cometmq.broker.storage.handler import StorageHandler
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.topic import TopicConfig
 from cometmq.protocol import fastjson

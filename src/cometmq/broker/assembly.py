@@ -24,6 +24,8 @@ from cometmq.broker.delay import feature as delay
 from cometmq.broker.delay.delivery import ScheduledDelivery
 from cometmq.broker.groups import feature as groups
 from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.maintenance import feature as storage
+from cometmq.broker.maintenance.flushing import Flusher, flush_pace
 from cometmq.broker.offsets import feature as offsets
 from cometmq.broker.offsets.offset_store import OffsetStore
 from cometmq.broker.pulling import feature as pulling
@@ -40,8 +42,6 @@ from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.group_lag import GroupLags
 from cometmq.broker.stats.runtime_info import DelayLevelOffsets, RuntimeInfo
 from cometmq.broker.stats.throughput import Throughput
-from cometmq.broker.storage import feature as storage
-from cometmq.broker.storage.flushing import Flusher, flush_pace
 from cometmq.broker.topics import feature as topics
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.delay import DelayLevels

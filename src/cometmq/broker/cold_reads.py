@@ -28,10 +28,10 @@ from functools import partial
 from typing import Final
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.creation import CreationNeededError
+from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.model.errors import ResponseError, StoreError
 from cometmq.protocol.codes import ResponseCode
-from cometmq.store.reading import ColdPart
+from cometmq.store.queue_reader import ColdPart
 from cometmq.system.files import MappedFile
 
 log = logging.getLogger(__name__)
@@ -221,17 +221,17 @@ class ColdReads:
             raise StoreError("the broker is stopping")
         reading.result()
 
-    def need(self, cold: Callable[[], None] | None) -> None:
-        """Let `creating` read something first and handle the request again, if it is cold.
+    def require_in_memory(self, cold: Callable[[], None] | None) -> None:
+        """Let `with_prerequisites` read something and repeat the request, if it is cold.
 
         Args:
             cold: reads it; None if it is in memory.
 
         Raises:
-            CreationNeededError: it is cold.
+            PrerequisiteError: it is cold.
         """
         if cold is not None:
-            raise CreationNeededError(partial(self.run, cold))
+            raise PrerequisiteError(partial(self.run, cold))
 
     def close(self) -> None:
         """Start no further reads."""

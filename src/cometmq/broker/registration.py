@@ -94,7 +94,7 @@ class Registration:
             identity: what to be known by.
             name_servers: their addresses, ``host:port``.
             timeout: seconds to wait for them; those that have not responded by then are tried
-                on in the background and stand in `missing`.
+                on in the background and are listed in `missing`.
         """
         self._links = [
             _Link(address, self._client, identity, self._topics, self._settings)
@@ -119,7 +119,7 @@ class Registration:
         """Register again at once, and return when the name servers have the change.
 
         Those that did not know the broker before are not waited for, nor is any for longer than
-        ``timeout`` seconds: they hear of the change later.
+        ``timeout`` seconds: they get the change later.
         """
         rounds = [link.register_soon() for link in self._links if link.is_known]
         if rounds:
@@ -134,7 +134,7 @@ class Registration:
 
 
 class _Link:
-    """The broker's standing at one name server."""
+    """The registration at one name server."""
 
     def __init__(
         self,
@@ -176,14 +176,14 @@ class _Link:
             self._wake.clear()
             self._waiting = []
             try:
-                await self._turn(is_urgent)
+                await self._register_once(is_urgent)
             finally:
                 for tried in waiting:
                     if not tried.done():
                         tried.set_result(None)
             await self._pause()
 
-    async def _turn(self, is_urgent: bool) -> None:
+    async def _register_once(self, is_urgent: bool) -> None:
         try:
             if is_urgent or self._settings().force_register or await self._is_outdated():
                 await self._register(is_urgent=is_urgent)
@@ -234,7 +234,7 @@ class _Link:
             pass
         self._registered = {}
         log.info("connection lost namesrv=%s", self.address)
-        await asyncio.sleep(RETRY_S_FIRST)  # one that closes every connection is not hammered
+        await asyncio.sleep(RETRY_S_FIRST)  # limits reconnects
         self.wake()
 
     def _pause_s(self) -> float:
@@ -247,7 +247,7 @@ class _Link:
     # --- requests -------------------------------------------------------------------------------
 
     async def _is_outdated(self) -> bool:
-        """Whether the name server has another version of the topics, or will not say."""
+        """Whether the name server has another version of the topics, or the request failed."""
         who = self._identity
         header = QueryDataVersionRequest(
             broker_name=who.broker_name,
@@ -256,14 +256,14 @@ class _Link:
             broker_id=who.broker_id,
         )
         try:
-            answer = await self._client.call(
+            response = await self._client.call(
                 self.address,
                 RequestCode.QUERY_DATA_VERSION,
                 header,
                 self._topics.version.encode(),
                 timeout=self._timeout_s(),
             )
-            return check(answer).header(QueryDataVersionResponse).changed
+            return check(response).header(QueryDataVersionResponse).changed
         except CometError as problem:
             log.debug("cannot get the data version namesrv=%s: %s", self.address, problem)
             return True
@@ -287,13 +287,13 @@ class _Link:
             enable_acting_master=False,
         )
         self._registered = {}
-        answer = await self._client.call(
+        response = await self._client.call(
             self.address, RequestCode.REGISTER_BROKER, header, body, timeout=self._timeout_s()
         )
-        check(answer)
+        check(response)
         self._registered, self._registered_as = topics, (version, permission)
-        if answer.body:
-            await self._take_order(KVTable.decode(answer.body).table)
+        if response.body:
+            await self._take_order(KVTable.decode(response.body).table)
 
     async def _only_change(
         self, topics: Mapping[str, TopicConfig], permission: int, slices: Slices

@@ -14,7 +14,7 @@ from cometmq.store.errors import (
 )
 from cometmq.store.lookup import QueryResult
 from cometmq.store.message_store import MessageStore
-from cometmq.store.reading import GetResult, GetStatus, Matcher, TagMatcher
+from cometmq.store.queue_reader import GetResult, GetStatus, Matcher, TagMatcher
 
 __all__ = [
     "MessageStore",

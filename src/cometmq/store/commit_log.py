@@ -202,7 +202,7 @@ class CommitLog:
         self._start += self.filled
         self.filled = 0
         self.written_to = self._base + self._start
-        self.last_store_ms = self._staged_ms  # after written_to: a flush vouches for this time
+        self.last_store_ms = self._staged_ms  # after written_to: a flush records this time
         if self._start >= self._allocate_next_at:
             self._allocate_next_at = self._limit + 1
             self.allocator.request(self._base + self._limit)

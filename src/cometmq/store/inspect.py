@@ -24,7 +24,7 @@ from cometmq.store.config import StoreSettings
 from cometmq.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from cometmq.store.dispatch import Dispatcher, QueueTable
 from cometmq.store.index import Index, IndexFile
-from cometmq.store.loading import Loader
+from cometmq.store.loader import Loader
 from cometmq.store.paths import StorePaths
 from cometmq.store.record_scan import RecordFacts, read_facts
 from cometmq.store.segment_allocator import SegmentAllocator

@@ -18,6 +18,7 @@ from pathlib import Path
 from struct import error as StructError  # noqa: N812 (an error by name)
 
 from cometmq.model.errors import InvalidMessageError, StoreError
+from cometmq.store.abort_file import AbortFile, Ending
 from cometmq.store.appender import Appended, AppendedBatch, Appender, Arrival
 from cometmq.store.checkpoint import read_checkpoint
 from cometmq.store.commit_log import CommitLog, segment_failure
@@ -27,7 +28,7 @@ from cometmq.store.dispatch import Dispatcher, QueueTable
 from cometmq.store.durability import Durability
 from cometmq.store.errors import StoreLockedError, StoreUnavailableError
 from cometmq.store.index import Index
-from cometmq.store.loading import Loader
+from cometmq.store.loader import Loader
 from cometmq.store.lookup import (
     KeySearch,
     QueryResult,
@@ -40,20 +41,20 @@ from cometmq.store.lookup import (
 )
 from cometmq.store.paths import StorePaths
 from cometmq.store.queue_ends import read_queue_ends, write_queue_ends
-from cometmq.store.reading import (
+from cometmq.store.queue_reader import (
     RESPONSE_BYTES_MAX,
     GetResult,
     Matcher,
     QueueReader,
     ReadLimits,
 )
-from cometmq.store.recovery import Ending, Recovery, dispatch_again, ending_of, is_in_doubt
-from cometmq.store.removal import Remover
+from cometmq.store.recovery import Recovery, dispatch_again
+from cometmq.store.remover import Remover
 from cometmq.store.retention import disk_state, drop_log_files, is_hour_of_deletion
 from cometmq.store.segment_allocator import SegmentAllocator
 from cometmq.store.unit_buffers import unwritten_units
 from cometmq.system.clock import Clock, SystemClock
-from cometmq.system.files import FileLock, Files, MappedFile, SystemFiles
+from cometmq.system.files import FileLock, Files, SystemFiles
 
 logger = logging.getLogger(__name__)
 
@@ -91,11 +92,11 @@ class MessageStore:
         self.settings = settings
         self.paths = StorePaths(settings)
         self.disk_full = False
-        self._boot_mark: MappedFile | None = None
         self._topic_exists: Callable[[str], bool] | None = None
         self._new_topics: list[str] = []
         self._clock = clock or SystemClock()
         self._files = files or SystemFiles()
+        self._abort = AbortFile(self._files, self.paths)
         self._lock: FileLock | None = None
         self._threaded = threaded
         self._remover = Remover(self._files, in_thread=threaded)
@@ -181,12 +182,11 @@ class MessageStore:
         for entry in self._files.entries(self.paths.deleted):
             self._remover.remove_tree(self.paths.deleted / entry.name)
         checkpoint = read_checkpoint(self._files, self.paths.checkpoint)
-        abort = self._files.read(self.paths.abort)
-        ending = ending_of(abort, self._files.boot_id())
+        ending = self._abort.read()
         self._log.segments.load()
         knows_queues = ending is Ending.CLOSED and self._load_from_ends()
         if not knows_queues:
-            may_be_torn = ending is Ending.CUT_OFF
+            may_be_torn = ending is Ending.POWER_LOST
             self._loader.load_queues(
                 self._table,
                 may_be_torn=may_be_torn,
@@ -213,8 +213,8 @@ class MessageStore:
             self._index,
             self._dispatcher,
             checkpoint,
+            self._abort,
             ending,
-            is_in_doubt=is_in_doubt(abort),
             knows_least_offsets=knows_queues,
             buffers_units=buffers.is_usable,
             missing_from=missing_from,
@@ -222,7 +222,7 @@ class MessageStore:
         self._appender.resume_at(recovery.run())
         self._files.remove(self.paths.queue_ends)
         buffers.begin()
-        self._boot_mark = self._map_boot_mark()
+        self._abort.map()
         self._durability.begin(checkpoint)
         if self.settings.sync_flush:  # a killed process may have left records that readers wait for
             self.flush()
@@ -315,10 +315,10 @@ class MessageStore:
             if self._durability.failure is None:
                 self._durability.finish()
                 self._write_queue_ends()
-                self._files.remove(self.paths.abort)
+                self._abort.remove()
                 is_complete = True
             else:
-                self._require_full_recovery()
+                self._abort.mark_unsynced()
         finally:
             self._close_files(keeps_buffers=not is_complete)
 
@@ -328,17 +328,8 @@ class MessageStore:
         self._allocator.stop(keep=True)
         self._close_files()
 
-    def _map_boot_mark(self) -> MappedFile | None:
-        """Map the file ``abort``, if it says that all files are whole on this boot."""
-        mark = self._files.read(self.paths.abort)
-        if ending_of(mark, self._files.boot_id()) is not Ending.KILLED:
-            return None
-        return self._files.open_mapped(self.paths.abort, len(mark or b""), keep_open=False)
-
     def _close_files(self, *, keeps_buffers: bool = True) -> None:
-        if self._boot_mark is not None:
-            self._boot_mark.close()
-            self._boot_mark = None
+        self._abort.close()
         self._allocator.stop()
         self._remover.stop()
         for queue in self._table.all():
@@ -612,7 +603,7 @@ class MessageStore:
             return []
         end = min(index + count, queue.end_at(self._log.readable_to()))
         units = [queue.unit(at) for at in range(index, end)]
-        return [(place, size, queue.tags_code_of(code)) for place, size, code in units]
+        return [(log_offset, size, queue.tags_code_of(code)) for log_offset, size, code in units]
 
     def queue_keys(self) -> list[tuple[str, int]]:
         """Return topic and number of every queue."""
@@ -683,20 +674,9 @@ class MessageStore:
     def _refuse(self, reason: str) -> None:
         """Refuse messages: a sync has failed."""
         self._appender.refusal = reason
-        self._require_full_recovery()
+        self._abort.mark_unsynced()
 
-    def _require_full_recovery(self) -> None:
-        """Let the next start recover as after a power cut: pages may not be on disk."""
-        mark, self._boot_mark = self._boot_mark, None
-        if mark is not None:  # in memory, because the process may be killed before the next line
-            mark.zero(0, mark.size_bytes)
-            mark.close()
-        try:
-            self._files.write(self.paths.abort, f"{os.getpid()}\n".encode())
-        except OSError as problem:
-            logger.error("cannot mark the store as unsynced path=%s: %s", self.paths.abort, problem)
-
-    # --- keeping house ------------------------------------------------------------------------
+    # --- cleaning -----------------------------------------------------------------------------
 
     def clean(self, now_ms: int | None = None, *, expired_at_any_hour: bool = False) -> int:
         """Delete expired files, and refuse or accept messages by the space on the disk.

@@ -6,7 +6,8 @@
     index entry = key_hash:i32 log_offset:i64 seconds:i32 previous:i32
 
 ``memory`` is a mapping; compiled, it is the address of the mapping, and the caller must have
-checked the bounds. This is the only module of the store that depends on whether it is compiled.
+checked the bounds. Compiled and interpreted code differ here, and in a few loops of
+`consume_queue.py` and `index.py`.
 Source: CommitLog, ConsumeQueue and IndexFile, RocketMQ 5.3.
 """
 

@@ -3,7 +3,7 @@
     the store was        queues and index are trusted up to
     closed               the end in the checkpoint
     killed (same boot)   the newest record with a sound unit
-    cut off from power   the offset in the checkpoint
+    without power        the offset in the checkpoint
 
 The log is walked from 16 MiB before that offset on, whatever the size of the store. Without a
 usable checkpoint (RocketMQ's does not name offsets) the walk begins with a file known to be whole.
@@ -22,15 +22,14 @@ RocketMQ 5.3, which truncates always.
 
 from __future__ import annotations
 
-import enum
 import logging
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from cometmq.model.errors import CometError
 from cometmq.protocol.record import MAGIC_V1, MAGIC_V2
+from cometmq.store.abort_file import AbortFile, Ending
 from cometmq.store.checkpoint import Checkpoint, write_checkpoint
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.config import StoreSettings
@@ -49,16 +48,6 @@ _MAGICS = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, 
 _WALKED_BYTES = 16 * 1024 * 1024
 _UNITS_TRIED_MAX = 100_000
 """Units of one queue that a killed process may have written before their records."""
-
-
-class Ending(enum.Enum):
-    """How the last process of the store ended."""
-
-    CLOSED = "closed"
-    KILLED = "killed"
-    """The process ended, the machine did not: the page cache has all writes."""
-    CUT_OFF = "cut off"
-    """The machine stopped, or it is unknown whether it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,23 +86,6 @@ class Follower:
     store_ms: int
 
 
-def is_in_doubt(abort: bytes | None) -> bool:
-    """Return whether the page cache may have pages that no later sync writes.
-
-    A failed sync leaves such pages: the kernel marks them as written, until they are written
-    again. The process clears the boot id then, or the whole file.
-    """
-    return abort is not None and (abort.endswith(b"\n") or abort.endswith(b"\0"))
-
-
-def ending_of(abort: bytes | None, boot_id: str) -> Ending:
-    """Return how the last process ended, from the file ``abort``; None if it is missing."""
-    if abort is None:
-        return Ending.CLOSED
-    is_same_boot = boot_id and abort.endswith(b"\n" + boot_id.encode())
-    return Ending.KILLED if is_same_boot else Ending.CUT_OFF
-
-
 class Recovery:
     """Makes log, queues and index of one store consistent.
 
@@ -121,8 +93,7 @@ class Recovery:
         settings, paths, files: those of the store.
         log, table, index, dispatcher: its parts, loaded; the index is None if there is none.
         checkpoint: as read.
-        ending: how the last process ended.
-        is_in_doubt: whether a later sync would leave out pages; see `is_in_doubt`.
+        abort, ending: the file ``abort`` as read, and how the last process ended.
         knows_least_offsets: whether the queues know which of their records are gone.
         buffers_units: whether units may be in memory only until the end of the recovery.
         missing_from: the log offset from which queues may lack units; None if it is not known.
@@ -138,9 +109,9 @@ class Recovery:
         index: Index | None,
         dispatcher: Dispatcher,
         checkpoint: Checkpoint,
+        abort: AbortFile,
         ending: Ending,
         *,
-        is_in_doubt: bool = False,
         knows_least_offsets: bool = False,
         buffers_units: bool = False,
         missing_from: int | None = None,
@@ -154,11 +125,11 @@ class Recovery:
         self._index = index
         self._dispatcher = dispatcher
         self._checkpoint = checkpoint
+        self._abort = abort
         self._ending = ending
-        self._is_in_doubt = is_in_doubt
         self._knows_least_offsets = knows_least_offsets
         self._missing_from = missing_from
-        self._is_whole_meanwhile = ending is not Ending.CUT_OFF and not buffers_units
+        self._is_whole_meanwhile = ending is not Ending.POWER_LOST and not buffers_units
         self._crashed = ending is not Ending.CLOSED
         self._queues_end = max((queue.max_physical for queue in table.all()), default=-1)
         self.new_topics: frozenset[str] = frozenset()
@@ -189,12 +160,13 @@ class Recovery:
         self._check_end(end)
         # From here on files are changed. Until all is repaired, a kill must not look like one of a
         # process whose files were whole.
-        self._mark_open(is_whole=self._is_whole_meanwhile)
+        has_unsynced_pages = self._abort.has_unsynced_pages()
+        self._abort.mark_open(is_whole=self._is_whole_meanwhile)
         index_ms = self._checkpoint.index_ms
         self._truncate_position(end.offset)
         index_start = self._repair_index(end.offset, index_ms, is_exact=is_exact)
         self._truncate_log(end)
-        if self._is_in_doubt:
+        if has_unsynced_pages:
             self._log.write_again(walk_from if at is None else at.log_offset)
         start = walk_from if start is None else start
         self._truncate_queues(start, end.offset)
@@ -215,7 +187,7 @@ class Recovery:
         write_buffers_out(self._table)
         if self._crashed:
             self._mark_unsynced()
-        self._mark_open(is_whole=done.problem is None)
+        self._abort.mark_open(is_whole=done.problem is None)
         logger.info(
             "store recovered ending=%r end=%d ended_by=%r walked_from=%d dispatched=%d",
             *(self._ending.value, end.offset, end.problem, walk_from, done.count),
@@ -246,7 +218,7 @@ class Recovery:
             newest = self._newest_sound_unit()
             if newest is None or at is None or not self._is_in_log(at.queues_offset):
                 return newest
-            # Not less than what the checkpoint vouches for: if the power fails now, it counts.
+            # Not less than what the checkpoint covers: if the power fails now, it counts.
             return max(newest, at.queues_offset)
         if at is None:
             return None
@@ -349,7 +321,7 @@ class Recovery:
         segment = self._segments.find(end.offset)
         if segment is None:
             return
-        if self._ending is Ending.CUT_OFF and known_to >= 0:
+        if self._ending is Ending.POWER_LOST and known_to >= 0:
             return  # what follows was never on disk for certain
         if at is None and self._checkpoint.physic_ms == 0:
             # The checkpoint is lost. RocketMQ, which alone leaves records behind the end, writes
@@ -360,7 +332,7 @@ class Recovery:
         follower = find_follower(self._segments, end)
         if follower is None:
             return
-        if self._ending is Ending.CUT_OFF and follower.store_ms >= self._checkpoint.physic_ms:
+        if self._ending is Ending.POWER_LOST and follower.store_ms >= self._checkpoint.physic_ms:
             return
         self._refuse(
             end, f"a record, as whole records follow from log offset {follower.log_offset} on"
@@ -385,21 +357,6 @@ class Recovery:
         if not self._settings.cut_damaged_log:
             raise error
         logger.error("damaged log truncated error=%s", error)
-
-    def _mark_open(self, *, is_whole: bool) -> None:
-        """Write the file ``abort``, which exists while the store is open.
-
-        If all files are whole it names the boot: after a kill they are as the page cache has them.
-        Without space on the disk the file may be empty: then the next start reads more.
-        """
-        mark = f"{os.getpid()}\n{self._files.boot_id() if is_whole else ''}".encode()
-        try:
-            self._files.write(self._paths.abort, mark)
-            self._files.sync_dir(self._paths.root)
-        except OSError as problem:
-            if not is_disk_full(problem) or not self._files.exists(self._paths.abort):
-                raise
-            logger.warning("cannot mark the store as open path=%s: %s", self._paths.abort, problem)
 
     def _mark_unsynced(self) -> None:
         """Let the next flushes sync all that the last process may not have synced."""
@@ -486,7 +443,7 @@ class Recovery:
         went_back = False
         if self._ending is Ending.KILLED:
             index.count_unregistered()  # only the process died; its pages are all there
-        elif self._ending is Ending.CUT_OFF:
+        elif self._ending is Ending.POWER_LOST:
             went_back = (
                 is_exact
                 and at is not None

@@ -15,7 +15,7 @@ cdef class Segment:
     cdef const unsigned char[::1] _pinned
     cdef unsigned char* memory
     cdef dict _seen_in_memory
-    cdef dict _asked_for
+    cdef dict _checked
 
     @cython.locals(block=cython.longlong, first=cython.longlong, now_s=cython.double)
     cpdef bint is_resident(self, long long start, long long stop) except -1

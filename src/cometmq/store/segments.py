@@ -54,8 +54,8 @@ class Segment:
         self._pinned: Any = file.map
         self.memory: Any = record_layout.address_of(self._pinned)
         self._seen_in_memory: dict[int, float] = {}
-        self._asked_for: dict[int, float] = {}
-        """Until when the kernel is not asked again whether a block is in memory as a whole."""
+        self._checked: dict[int, float] = {}
+        """Until when it is not checked again whether a block is in memory as a whole."""
 
     def is_resident(self, start: int, stop: int) -> bool:
         """Return whether bytes ``start`` to ``stop`` can be read without waiting for the disk.
@@ -67,9 +67,9 @@ class Segment:
         for block in range(start // _BLOCK_BYTES, -(-stop // _BLOCK_BYTES)):
             if self._seen_in_memory.get(block, 0.0) >= now_s:
                 continue
-            if self._asked_for.get(block, 0.0) >= now_s:
+            if self._checked.get(block, 0.0) >= now_s:
                 return self.file.is_resident(start, stop)
-            self._asked_for[block] = now_s + RESIDENT_S
+            self._checked[block] = now_s + RESIDENT_S
             first = block * _BLOCK_BYTES
             if not self.file.is_resident(first, min(first + _BLOCK_BYTES, self.size_bytes)):
                 return self.file.is_resident(start, stop)

@@ -64,12 +64,14 @@ def with_changes(text: str, changes: Mapping[str, str]) -> str:
     The last line that sets a key gets its new value, a key that has no line gets one at the end.
     """
     lines = text.splitlines()
-    places = {_entry(line).key: line for line in _logical_lines(text)}
-    replaced = sorted((key for key in changes if key in places), key=lambda key: places[key].first)
+    lines_by_key = {_entry(line).key: line for line in _logical_lines(text)}
+    replaced = sorted(
+        (key for key in changes if key in lines_by_key), key=lambda key: lines_by_key[key].first
+    )
     for key in reversed(replaced):
-        place = places[key]
-        lines[place.first - 1 : place.end] = [_line(key, changes[key])]
-    lines += [_line(key, value) for key, value in changes.items() if key not in places]
+        line = lines_by_key[key]
+        lines[line.first - 1 : line.end] = [_line(key, changes[key])]
+    lines += [_line(key, value) for key, value in changes.items() if key not in lines_by_key]
     return "".join(f"{line}\n" for line in lines)
 
 

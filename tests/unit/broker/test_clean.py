@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.storage.handler import StorageHandler
+from cometmq.broker.maintenance.handler import StorageHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import check
 from cometmq.store import MessageStore

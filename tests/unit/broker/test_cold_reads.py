@@ -16,9 +16,9 @@ import pytest
 from cometmq.broker import cold_reads
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.cold_reads import AHEAD_BYTES, BLOCK_BYTES, DELAY_S_MAX, LIMIT_S, ColdReads
-from cometmq.broker.creation import CreationNeededError, with_creation
 from cometmq.broker.delay import delivery as delivery_module
 from cometmq.broker.delay.delivery import ScheduledDelivery
+from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.broker.pulling.long_polling import HeldPulls
@@ -31,7 +31,7 @@ from cometmq.protocol.command import Command, encode_command
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import MAGIC_V1, decode_messages
 from cometmq.store import MessageStore, StoreSettings, message_store
-from cometmq.store.reading import ColdPart
+from cometmq.store.queue_reader import ColdPart
 from cometmq.system.files import MappedFile, SystemFiles, SystemMappedFile
 from support.fake_transport import Wired
 from support.plain_ways import java_header
@@ -255,13 +255,13 @@ async def test_a_record_is_read_by_a_thread_before_a_handler_needs_it(broker: Br
     found: list[bytes | None] = []
 
     def look() -> None:
-        broker.reads.need(broker.store.cold_record(offset))
+        broker.reads.require_in_memory(broker.store.cold_record(offset))
         found.append(broker.store.record_at(offset))
 
-    with pytest.raises(CreationNeededError):
+    with pytest.raises(PrerequisiteError):
         look()
     assert not broker.disk.known
-    await with_creation(look)
+    await after_prerequisites(look)
     assert [message.body for message in decode_messages(found[0] or b"")] == [b"2"]
 
 
@@ -269,7 +269,9 @@ async def test_a_record_that_cannot_be_read_is_refused(broker: Broker) -> None:
     offset = broker.store.consume_queue_units("T", 0, 2, 1)[0][0]
     broker.disk.is_broken = True
     with pytest.raises(ResponseError, match="the disk is gone") as refused:
-        await with_creation(lambda: broker.reads.need(broker.store.cold_record(offset)))
+        await after_prerequisites(
+            lambda: broker.reads.require_in_memory(broker.store.cold_record(offset))
+        )
     assert refused.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.storage.flushing import Flusher, FlushPace, flush_pace
+from cometmq.broker.maintenance.flushing import Flusher, FlushPace, flush_pace
 from cometmq.remoting.jobs import Job, JobRunner, every
 from cometmq.store import StoreSettings
 from cometmq.system.clock import ManualClock

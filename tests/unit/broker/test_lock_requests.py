@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.clients.queue_locks import LockHandler, QueueLocks
-from cometmq.broker.creation import creating
+from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from support.memory_link import link
@@ -23,8 +23,8 @@ class Client:
         locks = LockHandler(QueueLocks(tables.clock), groups=tables.groups)
         self.connection = link(
             {
-                RequestCode.LOCK_BATCH_MQ: creating(locks.lock),
-                RequestCode.UNLOCK_BATCH_MQ: creating(locks.unlock),
+                RequestCode.LOCK_BATCH_MQ: with_prerequisites(locks.lock),
+                RequestCode.UNLOCK_BATCH_MQ: with_prerequisites(locks.unlock),
             }
         )[1]
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.subscriptions import Subscription
 from cometmq.broker.cold_reads import ColdReads
-from cometmq.broker.creation import creating
 from cometmq.broker.fast_paths import FastPaths
+from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.broker.pulling.long_polling import HeldPulls
@@ -81,7 +81,7 @@ class Side:
 
     def _handle(self, request: Any) -> Any:
         self.handled += 1
-        return creating(self.pulls.handle)(request)
+        return with_prerequisites(self.pulls.handle)(request)
 
     def online(self, expression: str) -> None:
         codes = sorted(parse_tag_expression(expression).codes)

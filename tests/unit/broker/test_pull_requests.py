@@ -12,7 +12,7 @@ import pytest
 from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.clients.subscriptions import Subscription
 from cometmq.broker.cold_reads import ColdReads
-from cometmq.broker.creation import creating
+from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.broker.pulling.long_polling import HeldPulls
 from cometmq.broker.stats.counters import BrokerStats
@@ -55,8 +55,8 @@ class Broker:
             stats=self.stats,
         )
         self._handlers = {
-            RequestCode.PULL_MESSAGE: creating(pull.handle),
-            RequestCode.LITE_PULL_MESSAGE: creating(pull.handle),
+            RequestCode.PULL_MESSAGE: with_prerequisites(pull.handle),
+            RequestCode.LITE_PULL_MESSAGE: with_prerequisites(pull.handle),
         }
 
     def connect(self) -> Client:

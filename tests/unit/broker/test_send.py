@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.creation import creating
+from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.sending.handler import SendHandler
@@ -105,7 +105,7 @@ class World:
             RequestCode.SEND_MESSAGE_V2,
             RequestCode.SEND_BATCH_MESSAGE,
         )
-        handler = creating(self.send.handle, self.send.failed)
+        handler = with_prerequisites(self.send.handle, self.send.failed)
         return Wired(dict.fromkeys(map(int, codes), handler), peer=peer)
 
     def ask(

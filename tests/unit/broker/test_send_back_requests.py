@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.cold_reads import ColdReads
-from cometmq.broker.creation import creating
+from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.sending.send_back import SendBackHandler
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.model.delay import DelayLevels
@@ -46,7 +46,7 @@ class Broker:
             queue_chance=lambda queues: queues - 1,
         )
         self.version = 479
-        handle = creating(back.send_back)
+        handle = with_prerequisites(back.send_back)
 
         def send_back(request: Request) -> Any:
             request.connection.version = self.version

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker.creation import creating
+from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.sending.fast_path import SendFastPath
 from cometmq.broker.sending.flow_control import FlowControl, FlowLimits
 from cometmq.broker.sending.group_commit import GroupCommit
@@ -97,7 +97,7 @@ class Side:
 
     def _handle(self, request: Any) -> Any:
         self.handled += 1
-        return creating(self.send.handle)(request)
+        return with_prerequisites(self.send.handle)(request)
 
     def connect(self, peer: object = ("10.0.0.9", 51000)) -> Wired:
         codes = (310, 10, 320)

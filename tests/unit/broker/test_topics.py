@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.creation import with_creation
+from cometmq.broker.prerequisites import after_prerequisites
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model.errors import InvalidNameError, ResponseError, StoreError
 from cometmq.model.topic import Perm, TopicConfig
@@ -48,7 +48,7 @@ class World:
 
     async def send_to(self, name: str, queues: int = 4, **options: object) -> TopicConfig | None:
         facts: dict[str, object] = {"template": "TBW102", "unit_mode": False} | options
-        return await with_creation(
+        return await after_prerequisites(
             lambda: self.table.require_for_send(
                 name,
                 str(facts["template"]),
@@ -59,7 +59,7 @@ class World:
         )
 
     async def internal(self, name: str, queues: int) -> TopicConfig:
-        return await with_creation(lambda: self.table.require_internal(name, queues))
+        return await after_prerequisites(lambda: self.table.require_internal(name, queues))
 
     def on_disk(self) -> dict[str, dict[str, object]]:
         table: dict[str, dict[str, object]] = json.loads(self.path.read_text())["topicConfigTable"]

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cometmq.broker.clients.queue_locks import QueueLocks
-from cometmq.broker.creation import with_creation
+from cometmq.broker.prerequisites import after_prerequisites
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.model.delay import DelayLevels
@@ -64,7 +64,7 @@ def header(
 def created(route: Callable[[], Send]) -> Send:
     """Place a message, and create what it needs, in a loop of its own."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, with_creation(route)).result()
+        return thread.submit(asyncio.run, after_prerequisites(route)).result()
 
 
 class Door:

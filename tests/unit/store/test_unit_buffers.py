@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store import MessageStore, StoreUnavailableError, loading
+from cometmq.store import MessageStore, StoreUnavailableError, loader
 from cometmq.store.consume_queue import ConsumeQueue
-from cometmq.store.reading import GetStatus
+from cometmq.store.queue_reader import GetStatus
 from cometmq.system.files import MappedFile
 from support.faulty_files import FaultyFiles
 from support.stores import bodies, opened
@@ -46,7 +46,7 @@ def check(store: MessageStore, count: int) -> None:
 
 @pytest.fixture(autouse=True)
 def few_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "BUFFERS_MAX", 1000)
+    monkeypatch.setattr(loader, "BUFFERS_MAX", 1000)
 
 
 @pytest.mark.parametrize("rounds", [1, 24, 25, 26, 49, 51, 120])
@@ -73,7 +73,7 @@ def test_reads_at_the_end_of_a_queue_map_no_file(open_store: Open) -> None:
 def test_fewer_buffers_than_queues_are_taken_in_turn(
     open_store: Open, buffers_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "BUFFERS_MAX", buffers_max)
+    monkeypatch.setattr(loader, "BUFFERS_MAX", buffers_max)
     store = crowded(open_store)
     fill(store, 30)
     assert store._loader.buffers.in_use <= buffers_max

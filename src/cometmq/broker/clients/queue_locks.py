@@ -17,8 +17,8 @@ from functools import partial
 from typing import Final
 
 from cometmq.broker.checks import check_body, check_client_id
-from cometmq.broker.creation import with_creation
 from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.prerequisites import after_prerequisites
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from cometmq.remoting import Request, Response
@@ -178,5 +178,5 @@ class LockHandler:
         check_body(request, BODY_BYTES_MAX)
         body = await decode(LockBatchRequestBody, request.body)
         check_client_id(body.client_id)
-        await with_creation(partial(self._groups.require, body.consumer_group))
+        await after_prerequisites(partial(self._groups.require, body.consumer_group))
         return body

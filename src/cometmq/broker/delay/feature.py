@@ -17,7 +17,7 @@ PERSIST_S = 10.0
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
-    """Build the handlers that shows the schedule offsets, and their write to the file."""
+    """Build the handler that shows the schedule offsets, and their write to the file."""
     delayed = DelayOffsetsHandler(lambda: (parts.delay.offsets(), parts.delay.version))
     persist = Job("persist-delay-offsets", lambda: PERSIST_S, parts.delay.persist, blocking=True)
     return Feature({RequestCode.GET_ALL_DELAY_OFFSET: delayed.all}, [persist])

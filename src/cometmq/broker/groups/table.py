@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from cometmq.broker.checks import check_group
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.creation import CreationNeededError
+from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.broker.stored_table import Change, ConfigTable, create, remove
 from cometmq.model.errors import InvalidNameError, ResponseError, StoreError
 from cometmq.model.group import SubscriptionGroupConfig
@@ -141,7 +141,7 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
             remark: the response's remark if there is no such group; ``{}`` stands for the name.
 
         Raises:
-            CreationNeededError: it does not exist, and may be created.
+            PrerequisiteError: it does not exist, and may be created.
             ResponseError: 26, there is no such group; 29, its name is illegal.
         """
         if name not in self._table:
@@ -157,11 +157,11 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         """Return a group's settings; None if there is no such group and none is created.
 
         Raises:
-            CreationNeededError: it does not exist, and may be created.
+            PrerequisiteError: it does not exist, and may be created.
         """
         group = self._table.get(name)
         if group is None and self.may_create(name):
-            raise CreationNeededError(lambda: self.get_or_create(name))
+            raise PrerequisiteError(lambda: self.get_or_create(name))
         return group
 
     def may_create(self, name: str) -> bool:

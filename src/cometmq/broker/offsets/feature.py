@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.creation import creating
 from cometmq.broker.offsets.handler import OffsetHandler
 from cometmq.broker.offsets.queue_bounds import QueueBoundsHandler
 from cometmq.broker.offsets.reset import ResetHandler
+from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
 from cometmq.remoting.features import Feature
@@ -40,7 +40,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     )
     return Feature(
         {
-            RequestCode.QUERY_CONSUMER_OFFSET: creating(offsets.query),
+            RequestCode.QUERY_CONSUMER_OFFSET: with_prerequisites(offsets.query),
             RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update,
             RequestCode.GET_ALL_CONSUMER_OFFSET: exclusive(offsets.all),
             RequestCode.CLONE_GROUP_OFFSET: exclusive(offsets.clone),

@@ -157,7 +157,7 @@ class OffsetHandler:
         if low > 0 or high <= 0:
             return low <= 0
         cold = self._store.reader.cold_units(topic, queue_id, 0, 1, None)
-        self._cold_reads.need(partial(bring_in, cold) if cold else None)
+        self._cold_reads.require_in_memory(partial(bring_in, cold) if cold else None)
         first = self._store.get(topic, queue_id, 0, 1)
         return first.status is GetStatus.FOUND and not first.suggest_slave
 

@@ -2,7 +2,7 @@
 """The fast path of pulls: reads common headers in the receive buffer, without objects in between.
 
 The header may be JSON in any order or binary. The general path handles headers that differ from
-what clients usually write: an escape, a invalid number, a field that is missing. `PullHandler`
+what clients usually write: an escape, an invalid number, a field that is missing. `PullHandler`
 checks all pulls and responds to them.
 
 Faster only if compiled; interpreted, only tests call it.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import Any
 
-from cometmq.broker.creation import CreationNeededError
+from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.broker.pulling.handler import Pull, PullHandler
 from cometmq.protocol import header_scanner, octets
 from cometmq.protocol.header_scanner import HeaderScanner
@@ -175,7 +175,7 @@ class PullFastPath(FastPath):
         """Handle a pull; return False if the general path has to create its group first."""
         try:
             response = self._pulls.respond_to(pull)
-        except CreationNeededError:
+        except PrerequisiteError:
             return False
         except Exception as problem:
             respond_with_failure(pull.request(), problem)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.creation import creating
+from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.pulling.handler import PullHandler
 from cometmq.protocol.codes import RequestCode
@@ -29,7 +29,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
         stats=parts.stats,
         host=parts.address.host,
     )
-    pull = creating(handler.handle)
+    pull = with_prerequisites(handler.handle)
     return Feature(
         {RequestCode.PULL_MESSAGE: pull, RequestCode.LITE_PULL_MESSAGE: pull},
         fast_path=PullFastPath(handler) if is_compiled() else None,

@@ -19,9 +19,9 @@ from cometmq.broker.clients.consumers import BROADCASTING, ConsumerRegistry
 from cometmq.broker.clients.subscriptions import matcher_of
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.creation import CreationNeededError
 from cometmq.broker.groups.table import GroupTable
 from cometmq.broker.offsets.offset_store import OffsetStore
+from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.broker.pulling.long_polling import HeldPull, HeldPulls
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.topics.table import TopicTable
@@ -38,7 +38,7 @@ from cometmq.remoting.connection import respond_with_failure
 from cometmq.remoting.requests import DECIMAL, Request, Response, SuccessFormat
 from cometmq.remoting.wire import Wire
 from cometmq.store import GetStatus, Matcher, MessageStore
-from cometmq.store.reading import RESPONSE_BYTES_MAX, ColdPart, GetResult
+from cometmq.store.queue_reader import RESPONSE_BYTES_MAX, ColdPart, GetResult
 
 # Which setting refused a pull, in header field forbiddenType.
 FORBIDDEN_BY_BROKER = 1
@@ -250,7 +250,7 @@ class PullHandler:
             response = self._run(pull, may_hold)
         except PullForbiddenError as refusal:
             response = _forbidden(refusal)
-        except CreationNeededError:  # its group was deleted meanwhile: the next pull creates it
+        except PrerequisiteError:  # its group was deleted meanwhile: the next pull creates it
             low, high = self._store.bounds(pull.topic, pull.queue_id)
             fields = _fields(0, pull.offset, low, high)
             response = Response(_RETRY, GROUP_DELETED, fields=fields)

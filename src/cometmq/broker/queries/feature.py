@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.creation import creating
+from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.queries.handler import QueryHandler
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
@@ -20,7 +20,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
     return Feature(
         {
             RequestCode.QUERY_MESSAGE: exclusive(query.by_key),
-            RequestCode.VIEW_MESSAGE_BY_ID: creating(query.by_offset),
+            RequestCode.VIEW_MESSAGE_BY_ID: with_prerequisites(query.by_offset),
             RequestCode.QUERY_CONSUME_QUEUE: exclusive(query.queue_entries),
         }
     )

@@ -79,7 +79,7 @@ class QueryHandler:
     def by_offset(self, request: Request) -> Response:
         """Return the record at a physical offset."""
         offset = request.header(ViewMessageByIdRequest).offset
-        self._cold_reads.need(self._store.cold_record(offset))
+        self._cold_reads.require_in_memory(self._store.cold_record(offset))
         record = self._store.record_at(offset) if offset >= 0 else None
         if record is None:
             raise ResponseError(

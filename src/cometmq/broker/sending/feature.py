@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.creation import creating
+from cometmq.broker.prerequisites import with_prerequisites
 from cometmq.broker.sending.fast_path import SendFastPath
 from cometmq.broker.sending.flow_control import MEASURE_INTERVAL_S
 from cometmq.broker.sending.handler import SendHandler
@@ -53,10 +53,10 @@ def build(parts: Parts, endpoint: Endpoint) -> Feature:
     )
     return Feature(
         {
-            RequestCode.SEND_MESSAGE: creating(send.handle, send.failed),
-            RequestCode.SEND_MESSAGE_V2: creating(send.handle, send.failed),
-            RequestCode.SEND_BATCH_MESSAGE: creating(send.handle, send.failed),
-            RequestCode.CONSUMER_SEND_MSG_BACK: creating(back.send_back),
+            RequestCode.SEND_MESSAGE: with_prerequisites(send.handle, send.failed),
+            RequestCode.SEND_MESSAGE_V2: with_prerequisites(send.handle, send.failed),
+            RequestCode.SEND_BATCH_MESSAGE: with_prerequisites(send.handle, send.failed),
+            RequestCode.CONSUMER_SEND_MSG_BACK: with_prerequisites(back.send_back),
             RequestCode.SEND_REPLY_MESSAGE: reply.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: reply.reply,
         },

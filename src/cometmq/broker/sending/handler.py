@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from time import perf_counter
 from typing import Final
 
-from cometmq.broker.creation import CreationNeededError, SharedCall
+from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.broker.sending.flow_control import FlowControl
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.broker.sending.validation import SendRules, SendValidation
 from cometmq.broker.stats.counters import BrokerStats
 from cometmq.broker.stats.throughput import Throughput
+from cometmq.broker.thread_calls import SharedCall
 from cometmq.model import property_names
 from cometmq.model.errors import InvalidMessageError, ResponseError, StoreError
 from cometmq.protocol import octets
@@ -136,7 +137,7 @@ class SendHandler:
         except InvalidMessageError as problem:
             return self._refused(ResponseCode.MESSAGE_ILLEGAL, str(problem))
         except SegmentNotReadyError:
-            raise CreationNeededError(self._segment) from None
+            raise PrerequisiteError(self._segment) from None
         except StoreError as problem:
             return self.failed(problem)
         response = self.responses_to(0 if request.oneway else end)

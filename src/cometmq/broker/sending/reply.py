@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 from cometmq.broker.clients.producers import ProducerRegistry
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.creation import CreationNeededError, SharedCall, with_creation
+from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
 from cometmq.broker.sending.send import Send, SendHeader
 from cometmq.broker.sending.validation import SendValidation
+from cometmq.broker.thread_calls import SharedCall
 from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError, RemotingError, ResponseError, StoreError
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -76,14 +77,14 @@ class ReplyHandler:
         """Push the reply, store it, and respond with whether the client confirmed it."""
         header = _header(request)
         try:
-            send = await with_creation(lambda: self._routed(request, header))
+            send = await after_prerequisites(lambda: self._routed(request, header))
         except ResponseError as refusal:
             return Response(refusal.code, refusal.remark, fields=self._trace_fields())
         problem = await self._push(request, header, send)
         stored = SendMessageResponse(msg_id="0", queue_id=send.requested_queue_id, queue_offset=0)
         if self._settings().store_reply_message_enable:
             try:
-                await with_creation(lambda: self._store_reply(send, stored))
+                await after_prerequisites(lambda: self._store_reply(send, stored))
             except ResponseError as failure:  # the client has the reply all the same
                 log.warning("cannot store a reply topic=%s: %s", send.topic, failure.remark)
         return Response(
@@ -156,7 +157,7 @@ class ReplyHandler:
                 reconsume_times=send.reconsumed,
             )
         except SegmentNotReadyError:
-            raise CreationNeededError(self._segment) from None
+            raise PrerequisiteError(self._segment) from None
         except (StoreError, InvalidMessageError) as problem:
             log.warning("cannot store a reply topic=%s: %s", send.topic, problem)
             return

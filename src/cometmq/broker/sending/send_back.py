@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 from cometmq.broker.cold_reads import ColdReads
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.creation import CreationNeededError, SharedCall
 from cometmq.broker.delay.routing import schedule
 from cometmq.broker.groups.table import GroupTable
+from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.broker.sending.group_commit import GroupCommit
 from cometmq.broker.sending.validation import retries_max
 from cometmq.broker.stats.counters import BrokerStats
+from cometmq.broker.thread_calls import SharedCall
 from cometmq.broker.topics.table import TopicTable
 from cometmq.model import property_names as names
 from cometmq.model.delay import DelayLevels
@@ -130,7 +131,7 @@ class SendBackHandler:
         commit.wait(stored.log_offset + stored.size_bytes, on_outcome)
 
     def _original(self, log_offset: int) -> RecordParts:
-        self._cold_reads.need(self._store.cold_record(log_offset))
+        self._cold_reads.require_in_memory(self._store.cold_record(log_offset))
         data = self._store.record_at(log_offset) if log_offset >= 0 else None
         if data is None:
             raise ResponseError(
@@ -175,7 +176,7 @@ class SendBackHandler:
                 reconsume_times=record.reconsume_times + 1,
             )
         except SegmentNotReadyError:
-            raise CreationNeededError(self._segment) from None
+            raise PrerequisiteError(self._segment) from None
         except (StoreError, InvalidMessageError) as problem:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR, f"the message could not be stored again: {problem}"

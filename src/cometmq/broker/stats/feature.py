@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.stats.handlers import (
+from cometmq.broker.stats.handler import (
     BrokerStatsHandler,
     GroupStatsHandler,
     TopicStatsHandler,

@@ -7,7 +7,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cometmq.broker.creation import NextCall
+from cometmq.broker.thread_calls import NextCall
 from cometmq.broker.topics.handler import TopicHandler
 from cometmq.model.errors import StoreError
 from cometmq.protocol.codes import RequestCode

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 import msgspec
 
 from cometmq.broker.config import BrokerSettings
-from cometmq.broker.creation import CreationNeededError
+from cometmq.broker.prerequisites import PrerequisiteError
 from cometmq.broker.stored_table import Change, ConfigTable, create
 from cometmq.model.errors import InvalidNameError, ResponseError
 from cometmq.model.flags import TopicSysFlag
@@ -135,7 +135,7 @@ class TopicTable(ConfigTable[TopicConfig]):
             None if it does not exist and the template does not allow its creation.
 
         Raises:
-            CreationNeededError: it does not exist, and may be created.
+            PrerequisiteError: it does not exist, and may be created.
             InvalidNameError: no topic may have this name.
         """
         known = self._table.get(name)
@@ -159,7 +159,7 @@ class TopicTable(ConfigTable[TopicConfig]):
             topic_filter_type=source.topic_filter_type,
             topic_sys_flag=_unit_flag(name) if unit_mode else source.topic_sys_flag,
         )
-        raise CreationNeededError(lambda: self._create_on_send(config, producer))
+        raise PrerequisiteError(lambda: self._create_on_send(config, producer))
 
     async def _create_on_send(self, config: TopicConfig, producer: str) -> None:
         await self.create_all([config])
@@ -178,14 +178,14 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Return a topic that the broker creates itself: retry, dead letters.
 
         Raises:
-            CreationNeededError: it does not exist yet.
+            PrerequisiteError: it does not exist yet.
             InvalidNameError: the name has characters that no topic may have, or more than 255.
         """
         known = self._table.get(name)
         if known is not None:
             return known
         config = internal_topic(name, queues, sys_flag=sys_flag)
-        raise CreationNeededError(lambda: self.create_all([config]))
+        raise PrerequisiteError(lambda: self.create_all([config]))
 
     async def create_all(self, configs: Iterable[TopicConfig]) -> None:
         """Create those topics that do not exist yet, with one write.

@@ -97,8 +97,8 @@ def _checked_id(broker_id: int) -> int:
 
 
 def _expiry_ms(header: RegisterBrokerRequest, default_ms: int) -> int:
-    asked = header.heartbeat_timeout_millis
-    return min(asked, EXPIRY_MS_MAX) if asked is not None and asked > 0 else default_ms
+    requested = header.heartbeat_timeout_millis
+    return min(requested, EXPIRY_MS_MAX) if requested is not None and requested > 0 else default_ms
 
 
 def _zone(header: RegisterBrokerRequest) -> str | None:

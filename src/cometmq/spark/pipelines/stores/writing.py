@@ -15,7 +15,7 @@ import numpy as np
 from cometmq.spark.pipelines.stores.dispatched import KEY, RUN
 from cometmq.store.config import StoreSettings
 from cometmq.store.index import Index
-from cometmq.store.loading import Loader
+from cometmq.store.loader import Loader
 from cometmq.store.paths import StorePaths
 from cometmq.system.files import SystemFiles
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from cometmq.broker.creation import NextCall, SharedCall
+from cometmq.broker.thread_calls import NextCall, SharedCall
 from cometmq.model.errors import StoreError
 
 WAIT_S = 60.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cometmq.broker.storage.handler import StorageHandler, clean
+from cometmq.broker.maintenance.handler import StorageHandler, clean
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
 from cometmq.remoting.features import Feature

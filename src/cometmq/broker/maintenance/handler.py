@@ -44,6 +44,6 @@ class StorageHandler:
 
 
 async def clean(store: MessageStore, *, expired_at_any_hour: bool = False) -> None:
-    """Delete what has had its time, with other requests between the steps."""
+    """Delete expired files, with other requests between the steps."""
     for _ in store.clean_in_steps(expired_at_any_hour=expired_at_any_hour):
         await asyncio.sleep(0)

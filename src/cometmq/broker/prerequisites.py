@@ -1,0 +1,94 @@
+"""Does what a request needs first: creates topics, groups and log files, reads records.
+
+Validation, appends and the fast paths must not wait. If a topic, a group or the next file of the
+log has to be created first, or a record has to be read from the disk, they raise an exception with
+a function that does it; the wrapper here calls that function, which may wait for the disk, and then
+the handler again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from cometmq.model.errors import ResponseError, StoreError
+from cometmq.protocol.codes import ResponseCode
+from cometmq.remoting import Request, RequestHandler, Response
+
+T = TypeVar("T")
+
+PREREQUISITES_MAX: Final = 6
+"""A message sent back needs its record, a group and two topics; what was read may be gone once."""
+
+
+class PrerequisiteError(Exception):
+    """A request needs something that has to be created, or read from the disk, first.
+
+    Args:
+        run: does that.
+    """
+
+    def __init__(self, run: Callable[[], Awaitable[object]]) -> None:
+        super().__init__("something has to be created or read first")
+        self.run = run
+
+
+def with_prerequisites(
+    handler: Callable[[Request], Response | None],
+    failed: Callable[[StoreError], Response] | None = None,
+) -> RequestHandler:
+    """Wrap a handler that may raise `PrerequisiteError`.
+
+    Args:
+        handler: the handler.
+        failed: returns the response if the prerequisite fails; None for code 14 and the reason.
+    """
+
+    def handle(request: Request) -> Response | Awaitable[Response | None] | None:
+        try:
+            return handler(request)
+        except PrerequisiteError as needed:
+            request.is_exclusive = True  # the sends of a connection are stored in their order
+            return run_and_repeat(request, needed)
+
+    async def run_and_repeat(request: Request, needed: PrerequisiteError) -> Response | None:
+        try:
+            return await _run_then(needed, lambda: handler(request))
+        except StoreError as problem:
+            if failed is None:
+                raise _not_available(problem) from problem
+            return failed(problem)
+
+    return handle
+
+
+async def after_prerequisites(attempt: Callable[[], T]) -> T:
+    """Call a function, and again after each prerequisite that it needs.
+
+    Raises:
+        ResponseError: 14, the disk refused, or what was created or read is gone again.
+    """
+    try:
+        return attempt()
+    except PrerequisiteError as needed:
+        try:
+            return await _run_then(needed, attempt)
+        except StoreError as problem:
+            raise _not_available(problem) from problem
+
+
+def _not_available(problem: StoreError) -> ResponseError:
+    return ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, str(problem))
+
+
+async def _run_then(needed: PrerequisiteError, attempt: Callable[[], T]) -> T:
+    for _ in range(PREREQUISITES_MAX):
+        await needed.run()
+        try:
+            return attempt()
+        except PrerequisiteError as again:
+            needed = again
+    raise StoreError(
+        f"what the request needs was gone again {PREREQUISITES_MAX} times:"
+        " a deleted topic or group, or a message that left the memory"
+    )

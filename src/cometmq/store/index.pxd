@@ -17,6 +17,7 @@ cdef class IndexFile:
     cdef long long _reserved
     cdef long long _seconds_of
     cdef int _seconds
+    cdef int _brought_in_at
     cdef readonly long long ready
     cdef readonly long long begin_ms
     cdef readonly long long end_ms

@@ -32,6 +32,8 @@ except ImportError:  # interpreted, without Cython at hand
 _HEADER = Struct(">qqqqii")
 _HEADER_BYTES = 40
 _ENTRY_BYTES = 20
+_SLOTS_BYTES = 1024 * 1024
+"""Slots are read into memory by so many bytes."""
 _RESERVE_BYTES = 1024 * 1024
 _INT_MAX = 2**31 - 1
 _FILES_IN_ONE_MS = 1000
@@ -60,6 +62,7 @@ class IndexFile:
         self._reserved = 0
         self._seconds_of = -1
         self._seconds = 0
+        self._brought_in_at = -1
         self.ready = 0
         """Entries up to this number have space on the disk."""
         header = _HEADER.unpack_from(segment.view)
@@ -233,6 +236,24 @@ class IndexFile:
                 matches.append((log_offset, self.begin_ms + seconds * 1000))
             number = previous if previous < number else 0
         return matches, number if 0 < number < self.next_entry else 0
+
+    def bring_in_slots(self) -> None:
+        """Read what the next keys change into memory; from any thread.
+
+        A key changes any one of the slots, so a slot that the kernel has dropped from memory would
+        let its message wait for the disk.
+
+        Raises:
+            OSError: the disk is broken.
+        """
+        number = self.next_entry
+        if number == self._brought_in_at:  # no key was added
+            return
+        self._brought_in_at = number
+        for start in range(0, self._entries_at, _SLOTS_BYTES):
+            self._bring_in(start, min(start + _SLOTS_BYTES, self._entries_at))
+        if number < self._entries:
+            self.bring_in_entry(number)
 
     def bring_in_newest(self, hashed: int) -> int:
         """Do the same as `newest_of` after reading the slot into memory; from any thread."""
@@ -431,6 +452,16 @@ class Index:
             newest = self._roll()
         if newest.next_entry + entries > newest.ready:
             newest.reserve(entries)
+
+    def bring_in_slots(self) -> None:
+        """Read what the next keys change into memory; from any thread.
+
+        Raises:
+            OSError: the disk is broken.
+        """
+        newest = self.newest
+        if newest is not None:
+            newest.bring_in_slots()
 
     def end_log(self) -> int:
         """Return the log offset of the last record that is indexed; -1 if there is none."""

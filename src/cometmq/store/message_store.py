@@ -653,6 +653,15 @@ class MessageStore:
         """Call ``flushed`` after each flush of the log, in the thread that flushes."""
         self._durability.on_flush = flushed
 
+    def bring_in_index_slots(self) -> None:
+        """Read what the keys of the next messages change into memory; from any thread.
+
+        Raises:
+            OSError: the disk is broken.
+        """
+        if self._index is not None:
+            self._index.bring_in_slots()
+
     def write_checkpoint(self) -> None:
         """Write the checkpoint; from any thread.
 

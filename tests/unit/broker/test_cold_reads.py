@@ -18,6 +18,7 @@ from cometmq.broker.clients.consumers import ConsumerRegistry
 from cometmq.broker.cold_reads import AHEAD_BYTES, BLOCK_BYTES, DELAY_S_MAX, LIMIT_S, ColdReads
 from cometmq.broker.delay import delivery as delivery_module
 from cometmq.broker.delay.delivery import ScheduledDelivery
+from cometmq.broker.maintenance.feature import SLOTS_FAILURE_S, SLOTS_S, IndexSlots
 from cometmq.broker.prerequisites import PrerequisiteError, after_prerequisites
 from cometmq.broker.pulling.fast_path import PullFastPath
 from cometmq.broker.pulling.handler import PullHandler
@@ -409,6 +410,23 @@ async def test_a_level_waits_for_a_disk_that_cannot_read(
     delivery.stop()
     reads.close()
     store.close()
+
+
+async def test_a_disk_that_cannot_read_the_index_is_tried_less_often(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = encode_properties({"KEYS": "k"})
+    broker.store.append("T", 0, b"5", keys, born_time_ms=1, born_host=HOST, store_host=HOST)
+    slots = IndexSlots(broker.store)
+    broker.disk.is_broken = True
+    slots.read()
+    assert slots.interval_s == SLOTS_FAILURE_S
+    assert "cannot read the index: [Errno 5] the disk is gone" in caplog.text
+    broker.disk.is_broken = False
+    broker.store.append("T", 0, b"6", keys, born_time_ms=1, born_host=HOST, store_host=HOST)
+    slots.read()
+    assert slots.interval_s == SLOTS_S
+    assert "index" in {path.parent.name for path, _, _ in broker.disk.known}
 
 
 async def test_recent_messages_are_not_looked_for_on_the_disk(broker: Broker) -> None:

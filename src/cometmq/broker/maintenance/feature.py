@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,10 +15,36 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import exclusive
 from cometmq.remoting.features import Feature
 from cometmq.remoting.jobs import Job
-from cometmq.store import StoreSettings, StoreUnavailableError
+from cometmq.store import MessageStore, StoreSettings, StoreUnavailableError
 
 if TYPE_CHECKING:
     from cometmq.broker.assembly import Endpoint, Parts
+
+log = logging.getLogger(__name__)
+
+SLOTS_S = 0.25
+SLOTS_FAILURE_S = 10.0
+
+
+class IndexSlots:
+    """Keeps the slots of the newest index file in memory while keys are added.
+
+    Args:
+        store: whose index it is.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self.interval_s = SLOTS_S
+
+    def read(self) -> None:
+        """Read the slots that are not in memory."""
+        try:
+            self._store.bring_in_index_slots()
+            self.interval_s = SLOTS_S
+        except OSError as problem:
+            self.interval_s = SLOTS_FAILURE_S
+            log.error("cannot read the index: %s", problem)
 
 
 def build(parts: Parts, _endpoint: Endpoint) -> Feature:
@@ -34,14 +61,16 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
 
 
 def _jobs(parts: Parts) -> list[Job]:
-    """The flush of log and queues, and the deletion of expired files."""
+    """The flush of log and queues, the deletion of expired files, the slots of the index."""
     stored = parts.configuration.view(StoreSettings)
+    slots = IndexSlots(parts.store)
     return [
         *[
             msgspec.structs.replace(job, run=_without_store_failure(job.run))
             for job in parts.flusher.jobs()
         ],
         Job("clean-store", lambda: stored().clean_interval_ms / 1000, partial(clean, parts.store)),
+        Job("read-index-slots", lambda: slots.interval_s, slots.read, first_s=0.0, blocking=True),
     ]
 
 

@@ -31,7 +31,7 @@ from cometmq.model.topic import DELAY_TOPIC
 from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.hashing import java_hash
 from cometmq.protocol.properties import encode_properties
-from cometmq.store import MessageStore, loader, message_store, queue_ends, recovery
+from cometmq.store import MessageStore, cleaner, loader, queue_ends, recovery
 from cometmq.store.abort_file import AbortFile
 from cometmq.store.config_files import JsonFile
 from cometmq.store.queue_reader import TagMatcher
@@ -481,7 +481,7 @@ MUTATIONS: dict[str, tuple[object, str, Callable[..., object]]] = {
         lambda _: lambda _: False,
     ),
     "log files go that a start needs": (
-        message_store,
+        cleaner,
         "drop_log_files",
         lambda drop: lambda *log, **more: drop(*log, **{**more, "needed_from": 2**62}),
     ),

@@ -9,24 +9,21 @@ Source: DefaultMessageStore, RocketMQ 5.3.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from struct import error as StructError  # noqa: N812 (an error by name)
 
 from cometmq.model.errors import InvalidMessageError, StoreError
 from cometmq.store.abort_file import AbortFile, Ending
 from cometmq.store.appender import Appended, AppendedBatch, Appender, Arrival
 from cometmq.store.checkpoint import read_checkpoint
+from cometmq.store.cleaner import Cleaner
 from cometmq.store.commit_log import CommitLog, segment_failure
 from cometmq.store.config import StoreSettings
-from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.dispatch import Dispatcher, QueueTable
 from cometmq.store.durability import Durability
-from cometmq.store.errors import StoreLockedError, StoreUnavailableError
+from cometmq.store.errors import StoreLockedError
 from cometmq.store.index import Index
 from cometmq.store.loader import Loader
 from cometmq.store.lookup import (
@@ -50,8 +47,8 @@ from cometmq.store.queue_reader import (
 )
 from cometmq.store.recovery import Recovery, dispatch_again
 from cometmq.store.remover import Remover
-from cometmq.store.retention import disk_state, drop_log_files, is_hour_of_deletion
 from cometmq.store.segment_allocator import SegmentAllocator
+from cometmq.store.topic_deletion import TopicDeletion
 from cometmq.store.unit_buffers import unwritten_units
 from cometmq.system.clock import Clock, SystemClock
 from cometmq.system.files import FileLock, Files, SystemFiles
@@ -59,9 +56,7 @@ from cometmq.system.files import FileLock, Files, SystemFiles
 logger = logging.getLogger(__name__)
 
 _NOT_OPEN = "the store is not open"
-_DISK_FULL = "the disk is full"
 _SEARCH_ENTRIES = 1_000_000
-_QUEUES_PER_STEP = 50
 _REQUESTED_RECORD_BYTES = 16 * 1024 * 1024
 """The least limit of a record that a client requests by its offset; no client takes more."""
 _RECORD_REST_BYTES = 128 * 1024
@@ -91,18 +86,12 @@ class MessageStore:
     ) -> None:
         self.settings = settings
         self.paths = StorePaths(settings)
-        self.disk_full = False
-        self._topic_exists: Callable[[str], bool] | None = None
-        self._new_topics: list[str] = []
         self._clock = clock or SystemClock()
         self._files = files or SystemFiles()
         self._abort = AbortFile(self._files, self.paths)
         self._lock: FileLock | None = None
         self._threaded = threaded
         self._remover = Remover(self._files, in_thread=threaded)
-        self._deleted = 0
-        self._disk_ratio = 0.0
-        self._deleted_before = 0
         self._build()
 
     def _build(self) -> None:
@@ -140,6 +129,18 @@ class MessageStore:
             self._refuse,
         )
         self._appender.on_failure = self._durability.fail
+        self._cleaner = Cleaner(
+            lambda: self.settings,
+            self._files,
+            self._log,
+            self._table,
+            self._index,
+            self._appender,
+            self._durability,
+        )
+        self._topic_deletion = TopicDeletion(
+            self._table, self._files, self.paths, self._remover, self._clock.now_ms
+        )
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         limits = ReadLimits(
             memory_bytes * settings.memory_ratio // 100,
@@ -150,6 +151,11 @@ class MessageStore:
             settings.filter_units_bytes_max // 20,
         )
         self._reader = QueueReader(self._table, self._log, limits)
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether messages are refused because the disk is nearly full."""
+        return self._cleaner.disk_full
 
     # --- opening and closing ------------------------------------------------------------------
 
@@ -226,9 +232,10 @@ class MessageStore:
         self._durability.begin(checkpoint)
         if self.settings.sync_flush:  # a killed process may have left records that readers wait for
             self.flush()
-        is_our_store = checkpoint.position is not None
-        self._new_topics = sorted(recovery.new_topics | new_topics) if is_our_store else []
-        self._appender.on_new_topics = self._delete_unexpected if is_our_store else None
+        self._appender.on_new_topics = None
+        if checkpoint.position is not None:  # a store of ours, whose topics are in our table
+            self._topic_deletion.check_new(sorted(recovery.new_topics | new_topics))
+            self._appender.on_new_topics = self._topic_deletion.check_new
 
     def _load_from_ends(self) -> bool:
         """Load the queues from the file that the last stop wrote, if it counts."""
@@ -242,12 +249,12 @@ class MessageStore:
         if topics is None:
             return False
         self._loader.load_from_ends(self._table, topics)
-        self._deleted_before = self._log.min_offset()
+        self._cleaner.cleaned_before = self._log.min_offset()
         return True
 
     def _write_queue_ends(self) -> None:
         """Let the next start know the queues without a look at their files."""
-        if self._loader.has_ext or self._deleted_before != self._log.min_offset():
+        if self._loader.has_ext or self._cleaner.cleaned_before != self._log.min_offset():
             return
         try:
             write_queue_ends(
@@ -269,17 +276,7 @@ class MessageStore:
         Args:
             exists: returns whether a topic exists; called until the store is closed.
         """
-        self._topic_exists = exists
-        new, self._new_topics = self._new_topics, []
-        self._delete_unexpected(new)
-
-    def _delete_unexpected(self, new: Iterable[str]) -> None:
-        if self._topic_exists is None:
-            self._new_topics.extend(new)
-            return
-        for topic in new:
-            if not self._topic_exists(topic):
-                self.delete_topic(topic)
+        self._topic_deletion.expect(exists)
 
     def allocate_first_segment(self) -> None:
         """Request the first commit-log file, if there is none."""
@@ -705,59 +702,8 @@ class MessageStore:
         """Do the same in short steps; yield how many commit-log files each has deleted."""
         if self._lock is None:
             return
-        for _ in self._catch_up():
-            yield 0
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
-        disk = disk_state(self._files, self.settings)
-        self._disk_ratio = disk.used_ratio
-        self._apply_disk_state(refuse=disk.refuse, accept=disk.accept)
-        due = expired_at_any_hour or is_hour_of_deletion(self.settings, now_ms)
-        if due or disk.delete_expired or disk.delete_any:
-            yield drop_log_files(
-                self._files,
-                self._log.segments,
-                self.settings,
-                now_ms,
-                delete_any=disk.delete_any,
-                needed_from=self._durability.needed_from,
-            )
-        if self._deleted_before != self._log.min_offset():
-            for _ in self._delete_before_log_min():
-                yield 0
-
-    def _catch_up(self) -> Iterator[None]:
-        """Dispatch records that a full disk has kept out of queues and index, some at a time."""
-        left = self._appender.backlog_bytes()
-        while left > 0:
-            with contextlib.suppress(StoreUnavailableError):
-                self._appender.catch_up()
-            left, before = self._appender.backlog_bytes(), left
-            if left >= before:  # the disk is still full
-                return
-            yield
-
-    def _apply_disk_state(self, *, refuse: bool, accept: bool) -> None:
-        if refuse and not self.disk_full:
-            logger.error("disk full, messages refused used=%.2f", self._disk_ratio)
-            self.disk_full = True
-            self._appender.refusal = self._appender.refusal or _DISK_FULL
-        elif accept and self.disk_full:
-            logger.info("disk has free space again, messages accepted used=%.2f", self._disk_ratio)
-            self.disk_full = False
-            if self._appender.refusal == _DISK_FULL:
-                self._appender.refusal = None
-
-    def _delete_before_log_min(self) -> Iterator[None]:
-        """Delete units and index files of deleted records, some queues at a time."""
-        log_min = self._log.min_offset()
-        for number, queue in enumerate(self._table.all(), 1):
-            queue.drop_before(log_min)
-            queue.correct_min(log_min)
-            if number % _QUEUES_PER_STEP == 0:
-                yield
-        if self._index is not None:
-            self._index.drop_before(log_min)
-        self._deleted_before = log_min
+        yield from self._cleaner.steps(now_ms, expired_at_any_hour=expired_at_any_hour)
 
     def delete_topic(self, topic: str) -> bool:
         """Delete the queues of a topic; its records stay until their files expire.
@@ -765,30 +711,7 @@ class MessageStore:
         Returns:
             Whether it had any.
         """
-        queues = self._table.topics.pop(topic, None)
-        if queues is None:
-            return False
-        gone = list(queues.queues.values())
-        for queue in gone:  # or a flush would write its units into a new topic of the same name
-            queue.release_buffer()
-        doomed = [
-            self._rename_for_deletion(path)
-            for path in (self.paths.topic(topic), self.paths.topic_ext(topic))
-            if self._files.exists(path)
-        ]
-        self._remover.run(partial(_close_all, gone))
-        for path in doomed:
-            self._remover.remove_tree(path)
-        logger.info("topic deleted topic=%s queues=%d", topic, len(gone))
-        return True
-
-    def _rename_for_deletion(self, path: Path) -> Path:
-        """Rename a directory, so that its name is free at once."""
-        self._files.make_dirs(self.paths.deleted)
-        self._deleted += 1
-        target = self.paths.deleted / f"{self._clock.now_ms()}-{self._deleted}"
-        self._files.rename(path, target)
-        return target
+        return self._topic_deletion.delete(topic)
 
     def topics(self) -> list[str]:
         """Return the topics that have queues."""
@@ -818,8 +741,3 @@ class MessageStore:
     def earliest_store_ms(self) -> int:
         """Return the store time of the oldest message, in ms; -1 if there is none."""
         return self._loader.earliest_store_ms(self._log)
-
-
-def _close_all(queues: Iterable[ConsumeQueue]) -> None:
-    for queue in queues:
-        queue.close()

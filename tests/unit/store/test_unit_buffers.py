@@ -126,7 +126,7 @@ def test_a_flush_brings_units_in_buffers_to_the_disk(open_store: Open) -> None:
     files.crash(lambda path, number: False)
     again = crowded(open_store, files=files)
     check(again, 30)
-    assert again._new_topics == []
+    assert again._topic_deletion._new == []
 
 
 def test_a_topic_that_is_deleted_leaves_no_units_in_buffers(open_store: Open) -> None:

@@ -1,0 +1,95 @@
+"""Deletes the queues of topics; the records stay until their log files expire."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from cometmq.store.consume_queue import ConsumeQueue
+from cometmq.store.dispatch import QueueTable
+from cometmq.store.paths import StorePaths
+from cometmq.store.remover import Remover
+from cometmq.system.files import Files
+
+logger = logging.getLogger(__name__)
+
+
+class TopicDeletion:
+    """Deletes topics, among them those that a start has found again in the log.
+
+    Args:
+        table: the queues.
+        files, paths: the file system, and the paths of the store.
+        remover: deletes the directories.
+        now_ms: returns the wall clock; it is part of the names of directories to delete.
+    """
+
+    def __init__(
+        self,
+        table: QueueTable,
+        files: Files,
+        paths: StorePaths,
+        remover: Remover,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._table = table
+        self._files = files
+        self._paths = paths
+        self._remover = remover
+        self._now_ms = now_ms
+        self._renamed = 0
+        self._exists: Callable[[str], bool] | None = None
+        self._new: list[str] = []
+
+    def expect(self, exists: Callable[[str], bool]) -> None:
+        """Delete the new topics that do not exist, those noted before included.
+
+        Args:
+            exists: returns whether a topic exists.
+        """
+        self._exists = exists
+        new, self._new = self._new, []
+        self.check_new(new)
+
+    def check_new(self, topics: Iterable[str]) -> None:
+        """Check topics that the log has and the queues had not; until `expect` they are noted."""
+        if self._exists is None:
+            self._new.extend(topics)
+            return
+        for topic in topics:
+            if not self._exists(topic):
+                self.delete(topic)
+
+    def delete(self, topic: str) -> bool:
+        """Delete the queues of a topic; return whether it had any."""
+        found = self._table.topics.pop(topic, None)
+        if found is None:
+            return False
+        queues = list(found.queues.values())
+        for queue in queues:  # or a flush would write its units into a new topic of the same name
+            queue.release_buffer()
+        directories = [
+            self._rename(path)
+            for path in (self._paths.topic(topic), self._paths.topic_ext(topic))
+            if self._files.exists(path)
+        ]
+        self._remover.run(partial(_close_all, queues))
+        for path in directories:
+            self._remover.remove_tree(path)
+        logger.info("topic deleted topic=%s queues=%d", topic, len(queues))
+        return True
+
+    def _rename(self, path: Path) -> Path:
+        """Rename a directory that is to be deleted, so that its name is free at once."""
+        self._files.make_dirs(self._paths.deleted)
+        self._renamed += 1
+        target = self._paths.deleted / f"{self._now_ms()}-{self._renamed}"
+        self._files.rename(path, target)
+        return target
+
+
+def _close_all(queues: Iterable[ConsumeQueue]) -> None:
+    for queue in queues:
+        queue.close()

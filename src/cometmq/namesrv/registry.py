@@ -148,6 +148,8 @@ class Registry:
         self.live: dict[BrokerKey, Live] = {}
         self.filter_servers: dict[BrokerKey, tuple[str, ...]] = {}
         self.mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
+        self._topics_of: dict[str, set[str]] = {}
+        """The topics of each broker that has rows in `topics` or `mappings`."""
         self._registered: dict[Hashable, set[BrokerKey]] = {}
         """The keys in `live` of each connection."""
         self.lock = asyncio.Lock()
@@ -260,16 +262,16 @@ class Registry:
         is_new = is_first or self.has_changed(registration.key, registration.version)
         slices = Slices()
         if deletes_absent and len(registration.topics) > 1 and not registration.mappings:
-            async for topic in slices.each(list(self.topics)):
+            async for topic in slices.each(self._topics_with(name)):
                 if topic not in registration.topics:
                     self._delete_row(topic, name)
         async for topic, config in slices.each(registration.topics.items()):
-            rows = self.topics.setdefault(topic, {})
-            if is_new or name not in rows:
-                rows[name] = _row(config, name, read_only)
+            if is_new or name not in self.topics.get(topic, ()):
+                self._put_row(topic, _row(config, name, read_only))
         if is_new:
             async for topic, mapping in slices.each(registration.mappings.items()):
                 self.mappings.setdefault(topic, {})[name] = mapping
+                self._topics_of.setdefault(name, set()).add(topic)
 
     def _update_filter_servers(self, registration: Registration) -> None:
         if registration.filter_servers:
@@ -374,7 +376,7 @@ class Registry:
         names.pop(group.name, None)
         if not names:
             self.clusters.pop(group.cluster, None)
-        async for topic in slices.each(list(self.topics)):
+        async for topic in slices.each(self._topics_with(group.name)):
             self._delete_row(topic, group.name)
 
     # --- reading ---------------------------------------------------------------------------------
@@ -402,10 +404,10 @@ class Registry:
         """Remove a topic, or only its rows of one cluster's brokers."""
         async with self.lock:
             if cluster is None:
-                self.topics.pop(topic, None)
-                self.mappings.pop(topic, None)
-                return
-            async for broker_name in Slices().each(list(self.clusters.get(cluster, {}))):
+                names = [*self.topics.get(topic, ()), *self.mappings.get(topic, ())]
+            else:
+                names = list(self.clusters.get(cluster, {}))
+            async for broker_name in Slices().each(names):
                 self._delete_row(topic, broker_name)
 
     async def register_topic(self, topic: str, rows: Iterable[QueueData]) -> bool:
@@ -414,24 +416,38 @@ class Registry:
             named = {row.broker_name: row async for row in Slices().each(rows)}
             if not named or not named.keys() <= self.groups.keys():
                 return False
-            self.topics.setdefault(topic, {}).update(named)
+            async for row in Slices().each(named.values()):
+                self._put_row(topic, row)
             return True
 
     async def _change_perm(
         self, broker_name: str, change: Callable[[int], int], slices: Slices
     ) -> int:
         count = 0
-        async for topic in slices.each(list(self.topics)):
-            rows = self.topics[topic]
+        async for topic in slices.each(self._topics_with(broker_name)):
+            rows = self.topics.get(topic, {})
             row = rows.get(broker_name)
             if row is not None:
                 rows[broker_name] = msgspec.structs.replace(row, perm=change(row.perm))
                 count += 1
         return count
 
+    def _topics_with(self, broker_name: str) -> list[str]:
+        """Return the topics in which a broker has rows."""
+        return list(self._topics_of.get(broker_name, ()))
+
+    def _put_row(self, topic: str, row: QueueData) -> None:
+        self.topics.setdefault(topic, {})[row.broker_name] = row
+        self._topics_of.setdefault(row.broker_name, set()).add(topic)
+
     def _delete_row(self, topic: str, broker_name: str) -> None:
         _delete(self.topics, topic, broker_name)
         _delete(self.mappings, topic, broker_name)
+        topics = self._topics_of.get(broker_name)
+        if topics is not None:
+            topics.discard(topic)
+            if not topics:
+                del self._topics_of[broker_name]
 
 
 def _delete(table: dict[str, dict[str, Any]], topic: str, broker_name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -69,8 +69,16 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Server:
-    return Server()
+def server() -> Iterator[Server]:
+    """A server; in the end it must know exactly the topics of each broker that has rows."""
+    server = Server()
+    yield server
+    expected: dict[str, set[str]] = {}
+    for table in (server.registry.topics, server.registry.mappings):
+        for topic, rows in table.items():
+            for broker_name in rows:
+                expected.setdefault(broker_name, set()).add(topic)
+    assert server.registry._topics_of == expected
 
 
 # --- registration -----------------------------------------------------------------------------

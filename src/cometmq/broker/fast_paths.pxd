@@ -10,4 +10,4 @@ cdef class FastPaths(FastPath):
     @cython.locals(at=cython.Py_ssize_t, before=cython.Py_ssize_t)
     cpdef Py_ssize_t take(
         self, bytearray data, Py_ssize_t start, Py_ssize_t end, Wire wire) except -1
-    cpdef settle(self)
+    cpdef finish_deferred(self)

@@ -25,7 +25,7 @@ class FastPaths(FastPath):
         taken = self._first.take(data, start, end, wire)
         return taken + self._second.take(data, start + taken, end, wire)
 
-    def settle(self) -> None:
+    def finish_deferred(self) -> None:
         """Send the responses that they have deferred."""
-        self._first.settle()
-        self._second.settle()
+        self._first.finish_deferred()
+        self._second.finish_deferred()

@@ -11,7 +11,7 @@ cdef double _SAME_ITERATION_S
 cdef class FastPath:
     cpdef Py_ssize_t take(
         self, bytearray data, Py_ssize_t start, Py_ssize_t end, Wire wire) except -1
-    cpdef settle(self)
+    cpdef finish_deferred(self)
 
 
 cdef class WriteBatch:
@@ -20,10 +20,10 @@ cdef class WriteBatch:
     cdef list _waiting
     cdef Py_ssize_t _waiting_bytes
     cdef bint _scheduled
-    cdef list _unsettled
+    cdef list _deferred
 
     cdef bint is_alone(self, Wire wire)
-    cdef at_end(self, object settle)
+    cdef at_end(self, object finish)
     cdef add(self, Wire wire, Py_ssize_t more_bytes)
     cpdef end(self)
     @cython.locals(waiting=list, wire=Wire)

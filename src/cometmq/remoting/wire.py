@@ -80,11 +80,11 @@ class FastPath:
     def take(self, data: bytearray, start: int, end: int, wire: Wire) -> int:
         """Handle the frames at ``start`` that it supports; return how many bytes they take.
 
-        It may leave their responses for `settle`, which `WriteBatch.at_end` then calls.
+        It may leave their responses for `finish_deferred`, which `WriteBatch.at_end` then calls.
         """
         raise NotImplementedError
 
-    def settle(self) -> None:
+    def finish_deferred(self) -> None:
         """Send the responses that were left for later; other requests may be handled after it."""
 
 
@@ -102,15 +102,15 @@ class WriteBatch:
         self._waiting: list[Wire] = []
         self._waiting_bytes = 0
         self._scheduled = False
-        self._unsettled: list[Callable[[], None]] = []
+        self._deferred: list[Callable[[], None]] = []
 
     def is_alone(self, wire: Wire) -> bool:
         """Whether no other wire has been read since this one was, or waits to be written."""
-        return self.last is wire and not self._waiting and not self._unsettled
+        return self.last is wire and not self._waiting and not self._deferred
 
-    def at_end(self, settle: Callable[[], None]) -> None:
-        """Call ``settle`` at the end of the iteration, before the responses are written."""
-        self._unsettled.append(settle)
+    def at_end(self, finish: Callable[[], None]) -> None:
+        """Call ``finish`` at the end of the iteration, before the responses are written."""
+        self._deferred.append(finish)
         if not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self.end)
@@ -126,14 +126,14 @@ class WriteBatch:
             self.loop.call_soon(self.end)
 
     def end(self) -> None:
-        """Settle and write: the iteration is over."""
-        if self._unsettled:
-            unsettled, self._unsettled = self._unsettled, []
-            for settle in unsettled:
+        """Finish what was deferred, and write: the iteration is over."""
+        if self._deferred:
+            deferred, self._deferred = self._deferred, []
+            for finish in deferred:
                 try:
-                    settle()
+                    finish()
                 except Exception:  # the others must not wait for this one
-                    log.exception("cannot settle a write batch")
+                    log.exception("cannot finish a write batch")
         self._scheduled = False
         self._flush_all()
 
@@ -230,7 +230,7 @@ class Wire:
         """Close once what was written is sent; requests that are not handled yet are dropped."""
         if self._transport is not None:
             if self._fast_path is not None:
-                self._fast_path.settle()
+                self._fast_path.finish_deferred()
             self.flush()
             self._closing = True
             if self._unsent:
@@ -332,9 +332,9 @@ class Wire:
         return start
 
     def _pass_on(self, command: Command) -> None:
-        """Handle a command on the general path, after the fast path has settled its frames."""
+        """Handle a command on the general path, after the fast path has finished its frames."""
         if self._fast_path is not None:
-            self._fast_path.settle()
+            self._fast_path.finish_deferred()
         self.receive(command)
 
     def _may_handle(self) -> bool:

@@ -52,13 +52,13 @@ cdef class Appender:
     cdef readonly long long store_time_ms
     cdef bint _deferred
     cdef long long _deferred_ms
-    cdef public object on_settle_deferred
+    cdef public object on_finish_deferred
     cdef long long _undispatched_at
     cdef long long _caught_up_to
     cdef public object on_new_topics
     cdef list _arrivals
     cdef list _late_arrivals
-    cdef Py_ssize_t _late_committed
+    cdef Py_ssize_t _late_written
 
     @cython.locals(appended=Appended)
     cpdef Appended append(
@@ -111,9 +111,9 @@ cdef class Appender:
         long long queue_offset, int sys_flag, long long store_ms, const unsigned char* memory,
         Py_ssize_t at, Py_ssize_t end)
     cdef bint _has_listener(self, TopicQueues queues) except -1
-    cpdef settle_deferred(self)
+    cpdef finish_deferred(self)
     cpdef defer(self)
-    cpdef commit(self)
+    cpdef write_staged(self)
     cdef _notify(self)
     @cython.locals(
         start=cython.longlong, tags_code=cython.longlong, queues=TopicQueues, properties=bytes)

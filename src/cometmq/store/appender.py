@@ -159,14 +159,14 @@ class Appender:
         """Called with the topics that got their first queue from the log."""
         self._deferred = False
         self._deferred_ms = 0
-        self.on_settle_deferred: Callable[[], None] | None = None
-        """Called before others append or read while records are deferred; it calls `commit`."""
+        self.on_finish_deferred: Callable[[], None] | None = None
+        """Called before others append or read while records are deferred: calls `write_staged`."""
         self._undispatched_at = -1
         self._caught_up_to = -1
         self._arrivals: list[tuple[str, int, int, int, int, bytes]] = []
         self._late_arrivals: list[tuple[TopicQueues, int, int, int, bytes]] = []
-        self._late_committed = 0
-        """How many of these have records that are committed to the log."""
+        self._late_written = 0
+        """How many of these have records that are written to the log."""
 
     def append(
         self,
@@ -183,7 +183,7 @@ class Appender:
         prepared_offset: int,
     ) -> Appended:
         """Store one message; see `MessageStore.append`."""
-        self.settle_deferred()
+        self.finish_deferred()
         self.put(
             topic,
             queue_id,
@@ -222,7 +222,7 @@ class Appender:
         reconsumed: int,
     ) -> AppendedBatch:
         """Store the messages of a batch; see `MessageStore.append_batch`."""
-        self.settle_deferred()
+        self.finish_deferred()
         return self.put_batch(
             topic,
             queue_id,
@@ -294,7 +294,7 @@ class Appender:
             prepared_offset,
         )
         if not self._deferred:
-            self.commit()
+            self.write_staged()
 
     def put_batch(
         self,
@@ -368,7 +368,7 @@ class Appender:
             record_layout.put_i64(offsets, count * 8, log_offset)
             count += 1
         if not self._deferred:
-            self.commit()
+            self.write_staged()
         return AppendedBatch(packed_offsets, log_offset + total, whole, first, self.store_time_ms)
 
     def _prepare(self, topic: str, queue_id: int, more: bytes) -> None:
@@ -383,7 +383,7 @@ class Appender:
         if self._undispatched_at >= 0:
             self.catch_up()
         if self._log.filled == 0:
-            self._late_committed = len(self._late_arrivals)
+            self._late_written = len(self._late_arrivals)
         if more is not self._checked_more:
             _check_text(more, 0, len(more))
             self._checked_more = more
@@ -550,16 +550,16 @@ class Appender:
 
     @property
     def is_deferred(self) -> bool:
-        """Whether records are deferred until `commit`."""
+        """Whether records are deferred until `write_staged`."""
         return self._deferred
 
-    def settle_deferred(self) -> None:
-        """Commit deferred records before others append or read."""
-        if self._deferred and self.on_settle_deferred is not None:
-            self.on_settle_deferred()
+    def finish_deferred(self) -> None:
+        """Write deferred records before others append or read."""
+        if self._deferred and self.on_finish_deferred is not None:
+            self.on_finish_deferred()
 
     def defer(self) -> None:
-        """Defer the write of records from now on until `commit`, which writes them at once.
+        """Defer the write of records from now on until `write_staged`, which writes them at once.
 
         Until then they cannot be read, and no response may say that they are stored. A record that
         does not fit into the same write is refused with DeferredFullError.
@@ -567,7 +567,7 @@ class Appender:
         self._deferred = True
         self._deferred_ms = 0
 
-    def commit(self) -> None:
+    def write_staged(self) -> None:
         """Write deferred records to log and index, and notify of their arrival.
 
         Raises:
@@ -575,14 +575,14 @@ class Appender:
         """
         self._deferred = False
         try:
-            self._log.commit()
+            self._log.write_staged()
         except OSError as problem:
             raise self._log_failed(problem) from problem
         except Exception as problem:
             failed = OSError(f"{type(problem).__name__}: {problem}")
             raise self._log_failed(failed) from problem
         try:
-            self._dispatcher.settle()
+            self._dispatcher.add_keys()
         except OSError as problem:
             self._stop_dispatch(self._log.written_to, problem)
         if self._arrivals:
@@ -598,7 +598,7 @@ class Appender:
         """Discard records that are not in the log; after a full disk, appends may resume later."""
         self._log.discard()
         self._arrivals.clear()
-        del self._late_arrivals[self._late_committed :]
+        del self._late_arrivals[self._late_written :]
         written_to = self._log.written_to
         if self._undispatched_at > written_to:
             self._undispatched_at = written_to

@@ -32,7 +32,7 @@ cdef class CommitLog:
     cpdef long long readable_to(self)
     cpdef bint has_room(self, long long size)
     cpdef make_room(self, long long size)
-    cpdef commit(self)
+    cpdef write_staged(self)
     cdef discard(self)
 
     @cython.locals(log_offset=cython.longlong)

@@ -6,9 +6,9 @@
 A record never spans two segments, and 8 bytes always remain for the blank. A record begins with
 its size and its magic number, which selects the size of its topic's length: one byte or two.
 
-Records are encoded into a buffer, and `commit` writes them to the file, many at a time if it can: a
-write of fresh pages costs the kernel a fraction of touching them one by one in the mapping, and
-never waits for its read-ahead. Reads use the mapping.
+Records are encoded into a buffer, and `write_staged` writes them to the file, many at a time if it
+can: a write of fresh pages costs the kernel a fraction of touching them one by one in the mapping,
+and never waits for its read-ahead. Reads use the mapping.
 
 Single writer; `flush` may run in another thread. Source: CommitLog, RocketMQ 5.3.
 """
@@ -116,7 +116,7 @@ class CommitLog:
         if self._start + self.filled + size + _BLANK_BYTES > self._limit:
             self._roll(size)
         if self.filled + size > self._buffer_bytes:
-            self.commit()
+            self.write_staged()
             if size > self._buffer_bytes:
                 self._allocate_buffer(size)
 
@@ -147,8 +147,8 @@ class CommitLog:
     ) -> int:
         """Encode a record of ``total`` bytes, for which there is room; return its log offset.
 
-        See `record_layout.write_record` for the arguments. Until `commit`, the record is only in
-        ``memory``, before ``filled``.
+        See `record_layout.write_record` for the arguments. Until `write_staged`, the record is only
+        in ``memory``, before ``filled``.
         """
         log_offset = self._base + self._start + self.filled
         record_layout.write_record(
@@ -182,8 +182,8 @@ class CommitLog:
         self._staged_ms = store_ms
         return log_offset
 
-    def commit(self) -> None:
-        """Write the records since the last commit to the file.
+    def write_staged(self) -> None:
+        """Write the staged records to the file.
 
         Raises:
             OSError: the disk refused; the log must not be used any more.
@@ -208,7 +208,7 @@ class CommitLog:
             self.allocator.request(self._base + self._limit)
 
     def discard(self) -> None:
-        """Discard the records since the last commit."""
+        """Discard the staged records."""
         self.filled = 0
 
     def record(self, log_offset: int, size: int) -> memoryview | None:
@@ -279,7 +279,7 @@ class CommitLog:
                 f"{size} bytes of records, at most {self.segments.size_bytes - _BLANK_BYTES}"
                 " fit into one commit-log file"
             )
-        self.commit()
+        self.write_staged()
         base = self._next_base()
         try:
             segment = self.allocator.take(base)

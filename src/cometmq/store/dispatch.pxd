@@ -36,7 +36,7 @@ cdef class Dispatcher:
         self, TopicQueues topic, ConsumeQueue queue, long long log_offset, int size,
         long long queue_offset, int sys_flag, long long store_ms, bytes properties) except? -1
 
-    cdef settle(self)
+    cdef add_keys(self)
 
     @cython.locals(
         kind=cython.int, tags_code=cython.longlong, tags_at=cython.Py_ssize_t,

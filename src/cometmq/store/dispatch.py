@@ -140,7 +140,7 @@ class Dispatcher:
             0,
             len(properties),
         )
-        self.settle()
+        self.add_keys()
         return tags_code
 
     def dispatch_in(
@@ -158,7 +158,7 @@ class Dispatcher:
     ) -> int:
         """Do the same for a record whose properties are from ``at`` to ``end`` in a buffer.
 
-        Its keys are in the index only after `settle`.
+        Its keys are in the index only after `add_keys`.
         """
         kind = sys_flag & 0xC
         tags_code = 0
@@ -177,10 +177,10 @@ class Dispatcher:
             )
         return tags_code
 
-    def settle(self) -> None:
+    def add_keys(self) -> None:
         """Add the keys of the records of `dispatch_in` to the index."""
         if self._index is not None:
-            self._index.settle()
+            self._index.add_noted()
 
     def tags_code(self, topic: TopicQueues, store_ms: int, properties: bytes) -> int:
         """Return the hash of the tags of a message, or its due time in the delay topic."""

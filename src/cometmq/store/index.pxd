@@ -60,7 +60,7 @@ cdef class Index:
     cpdef long long end_log(self)
     @cython.locals(position=cython.Py_ssize_t)
     cpdef note(self, int hashed, long long log_offset, long long store_ms)
-    cpdef settle(self)
+    cpdef add_noted(self)
     cpdef drop_unlogged(self, long long log_end)
     @cython.locals(count=cython.int, number=cython.int, position=cython.Py_ssize_t)
     cdef _add_notes(self)

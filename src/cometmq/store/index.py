@@ -468,10 +468,10 @@ class Index:
         return -1 if self.newest is None else self.newest.end_log
 
     def note(self, hashed: int, log_offset: int, store_ms: int) -> None:
-        """Note the entry of one key of a record; `settle` adds it.
+        """Note the entry of one key of a record; `add_noted` adds it.
 
         Meanwhile the processor prefetches its slot, which may be anywhere in the file. Interpreted,
-        that does not pay, and `settle` only writes the header.
+        that does not pay, and `add_noted` only writes the header.
         """
         if not cython.compiled:
             self._add(hashed, log_offset, store_ms)
@@ -486,7 +486,7 @@ class Index:
         if self.newest is not None:
             self.newest.prefetch(hashed)
 
-    def settle(self) -> None:
+    def add_noted(self) -> None:
         """Add the noted entries, and update the header.
 
         Their records must be in the log: a start after a crash rebuilds a file whose header counts

@@ -245,7 +245,7 @@ async def test_a_pull_finds_what_is_stored_and_waits_for_the_end_of_the_turn(bot
     appender = both.store.appender
     appender.defer()
     both.put("a")
-    appender.on_settle_deferred = appender.commit
+    appender.on_finish_deferred = appender.write_staged
     assert await both.same(pull(sysFlag=str(SUBSCRIPTION | SUSPEND), queueOffset="5")) == 0
     assert both.codes == [0]
 

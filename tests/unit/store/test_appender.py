@@ -353,11 +353,11 @@ def test_deferred_records_are_in_the_log_after_the_commit(
                 put(store, body, properties={"KEYS": f"k{len(made)}"})
             except DeferredFullError:
                 assert store.written_to == end
-                store.appender.commit()
+                store.appender.write_staged()
                 store.appender.defer()
                 put(store, body, properties={"KEYS": f"k{len(made)}"})
             made.append(body)
-        store.appender.commit()
+        store.appender.write_staged()
         assert store.record_at(store.written_to - 1) is None
     assert bodies(store) == made
     assert len(store.query(TOPIC, f"k{len(made) - 1}", 9, 0, 2**62).records) == 1
@@ -374,7 +374,7 @@ def test_arrivals_are_told_when_what_was_held_can_be_read(store: MessageStore) -
     put(store)
     put(store)
     assert told == []
-    store.appender.commit()
+    store.appender.write_staged()
     assert told == [2, 2]
 
 
@@ -390,7 +390,7 @@ def test_a_log_that_cannot_be_written_takes_nothing_more(tmp_path: Path) -> None
     with pytest.raises(
         StoreUnavailableError, match=r"the log cannot be written: .*the disk is gone"
     ):
-        store.appender.commit()
+        store.appender.write_staged()
     files.fail_write = False
     with pytest.raises(StoreUnavailableError, match="the log cannot be written"):
         put(store, b"after")
@@ -501,7 +501,7 @@ def test_nobody_is_led_past_the_messages_that_a_failed_write_lost(tmp_path: Path
         put(store, b"lost", queue_id=1)
     files.fail_write = True
     with pytest.raises(StoreUnavailableError, match="the log cannot be written"):
-        store.appender.commit()
+        store.appender.write_staged()
     for queue_id, end in ((0, 1), (1, 0)):
         assert store.bounds(TOPIC, queue_id) == (0, end)
         assert store.get(TOPIC, queue_id, end, 32).next_begin_offset == end

@@ -44,7 +44,7 @@ def index_in(folder: Path, clock: ManualClock) -> Index:
 def put(index: Index, *entries: tuple[int, int, int]) -> None:
     for hashed, log_offset, store_ms in entries:
         index.note(hashed, log_offset, store_ms)
-        index.settle()
+        index.add_noted()
 
 
 def parts(folder: Path, number: int = 0) -> tuple[tuple[int, ...], tuple[int, ...], list[object]]:

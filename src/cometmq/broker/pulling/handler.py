@@ -271,7 +271,7 @@ class PullHandler:
             response = self._pending_reset(pull)
             if response is not None:
                 return response
-        self._appender.settle_deferred()  # so that the read finds messages whose write is deferred
+        self._appender.finish_deferred()  # so that the read finds messages whose write is deferred
         count_max = max(pull.count_max, 1)
         cold = self._reader.cold_units(pull.topic, pull.queue_id, pull.offset, count_max, matcher)
         if cold:

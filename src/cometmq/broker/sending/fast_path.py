@@ -240,9 +240,9 @@ class SendFastPath(FastPath):
             handler.end_batch(wire, self._responses_end, self._count, began_s)
         return at - start
 
-    def settle(self) -> None:
+    def finish_deferred(self) -> None:
         """Write the stored records to the log, and respond."""
-        self._handler.settle()
+        self._handler.finish_deferred()
 
     def _take_all(self, data: bytearray, at: int, end: int, wire: Wire) -> int:
         """Store the common sends from ``at`` on; return where the first other frame begins."""

@@ -49,7 +49,7 @@ cdef class SendHandler:
     @cython.locals(batch=WriteBatch, is_alone=cython.bint)
     cpdef end_batch(self, Wire wire, Py_ssize_t responses_end, int count, double began_s)
     @cython.locals(pending=list, began_s=cython.double)
-    cpdef settle(self)
+    cpdef finish_deferred(self)
 
     cpdef bytes responses_to(self, Py_ssize_t end)
 

@@ -86,7 +86,7 @@ class SendHandler:
         self._responses = bytearray(RESPONSES_BYTES)
         self._pending: list[PendingResponses] = []
         self._pending_count = 0
-        self.appender.on_settle_deferred = self.settle
+        self.appender.on_finish_deferred = self.finish_deferred
         self.log_end = 0
         """The log offset behind the last send that was stored."""
         self.apply_rules()
@@ -116,7 +116,7 @@ class SendHandler:
             ResponseError: the message was refused and is not stored.
         """
         began_s = perf_counter()
-        self.settle()
+        self.finish_deferred()
         self.apply_rules()
         header: SendHeader
         if request.code == RequestCode.SEND_MESSAGE:
@@ -278,25 +278,25 @@ class SendHandler:
         if count:
             self._record_duration(began_s)
             if not self._pending and not is_alone:
-                batch.at_end(self.settle)
+                batch.at_end(self.finish_deferred)
             self._pending.append((wire, self.responses_to(responses_end), count, began_s))
             self._pending_count += count
         if is_alone or not self._pending or self._pending_count >= PENDING_MAX:
-            self.settle()
+            self.finish_deferred()
 
-    def settle(self) -> None:
+    def finish_deferred(self) -> None:
         """Write the stored records to the log, and respond."""
         if not self.appender.is_deferred:
             return
         began_s = perf_counter()
         pending, self._pending, self._pending_count = self._pending, [], 0
         try:
-            self.appender.commit()
+            self.appender.write_staged()
         except StoreError as problem:
             self._refuse(pending, problem)
             return
         except Exception as problem:  # several connections wait for their responses
-            log.exception("cannot settle sends")
+            log.exception("cannot finish sends")
             self._refuse(pending, StoreError(f"{type(problem).__name__}: {problem}"))
             return
         if pending:

@@ -77,7 +77,7 @@ def write_index_file(settings: StoreSettings, path: Path, slices: Sequence[KeySl
         for part in slices:
             for keys in _arrays([part], KEY):
                 _put_keys(index, keys, part.before)
-        index.settle()
+        index.add_noted()
         index.newest.sync()
         made, begin_ms = index.newest.path, int(index.newest.begin_ms)
     finally:

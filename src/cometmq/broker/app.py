@@ -36,6 +36,7 @@ from cometmq.remoting import (
 )
 from cometmq.remoting.features import Feature, handlers_of
 from cometmq.remoting.jobs import JobRunner
+from cometmq.remoting.ports import fast_port, ha_port
 from cometmq.remoting.wire import FastPath
 from cometmq.store import StoreSettings
 from cometmq.system.clock import Clock, SystemClock
@@ -75,7 +76,7 @@ class Broker:
         files: Files | None = None,
     ) -> None:
         self.configuration = configuration
-        self._settings = configuration.view(BrokerSettings)
+        self._settings = configuration.reader_of(BrokerSettings)
         self._name_servers = name_servers or (lambda: self._settings().namesrv_addr)
         self._config_file = config_file
         self._clock = clock or SystemClock()
@@ -151,12 +152,13 @@ class Broker:
         features = [build(parts, endpoint) for build in FEATURES]
         handlers.update(handlers_of(features))
         main.fast_path = _fast_path_of(features)
-        if settings.fast_port_enable and main.port > 2:
+        fast_number = fast_port(main.port) if settings.fast_port_enable else None
+        if fast_number is not None:
             fast = [feature for feature in features if feature.on_fast_port]
             server = self._server("broker-fast", handlers_of(fast))
             server.fast_path = _fast_path_of(fast)
             choice = "it is two below listenPort; fastPortEnable=false does without it"
-            await server.start(settings.bind_address, main.port - 2, choice=choice)
+            await server.start(settings.bind_address, fast_number, choice=choice)
             self._servers.append(server)
         return features
 
@@ -176,7 +178,7 @@ class Broker:
             broker_name=settings.broker_name,
             broker_id=settings.broker_id,
             address=self.address,
-            ha_address=self.parts.address.at(self.port + 1),
+            ha_address=self.parts.address.at(ha_port(self.port)),
         )
 
     def _connection_closed(self, connection: Connection) -> None:

@@ -108,9 +108,9 @@ class Parts(msgspec.Struct, frozen=True):
 
     async def settings_changed(self, changes: Mapping[str, str]) -> None:
         """Apply changed settings to the parts that hold copies, and to the name servers."""
-        stored = self.configuration[StoreSettings]
-        self.validation.change(send_rules(self.settings(), stored, self.address.host))
-        self.store.reconfigure(stored)
+        store_settings = self.configuration[StoreSettings]
+        self.validation.change(send_rules(self.settings(), store_settings, self.address.host))
+        self.store.reconfigure(store_settings)
         if "brokerPermission" in changes:
             await self.topics.touch()
 
@@ -150,19 +150,19 @@ def assemble(
     Raises:
         StoreError: the store or one of the tables beside it cannot be opened.
     """
-    settings = configuration.view(BrokerSettings)
-    stored = configuration[StoreSettings]
-    folder = stored.root / "config"
+    settings = configuration.reader_of(BrokerSettings)
+    store_settings = configuration[StoreSettings]
+    folder = store_settings.root / "config"
     tables = {name: JsonFile(folder / f"{name}.json", files) for name in _TABLES}
     topics = TopicTable(settings, tables["topics"], clock=clock)
     groups = GroupTable(settings, tables["subscriptionGroup"], clock=clock)
-    store = MessageStore(stored, clock=clock, files=files, threaded=True)
+    store = MessageStore(store_settings, clock=clock, files=files, threaded=True)
     store.open()  # first: its lock protects the tables beside it, too
     try:
         topics.load()
         groups.load()
         store.expect_topics(lambda name: name in topics or topics.is_system(name))
-        parts = _around(
+        parts = _build_parts(
             store, configuration, topics, groups, tables, config_file, client, clock, files
         )
     except BaseException:
@@ -172,7 +172,7 @@ def assemble(
     return parts
 
 
-def _around(
+def _build_parts(
     store: MessageStore,
     configuration: Configuration,
     topics: TopicTable,
@@ -183,29 +183,31 @@ def _around(
     clock: Clock,
     files: Files,
 ) -> Parts:
-    settings = configuration.view(BrokerSettings)
-    now = settings()
-    stored = configuration.view(StoreSettings)
+    settings = configuration.reader_of(BrokerSettings)
+    broker_settings = settings()
+    store_settings = configuration.reader_of(StoreSettings)
     offsets = OffsetStore(tables["consumerOffset"], clock=clock)
     offsets.load(None if store.dispatch_backlog_bytes else store.bounds)
-    levels = DelayLevels.parse(stored().delay_levels)
+    levels = DelayLevels.parse(store_settings().delay_levels)
     cold_reads = ColdReads(lambda: cold_read_limit(settings()))
     delay = ScheduledDelivery(
         store, levels, tables["delayOffset"], clock=clock, cold_reads=cold_reads
     )
     delay.load()
-    stats = BrokerStats(now.broker_cluster_name, clock=clock, is_system_topic=topics.is_system)
+    stats = BrokerStats(
+        broker_settings.broker_cluster_name, clock=clock, is_system_topic=topics.is_system
+    )
     delay.on_delivery = lambda topic, queue_id, size: stats.put(topic, queue_id, 1, size)
     notifier = ConsumerNotifier(settings)
     consumers = ConsumerRegistry(
-        clock, on_change=notifier.notify, silent_ms_max=now.channel_expired_timeout_ms
+        clock, on_change=notifier.notify, silent_ms_max=broker_settings.channel_expired_timeout_ms
     )
     locks = QueueLocks(clock)
-    held = HeldPulls(held_max=now.pull_queue_capacity)
+    held = HeldPulls(held_max=broker_settings.pull_queue_capacity)
     throughput = Throughput(stats, clock=clock)
-    commit = GroupCommit(store, timeout_s=stored().sync_flush_timeout_ms / 1000)
+    commit = GroupCommit(store, timeout_s=store_settings().sync_flush_timeout_ms / 1000)
     Arrivals(store, held, delay.arrived, commit.request_sync)
-    address = broker_address(now)
+    address = broker_address(broker_settings)
     return Parts(
         configuration=configuration,
         config_file=config_file,
@@ -218,14 +220,14 @@ def _around(
         groups=groups,
         offsets=offsets,
         consumers=consumers,
-        producers=ProducerRegistry(clock, silent_ms_max=now.channel_expired_timeout_ms),
+        producers=ProducerRegistry(clock, silent_ms_max=broker_settings.channel_expired_timeout_ms),
         locks=locks,
         held=held,
         cold_reads=cold_reads,
         levels=levels,
         delay=delay,
         validation=SendValidation(
-            send_rules(now, stored(), address.host),
+            send_rules(broker_settings, store_settings(), address.host),
             topics,
             groups,
             levels,
@@ -243,7 +245,7 @@ def _around(
             offsets=offsets,
             consumers=consumers,
             stats=stats,
-            broker_name=now.broker_name,
+            broker_name=broker_settings.broker_name,
             clock=clock,
         ),
         relay=ConsumerRelay(consumers),
@@ -261,7 +263,7 @@ def _around(
             },
             clock=clock,
         ),
-        flusher=Flusher(store, lambda: flush_pace(stored()), clock=clock),
+        flusher=Flusher(store, lambda: flush_pace(store_settings()), clock=clock),
         registration=Registration(client, topics, settings),
         address=address,
     )

@@ -23,7 +23,7 @@ from cometmq.cli.event_loop import run
 from cometmq.cli.exit_codes import exit_with
 from cometmq.cli.serve import serve
 from cometmq.model.errors import ConfigError
-from cometmq.remoting.ports import free_broker_port
+from cometmq.remoting.ports import fast_port, free_broker_port, ha_port
 from cometmq.store import StoreSettings
 from cometmq.system.configuration import Configuration
 
@@ -53,8 +53,8 @@ class Member(NamedTuple):
 
     def ports(self, settings: BrokerSettings) -> list[int]:
         """Return the ports that belong to it; the last is where clients expect replication."""
-        fast = [self.port - 2] if settings.fast_port_enable and self.port > 2 else []
-        return [*fast, self.port, self.port + 1]
+        fast = fast_port(self.port) if settings.fast_port_enable else None
+        return [*([] if fast is None else [fast]), self.port, ha_port(self.port)]
 
     @property
     def changes(self) -> Path:

@@ -58,7 +58,7 @@ class NameServer:
     ) -> None:
         self.configuration = _configuration(settings or NameServerSettings())
         self._clock = clock or SystemClock()
-        self._settings = self.configuration.view(NameServerSettings)
+        self._settings = self.configuration.reader_of(NameServerSettings)
         self._supervisor = Supervisor("namesrv")
         self._started_ms = self._now_ms()
         self._client = RemotingClient(

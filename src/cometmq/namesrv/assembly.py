@@ -74,7 +74,7 @@ def assemble(
         StoreError: the file of the key-value table cannot be read.
         ConfigError: the file of the key-value table has another content.
     """
-    settings = configuration.view(NameServerSettings)
+    settings = configuration.reader_of(NameServerSettings)
     registry = Registry()
     kv_file = JsonFile(settings().kv_config_path, files)
     return Parts(

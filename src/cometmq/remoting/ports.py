@@ -109,6 +109,16 @@ def free_port() -> int:
     return free_ports(1)
 
 
+def fast_port(port: int) -> int | None:
+    """Return the fast port of a broker with this port; None if there is no room below it."""
+    return port - FAST_PORT_GAP if port > FAST_PORT_GAP else None
+
+
+def ha_port(port: int) -> int:
+    """Return the port at which clients expect the replication of a broker."""
+    return port + 1
+
+
 def free_broker_port() -> int:
     """Return a free port for a broker; its fast port and its replication port are free too.
 

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 
@@ -24,6 +25,7 @@ from cometmq.store.dispatch import QueueTable
 from cometmq.store.durability import Durability
 from cometmq.store.errors import StoreUnavailableError
 from cometmq.store.index import Index
+from cometmq.store.remover import Remover
 from cometmq.store.segments import Segments
 from cometmq.system.files import Files
 
@@ -43,6 +45,7 @@ class Cleaner:
         log, table, index: what is cleaned; the index is None if there is none.
         appender: refuses messages, and catches up after a full disk.
         durability: knows which log files a start needs.
+        remover: deletes the files.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Cleaner:
         index: Index | None,
         appender: Appender,
         durability: Durability,
+        remover: Remover,
     ) -> None:
         self._settings = settings
         self._files = files
@@ -62,6 +66,7 @@ class Cleaner:
         self._index = index
         self._appender = appender
         self._durability = durability
+        self._remover = remover
         self.disk_full = False
         self.cleaned_before = 0
         """The log offset before which queues and index have no entries any more."""
@@ -112,6 +117,8 @@ class Cleaner:
     def _delete_before_log_min(self) -> Iterator[None]:
         """Delete units and index files of deleted records, some queues at a time."""
         log_min = self._log.min_offset()
+        # A power cut must not bring records back whose units and keys are gone.
+        self._remover.run(partial(self._files.sync_dir, self._settings().commit_log))
         for number, queue in enumerate(self._table.all(), 1):
             queue.drop_before(log_min)
             queue.correct_min(log_min)

@@ -40,6 +40,7 @@ cdef class IndexFile:
 
 cdef class Index:
     cdef object _files
+    cdef object _remove
     cdef object _directory
     cdef readonly long long _slots
     cdef readonly long long _entries

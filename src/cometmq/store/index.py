@@ -294,6 +294,7 @@ class Index:
         entries: entries in each file.
         now_ms: the clock that names new files.
         read_only: whether no file may be written, created or deleted.
+        remove: deletes a file whose records are deleted; by default ``files`` does.
     """
 
     def __init__(
@@ -305,8 +306,10 @@ class Index:
         now_ms: Callable[[], int],
         *,
         read_only: bool = False,
+        remove: Callable[[Path], object] | None = None,
     ) -> None:
         self._files = files
+        self._remove = remove or files.remove
         self._directory = directory
         self._slots = slots
         self._entries = entries
@@ -438,7 +441,7 @@ class Index:
     def drop_before(self, log_min: int) -> int:
         """Delete the files whose records are all deleted, except the newest; return how many."""
         older = [item for item in self.items[:-1] if item.end_log < log_min]
-        self._drop(older)
+        self._drop(older, self._remove)
         return len(older)
 
     def make_room(self, entries: int) -> None:
@@ -596,10 +599,10 @@ class Index:
         self.items.append(item)
         self.newest = item
 
-    def _drop(self, items: list[IndexFile]) -> None:
+    def _drop(self, items: list[IndexFile], remove: Callable[[Path], object] | None = None) -> None:
         for item in items:
             self.items.remove(item)
             item.segment.close()
-            self._files.remove(item.path)
+            (remove or self._files.remove)(item.path)
         self.filled = [item for item in self.filled if item not in items]
         self.newest = self.items[-1] if self.items else None

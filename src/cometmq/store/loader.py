@@ -78,6 +78,7 @@ class Loader:
             self._settings.index_entries,
             self._now_ms,
             read_only=self._read_only,
+            remove=self._remove,
         )
 
     def queue(

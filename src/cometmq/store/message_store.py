@@ -137,6 +137,7 @@ class MessageStore:
             self._index,
             self._appender,
             self._durability,
+            self._remover,
         )
         self._topic_deletion = TopicDeletion(
             self._table, self._files, self.paths, self._remover, self._clock.now_ms

@@ -92,7 +92,7 @@ class Configuration:
         settings: T = self._settings[kind]
         return settings
 
-    def view(self, kind: type[T]) -> Callable[[], T]:
+    def reader_of(self, kind: type[T]) -> Callable[[], T]:
         """Return a function that gives the settings of one class at the time of the call."""
         return lambda: self[kind]
 

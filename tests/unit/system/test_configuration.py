@@ -182,7 +182,7 @@ def test_settings_objects_can_be_the_source() -> None:
 
 def test_remote_setting_changes_and_views_follow() -> None:
     configuration = loaded()
-    view = configuration.view(Limits)
+    view = configuration.reader_of(Limits)
     before = view()
     assert configuration.change({"speed": "4"}, "request") == {"speed": "4"}
     assert (before.speed, view().speed) == (1, 4)

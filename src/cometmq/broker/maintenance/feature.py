@@ -62,7 +62,7 @@ def build(parts: Parts, _endpoint: Endpoint) -> Feature:
 
 def _jobs(parts: Parts) -> list[Job]:
     """The flush of log and queues, the deletion of expired files, the slots of the index."""
-    stored = parts.configuration.view(StoreSettings)
+    stored = parts.configuration.reader_of(StoreSettings)
     slots = IndexSlots(parts.store)
     return [
         *[

@@ -207,7 +207,9 @@ class MessageStore:
         missing_from = None
         if ending is Ending.KILLED:
             units = unwritten_units(self._files, self.paths.unit_buffers)
-            missing_from = dispatch_again(self._log.segments, units, self._table, self._dispatcher)
+            # Their keys are in the index already.
+            keyless = Dispatcher(None, self.settings.delay_levels)
+            missing_from = dispatch_again(self._log.segments, units, self._table, keyless)
         else:
             self._files.remove(self.paths.unit_buffers)
         new_topics = set(self._table.topics) - had_topics

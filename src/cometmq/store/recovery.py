@@ -544,7 +544,7 @@ def dispatch_again(
         segments: the log.
         units: log offset and size of each record, in the order of the log. What is no record any
             more is left out.
-        table, dispatcher: the queues, and what fills them.
+        table, dispatcher: the queues, and what fills them; without an index.
 
     Returns:
         The log offset from which queues may lack units, because the disk is full or a queue lacks

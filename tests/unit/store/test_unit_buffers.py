@@ -18,6 +18,8 @@ from support.stores import bodies, opened
 from support.stores import put as put_one
 
 QUEUES = 40
+NEXT_ENTRY_AT = 36
+"""In the header of an index file."""
 Open = Callable[..., MessageStore]
 
 
@@ -92,6 +94,32 @@ def test_units_in_buffers_survive_the_end_of_the_process(open_store: Open, tmp_p
     fill(again, 30, 30)
     again.abandon()
     check(crowded(open_store, mapped_queue_files_max=0), 60)
+
+
+def test_keys_survive_the_end_of_the_process_before_the_index_counts_them(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store = crowded(open_store, index_slots=7, index_entries=1000)
+    for number in range(2 * QUEUES):
+        put_one(
+            store,
+            b"%d" % number,
+            topic=topic_of(number % QUEUES),
+            queue_id=number % QUEUES,
+            properties={"KEYS": f"k{number}"},
+        )
+    assert store._loader.buffers.in_use > 0
+    store.abandon()
+    (path,) = (tmp_path / "index").iterdir()
+    with path.open("r+b") as file:  # the process ended before it wrote the header
+        file.seek(NEXT_ENTRY_AT)
+        next_entry = int.from_bytes(file.read(4))
+        file.seek(NEXT_ENTRY_AT)
+        file.write((next_entry - 3).to_bytes(4))
+    again = crowded(open_store, index_slots=7, index_entries=1000)
+    for number in range(2 * QUEUES):
+        found = again.query(topic_of(number % QUEUES), f"k{number}", 9, 0, 2**62).records
+        assert len(found) == 1, number
 
 
 def test_a_clean_stop_leaves_nothing_in_buffers(open_store: Open, tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ threads of their own, so that neither kind waits for a crowd of the other.
 A disk that cannot read fails the request with its error. The pages are not touched then: that would
 end the process.
 
-Flow control of cold reads limits the bytes that pulls read in five seconds. The reads are spread
-over these seconds, because a consumer that reads as fast as it can leaves sends too little of the
+Flow control of cold reads limits the bytes that pulls read in five seconds. A pull that waits for
+it lets the other frames of its connection pass, as a held pull does. The reads are spread over
+these seconds, because a consumer that reads as fast as it can leaves sends too little of the
 processors. RocketMQ has the same settings, but reads at full speed until the limit is reached and
 then refuses pulls until the five seconds are over.
 """
@@ -51,10 +52,8 @@ UNDER_WAY_MAX: Final = 64
 """Blocks that are being read while none is read ahead."""
 LIMIT_S: Final = 5.0
 """The time for which flow control limits the bytes that are read."""
-DELAY_S_MAX: Final = 1.0
-"""A pull whose read would have to wait longer is refused: what is behind it, heartbeats among them,
-waits as long as it does.
-"""
+DELAY_S_MAX: Final = 5.0
+"""A pull whose read would have to wait longer is refused."""
 
 
 def cold_read_limit(settings: BrokerSettings) -> int | None:
@@ -84,8 +83,9 @@ class ColdReads:
 
     def __init__(self, limit: Callable[[], int | None] = lambda: None) -> None:
         self._limit = limit
-        self._next_read_s = 0.0
-        """When flow control allows the next read, in the event loop's time."""
+        self._owed_bytes = 0.0
+        """What was read, or will be, before flow control allows it."""
+        self._owed_at_s = 0.0
         self._delayed: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-read")
         self._lookup_threads = ThreadPoolExecutor(LOOKUP_THREADS, thread_name_prefix="lookup")
@@ -94,6 +94,11 @@ class ColdReads:
         self._closed = False
         self._blocks: dict[tuple[MappedFile, int], _Block] = {}
         """The blocks under way, by their ends."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether flow control may delay reads."""
+        return self._limit() is not None
 
     def bring_in(
         self, parts: Sequence[ColdPart], then: Callable[[asyncio.Future[None]], object]
@@ -138,16 +143,20 @@ class ColdReads:
         """Read for a pull, as soon as flow control allows it."""
         limit = self._limit()
         if limit is None or self._closed:
+            self._owed_bytes = 0.0
             return self._submit(self._threads, read)
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        delay_s = self._next_read_s - now_s
+        now_s = asyncio.get_running_loop().time()
+        paid = (now_s - self._owed_at_s) * limit / LIMIT_S
+        self._owed_bytes = max(0.0, self._owed_bytes - paid)
+        self._owed_at_s = now_s
+        delay_s = self._owed_bytes * LIMIT_S / limit
         if delay_s > DELAY_S_MAX:
             return _refused(
                 f"cold reads are limited to {limit} bytes in {LIMIT_S:g} seconds,"
-                f" and those under way take {delay_s:.1f} seconds more"
+                f" the next one is possible in {delay_s - DELAY_S_MAX:.1f} seconds"
             )
-        self._next_read_s = max(now_s, self._next_read_s) + size_bytes * LIMIT_S / limit
+        # At most twice the limit: after one large read the next one must not wait for minutes.
+        self._owed_bytes = min(self._owed_bytes + size_bytes, 2.0 * limit)
         if delay_s <= 0:
             return self._submit(self._threads, read)
         if len(self._delayed) >= WAITING_MAX:

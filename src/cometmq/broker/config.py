@@ -185,7 +185,7 @@ class BrokerSettings:
         remote=True,
     )
     """How many bytes all pulls together may read from the disk in five seconds. Reads are spread
-    over this time. A pull that would wait for more than a second is refused with SYSTEM_BUSY.
+    over this time. A pull that would wait for more than five seconds is refused with SYSTEM_BUSY.
     """
 
     slave_read_enable: bool = setting(False, key="slaveReadEnable", remote=True)

@@ -106,7 +106,8 @@ class Broker:
         )  # fmt: skip
         self.store = MessageStore(settings, clock=tables.clock, files=self.disk)
         self.store.open()
-        self.reads = ColdReads()
+        self.limit: int | None = None
+        self.reads = ColdReads(lambda: self.limit)
         self.pulls = PullHandler(
             store=self.store,
             topics=tables.topics,
@@ -606,6 +607,44 @@ async def test_flow_control_refuses_a_read_that_would_wait_for_too_long() -> Non
         assert "limited to 1000 bytes in 5 seconds" in refused.problem.remark
     assert len(file.reads_s) == 1
     reads.close()
+
+
+async def test_a_new_limit_counts_at_once() -> None:
+    file = NotedFile()
+    limit: int | None = 1000
+    reads = ColdReads(lambda: limit)
+    Waiting(reads, part_at(file, 0, 10_000_000))
+    refused = Waiting(reads, part_at(file, 20_000_000))
+    await asyncio.wait_for(refused.done.wait(), WAIT_S)
+    assert isinstance(refused.problem, ResponseError)
+    limit = 1_000_000
+    begin_s = time.monotonic()
+    allowed = Waiting(reads, part_at(file, 20_000_000))
+    await asyncio.wait_for(allowed.done.wait(), WAIT_S)
+    assert allowed.problem is None
+    assert time.monotonic() - begin_s < LIMIT_S / 2
+    limit = 1000
+    Waiting(reads, part_at(file, 0, 10_000_000))
+    limit = None
+    await asyncio.wait_for(Waiting(reads, part_at(file, 30_000_000)).done.wait(), WAIT_S)
+    limit = 1000
+    after = Waiting(reads, part_at(file, 40_000_000))
+    await asyncio.wait_for(after.done.wait(), WAIT_S)
+    assert after.problem is None
+    reads.close()
+
+
+async def test_a_pull_that_waits_for_flow_control_lets_other_frames_pass(broker: Broker) -> None:
+    broker.limit = 1 << 30
+    wired, other = broker.connect(), broker.connect()
+    other.transport.send(pull(1, 4))
+    await other.answered(1)
+    broker.disk.go.clear()
+    wired.transport.send(pull(1) + pull(2, 4))
+    (answer,) = await wired.answered(1)
+    assert (answer.opaque, bodies(answer)) == (2, [b"4"])
+    broker.disk.go.set()
+    assert bodies((await wired.answered(2))[1]) == [b"0", b"1"]
 
 
 async def test_a_delayed_read_ends_with_the_broker() -> None:

@@ -303,11 +303,15 @@ class PullHandler:
         pull.cold_reads += 1
         if pull.reads_exactly:
             parts = [part._replace(useful_to=part.stop) for part in parts]
-        pull.wire.pause_frames()
-        self._cold_reads.bring_in(parts, partial(self._was_read, pull, may_hold))
+        pauses = not self._cold_reads.is_limited  # it may wait for seconds then: as if it were held
+        if pauses:
+            pull.wire.pause_frames()
+        self._cold_reads.bring_in(parts, partial(self._was_read, pull, may_hold, pauses))
         return None
 
-    def _was_read(self, pull: Pull, may_hold: bool, done: asyncio.Future[None]) -> None:
+    def _was_read(
+        self, pull: Pull, may_hold: bool, pauses: bool, done: asyncio.Future[None]
+    ) -> None:
         try:
             problem = _stopping() if done.cancelled() else done.exception()
             if problem is None:
@@ -318,7 +322,8 @@ class PullHandler:
             elif isinstance(problem, Exception):
                 pull.fail(problem)
         finally:
-            pull.wire.resume_frames()
+            if pauses:
+                pull.wire.resume_frames()
 
     def _apply(self, settings: BrokerSettings) -> None:
         """Copy the settings that pulls need."""

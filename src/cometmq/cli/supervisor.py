@@ -142,6 +142,8 @@ async def supervise(
     stopping: asyncio.Future[Any] = asyncio.create_task(stop_signals().wait())
     children = [_Child(name, command, policy or RestartPolicy()) for name, command in programs]
     all_ready: asyncio.Future[Any] = asyncio.gather(*(child.ready for child in children))
+    # Two children that end before they are ready cancel it, and nobody waits for it any more.
+    all_ready.add_done_callback(lambda done: done.cancelled() or done.exception())
     ends: list[asyncio.Future[Any]] = [child.ended for child in children]
     await asyncio.wait([stopping, all_ready, *ends], return_when=asyncio.FIRST_COMPLETED)
     if all_ready.done():

@@ -190,6 +190,9 @@ def drop_log_files(
         if not (expired or delete_any):
             break
         segments.drop_first()
-        logger.info("commit-log file deleted name=%s expired=%s", oldest.file.path.name, expired)
+        level = logging.INFO if expired else logging.WARNING
+        logger.log(
+            level, "commit-log file deleted name=%s expired=%s", oldest.file.path.name, expired
+        )
         dropped += 1
     return dropped

@@ -33,6 +33,7 @@ class SegmentAllocator:
         self._wait_s = wait_ms / 1000
         self._changed = threading.Condition()
         self._requested_base: int | None = None
+        self._failed_base: int | None = None
         self._making_base: int | None = None
         self._made: Segment | None = None
         self._failure: OSError | None = None
@@ -125,8 +126,14 @@ class SegmentAllocator:
         try:
             made = self._segments.make(base, reserve=True)
         except OSError as problem:
-            failure = problem
-            logger.warning("cannot allocate a commit-log file base=%d error=%s", base, problem)
+            size_bytes = self._segments.size_bytes
+            reason = (
+                f"{problem.strerror}, for a file of {size_bytes} bytes (mappedFileSizeCommitLog)"
+            )
+            failure = OSError(problem.errno, reason, problem.filename)
+            if base != self._failed_base:  # each append repeats it
+                logger.warning("cannot allocate a commit-log file base=%d error=%s", base, failure)
+            self._failed_base = base
         finally:
             with self._changed:
                 self._made, self._failure = made, failure

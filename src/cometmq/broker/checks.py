@@ -102,3 +102,10 @@ def check_is_master(settings: BrokerSettings) -> None:
             "Can't modify topic or subscription group from slave broker, "
             "please execute it from master broker.",
         )
+
+
+def broker_stopping() -> ResponseError:
+    """Return the error of a request that a stopping broker does not serve any more."""
+    return ResponseError(
+        ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker is stopping"
+    )

@@ -6,7 +6,7 @@ memory; a thread reads them, and the pull runs again. Meanwhile the other frames
 wait, in their order; other connections are served.
 
 A file that is read in order is read in blocks, some of them ahead. Pulls that need the same block
-wait for one read. Single records, for example those that a client asks for by their ids, have
+wait for one read. Single records, for example those that a client requests by their ids, have
 threads of their own, so that neither kind waits for a crowd of the other.
 
 A disk that cannot read fails the request with its error. The pages are not touched then: that would

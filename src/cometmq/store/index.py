@@ -251,24 +251,20 @@ class IndexFile:
             return
         self._brought_in_at = number
         for start in range(0, self._entries_at, _SLOTS_BYTES):
-            self._bring_in(start, min(start + _SLOTS_BYTES, self._entries_at))
+            self.segment.bring_in_cold(start, min(start + _SLOTS_BYTES, self._entries_at))
         if number < self._entries:
             self.bring_in_entry(number)
 
     def bring_in_newest(self, hashed: int) -> int:
         """Do the same as `newest_of` after reading the slot into memory; from any thread."""
         position = _HEADER_BYTES + hashed % self._slots * 4
-        self._bring_in(position, position + 4)
+        self.segment.bring_in_cold(position, position + 4)
         return self.newest_of(hashed)
 
     def bring_in_entry(self, number: int) -> None:
         """Read an entry into memory if it is not there; from any thread."""
         position = self._position(number)
-        self._bring_in(position, position + _ENTRY_BYTES)
-
-    def _bring_in(self, start: int, stop: int) -> None:
-        if not self.segment.file.is_resident(start, stop):
-            self.segment.file.bring_in(start, stop)
+        self.segment.bring_in_cold(position, position + _ENTRY_BYTES)
 
     def _position(self, number: int) -> int:
         """Return the position of an entry in the file."""

@@ -116,21 +116,23 @@ def cold_store_time(
     """Return a function that reads what `store_time_of_unit` needs; None if it is in memory."""
     if not queue.min_offset <= queue_offset < queue.max_offset:
         return None
-    read = partial(TimeSearchPages.read_store_time, log, queue, queue_offset)
-    if queue_offset < queue.recent_from():
-        units = queue.segments.find(queue_offset * UNIT_BYTES)
-        if units is None:
-            return None
-        start = queue_offset * UNIT_BYTES - units.base_offset
-        if not units.is_resident(start, start + UNIT_BYTES):
-            return read()
-    log_offset = queue.unit(queue_offset)[0]
-    segment = None if log.is_recent(log_offset) else log.segments.find(log_offset)
+    at = queue_offset * UNIT_BYTES
+    is_recent = queue_offset >= queue.recent_from()
+    is_there = is_recent or _is_in_memory(queue.segments.find(at), at, UNIT_BYTES)
+    if is_there:
+        log_offset = queue.unit(queue_offset)[0]
+        is_there = log.is_recent(log_offset) or _is_in_memory(
+            log.segments.find(log_offset), log_offset, _HEAD_BYTES
+        )
+    return None if is_there else partial(TimeSearchPages(log, queue, 0).store_time, queue_offset)
+
+
+def _is_in_memory(segment: Segment | None, offset: int, size_bytes: int) -> bool:
+    """Return whether bytes at an offset of a stream are in memory, or deleted."""
     if segment is None:
-        return None
-    start = log_offset - segment.base_offset
-    is_there = segment.is_resident(start, min(start + _HEAD_BYTES, segment.size_bytes))
-    return None if is_there else read()
+        return True
+    start = offset - segment.base_offset
+    return segment.is_resident(start, min(start + size_bytes, segment.size_bytes))
 
 
 def store_time_of_unit(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> int:
@@ -198,13 +200,6 @@ class TimeSearchPages:
             else:
                 high = middle
 
-    @classmethod
-    def read_store_time(
-        cls, log: CommitLog, queue: ConsumeQueue, queue_offset: int
-    ) -> Callable[[], int]:
-        """Return a function that reads the store time of one unit, for any thread."""
-        return partial(cls(log, queue, 0).store_time, queue_offset)
-
     def store_time(self, queue_offset: int) -> int:
         """Return the store time of a unit, after reading what it needs into memory."""
         log_offset = self._buffered.get(queue_offset)
@@ -230,9 +225,7 @@ def _bring_in(segment: Segment | None, offset: int, size_bytes: int) -> None:
     if segment is None:  # deleted meanwhile
         return
     start = offset - segment.base_offset
-    stop = min(start + size_bytes, segment.size_bytes)
-    if not segment.file.is_resident(start, stop):
-        segment.file.bring_in(start, stop)
+    segment.bring_in_cold(start, min(start + size_bytes, segment.size_bytes))
 
 
 class KeySearch:

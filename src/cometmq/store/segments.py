@@ -76,6 +76,15 @@ class Segment:
             self._seen_in_memory[block] = now_s + RESIDENT_S
         return True
 
+    def bring_in_cold(self, start: int, stop: int) -> None:
+        """Read bytes ``start`` to ``stop`` into memory if they are not there; from any thread.
+
+        Raises:
+            OSError: the disk is broken.
+        """
+        if not self.file.is_resident(start, stop):
+            self.file.bring_in(start, stop)
+
     def close(self) -> None:
         """Close the file; the memory stays until this object and all slices are freed."""
         self.file.close()

@@ -87,6 +87,45 @@ class ColdFile(SystemMappedFile):
             self._disk.known.add((self.path, start, stop))
 
 
+def open_on(disk: ColdDisk, tables: Tables, folder: Path, **changes: Any) -> MessageStore:
+    """Open a store of which nothing is in memory."""
+    settings = StoreSettings(
+        root=folder, commit_log_file_bytes=1 << 20, consume_queue_file_bytes=20_000,
+        index_slots=100, index_entries=1000, flush_disk_type="ASYNC_FLUSH", **changes,
+    )  # fmt: skip
+    store = MessageStore(settings, clock=tables.clock, files=disk)
+    store.open()
+    return store
+
+
+def put_delayed(tables: Tables, folder: Path) -> list[tuple[int, int, int]]:
+    """Leave three messages of level 1 in a store that is closed; return their units."""
+    store = open_store(folder, tables)
+    properties = encode_properties({"REAL_TOPIC": "T", "REAL_QID": "1", "DELAY": "1"})
+    for number in range(3):
+        store.append(
+            DELAY_TOPIC, 0, b"%d" % number, properties,
+            born_time_ms=1, born_host=HOST, store_host=HOST,
+        )  # fmt: skip
+    units = store.consume_queue_units(DELAY_TOPIC, 0, 0, 3)
+    store.close()
+    return units
+
+
+def delivery_of(store: MessageStore, tables: Tables, reads: ColdReads) -> ScheduledDelivery:
+    """The delivery of scheduled messages, when all of them are due."""
+    delivery = ScheduledDelivery(
+        store,
+        DelayLevels.parse(),
+        tables.file("delayOffset"),
+        clock=tables.clock,
+        cold_reads=reads,
+    )
+    delivery.load()
+    tables.clock.advance(60_000)
+    return delivery
+
+
 class Broker:
     """The part of a broker that pulls reach, with five messages of an earlier life in a queue."""
 
@@ -100,12 +139,7 @@ class Broker:
             )
         store.close()
         self.disk = ColdDisk()
-        settings = StoreSettings(
-            root=folder, commit_log_file_bytes=1 << 20, consume_queue_file_bytes=20_000,
-            index_slots=100, index_entries=1000, flush_disk_type="ASYNC_FLUSH",
-        )  # fmt: skip
-        self.store = MessageStore(settings, clock=tables.clock, files=self.disk)
-        self.store.open()
+        self.store = open_on(self.disk, tables, folder)
         self.limit: int | None = None
         self.reads = ColdReads(lambda: self.limit)
         self.pulls = PullHandler(
@@ -302,12 +336,7 @@ def test_a_body_that_imitates_a_record_is_not_read_as_one(
     store.append("T", 0, head + bytes(400), b"", born_time_ms=1, born_host=HOST, store_host=HOST)
     store.close()
     disk = ColdDisk()
-    settings = StoreSettings(
-        root=tmp_path / "store", commit_log_file_bytes=1 << 20, consume_queue_file_bytes=20_000,
-        index_slots=100, index_entries=1000, message_bytes_max=1024,
-    )  # fmt: skip
-    store = MessageStore(settings, clock=tables.clock, files=disk)
-    store.open()
+    store = open_on(disk, tables, tmp_path / "store", message_bytes_max=1024)
     log_file = tmp_path / "store" / "commitlog" / f"{0:020}"
     assert log_file.read_bytes()[forged_at : forged_at + len(head)] == head
     read = store.cold_record(forged_at)
@@ -323,32 +352,12 @@ def test_a_body_that_imitates_a_record_is_not_read_as_one(
 async def test_delayed_messages_are_read_by_a_thread_before_they_are_delivered(
     tables: Tables, tmp_path: Path
 ) -> None:
-    store = open_store(tmp_path / "store", tables)
-    properties = encode_properties({"REAL_TOPIC": "T", "REAL_QID": "1", "DELAY": "1"})
-    for number in range(3):
-        store.append(
-            DELAY_TOPIC, 0, b"%d" % number, properties,
-            born_time_ms=1, born_host=HOST, store_host=HOST,
-        )  # fmt: skip
-    store.close()
+    put_delayed(tables, tmp_path / "store")
     disk = ColdDisk()
     disk.go.clear()
-    settings = StoreSettings(
-        root=tmp_path / "store", commit_log_file_bytes=1 << 20, consume_queue_file_bytes=20_000,
-        index_slots=100, index_entries=1000, flush_disk_type="ASYNC_FLUSH",
-    )  # fmt: skip
-    store = MessageStore(settings, clock=tables.clock, files=disk)
-    store.open()
+    store = open_on(disk, tables, tmp_path / "store")
     reads = ColdReads()
-    delivery = ScheduledDelivery(
-        store,
-        DelayLevels.parse(),
-        tables.file("delayOffset"),
-        clock=tables.clock,
-        cold_reads=reads,
-    )
-    delivery.load()
-    tables.clock.advance(60_000)
+    delivery = delivery_of(store, tables, reads)
     delivered: list[str] = []
     delivery.on_delivery = lambda topic, *_: delivered.append(topic)
     delivery.start()
@@ -370,33 +379,12 @@ async def test_a_level_waits_for_a_disk_that_cannot_read(
     tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery_module, "FAILURE_S", 0.01)
-    store = open_store(tmp_path / "store", tables)
-    properties = encode_properties({"REAL_TOPIC": "T", "REAL_QID": "1", "DELAY": "1"})
-    for number in range(3):
-        store.append(
-            DELAY_TOPIC, 0, b"%d" % number, properties,
-            born_time_ms=1, born_host=HOST, store_host=HOST,
-        )  # fmt: skip
-    units = store.consume_queue_units(DELAY_TOPIC, 0, 0, 3)
-    store.close()
+    units = put_delayed(tables, tmp_path / "store")
     disk = ColdDisk()
-    settings = StoreSettings(
-        root=tmp_path / "store", commit_log_file_bytes=1 << 20, consume_queue_file_bytes=20_000,
-        index_slots=100, index_entries=1000, flush_disk_type="ASYNC_FLUSH",
-    )  # fmt: skip
-    store = MessageStore(settings, clock=tables.clock, files=disk)
-    store.open()
+    store = open_on(disk, tables, tmp_path / "store")
     disk.broken_from = units[1][0]  # the second message cannot be read
     reads = ColdReads()
-    delivery = ScheduledDelivery(
-        store,
-        DelayLevels.parse(),
-        tables.file("delayOffset"),
-        clock=tables.clock,
-        cold_reads=reads,
-    )
-    delivery.load()
-    tables.clock.advance(60_000)
+    delivery = delivery_of(store, tables, reads)
     delivered = asyncio.Queue[str]()
     delivery.on_delivery = lambda topic, *_: delivered.put_nowait(topic)
     delivery.start()

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from cometmq.broker.checks import broker_stopping
 from cometmq.broker.clients.consumers import BROADCASTING, ConsumerRegistry
 from cometmq.broker.clients.subscriptions import matcher_of
 from cometmq.broker.cold_reads import ColdReads
@@ -313,7 +314,7 @@ class PullHandler:
         self, pull: Pull, may_hold: bool, pauses: bool, done: asyncio.Future[None]
     ) -> None:
         try:
-            problem = _stopping() if done.cancelled() else done.exception()
+            problem = broker_stopping() if done.cancelled() else done.exception()
             if problem is None:
                 self._run_again(pull, may_hold)
             elif isinstance(problem, StoreError) and not pull.reads_exactly:
@@ -438,12 +439,6 @@ class PullHandler:
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD]the broker holds {len(self._held)} pulls and can hold no more",
             )
-
-
-def _stopping() -> ResponseError:
-    return ResponseError(
-        ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker is stopping"
-    )
 
 
 def _code_of(result: GetResult, requested_offset: int) -> int:

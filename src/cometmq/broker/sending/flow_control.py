@@ -27,6 +27,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.broker.checks import broker_stopping
 from cometmq.broker.config import BrokerSettings
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import ResponseCode
@@ -82,9 +83,7 @@ class FlowControl:
     def stop(self) -> None:
         """Refuse all sends from now on: the broker stops. Code 14 sends them to another broker."""
         self._is_stopping = True
-        self._slow = ResponseError(
-            ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker is stopping"
-        )
+        self._slow = broker_stopping()
 
     def wait_began(self, sends: int = 1) -> None:
         """Count sends that are stored and wait for the disk or a replica."""

@@ -9,7 +9,7 @@ import asyncio
 import time
 
 from cometmq.client import PullConsumer
-from cometmq.client.pulling import PullResult, PullStatus
+from cometmq.client._consuming.pulls import PullResult, PullStatus
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue

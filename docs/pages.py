@@ -348,7 +348,7 @@ def testing_page() -> str:
 
 def client_parts_page() -> str:
     """The public names of the client's packages that are imported one by one."""
-    from cometmq.client import consistency, idempotent, offsets, telemetry
+    from cometmq.client import idempotent, offsets, subscription_check, telemetry
     from cometmq.client.idempotent import sqlalchemy
 
     lines = [(ROOT / "docs/reference/parts/client-parts.md").read_text().rstrip()]
@@ -357,7 +357,7 @@ def client_parts_page() -> str:
         sqlalchemy: ["SqlAlchemyMarks", "SqlTransaction", "AsyncSqlTransaction"],
         telemetry: telemetry.__all__,
         offsets: ["RemoteOffsetStore", "LocalOffsetStore"],
-        consistency: ["check", "Difference"],
+        subscription_check: ["check", "Difference"],
     }
     for module, names in parts.items():
         lines += ["", f"## {module.__name__}", "", *_docstring(module)]
@@ -380,9 +380,9 @@ def client_settings_page() -> str:
 
 def client_settings() -> list[Any]:
     """The settings classes of the client, in the order of their page."""
-    from cometmq.client import config
+    from cometmq.client import settings
 
-    kinds = [getattr(config, name) for name in config.__all__]
+    kinds = [getattr(settings, name) for name in settings.__all__]
     base = _checked_settings()
     return [kind for kind in kinds if _is_kind(kind, base) and kind is not base]
 
@@ -415,13 +415,13 @@ def _toml(value: Any) -> str:
 
 
 def _checked_settings() -> type:
-    from cometmq.client.config import Checked
+    from cometmq.client.settings import Checked
 
     return Checked
 
 
 def _variable_prefix(kind: Any) -> str:
-    from cometmq.client.config.layers import PREFIX
+    from cometmq.client.settings import PREFIX
 
     return f"{PREFIX}{kind.section}_".upper()
 

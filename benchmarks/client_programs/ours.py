@@ -73,7 +73,7 @@ async def send(
         await producer.send(Message(topic=topic, body=BODY))
 
         def begin() -> None:
-            producer.send_soon(Message(topic=topic, body=BODY)).add_done_callback(done)
+            producer.send_nowait(Message(topic=topic, body=BODY)).add_done_callback(done)
 
         def done(future: asyncio.Future[SendReceipt]) -> None:
             nonlocal errors

@@ -142,7 +142,7 @@ async def test_single_sends_travel_together_and_each_gets_its_own_receipt(
     messages = [Message(topic=topic, body=b"%d" % number) for number in range(20)]
     async with Producer(name_servers, group=group, auto_batch=True) as producer:
         receipts = await asyncio.gather(*map(producer.send, messages))
-        receipts += await asyncio.gather(*map(producer.send_soon, messages))
+        receipts += await asyncio.gather(*map(producer.send_nowait, messages))
     got = {message.message_id: message for message in await read_all(name_servers, queues, 40)}
 
     assert len({receipt.message_id for receipt in receipts}) == 40
@@ -197,7 +197,7 @@ async def test_some_messages_do_not_wait_for_others(message: Message, how: dict[
         gathering(cluster, auto_batch_delay_ms=30_000, auto_batch_bytes=1_000) as producer,
     ):
         await producer.send(message, **how)
-        await producer.send_soon(message, **how)
+        await producer.send_nowait(message, **how)
 
     assert [command.code for command in broker.commands] == [RequestCode.SEND_MESSAGE_V2] * 2
 
@@ -223,8 +223,8 @@ async def test_messages_are_sent_alone_while_too_many_bytes_wait() -> None:
         ScriptedCluster([broker]) as cluster,
         gathering(cluster, auto_batch_delay_ms=500, auto_batch_total_bytes=10) as producer,
     ):
-        waiting = producer.send_soon(Message("t", b"0123456789"))
-        await producer.send_soon(Message("t", b"alone"))
+        waiting = producer.send_nowait(Message("t", b"0123456789"))
+        await producer.send_nowait(Message("t", b"alone"))
         assert [command.body for command in broker.commands] == [b"alone"]
         await waiting
 
@@ -233,11 +233,11 @@ async def test_one_bad_message_does_not_spoil_the_others() -> None:
     broker = SentBroker()
     bad = Message("t", b"x", properties={"UNIQ_KEY": "mine"})
     async with ScriptedCluster([broker]) as cluster, gathering(cluster) as producer:
-        good = [producer.send_soon(Message("t", b"x")) for _ in range(2)]
+        good = [producer.send_nowait(Message("t", b"x")) for _ in range(2)]
         with pytest.raises(InvalidMessageError, match="UNIQ_KEY"):
             await producer.send(bad)
         with pytest.raises(InvalidMessageError, match="UNIQ_KEY"):
-            await producer.send_soon(bad)
+            await producer.send_nowait(bad)
         await asyncio.gather(*good)
 
     assert len(broker.sends) == 1
@@ -246,7 +246,7 @@ async def test_one_bad_message_does_not_spoil_the_others() -> None:
 async def test_a_refusal_is_that_of_every_message_of_the_batch() -> None:
     broker = SentBroker("a", *[ResponseCode.MESSAGE_ILLEGAL] * 2)
     async with ScriptedCluster([broker]) as cluster, gathering(cluster) as producer:
-        sends = [producer.send_soon(Message("t", b"x")) for _ in range(3)]
+        sends = [producer.send_nowait(Message("t", b"x")) for _ in range(3)]
         failures = await asyncio.gather(*sends, return_exceptions=True)
 
     assert [type(failure) for failure in failures] == [ResponseError] * 3
@@ -255,7 +255,7 @@ async def test_a_refusal_is_that_of_every_message_of_the_batch() -> None:
 async def test_a_cancelled_message_leaves_its_batch() -> None:
     broker = SentBroker()
     async with ScriptedCluster([broker]) as cluster, gathering(cluster) as producer:
-        sends = [producer.send_soon(Message("t", b"%d" % number)) for number in range(3)]
+        sends = [producer.send_nowait(Message("t", b"%d" % number)) for number in range(3)]
         sends[1].cancel()
         await asyncio.gather(sends[0], sends[2])
 
@@ -266,10 +266,10 @@ async def test_what_waits_is_sent_when_the_producer_closes() -> None:
     broker = SentBroker()
     async with ScriptedCluster([broker]) as cluster:
         async with gathering(cluster, auto_batch_delay_ms=30_000) as producer:
-            sends = [producer.send_soon(Message("t", b"x")) for _ in range(3)]
+            sends = [producer.send_nowait(Message("t", b"x")) for _ in range(3)]
         receipts = await asyncio.gather(*sends)
         with pytest.raises(ClientClosedError):
-            await producer.send_soon(Message("t", b"x"))
+            await producer.send_nowait(Message("t", b"x"))
 
     assert len({receipt.message_id for receipt in receipts}) == 3
 

@@ -132,8 +132,8 @@ def test_sends_that_were_begun_end_by_themselves(
     shared: ClientInstance, queue: MessageQueue
 ) -> None:
     with Producer(instance=shared, group="blocking-tests") as producer:
-        begun = [producer.send_soon(Message(queue.topic, b"x")) for _ in range(20)]
-        refused = producer.send_soon(Message(queue.topic, b""))
+        begun = [producer.send_nowait(Message(queue.topic, b"x")) for _ in range(20)]
+        refused = producer.send_nowait(Message(queue.topic, b""))
 
         assert not wait([*begun, refused], FOUND_S).not_done
     assert sorted(one.result().queue_offset for one in begun) == list(range(20))

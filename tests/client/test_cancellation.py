@@ -35,8 +35,8 @@ from cometmq.client import (
     StoredMessage,
     TransactionProducer,
 )
-from cometmq.client.config import ClientSettings
-from cometmq.client.lifetime import Lifetime
+from cometmq.client._lifecycle import Lifecycle
+from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import CometError
 from support.cancelling import cancel_at_every_await
 from support.fault_proxy import Proxied, proxied
@@ -228,7 +228,7 @@ Call = Callable[[World], Coroutine[Any, Any, Any]]
 
 async def soon(world: World) -> None:
     """A plain call whose future is awaited."""
-    await world.producer.send_soon(world.message())
+    await world.producer.send_nowait(world.message())
 
 
 async def next_message(world: World) -> None:
@@ -237,7 +237,7 @@ async def next_message(world: World) -> None:
 
 
 CALLS: dict[str, Call] = {
-    "Producer.send_soon": soon,
+    "Producer.send_nowait": soon,
     "Producer.request": lambda w: w.producer.request(w.message(), timeout=0.1),
     "PullConsumer.__anext__": next_message,
     "PullConsumer.poll": lambda w: w.puller.poll(0.05),
@@ -331,7 +331,7 @@ def test_no_public_class_is_forgotten() -> None:
     living = {
         name
         for name, member in vars(public).items()
-        if inspect.isclass(member) and issubclass(member, Lifetime)
+        if inspect.isclass(member) and issubclass(member, Lifecycle)
     }
 
     assert living == {kind.__name__ for kind in KINDS} | {PopConsumer.__name__}
@@ -357,7 +357,7 @@ async def producing(name_servers: str, topic: str, group: str) -> None:
 async def beginning_sends(name_servers: str, topic: str, group: str) -> None:
     async with Producer(name_servers, group=group) as producer:
         for _ in range(3):
-            producer.send_soon(Message(topic=topic, body=b"first"))
+            producer.send_nowait(Message(topic=topic, body=b"first"))
 
 
 async def assigning(name_servers: str, topic: str, group: str) -> None:
@@ -462,7 +462,7 @@ async def test_begun_sends_end_well_when_the_closing_is_cancelled(
     await producer.start()
     await producer.ready(stocked)
     links.broker.stall()
-    sends = [producer.send_soon(Message(topic=stocked, body=b"x")) for _ in range(3)]
+    sends = [producer.send_nowait(Message(topic=stocked, body=b"x")) for _ in range(3)]
     closing = asyncio.create_task(producer.close())
     await asyncio.sleep(0)  # the closing begins, and waits for the sends
     closing.cancel()

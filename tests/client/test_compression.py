@@ -19,7 +19,7 @@ async def test_a_compressed_body_is_read_as_it_was_sent(
     body = b"0123456789" * 1_000
     async with Producer(name_servers, group=group, compress_type=kind) as producer:
         await producer.send(Message(topic, body))
-        await producer.send_soon(Message(topic, body))
+        await producer.send_nowait(Message(topic, body))
     got = await read_all(name_servers, queues, 2)
 
     assert [message.body for message in got] == [body, body]

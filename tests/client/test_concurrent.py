@@ -21,9 +21,7 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
-from cometmq.client.handlers import ConsumeContext
-from cometmq.client.push import PushConsumer
-from cometmq.client.rebalance import (
+from cometmq.client.allocation import (
     AllocationStrategy,
     Averagely,
     AveragelyByCircle,
@@ -31,6 +29,8 @@ from cometmq.client.rebalance import (
     ConsistentHash,
     MachineRoomNearby,
 )
+from cometmq.client.handlers import ConsumeContext
+from cometmq.client.push_consumer import PushConsumer
 from cometmq.protocol.codes import RequestCode
 from support.clusters import COMET
 from support.in_flight import InFlight

@@ -16,7 +16,7 @@ from cometmq.client import (
     PushConsumer,
     StoredMessage,
 )
-from cometmq.client.consistency import Difference, SubscriptionWatch, check
+from cometmq.client.subscription_check import Difference, SubscriptionCheck, check
 from support.cancelling import cancel_at_every_await
 
 NOTICED_S = 120.0
@@ -129,21 +129,21 @@ async def test_watch_logs_a_set_of_differences_once(
 ) -> None:
     topic = queues[0].topic
     mine = {topic: Filter.tags("paid")}
-    caplog.set_level(logging.INFO, "cometmq.client.consistency")
+    caplog.set_level(logging.INFO, "cometmq.client.subscription_check")
     async with (
         ClientInstance(name_servers) as instance,
         member(name_servers, group, {topic: "new"}),
     ):
         await instance.routes.find(topic)
-        watch = SubscriptionWatch(instance, group, lambda: mine)
+        watch = SubscriptionCheck(instance, group, lambda: mine)
         await found_in_time(instance, group, mine, "new")
         for _ in range(3):
             assert len(await watch.look()) == 1
         mine[topic] = Filter.tags("new")
         await watch.look()
 
-        assert watch.disagreements() == []
-    told = [r.message for r in caplog.records if r.name == "cometmq.client.consistency"]
+        assert watch.subscription_mismatches() == []
+    told = [r.message for r in caplog.records if r.name == "cometmq.client.subscription_check"]
     assert len(told) == 2
     assert f"topic {topic}: theirs 'new', mine 'paid'" in told[0]
     assert told[1].startswith("all members of a group have the same subscriptions again")
@@ -164,9 +164,9 @@ async def test_consumer_finds_out_by_itself(
     ):
         await second.subscribe(topic, "paid")
         async with asyncio.timeout(NOTICED_S):
-            while not second.disagreements():
+            while not second.subscription_mismatches():
                 await asyncio.sleep(0.05)
-        (found,) = second.disagreements()
+        (found,) = second.subscription_mismatches()
 
     assert (found.topic, found.theirs, found.mine) == (topic, "new", "paid")
 

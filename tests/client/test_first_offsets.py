@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cometmq.client import AdminClient, ClientInstance, Message, MessageQueue, Producer
+from cometmq.client._connection.queue_offsets import QueueOffsets
 from cometmq.client.offsets import OffsetStore, RemoteOffsetStore, StartFrom, first_offset
-from cometmq.client.queue_offsets import QueueOffsets
 from cometmq.model.offsets import QueueOffset
 from support.consuming import MemoryOffsets
 

@@ -72,7 +72,7 @@ async def test_a_producer_keeps_nothing_of_what_it_sent(
         async def send(count: int) -> None:
             for _ in range(count // BATCH):
                 message = Message(topic=queues[0].topic, body=BODY)
-                await asyncio.gather(*(producer.send_soon(message) for _ in range(BATCH)))
+                await asyncio.gather(*(producer.send_nowait(message) for _ in range(BATCH)))
 
         await send(BACKLOG)
         before = resident_bytes()

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from cometmq.client import ClientInstance, ClientSettings, Message, NameServerError, Producer
-from cometmq.client.name_servers import NameServers
+from cometmq.client._connection.name_servers import NameServers
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.remoting import RemotingClient

@@ -20,7 +20,7 @@ from cometmq.client import (
     Producer,
     StoredMessage,
 )
-from cometmq.client.pop import PopConsumer
+from cometmq.client.pop_consumer import PopConsumer
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import MessageRequestMode, SetMessageRequestModeRequestBody
 from cometmq.protocol.codes import RequestCode, ResponseCode

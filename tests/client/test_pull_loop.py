@@ -9,18 +9,13 @@ from typing import Any
 import pytest
 from servers import Cluster
 
-from cometmq.client import (
-    AdminClient,
-    ClientInstance,
-    Filter,
-    Message,
-    MessageQueue,
-    Producer,
-)
-from cometmq.client.config import PushSettings
+from cometmq.client import AdminClient, ClientInstance, Filter, Message, MessageQueue, Producer
+from cometmq.client._connection.queue_offsets import QueueOffsets
+from cometmq.client._consuming.process_queue import Limits, ProcessQueue
+from cometmq.client._consuming.pull_loop import PullLoop
+from cometmq.client._consuming.pulls import ReplicaChoice
 from cometmq.client.offsets import RemoteOffsetStore
-from cometmq.client.queue_offsets import QueueOffsets
-from cometmq.client.queues import Limits, ProcessQueue, PullLoop, ReplicaChoice
+from cometmq.client.settings import PushSettings
 from cometmq.model import property_names as names
 from cometmq.model.errors import CometError
 from cometmq.model.message import StoredMessage

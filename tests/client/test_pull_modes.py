@@ -29,9 +29,9 @@ from cometmq.client import (
     TopicNotFoundError,
     WrongModeError,
 )
-from cometmq.client.pull.joining import check_filters
-from cometmq.client.rebalance import AveragelyByCircle
-from cometmq.client.registry import lease
+from cometmq.client._connection.leases import lease
+from cometmq.client._consuming.group_requests import check_filters
+from cometmq.client.allocation import AveragelyByCircle
 from cometmq.model.topic import retry_topic
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command

@@ -23,7 +23,7 @@ from cometmq.client import (
     SendStatus,
     SendTimeoutError,
 )
-from cometmq.client import quick_sends as quick_module
+from cometmq.client._sending import fast_path as quick_module
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import SendMessageResponse
@@ -54,13 +54,13 @@ class Short:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Short:
-    counter, write = Short(), quick_module.QuickSends._write
+    counter, write = Short(), quick_module.FastPath._write
 
     def counted(self: Any, *arguments: Any) -> Any:
         counter.count += 1
         return write(self, *arguments)
 
-    monkeypatch.setattr(quick_module.QuickSends, "_write", counted)
+    monkeypatch.setattr(quick_module.FastPath, "_write", counted)
     return counter
 
 
@@ -89,7 +89,7 @@ async def test_the_short_way_writes_what_the_long_way_writes(
     broker = SentBroker()
     async with ScriptedCluster([broker]) as cluster, _producer(cluster, **client) as producer:
         await producer.send(message, queue=QUEUE)
-        receipt = await producer.send_soon(message, queue=QUEUE)
+        receipt = await producer.send_nowait(message, queue=QUEUE)
 
     long, quick = broker.commands
     assert short.count == 1
@@ -107,7 +107,7 @@ async def test_both_ways_give_equal_receipts(
 ) -> None:
     async with Producer(name_servers, group=group) as producer:
         long = await producer.send(Message(topic, b"long"), queue=queues[0])
-        quick = await producer.send_soon(Message(topic, b"quick"), queue=queues[0])
+        quick = await producer.send_nowait(Message(topic, b"quick"), queue=queues[0])
     first, second = await read_all(name_servers, queues, 2)
 
     assert short.count == 1
@@ -130,7 +130,7 @@ async def test_the_short_way_takes_all_queues_in_turn(short: Short) -> None:
         for _ in range(8):
             await producer.send(MESSAGE)
         short.count = 0
-        receipts = [await producer.send_soon(MESSAGE) for _ in range(4)]
+        receipts = [await producer.send_nowait(MESSAGE) for _ in range(4)]
         receipts += [await producer.send(MESSAGE) for _ in range(4)]
 
     assert short.count == 8
@@ -172,7 +172,7 @@ async def test_what_is_out_of_the_ordinary_goes_the_long_way(
         cluster.name_server.routes["ns%t"] = cluster.name_server.routes["t"]
         async with _producer(cluster, **options) as producer:
             await producer.send(MESSAGE)
-            receipt = await producer.send_soon(message, **how)
+            receipt = await producer.send_nowait(message, **how)
 
     assert isinstance(receipt, SendReceipt)
     assert short.count == 0
@@ -186,8 +186,8 @@ async def test_a_refusal_and_a_status_are_those_of_the_long_way(short: Short) ->
     async with ScriptedCluster([broker]) as cluster, _producer(cluster) as producer:
         await producer.send(MESSAGE)
         with pytest.raises(ResponseError, match="as scripted"):
-            await producer.send_soon(MESSAGE)
-        receipt = await producer.send_soon(MESSAGE)
+            await producer.send_nowait(MESSAGE)
+        receipt = await producer.send_nowait(MESSAGE)
 
     assert receipt.status is SendStatus.FLUSH_DISK_TIMEOUT
     assert short.count == 2
@@ -199,7 +199,7 @@ async def test_a_lost_connection_is_tried_again_on_the_long_way_as_the_same_mess
     broker = SentBroker("a", ResponseCode.SUCCESS, Act.HANG_UP)
     async with ScriptedCluster([broker]) as cluster, _producer(cluster) as producer:
         await producer.send(MESSAGE)
-        receipt = await producer.send_soon(Message("t", b"twice", flag=5, keys=["k"]))
+        receipt = await producer.send_nowait(Message("t", b"twice", flag=5, keys=["k"]))
 
     lost, again = broker.commands[1:]
     assert short.count == 1
@@ -285,7 +285,7 @@ async def test_the_first_try_counts_as_one(retries: int, short: Short) -> None:
         _producer(cluster, retries_async=retries) as producer,
     ):
         await producer.send(MESSAGE)
-        (failure,) = await asyncio.gather(producer.send_soon(MESSAGE), return_exceptions=True)
+        (failure,) = await asyncio.gather(producer.send_nowait(MESSAGE), return_exceptions=True)
 
     assert len(failure.attempts) == 1 + retries  # type: ignore[union-attr]
     assert len(broker.sends) == 2 + retries
@@ -298,14 +298,14 @@ async def test_silence_ends_in_time(short: Short) -> None:
     async with ScriptedCluster([broker]) as cluster, _producer(cluster) as producer:
         await producer.send(MESSAGE)
         with pytest.raises(SendTimeoutError) as failure:
-            await producer.send_soon(MESSAGE, timeout=0.1)
+            await producer.send_nowait(MESSAGE, timeout=0.1)
 
     assert failure.value.maybe_stored
     assert short.count == 1
 
 
 @pytest.mark.usefixtures("virtual_time")
-@pytest.mark.parametrize("way", ["send", "send_soon"])
+@pytest.mark.parametrize("way", ["send", "send_nowait"])
 async def test_the_time_of_one_try_can_be_limited(way: str, short: Short) -> None:
     brokers = [ScriptedBroker(name, *[ResponseCode.SUCCESS] * 2) for name in "ab"]
     async with (
@@ -328,13 +328,13 @@ async def test_a_broker_that_goes_away_gets_the_message_again(short: Short) -> N
     broker = ScriptedBroker("a", ResponseCode.SUCCESS, ResponseCode.GO_AWAY)
     async with ScriptedCluster([broker]) as cluster, _producer(cluster) as producer:
         await producer.send(MESSAGE)
-        receipt = await producer.send_soon(MESSAGE)
+        receipt = await producer.send_nowait(MESSAGE)
 
     assert receipt.status is SendStatus.SEND_OK
     assert len(broker.sends) == 3
 
 
-@pytest.mark.parametrize("way", ["send", "send_soon"])
+@pytest.mark.parametrize("way", ["send", "send_nowait"])
 async def test_a_broker_that_goes_away_refuses_where_nothing_is_repeated(
     way: str, short: Short
 ) -> None:
@@ -362,10 +362,10 @@ async def test_what_is_wrong_with_a_message_is_told_by_the_long_way(
     broker = SentBroker()
     async with ScriptedCluster([broker]) as cluster, _producer(cluster) as producer:
         await producer.send(MESSAGE)
-        for send in (producer.send, producer.send_soon):
+        for send in (producer.send, producer.send_nowait):
             with pytest.raises(InvalidMessageError):
                 await send(message)
-        assert await producer.send_soon(MESSAGE)
+        assert await producer.send_nowait(MESSAGE)
 
     assert len(broker.sends) == 2
 
@@ -375,7 +375,7 @@ async def test_without_any_time_nothing_is_sent(short: Short) -> None:
     async with ScriptedCluster([broker]) as cluster, _producer(cluster) as producer:
         await producer.send(MESSAGE)
         with pytest.raises(SendTimeoutError) as failure:
-            await producer.send_soon(MESSAGE, timeout=0)
+            await producer.send_nowait(MESSAGE, timeout=0)
 
     assert not failure.value.maybe_stored
     assert len(broker.sends) == 1
@@ -391,8 +391,8 @@ async def test_an_answer_without_its_fields_is_an_error_and_the_connection_goes_
     async with ScriptedCluster([broker]) as cluster, _producer(cluster) as producer:
         await producer.send(MESSAGE)
         with pytest.raises(ResponseError):
-            await producer.send_soon(MESSAGE)
-        assert await producer.send_soon(MESSAGE)
+            await producer.send_nowait(MESSAGE)
+        assert await producer.send_nowait(MESSAGE)
 
 
 def _stored() -> Response:
@@ -406,11 +406,11 @@ async def test_a_broker_that_moved_is_found_at_its_new_address(short: Short) -> 
         try:
             async with Producer(instance=instance, group="g") as producer:
                 await producer.send(MESSAGE)
-                await producer.send_soon(MESSAGE)
+                await producer.send_nowait(MESSAGE)
                 cluster.name_server.routes["t"] = route({"a": new.address})
                 await instance.routes.refresh("t")
-                await producer.send_soon(MESSAGE)
-                await producer.send_soon(MESSAGE)
+                await producer.send_nowait(MESSAGE)
+                await producer.send_nowait(MESSAGE)
         finally:
             await new.stop()
 
@@ -423,10 +423,10 @@ async def test_a_cancelled_send_gives_its_permit_back_when_its_answer_comes(shor
     limits = {"back_pressure": True, "back_pressure_messages": 10}
     async with ScriptedCluster([broker]) as cluster, _producer(cluster, **limits) as producer:
         await producer.send(MESSAGE)
-        for send in [producer.send_soon(MESSAGE) for _ in range(10)]:
+        for send in [producer.send_nowait(MESSAGE) for _ in range(10)]:
             send.cancel()
         assert await producer.drain(timeout=60.0)
-        assert await producer.send_soon(MESSAGE)
+        assert await producer.send_nowait(MESSAGE)
 
     assert short.count == 11
 
@@ -436,7 +436,7 @@ async def test_what_is_on_its_way_when_the_producer_closes_is_waited_for(short: 
     async with ScriptedCluster([broker]) as cluster:
         async with _producer(cluster) as producer:
             await producer.send(MESSAGE)
-            sends = [producer.send_soon(MESSAGE) for _ in range(50)]
+            sends = [producer.send_nowait(MESSAGE) for _ in range(50)]
         receipts = await asyncio.gather(*sends)
 
     assert short.count == len(receipts) == 50
@@ -447,7 +447,7 @@ async def test_what_has_no_answer_when_the_producer_is_closed_ends_with_an_error
     async with ScriptedCluster([broker]) as cluster:
         async with _producer(cluster, timeout_ms=100) as producer:
             await producer.send(MESSAGE, timeout=60.0)
-            sends = [producer.send_soon(MESSAGE, timeout=60.0) for _ in range(3)]
+            sends = [producer.send_nowait(MESSAGE, timeout=60.0) for _ in range(3)]
         failures = await asyncio.gather(*sends, return_exceptions=True)
 
     assert [type(failure) for failure in failures] == [ClientClosedError] * 3
@@ -467,7 +467,7 @@ async def test_sends_go_on_after_the_broker_was_killed_and_came_back(
         own_cluster.kill()
         results = await asyncio.gather(*meanwhile, return_exceptions=True)
         with pytest.raises(SendFailedError):
-            await producer.send_soon(Message("kept", b"x"), timeout=1.0)
+            await producer.send_nowait(Message("kept", b"x"), timeout=1.0)
         own_cluster.start()
         async with asyncio.timeout(60):
             while not await _succeeds(producer):
@@ -485,12 +485,13 @@ async def test_sends_go_on_after_the_broker_was_killed_and_came_back(
 
 def _begin(producer: Producer, name: str, count: int) -> list[asyncio.Future[SendReceipt]]:
     return [
-        producer.send_soon(Message("kept", f"{name} {number}".encode())) for number in range(count)
+        producer.send_nowait(Message("kept", f"{name} {number}".encode()))
+        for number in range(count)
     ]
 
 
 async def _succeeds(producer: Producer) -> bool:
     (result,) = await asyncio.gather(
-        producer.send_soon(Message("kept", b"trying"), timeout=1.0), return_exceptions=True
+        producer.send_nowait(Message("kept", b"trying"), timeout=1.0), return_exceptions=True
     )
     return isinstance(result, SendReceipt)

@@ -26,7 +26,7 @@ from cometmq.client import (
     StoredMessage,
     TransactionProducer,
 )
-from cometmq.client.consistency import SubscriptionWatch
+from cometmq.client.subscription_check import SubscriptionCheck
 from cometmq.client.trace import Publish, TraceDispatcher
 from cometmq.model.topic import TRACE_TOPIC
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -352,7 +352,7 @@ async def test_subscriptions_are_compared_again(
     ):
         await instance.routes.find("t")
         mine = {"t": Filter.tags("*")}
-        SubscriptionWatch(instance, "g", lambda: mine, interval_s=0.01).start(tasks)
+        SubscriptionCheck(instance, "g", lambda: mine, interval_s=0.01).start(tasks)
         await broker.wait_until(lambda: hook.passed_after == 1)
         await tasks.cancel()
 

@@ -9,8 +9,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from cometmq.client import ClientInstance, Filter, MessageQueue
-from cometmq.client.instance import Membership
-from cometmq.client.rebalance import Averagely, Rebalancer
+from cometmq.client._connection.instance import Membership
+from cometmq.client._consuming.rebalancer import Rebalancer
+from cometmq.client.allocation import Averagely
 from cometmq.protocol.bodies import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting import Request, Response, Supervisor

@@ -25,8 +25,8 @@ from cometmq.client import (
     StoredMessage,
     TopicNotFoundError,
 )
-from cometmq.client import replies as replies_module
-from cometmq.client.replies import Replies
+from cometmq.client._sending import replies as replies_module
+from cometmq.client._sending.replies import Replies
 from cometmq.model import property_names as names
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import PushReplyMessageToClientRequest

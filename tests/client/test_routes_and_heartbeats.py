@@ -21,7 +21,7 @@ from cometmq.client import (
     SendTimeoutError,
     TopicNotFoundError,
 )
-from cometmq.client.routes import Route
+from cometmq.client._connection.routes import Route
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.bodies import ConsumerConnection
 from cometmq.protocol.codes import RequestCode

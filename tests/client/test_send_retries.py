@@ -20,8 +20,7 @@ from cometmq.client import (
     SendTimeoutError,
     TopicNotFoundError,
 )
-from cometmq.client.config import ProducerSettings
-from cometmq.client.config.producer import RETRIED
+from cometmq.client.settings import RETRIED, ProducerSettings
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import ConnectError
@@ -227,7 +226,7 @@ async def test_a_producer_that_does_not_run_sends_nothing() -> None:
         with pytest.raises(ClientClosedError):
             await sending.send(MESSAGE)
         with pytest.raises(ClientClosedError):
-            await sending.send_soon(MESSAGE)
+            await sending.send_nowait(MESSAGE)
 
     assert cluster.sends == []
 
@@ -252,7 +251,7 @@ async def test_a_broker_without_a_master_counts_as_not_reached() -> None:
 async def test_a_begun_send_is_not_tried_again_after_a_refusal(code: int) -> None:
     async with both(code) as cluster, producer(cluster) as sending:
         with pytest.raises(ResponseError) as refusal:
-            await sending.send_soon(MESSAGE)
+            await sending.send_nowait(MESSAGE)
 
     assert refusal.value.code == code
     assert len(cluster.sends) == 1
@@ -260,7 +259,7 @@ async def test_a_begun_send_is_not_tried_again_after_a_refusal(code: int) -> Non
 
 async def test_a_begun_send_is_tried_on_another_broker_when_the_connection_is_lost() -> None:
     async with both(Act.HANG_UP) as cluster, producer(cluster) as sending:
-        receipt = await sending.send_soon(MESSAGE)
+        receipt = await sending.send_nowait(MESSAGE)
 
     assert isinstance(receipt, SendReceipt)
     assert len(set(cluster.sends)) == 2
@@ -268,7 +267,7 @@ async def test_a_begun_send_is_tried_on_another_broker_when_the_connection_is_lo
 
 async def test_a_begun_send_to_a_chosen_queue_is_tried_again_at_the_same_broker() -> None:
     async with both(Act.HANG_UP, Act.HANG_UP) as cluster, producer(cluster) as sending:
-        receipt = await sending.send_soon(MESSAGE, queue=MessageQueue("t", "a", 1))
+        receipt = await sending.send_nowait(MESSAGE, queue=MessageQueue("t", "a", 1))
 
     assert receipt.queue == MessageQueue("t", "a", 1)
     assert cluster.sends == ["a"] * 3
@@ -279,7 +278,7 @@ async def test_a_begun_send_has_its_own_number_of_retries(retries: int) -> None:
     acts = [Act.HANG_UP] * 5
     async with both(*acts) as cluster, producer(cluster, retries_async=retries) as sending:
         with pytest.raises(SendFailedError):
-            await sending.send_soon(MESSAGE)
+            await sending.send_nowait(MESSAGE)
 
     assert len(cluster.sends) == 1 + retries
 
@@ -288,7 +287,7 @@ async def test_a_begun_send_has_its_own_number_of_retries(retries: int) -> None:
 async def test_a_begun_send_fails_in_time_and_is_perhaps_stored() -> None:
     async with both(*[Act.STAY_SILENT] * 3) as cluster, producer(cluster) as sending:
         with pytest.raises(SendTimeoutError) as failure:
-            await sending.send_soon(MESSAGE, timeout=0.5)
+            await sending.send_nowait(MESSAGE, timeout=0.5)
 
     assert failure.value.maybe_stored
     assert len(cluster.sends) == 1

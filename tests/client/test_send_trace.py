@@ -19,7 +19,7 @@ from cometmq.client import (
     StoredMessage,
     TransactionProducer,
 )
-from cometmq.client.config import TraceSettings
+from cometmq.client.settings import TraceSettings
 from cometmq.client.trace import EndTransaction, Publish, Recall, TraceDispatcher, decode
 from cometmq.client.trace import dispatcher as dispatcher_module
 from cometmq.model.topic import TRACE_TOPIC
@@ -64,7 +64,7 @@ async def test_a_trace_is_found_by_the_id_and_the_keys_of_its_message(
     async with Producer(name_servers, group=group, **options) as producer:
         receipt = await producer.send(Message(topic, b"12345", tags="a", keys=["k1", "k2"]))
         await producer.send_batch([Message(topic, b"1"), Message(topic, b"2")])
-        await producer.send_soon(Message(topic, b"x", delay_level=1))
+        await producer.send_nowait(Message(topic, b"x", delay_level=1))
     (trace,) = await traced(name_servers, where, 1)
 
     first, batch, delayed = decode(trace.body.decode())

@@ -28,7 +28,7 @@ from cometmq.client import (
     SendReceipt,
     SendStatus,
 )
-from cometmq.client.sender import INNER_GROUP, InnerProducer
+from cometmq.client._sending.sender import INNER_GROUP, InnerProducer
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.message_id import decode_unique_id
@@ -72,7 +72,7 @@ async def test_every_way_of_sending_stores_the_message(
     async with Producer(name_servers, group=group) as producer:
         ids = {
             (await producer.send(Message(topic, b"awaited"))).message_id,
-            (await producer.send_soon(Message(topic, b"begun"))).message_id,
+            (await producer.send_nowait(Message(topic, b"begun"))).message_id,
             await producer.send_oneway(Message(topic, b"oneway")),
         }
         got = await read_all(name_servers, queues, 3)
@@ -88,7 +88,7 @@ async def test_the_queue_can_be_said_picked_or_left_to_the_key(
         said = await producer.send(Message(topic, b"x"), queue=queues[3])
         picked = await producer.send(Message(topic, b"x"), selector=lambda all_, _: all_[1])
         keyed = [await producer.send(Message(topic, b"x"), order_key="k") for _ in range(3)]
-        begun = await producer.send_soon(Message(topic, b"x"), order_key="k")
+        begun = await producer.send_nowait(Message(topic, b"x"), order_key="k")
 
     assert said.queue == queues[3]
     assert picked.queue == queues[1]
@@ -123,7 +123,7 @@ async def test_thousands_of_begun_sends_are_stored_once_each(
     async with Producer(name_servers, group=group, timeout_ms=120_000) as producer:
         for first in range(0, 3_000, 300):
             numbers = range(first, first + 300)
-            sends = [producer.send_soon(Message(topic, b"%d" % number)) for number in numbers]
+            sends = [producer.send_nowait(Message(topic, b"%d" % number)) for number in numbers]
             receipts += await asyncio.gather(*sends)
     got = await read_all(name_servers, queues, 3_000)
 
@@ -139,7 +139,7 @@ async def test_begun_sends_to_one_queue_stay_in_order(
     async with Producer(name_servers, group=group, timeout_ms=120_000) as producer:
         await producer.ready(topic)
         sends = [
-            producer.send_soon(Message(topic, b"%d" % number), queue=queues[1])
+            producer.send_nowait(Message(topic, b"%d" % number), queue=queues[1])
             for number in range(300)
         ]
         await asyncio.gather(*sends)
@@ -200,7 +200,7 @@ async def test_what_breaks_a_rule_is_refused_by_every_way_of_sending(
         ScriptedCluster([broker]) as cluster,
         Producer(cluster.address, group="g", body_bytes_max=100) as producer,
     ):
-        for send in (producer.send, producer.send_soon, producer.send_oneway):
+        for send in (producer.send, producer.send_nowait, producer.send_oneway):
             with pytest.raises(error):
                 await send(message)
 
@@ -314,11 +314,11 @@ async def test_refused_drained_and_sent_again_never_blocks_the_loop() -> None:
         ScriptedCluster([broker]) as cluster,
         Producer(cluster.address, group="g", retries_async=0, **limits) as producer,
     ):
-        silent = producer.send_soon(large, timeout=0.3)
+        silent = producer.send_nowait(large, timeout=0.3)
         while rounds < 100:
             rounds += 1
             try:
-                receipt = await producer.send_soon(large)
+                receipt = await producer.send_nowait(large)
             except BackPressureError:
                 assert await producer.drain(timeout=60.0)
             else:
@@ -337,13 +337,13 @@ async def test_what_exceeds_the_limit_is_refused_until_there_is_room() -> None:
         ScriptedCluster([broker]) as cluster,
         Producer(cluster.address, group="g", retries_async=0, **limits) as producer,
     ):
-        sends = [producer.send_soon(MESSAGE, timeout=0.3) for _ in range(10)]
+        sends = [producer.send_nowait(MESSAGE, timeout=0.3) for _ in range(10)]
         with pytest.raises(BackPressureError, match="10 messages"):
-            await producer.send_soon(MESSAGE)
+            await producer.send_nowait(MESSAGE)
         assert not await producer.drain(timeout=0.01)
 
         assert await producer.drain(timeout=5.0)
-        assert (await producer.send_soon(MESSAGE)).status is SendStatus.SEND_OK
+        assert (await producer.send_nowait(MESSAGE)).status is SendStatus.SEND_OK
         await asyncio.gather(*sends, return_exceptions=True)
 
 
@@ -355,20 +355,20 @@ async def test_back_pressure_counts_bytes_too() -> None:
         ScriptedCluster([broker]) as cluster,
         Producer(cluster.address, group="g", **limits) as producer,
     ):
-        first = producer.send_soon(large, timeout=60.0)
+        first = producer.send_nowait(large, timeout=60.0)
         with pytest.raises(BackPressureError, match="700000 bytes"):
-            await producer.send_soon(large)
+            await producer.send_nowait(large)
         await broker.wait_until(lambda: bool(broker.sends))
         first.cancel()
         await asyncio.sleep(0)
-        assert (await producer.send_soon(large)).status is SendStatus.SEND_OK
+        assert (await producer.send_nowait(large)).status is SendStatus.SEND_OK
 
 
 async def test_closing_waits_for_what_was_begun() -> None:
     broker = SentBroker()
     async with ScriptedCluster([broker]) as cluster:
         async with Producer(cluster.address, group="g") as producer:
-            sends = [producer.send_soon(MESSAGE) for _ in range(20)]
+            sends = [producer.send_nowait(MESSAGE) for _ in range(20)]
         receipts = await asyncio.gather(*sends)
 
     assert len(receipts) == len(broker.sends) == 20
@@ -416,7 +416,7 @@ async def test_hooks_see_every_try_and_may_add_properties() -> None:
     assert decode_properties(broker.sends[-1].properties or "")["added"] == "by a hook"
 
 
-@pytest.mark.parametrize("way", ["send_soon", "send_oneway", "send_batch"])
+@pytest.mark.parametrize("way", ["send_nowait", "send_oneway", "send_batch"])
 async def test_hooks_see_every_way_of_sending(way: str) -> None:
     broker, hook = SentBroker(), Watching()
     async with (

@@ -30,7 +30,9 @@ async def test_a_broker_that_failed_is_left_alone(line: int, act: int | Act) -> 
     bad, good = ScriptedBroker("bad", *[act] * 9), ScriptedBroker("good")
     async with (
         ScriptedCluster([bad, good]) as cluster,
-        Producer(cluster.address, group="g", latency_avoidance=True, latency_line=line) as producer,
+        Producer(
+            cluster.address, group="g", latency_avoidance=True, rocketmq_version=line
+        ) as producer,
     ):
         await send_some(producer, cluster)
         assert len(bad.sends) == 1
@@ -45,10 +47,12 @@ async def test_a_begun_send_that_is_refused_does_not_count_against_the_broker(li
     good = ScriptedBroker("good")
     async with (
         ScriptedCluster([refusing, failing, good]) as cluster,
-        Producer(cluster.address, group="g", latency_avoidance=True, latency_line=line) as producer,
+        Producer(
+            cluster.address, group="g", latency_avoidance=True, rocketmq_version=line
+        ) as producer,
     ):
         for _ in range(12):
-            await asyncio.gather(producer.send_soon(MESSAGE), return_exceptions=True)
+            await asyncio.gather(producer.send_nowait(MESSAGE), return_exceptions=True)
 
     assert len(failing.sends) == 1
     assert len(refusing.sends) > 1

@@ -18,7 +18,7 @@ from cometmq.client import (
     NameServerError,
     Producer,
 )
-from cometmq.client.registry import lease
+from cometmq.client._connection.leases import lease
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import Connection, ConsumerConnection
 from cometmq.protocol.codes import RequestCode

@@ -7,14 +7,7 @@ import uuid
 
 import pytest
 
-from cometmq.client import (
-    ClientInstance,
-    Message,
-    MessageQueue,
-    Producer,
-    PullConsumer,
-    StartFrom,
-)
+from cometmq.client import ClientInstance, Message, MessageQueue, Producer, PullConsumer, StartFrom
 from cometmq.protocol.bodies import LogicQueueMappingItem, TopicQueueMappingDetail
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import UpdateAndCreateTopicRequest

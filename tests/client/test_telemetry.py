@@ -120,7 +120,7 @@ async def test_sends_and_deliveries_are_counted(
             await producer.send(Message(topic=topic, body=b"a hat"))
         await producer.send_batch([Message(topic=topic, body=b"a hat") for _ in range(5)])
         await producer.send_oneway(Message(topic=topic, body=b"a hat"))
-        await producer.send_soon(Message(topic=topic, body=b"a hat"))
+        await producer.send_nowait(Message(topic=topic, body=b"a hat"))
     async with PushConsumer(
         instance=instance,
         group=group,

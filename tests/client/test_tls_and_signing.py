@@ -19,7 +19,7 @@ from cometmq.client import (
     Producer,
     PullConsumer,
 )
-from cometmq.client.signing import signature
+from cometmq.client._connection.signing import signature
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest

@@ -21,7 +21,7 @@ from cometmq.client import (
     SendTimeoutError,
     TopicNotFoundError,
 )
-from cometmq.client.name_servers import NameServers
+from cometmq.client._connection.name_servers import NameServers
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.remoting import RemotingClient

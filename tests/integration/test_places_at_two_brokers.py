@@ -1,4 +1,4 @@
-"""Places kept by two brokers, of which one does not answer."""
+"""CommittedOffsets kept by two brokers, of which one does not answer."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from cometmq.client import ClientInstance, ClientSettings, MessageQueue, StartFrom
-from cometmq.client.offsets.remote import RemoteOffsetStore
-from cometmq.client.pull.places import Places
-from cometmq.client.queue_offsets import QueueOffsets
+from cometmq.client._connection.queue_offsets import QueueOffsets
+from cometmq.client._pull.committed_offsets import CommittedOffsets
+from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import UpdateConsumerOffsetRequest
@@ -37,7 +37,7 @@ async def test_a_broker_that_does_not_answer_keeps_no_other_queue_waiting() -> N
         ClientInstance(cluster.address, settings=HERE) as instance,
     ):
         offsets = QueueOffsets(instance.routes, instance.brokers)
-        places = Places("g", offsets, RemoteOffsetStore(instance, "g"), StartFrom.FIRST)
+        places = CommittedOffsets("g", offsets, RemoteOffsetStore(instance, "g"), StartFrom.FIRST)
         begun = asyncio.get_running_loop().time()
 
         failures = await places.commit({SILENT: QueueOffset(3), FINE: QueueOffset(7)})

@@ -12,8 +12,7 @@ from programs import JAVA_49, JAVA_53, Client, Kind, Received
 from servers import Cluster, new_topic
 from wire import Connection
 
-from cometmq.client.offsets import LocalOffsetStore
-from cometmq.client.offsets.local import parse, render
+from cometmq.client.offsets import LocalOffsetStore, parse, render
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 

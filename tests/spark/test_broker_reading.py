@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cometmq.client import ClientInstance, ClientSettings
-from cometmq.client.subscription import Filter
+from cometmq.client.filters import Filter
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import PullMessageResponse
 from cometmq.protocol.record import decode_messages

@@ -16,7 +16,7 @@ from servers import Cluster
 
 from cometmq.client import Message, MessageQueue
 from cometmq.client.blocking import Producer
-from cometmq.client.subscription import Filter
+from cometmq.client.filters import Filter
 from cometmq.protocol.record import decode_messages
 from cometmq.spark.brokers import Bounds, BrokerSession, connect, disconnect_all
 from cometmq.spark.errors import GoneError, SourceError, UnreachableError

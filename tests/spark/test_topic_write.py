@@ -14,8 +14,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from cometmq.client import StartFrom
+from cometmq.client._sending.queue_picker import by_key
 from cometmq.client.blocking import PullConsumer
-from cometmq.client.queue_choice import by_key
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
 from support.spark_topics import ENDS_S

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from cometmq.client import ClientInstance, ProducerSettings
-from cometmq.client.sender import Sender
+from cometmq.client._sending.sender import Sender
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.batch import BatchItem, decode_batch, encode_batch
 from cometmq.protocol.codes import ResponseCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cometmq.client.heartbeats import Membership
+from cometmq.client._connection.heartbeats import Membership
 from cometmq.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerData,

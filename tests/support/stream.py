@@ -22,7 +22,7 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
-from cometmq.client.config import ClientSettings, ProducerSettings, PullSettings, PushSettings
+from cometmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
 from cometmq.model.errors import CometError
 
 PACE_S = 0.005

@@ -164,7 +164,7 @@ class Shop:
             due = int((time.monotonic() - begun) * self._rate) - sent
             for _ in range(min(due, IN_FLIGHT_MAX - len(pending))):
                 order = self._order(sent)
-                pending.append((order["country"], producer.send_soon(_message(order))))
+                pending.append((order["country"], producer.send_nowait(_message(order))))
                 sent += 1
             pending = self._settled(pending, wait=False)
         self._settled(pending, wait=True)

@@ -1,12 +1,20 @@
 """The asyncio client: send messages, consume them, manage topics and groups."""
 
+from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.queue_offsets import QueueBounds
+from cometmq.client._connection.signing import Credentials, Signer
+from cometmq.client._consuming.pulls import PullResult, PullStatus
+from cometmq.client._sending.queue_picker import QueueSelector
 from cometmq.client.admin import AdminClient, Progress, Track, TrackKind
-from cometmq.client.config import (
-    ClientSettings,
-    PopSettings,
-    ProducerSettings,
-    PullSettings,
-    PushSettings,
+from cometmq.client.allocation import (
+    AllocationError,
+    AllocationStrategy,
+    Averagely,
+    AveragelyByCircle,
+    ByConfiguration,
+    ConsistentHash,
+    MachineRoom,
+    MachineRoomNearby,
 )
 from cometmq.client.errors import (
     BackPressureError,
@@ -26,6 +34,7 @@ from cometmq.client.errors import (
     TopicNotFoundError,
     WrongModeError,
 )
+from cometmq.client.filters import Filter
 from cometmq.client.handlers import (
     BatchHandler,
     ConsumeContext,
@@ -50,29 +59,19 @@ from cometmq.client.hooks import (
     SendHook,
     SendKind,
 )
-from cometmq.client.instance import ClientInstance
-from cometmq.client.offsets.start import StartFrom
-from cometmq.client.offsets.store import OffsetStore
-from cometmq.client.pop.consumer import PopConsumer
+from cometmq.client.offsets import OffsetStore, StartFrom
+from cometmq.client.pop_consumer import PopConsumer
 from cometmq.client.producer import Producer
 from cometmq.client.pull_consumer import PullConsumer
-from cometmq.client.pulling import PullResult, PullStatus
-from cometmq.client.push.consumer import PushConsumer
-from cometmq.client.queue_choice import QueueSelector
-from cometmq.client.queue_offsets import QueueBounds
-from cometmq.client.rebalance import (
-    AllocationError,
-    AllocationStrategy,
-    Averagely,
-    AveragelyByCircle,
-    ByConfiguration,
-    ConsistentHash,
-    MachineRoom,
-    MachineRoomNearby,
-)
+from cometmq.client.push_consumer import PushConsumer
 from cometmq.client.receipt import SendReceipt, SendStatus
-from cometmq.client.signing import Credentials, Signer
-from cometmq.client.subscription import Filter
+from cometmq.client.settings import (
+    ClientSettings,
+    PopSettings,
+    ProducerSettings,
+    PullSettings,
+    PushSettings,
+)
 from cometmq.client.transactions import TransactionProducer, TransactionReceipt
 from cometmq.model.errors import (
     CometError,

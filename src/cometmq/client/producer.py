@@ -11,28 +11,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cometmq.client.accumulator import Accumulator
-from cometmq.client.begun_sends import BegunSends
-from cometmq.client.config import (
-    ClientSettings,
-    ProducerSettings,
-    layered,
-    read_tables,
-    shared_out,
-)
-from cometmq.client.destinations import Place
-from cometmq.client.detector import Detector
+from cometmq.client._connection.instance import ClientInstance, Membership
+from cometmq.client._connection.leases import acquire_instance
+from cometmq.client._lifecycle import Ending, Lifecycle
+from cometmq.client._sending.batching import Accumulator, split
+from cometmq.client._sending.broker_latency import Detector
+from cometmq.client._sending.pending_sends import PendingSends
+from cometmq.client._sending.queue_picker import QueueSelector, by_key
+from cometmq.client._sending.recall import recall
+from cometmq.client._sending.replies import Replies, reply_to
+from cometmq.client._sending.sender import Sender
+from cometmq.client._sending.targets import SendTarget
 from cometmq.client.errors import ReplyTimeoutError, SendFailedError, SendTimeoutError
 from cometmq.client.hooks import ForbiddenHook, SendHook
-from cometmq.client.instance import ClientInstance, Membership
-from cometmq.client.lifetime import Ending, Lifetime
-from cometmq.client.queue_choice import QueueSelector, by_key
-from cometmq.client.recall import recall
 from cometmq.client.receipt import SendReceipt
-from cometmq.client.registry import lease
-from cometmq.client.replies import Replies, reply_to
-from cometmq.client.sender import Sender
-from cometmq.client.splitting import split
+from cometmq.client.settings import (
+    ClientSettings,
+    ProducerSettings,
+    read_tables,
+    resolve_settings,
+    split_options,
+)
 from cometmq.client.trace import SendTrace, TraceDispatcher, trace_recall
 from cometmq.model.errors import CometError, ConfigError, InvalidNameError
 from cometmq.model.message import Message, StoredMessage
@@ -52,7 +51,7 @@ READY_S = 3.0
 """Time for fetching the route of a topic before the first send."""
 
 
-class Producer(Lifetime):
+class Producer(Lifecycle):
     """Sends messages to the brokers of a cluster.
 
     Args:
@@ -72,7 +71,7 @@ class Producer(Lifetime):
         InvalidNameError: the group name is invalid.
 
     Many sends may be in flight: await them with ``asyncio.gather``, or start them with
-    `send_soon`, which costs less.
+    `send_nowait`, which costs less.
     Example:
         ``async with Producer("127.0.0.1:9876", group="shop") as producer: ...``
     """
@@ -90,19 +89,21 @@ class Producer(Lifetime):
         **options: Any,
     ) -> None:
         _check_group(group)
-        own, connection = shared_out(options, ProducerSettings, ClientSettings)
+        own, connection = split_options(options, ProducerSettings, ClientSettings)
         self._tables = tables = read_tables(config) if config is not None else None
         self._group = group
-        self._settings = layered(ProducerSettings, keywords=own, given=settings, tables=tables)
+        self._settings = resolve_settings(
+            ProducerSettings, keywords=own, given=settings, tables=tables
+        )
         _check_compressor(self._settings)
-        used = layered(ClientSettings, keywords=connection, given=client, tables=tables)
-        self._lease = lease(name_servers, settings=used, instance=instance)
+        used = resolve_settings(ClientSettings, keywords=connection, given=client, tables=tables)
+        self._lease = acquire_instance(name_servers, settings=used, instance=instance)
         self._instance = self._lease.instance
         self._sender = Sender(self._instance, group, self._settings, hooks=hooks)
         self._accumulator = (
             Accumulator(self._sender, self._settings) if self._settings.auto_batch else None
         )
-        self._begun = BegunSends(self._sender, self._settings, self._accumulator)
+        self._begun = PendingSends(self._sender, self._settings, self._accumulator)
         latency = self._sender.destinations.latency
         self._detector = (
             Detector(latency, self._instance, self._settings)
@@ -161,7 +162,7 @@ class Producer(Lifetime):
     async def close(self) -> None:
         """Wait for the sends in flight, unregister from the brokers and close the connections.
 
-        Sends that `send_soon` started have until their timeout. Sends that other tasks await
+        Sends that `send_nowait` started have until their timeout. Sends that other tasks await
         fail. Cancelling stops the waiting, not the closing.
         """
         await self._ending.reached()
@@ -224,7 +225,7 @@ class Producer(Lifetime):
         Source: DefaultMQProducer.send, RocketMQ 5.3.
         Example: ``receipt = await producer.send(Message(topic="orders", body=b"42"))``
         """
-        place = _place(queue, order_key, selector)
+        place = _target(queue, order_key, selector)
         gathers = self._accumulator
         if gathers is not None and timeout is None and gathers.takes(message, place):
             self._instance.check_running()
@@ -237,7 +238,7 @@ class Producer(Lifetime):
             return await quick
         return await self._sender.send_message(message, place, timeout=seconds)
 
-    def send_soon(
+    def send_nowait(
         self,
         message: Message,
         *,
@@ -264,13 +265,13 @@ class Producer(Lifetime):
         Cancelling the future stops the waiting. The message may still be stored.
         Source: DefaultMQProducer.send(Message, SendCallback), RocketMQ 5.3. Unlike RocketMQ, a
         retry on another broker uses a queue that this broker has.
-        Example: ``receipts = await asyncio.gather(*map(producer.send_soon, messages))``
+        Example: ``receipts = await asyncio.gather(*map(producer.send_nowait, messages))``
         """
-        place = _place(queue, order_key, selector)
+        place = _target(queue, order_key, selector)
         return self._begun.begin(message, place, self._time(timeout), gathered=timeout is None)
 
     async def drain(self, *, timeout: float | None = None) -> bool:
-        """Wait until there is room again for the message that `send_soon` refused (back-pressure).
+        """Wait until there is room for the message that `send_nowait` refused (back-pressure).
 
         Other tasks may use the room first: send again, and drain again if it is refused.
 
@@ -307,7 +308,7 @@ class Producer(Lifetime):
         Source: DefaultMQProducer.send(Collection), RocketMQ 5.3.
         Example: ``await producer.send_batch([Message(topic="t", body=b"1")] * 3)``
         """
-        place = _place(queue, order_key, selector)
+        place = _target(queue, order_key, selector)
         return await self._sender.send_batch(messages, place, timeout=self._time(timeout))
 
     async def send_all(
@@ -338,7 +339,7 @@ class Producer(Lifetime):
 
         Example: ``await producer.send_all(Message(topic="t", body=line) for line in lines)``
         """
-        place, seconds = _place(queue, order_key, selector), self._time(timeout)
+        place, seconds = _target(queue, order_key, selector), self._time(timeout)
         receipts = []
         for part in split(messages, self._settings.split_bytes):
             if len(part) == 1:
@@ -374,7 +375,7 @@ class Producer(Lifetime):
         Source: DefaultMQProducer.sendOneway, RocketMQ 5.3.
         Example: ``await producer.send_oneway(Message(topic="logs", body=b"seen"))``
         """
-        place = _place(queue, order_key, selector)
+        place = _target(queue, order_key, selector)
         return await self._sender.send_message_oneway(message, place, timeout=self._time(timeout))
 
     async def request(
@@ -409,7 +410,7 @@ class Producer(Lifetime):
         replies = Replies.of(self._instance)
         await self._sender.destinations.introduce(message.topic, timeout)
         properties, reply = replies.open(timeout)
-        place = _place(queue, order_key, selector)
+        place = _target(queue, order_key, selector)
         sending = self._begun.begin(message, place, max(deadline - _now(), 0.001), properties)
         try:
             await _first_of(reply, sending, deadline)
@@ -510,7 +511,7 @@ class Producer(Lifetime):
         return self._settings.timeout_ms / 1000 if timeout is None else timeout
 
 
-_ANYWHERE = Place()
+_ANYWHERE = SendTarget()
 
 
 def _check_group(name: str) -> None:
@@ -555,11 +556,11 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _place(
+def _target(
     queue: MessageQueue | None, order_key: str | None, selector: QueueSelector | None
-) -> Place:
+) -> SendTarget:
     if queue is None and order_key is None and selector is None:
         return _ANYWHERE
     if (queue, order_key, selector).count(None) < 2:
         raise TypeError("queue, order_key and selector choose the queue: give one of them")
-    return Place(queue, selector if order_key is None else by_key(order_key))
+    return SendTarget(queue, selector if order_key is None else by_key(order_key))

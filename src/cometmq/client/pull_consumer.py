@@ -1,6 +1,546 @@
-"""The pull consumer and where it may start; the package ``pull`` holds what it is made of."""
+"""The pull consumer: reads queues at the application's own pace, and keeps its place.
 
-from cometmq.client.offsets import StartFrom
-from cometmq.client.pull import PullConsumer
+Source: DefaultLitePullConsumer and DefaultMQPullConsumer, RocketMQ 5.3.
+"""
 
-__all__ = ["PullConsumer", "StartFrom"]
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from cometmq.client._connection.instance import ClientInstance, Membership
+from cometmq.client._consuming.fetcher import UNLIMITED
+from cometmq.client._consuming.group_requests import check_filters, join
+from cometmq.client._consuming.pulls import Pull, PullResult
+from cometmq.client._consuming.rebalancer import Rebalancer
+from cometmq.client._consuming.retries import Retries
+from cometmq.client._failure_log import text_of, trace_of
+from cometmq.client._lifecycle import Ending, Starting
+from cometmq.client._pull.assignment import Mode, Ownership
+from cometmq.client._pull.positions import Offsets
+from cometmq.client._pull.queue_listener import Listening
+from cometmq.client._pull.request_handlers import PullRequestHandlers
+from cometmq.client._pull.seeking import PlaceCalls
+from cometmq.client.allocation import AllocationStrategy, Averagely
+from cometmq.client.errors import ClientClosedError, ClientError
+from cometmq.client.filters import Filter
+from cometmq.client.handlers import QueueListener
+from cometmq.client.hooks import ConsumeHook, FilterHook
+from cometmq.client.offsets import OffsetStore, StartFrom, consume_from_where
+from cometmq.client.settings import ClientSettings, PullSettings
+from cometmq.client.subscription_check import Difference, SubscriptionCheck
+from cometmq.model.message import StoredMessage
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import check_topic_name
+from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel
+from cometmq.remoting import Supervisor
+from cometmq.remoting.tasks import is_call_failure
+
+log = logging.getLogger(__name__)
+
+
+class PullConsumer(PlaceCalls):
+    """Reads queues in the application's own loop, and commits offsets.
+
+    Use `subscribe` to share the queues of topics with the other members of the group, or `assign`
+    to choose queues. One consumer uses one of the two.
+
+    Args:
+        name_servers: ``host:port;host:port``, or a sequence of addresses.
+        group: the consumer group, which owns the committed offsets.
+        subscriptions: topics to subscribe to at the start: topic to tags or `Filter`.
+        start_from: where to start in a queue without a committed offset. A time means the first
+            message stored at that time or later.
+        broadcast: this consumer reads all queues of its topics and stores its own offsets.
+        strategy: allocates the queues to members. All members must use the same strategy.
+        offset_store: stores the offsets; by default the brokers, or a local file if ``broadcast``.
+        on_queues: called with a topic, its queues and the assigned ones after each rebalance. With
+            `assign`, called when the queues of a topic change.
+        hooks: run around deliveries, or remove fetched messages.
+        settings: the settings of the consumer.
+        client: the settings of its connections.
+        instance: a shared instance to use instead of new connections. The caller starts and
+            closes it.
+        config: a TOML file with tables ``[pull]`` and ``[client]``.
+        options: settings of `PullSettings` and `ClientSettings` by name.
+
+    Delivery is at least once. A message counts as consumed when the task that received it requests
+    the next one. Consumed messages are committed every few seconds and on closing. After a crash,
+    messages that are not committed are redelivered.
+
+    Several tasks may read. Each message goes to one of them. The unfinished messages of a task, and
+    all later messages of the same queue, are not committed before that task requests more or
+    commits. If a task fails or is cancelled, its unfinished messages are redelivered.
+
+    Example:
+        ``async with PullConsumer("127.0.0.1:9876", group="audit") as consumer:``
+        ``    await consumer.subscribe("orders")``
+        ``    async for message in consumer: print(message.body)``
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str] = "",
+        *,
+        group: str,
+        subscriptions: Mapping[str, str | Filter] | None = None,
+        start_from: StartFrom | datetime = StartFrom.LAST,
+        broadcast: bool = False,
+        strategy: AllocationStrategy | None = None,
+        offset_store: OffsetStore | None = None,
+        on_queues: QueueListener | None = None,
+        hooks: Sequence[ConsumeHook | FilterHook] = (),
+        settings: PullSettings | None = None,
+        client: ClientSettings | None = None,
+        instance: ClientInstance | None = None,
+        config: Path | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            name_servers,
+            group=group,
+            start_from=start_from,
+            broadcast=broadcast,
+            offset_store=offset_store,
+            hooks=hooks,
+            settings=settings,
+            client=client,
+            instance=instance,
+            config=config,
+            options=options,
+        )
+        self._start_from = start_from
+        self._broadcast = broadcast
+        self._tasks = Supervisor(f"pull consumer {group}")
+        self._listening = Listening(
+            on_queues,
+            instance=self._instance,
+            group=group,
+            plain=self._plain,
+            mine=lambda: self._fetcher.queues,
+            tasks=self._tasks,
+        )
+        self._dividing = False
+        self._store_error: BaseException | None = None
+        self._starting = Starting(self._start, f"pull consumer {group}.start")
+        self._ending = Ending(self._close, f"pull consumer {group}.close")
+        self._sending_back = Retries(
+            self._instance,
+            self._group,
+            deliveries_max=self._settings.deliveries_max,
+            wrap_topic=self._names.wrap_topic,
+        )
+        self._rebalancer = Rebalancer(
+            instance=self._instance,
+            group=self._group,
+            broadcast=broadcast,
+            strategy=strategy or Averagely(),
+            topics=self._subscribed,
+            owner=Ownership(
+                self._fetcher,
+                lambda topic: topic in self._filters,
+                self._leave,
+                self._listening.tell,
+            ),
+            interval_s=self._settings.rebalance_ms / 1000,
+        )
+        self._watch = SubscriptionCheck(self._instance, group, self._wanted)
+        self._answers = PullRequestHandlers(
+            self._instance,
+            self._group,
+            fetcher=self._fetcher,
+            positions=self._positions,
+            filters=lambda: self._filters,
+            divide=self._rebalancer.wake,
+            move=self._move,
+        )
+        for topic, wanted in (subscriptions or {}).items():
+            self._note_subscription(topic, Filter.of(wanted))
+
+    def membership(self) -> Membership:
+        """Return this consumer's entry in the heartbeat."""
+        model = MessageModel.BROADCASTING if self._broadcast else MessageModel.CLUSTERING
+        data = ConsumerData(
+            group_name=self._group,
+            consume_type=ConsumeType.CONSUME_ACTIVELY,
+            message_model=model,
+            consume_from_where=consume_from_where(self._start_from),
+            subscription_data_set=[
+                wanted.data(topic) for topic, wanted in sorted(self._filters.items())
+            ],
+            unit_mode=self._instance.settings.unit_mode,
+        )
+        return Membership(consumers=[data])
+
+    async def start(self) -> None:
+        """Connect, and join the group if there are subscriptions.
+
+        Raises:
+            ClientError: the shared instance already has a consumer of this group.
+            ClientClosedError: the consumer was closed before, or during the start. Cancelling one
+                of several calls closes it, too.
+            ConfigError: a broker does not support the filter of a subscription. The consumer is
+                closed.
+            RemotingError: a broker did not respond to the check of the filter.
+            StoreError: the stored offsets cannot be read.
+        """
+        if self._open:
+            return
+        if self._closed:
+            raise ClientClosedError(f"consumer {self._plain_group} is closed: create a new one")
+        try:
+            await self._starting.run()
+            if self._closed:
+                raise ClientClosedError(f"consumer {self._plain_group} was closed")
+        except BaseException as error:
+            interrupted = is_call_failure(error) and (
+                self._starting.interrupted or isinstance(error, asyncio.CancelledError)
+            )
+            self._closed = True
+            await self._ending.reached()
+            if interrupted:
+                raise ClientClosedError(
+                    f"consumer {self._plain_group} was closed while it started: create a new one"
+                ) from error
+            raise
+
+    async def _start(self) -> None:
+        await self._lease.open(self)
+        await self._places.load()
+        await check_filters(self._instance, self._group, self._filters)
+        self._begin()
+        if self._chosen.mode is Mode.SUBSCRIBED:
+            await join(self._instance, list(self._filters))
+            self._begin_dividing()
+
+    def _begin(self) -> None:
+        self._open = True
+        self._listening.begin()
+        self._traces_begin()
+        self._answers.begin()
+        if self._settings.auto_commit_ms:
+            self._tasks.every(self._settings.auto_commit_ms / 1000, self._auto_commit, "commit")
+
+    def _begin_dividing(self) -> None:
+        if self._open and not self._dividing:
+            self._dividing = True
+            self._listening.end()
+            self._rebalancer.start(self._tasks)
+            self._watch.start(self._tasks)
+
+    async def close(self) -> None:
+        """Commit consumed messages, unregister from the brokers and close the connections.
+
+        Tasks that wait for a message receive the end of the iteration. Cancelling stops the
+        waiting, not the closing. An error of the ``offset_store`` is raised once, after everything
+        else is closed.
+        """
+        self._closed = True
+        await self._ending.reached()
+        error, self._store_error = self._store_error, None
+        if error is not None:
+            raise error
+
+    async def _close(self) -> None:
+        await self._starting.interrupt()
+        was_open, self._open = self._open, False
+        self._answers.end()
+        self._listening.end()
+        await self._rebalancer.stop()
+        await self._tasks.cancel()
+        self._positions.count_finished()
+        await self._fetcher.stop()
+        if was_open and self._settings.auto_commit_ms:
+            await self._commit_at_close()
+        for hand in self._positions.hands.values():
+            self._deliveries.end(hand.delivery)
+        self._positions.hands.clear()
+        self._listening.close()
+        try:
+            await self._traces_end()
+        finally:
+            await self._lease.close(self)
+
+    async def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
+        """Subscribe to a topic; a second call replaces the filter of the first.
+
+        The group allocates the topic's queues to its members. If the topic does not exist yet,
+        reading starts when it exists.
+
+        Args:
+            topic: the topic.
+            wanted: tags such as ``a || b``, or a `Filter`.
+
+        Raises:
+            WrongModeError: this consumer uses `assign`.
+            ClientClosedError: the consumer was closed.
+            ConfigError: the filter is invalid, or a broker does not support it.
+            InvalidNameError: the topic name is invalid.
+        """
+        self._chosen.check(Mode.SUBSCRIBED)
+        chosen = Filter.of(wanted)
+        if not self._open and not self._closed:
+            self._note_subscription(topic, chosen)
+            return
+        self._check_running()
+        name = self._names.wrap_topic(topic)
+        await check_filters(self._instance, self._group, {name: chosen})
+        self._check_running()
+        changed = self._filters.get(name) not in (None, chosen)
+        self._note_subscription(topic, chosen)
+        if changed:
+            self._fetch_anew(name)
+        try:
+            await join(self._instance, [name])  # brokers tell the members only to a member
+        finally:
+            self._begin_dividing()
+            self._rebalancer.wake()
+            self._watch.wake()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Unsubscribe from a topic, and commit its consumed messages.
+
+        Raises:
+            WrongModeError: this consumer uses `assign`.
+        """
+        self._chosen.check(Mode.SUBSCRIBED)
+        name = self._names.wrap_topic(topic)
+        if self._filters.pop(name, None) is None:
+            return
+        await self._leave(*(queue for queue in self._fetcher.queues if queue.topic == name))
+        if self._open:
+            await self._instance.heartbeat()
+            self._rebalancer.wake()
+            self._watch.wake()
+
+    def subscription_mismatches(self) -> list[Difference]:
+        """Return the subscriptions of other members that differ, as last seen."""
+        return self._watch.subscription_mismatches()
+
+    async def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        """Return the readable queues of a topic. `on_queues` then reports changes of this topic.
+
+        Raises:
+            ClientClosedError: the consumer is not running.
+            TopicNotFoundError: no broker has the topic.
+            NameServerError: no name server responded.
+        """
+        self._check_running()
+        name = self._names.wrap_topic(topic)
+        queues = (await self._instance.routes.find(name)).read_queues
+        self._listening.look(name, queues)
+        return [self._plain(queue) for queue in queues]
+
+    async def assign(self, queues: Iterable[MessageQueue], *, wanted: str | Filter = "*") -> None:
+        """Read these queues and no others.
+
+        Queues that were assigned before continue at their position. New queues start at the
+        committed offset, or at ``start_from``. For queues that are released, consumed messages are
+        committed, unless automatic commits are off.
+
+        Args:
+            queues: the queues; an empty iterable stops all reading.
+            wanted: tags such as ``a || b``, or a `Filter`.
+
+        Raises:
+            ClientClosedError: the consumer is not running.
+            WrongModeError: this consumer subscribes to topics.
+            ConfigError: the filter is invalid, or a broker does not support it.
+        """
+        self._check_running()
+        self._chosen.check(Mode.ASSIGNED)
+        wanted_filter, chosen = Filter.of(wanted), {self._inner(queue) for queue in queues}
+        filters = {queue.topic: wanted_filter for queue in chosen}
+        await check_filters(self._instance, self._group, filters)
+        self._check_running()
+        self._chosen.choose(Mode.ASSIGNED)
+        given_up = self._give_up(set(self._fetcher.queues) - chosen)
+        before, self._filters = self._filters, filters
+        for topic in filters:
+            if before.get(topic) not in (None, wanted_filter):
+                self._fetch_anew(topic)
+        for queue in sorted(chosen.difference(self._fetcher.queues)):
+            self._fetcher.begin(queue)
+        await self._commit_given_up(given_up)
+        await join(self._instance, filters)  # some brokers commit only for groups they know
+
+    def __aiter__(self) -> AsyncIterator[StoredMessage]:
+        return self
+
+    async def __anext__(self) -> StoredMessage:
+        """Wait for the next message of any queue; each queue's come in order.
+
+        The iteration ends when the consumer is closed.
+
+        Raises:
+            ClientClosedError: the consumer was never started.
+        """
+        if self._closed:
+            raise StopAsyncIteration
+        self._check_running()
+        hand = await self._receive(1)
+        if hand is None:
+            raise StopAsyncIteration
+        return hand.messages[0]
+
+    async def poll(self, timeout: float = 5.0) -> list[StoredMessage]:
+        """Return the fetched messages of one queue, or wait for messages.
+
+        Args:
+            timeout: seconds to wait for the first message.
+
+        Returns:
+            Messages in queue order; empty if none arrived in time.
+
+        Raises:
+            ClientClosedError: the consumer is not running.
+        """
+        self._check_running()
+        try:
+            async with asyncio.timeout(timeout):
+                hand = await self._receive(UNLIMITED)
+        except TimeoutError:
+            return []
+        if hand is None:
+            raise ClientClosedError(f"the consumer of {self._plain_group} is closed")
+        return hand.messages
+
+    def take_back(self) -> None:
+        """Redeliver the messages that the caller received last: they are not consumed.
+
+        Does nothing if they are committed, or if their queue was moved or released meanwhile.
+        """
+        for reader in self._callers_hands():
+            self._take_back(reader)
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        wanted: str | Filter = "*",
+        max_messages: int = 32,
+        wait: float = 0.0,
+        timeout: float = 10.0,
+    ) -> PullResult:
+        """Pull messages of a queue once, from an offset. Assigns and commits nothing.
+
+        Args:
+            queue: any queue of any topic.
+            offset: the queue offset of the first message.
+            wanted: tags such as ``a || b``, or a `Filter`.
+            max_messages: 1 to 1024. A broker returns at most 32 messages that are in memory.
+            wait: seconds that the broker may hold the pull until a message arrives, 0 to 120.
+            timeout: seconds for the response, in addition to ``wait``.
+
+        Returns:
+            A status, the matching messages, and the next offset.
+
+        Raises:
+            ClientClosedError, TopicNotFoundError, QueueNotFoundError: no request was sent.
+            ResponseError: the broker refused.
+            RemotingError: no response.
+        """
+        self._check_running()
+        request = Pull(
+            group=self._group,
+            queue=self._inner(queue),
+            offset=QueueOffset(offset),
+            wanted=Filter.of(wanted),
+            max_messages=max_messages,
+            hold_ms=int(wait * 1000),
+        )
+        return self._shown(await self._pull(request, wait + timeout))
+
+    async def send_back(self, message: StoredMessage, *, delay_level: int = 0) -> None:
+        """Send a message to the group's retry topic, for redelivery after a delay.
+
+        A pull consumer reads the retry topic only if it subscribes to ``%RETRY%`` plus its group.
+
+        Args:
+            message: a delivered message.
+            delay_level: a level of the broker; 0 for a level that grows with the retries; -1 to
+                dead-letter the message at once.
+
+        Raises:
+            ClientError: no broker accepted the message.
+        """
+        self._check_running()
+        if not await self._sending_back.send(message, delay_level):
+            raise ClientError(f"no broker accepted message {message.message_id} for redelivery")
+
+    async def _auto_commit(self) -> None:
+        self._take_back_failed()
+        for failure in await self._commit_due():
+            self._log_failed_commit(failure)
+
+    async def _commit_at_close(self) -> None:
+        try:
+            async with asyncio.timeout(self._instance.settings.call_timeout_ms / 1000) as limit:
+                await self._auto_commit()
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            if limit.expired():
+                log.warning("commit at close timed out group=%s", self._group)
+                return
+            log.warning(
+                "commit failed group=%s error=%s: %s", self._group, type(error).__name__, error
+            )
+            self._store_error = error
+
+    def _note_subscription(self, topic: str, wanted: Filter) -> None:
+        check_topic_name(topic)
+        self._chosen.choose(Mode.SUBSCRIBED)
+        self._filters[self._names.wrap_topic(topic)] = wanted
+
+    def _subscribed(self) -> Collection[str]:
+        return list(self._filters)
+
+    def _wanted(self) -> dict[str, Filter]:
+        return {self._names.unwrap(topic): wanted for topic, wanted in self._filters.items()}
+
+    def _fetch_anew(self, topic: str) -> None:
+        """Go on with a topic's queues where they are, with another filter from now on."""
+        for queue in self._fetcher.queues:
+            if queue.topic == topic:
+                self._fetcher.begin(queue, self._positions.fetch_from(queue))
+
+    async def _leave(self, *queues: MessageQueue) -> None:
+        """Give queues up to other members, who go on behind what is finished."""
+        await self._commit_given_up(self._give_up(queues))
+
+    def _give_up(self, queues: Iterable[MessageQueue]) -> Offsets:
+        """Read queues no longer; gives what is finished of them and not committed."""
+        queues = list(queues)
+        due = self._positions.due(queues)
+        for queue in queues:
+            self._fetcher.end(queue)
+            self._positions.drop(queue)
+        return due
+
+    async def _commit_given_up(self, due: Offsets) -> None:
+        if not due or not self._settings.auto_commit_ms:
+            return
+        async with self._committing:
+            try:
+                failures = await self._places.commit(due)
+            except BaseException as error:
+                if not is_call_failure(error):
+                    raise
+                log.exception("commit of revoked queues failed group=%s", self._group)
+                return
+        for failure in failures.values():
+            self._log_failed_commit(failure)
+
+    def _log_failed_commit(self, failure: BaseException) -> None:
+        log.warning(
+            "commit failed group=%s error=%s",
+            *(self._group, text_of(failure)),
+            exc_info=trace_of(failure),
+        )

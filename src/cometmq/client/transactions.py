@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cometmq.client.calling import Caller
-from cometmq.client.config import ClientSettings, ProducerSettings
+from cometmq.client._callbacks import Caller
+from cometmq.client._connection.instance import ClientInstance
 from cometmq.client.handlers import LocalState, TransactionListener
 from cometmq.client.hooks import EndContext, EndTransactionHook, ForbiddenHook, SendHook
-from cometmq.client.instance import ClientInstance
 from cometmq.client.producer import Producer
 from cometmq.client.receipt import SendReceipt, SendStatus
+from cometmq.client.settings import ClientSettings, ProducerSettings
 from cometmq.client.trace import EndTrace
 from cometmq.model import property_names as names
 from cometmq.model.errors import CometError, InvalidMessageError, ResponseError
@@ -137,7 +137,7 @@ class TransactionProducer(Producer):
             raise
 
     async def _close(self) -> None:
-        # Answers no more questions, then closes as every producer does.
+        # PullRequestHandlers no more questions, then closes as every producer does.
         self._instance.requests.forget(self._wire_group, RequestCode.CHECK_TRANSACTION_STATE)
         try:
             await self._workers.cancel()

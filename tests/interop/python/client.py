@@ -99,7 +99,7 @@ class Program:
         if style == "batch":
             return [result(await producer.send_batch(messages))]
         if style == "async":
-            sends = [producer.send_soon(message) for message in messages]
+            sends = [producer.send_nowait(message) for message in messages]
             return [result(receipt) for receipt in await asyncio.gather(*sends)]
         if style == "oneway":
             return [await producer.send_oneway(message) for message in messages]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from cometmq.client._consuming.process_queue import ProcessQueue
+from cometmq.client._push.assigned_queues import AssignedQueues
+from cometmq.client._push.queue_locks import Locks
 from cometmq.client.errors import QueueNotFoundError
-from cometmq.client.push.assigned import AssignedQueues
-from cometmq.client.push.locking import Locks
-from cometmq.client.queues.process_queue import ProcessQueue
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting.tasks import Supervisor

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cometmq.client.back_pressure import BackPressure
+from cometmq.client._sending.back_pressure import BackPressure
 
 ENDS_S, ROUNDS_MAX = 60.0, 100
 

@@ -71,7 +71,7 @@ def test_calls_before_the_start_are_refused() -> None:
     with pytest.raises(ClientClosedError):
         producer.send(Message("t", b"x"))
     with pytest.raises(ClientClosedError):
-        producer.send_soon(Message("t", b"x"))
+        producer.send_nowait(Message("t", b"x"))
     with pytest.raises(ClientClosedError):
         next(consumer)
     assert consumer.assignment() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.broker_requests import GROUP_OF, BrokerRequests
+from cometmq.client._connection.broker_requests import GROUP_OF, BrokerRequests
 from cometmq.model import property_names as names
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
@@ -39,7 +39,7 @@ HEADERS: dict[int, Header] = {
 
 
 class Member:
-    """Answers with its own name."""
+    """PullRequestHandlers with its own name."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.client import calling
-from cometmq.client.calling import Caller
+from cometmq.client import _callbacks as calling
+from cometmq.client._callbacks import Caller
 
 LABEL: contextvars.ContextVar[str] = contextvars.ContextVar("label", default="")
 

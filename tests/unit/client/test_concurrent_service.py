@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from cometmq.client._consuming.handler_calls import HandlerCalls
+from cometmq.client._consuming.process_queue import ProcessQueue
+from cometmq.client._consuming.statistics import Statistics
+from cometmq.client._push.concurrent import ConcurrentService
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext
-from cometmq.client.push.concurrent import ConcurrentService
-from cometmq.client.push.handling import Handling
-from cometmq.client.push.statistics import Statistics
-from cometmq.client.queues.process_queue import ProcessQueue
 from cometmq.model.message import StoredMessage
 from support.consuming import QUEUE, MemoryOffsets, stored
 
@@ -46,7 +46,7 @@ class Rig:
         self.failure: BaseException | None = None
         """What the next request to send a message back raises."""
         self.service = ConcurrentService(
-            Handling(
+            HandlerCalls(
                 handler,
                 batch_handler,
                 group="g",

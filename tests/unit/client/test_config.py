@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.config import ClientSettings, ProducerSettings, PullSettings, PushSettings
+from cometmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
 from cometmq.model.errors import ConfigError
 
 

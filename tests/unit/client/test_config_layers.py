@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.client.config import (
+from cometmq.client.settings import (
     ClientSettings,
     ProducerSettings,
     PullSettings,
     PushSettings,
-    layered,
     read_tables,
-    shared_out,
+    resolve_settings,
+    split_options,
 )
 from cometmq.model.errors import ConfigError
 
@@ -37,13 +37,13 @@ def test_the_first_layer_that_names_a_setting_decides(
 ) -> None:
     quiet = {"environment": {}, "tables": {}}
 
-    assert layered(ProducerSettings, **(quiet | said)).retries == retries  # type: ignore[arg-type]
+    assert resolve_settings(ProducerSettings, **(quiet | said)).retries == retries  # type: ignore[arg-type]
 
 
 def test_an_object_decides_by_what_was_passed_to_it_even_if_it_is_the_default() -> None:
     given = ProducerSettings(retries=2)
 
-    settings = layered(
+    settings = resolve_settings(
         ProducerSettings,
         given=given,
         environment=VARIABLES | {"COMETMQ_PRODUCER_COMPRESS_LEVEL": "9"},
@@ -60,7 +60,7 @@ def test_a_file_is_read_when_the_environment_names_it(tmp_path: Path) -> None:
     file = tmp_path / "client.toml"
     file.write_text('[client]\nheartbeat_ms = 500\ninstance_name = "a"\n[tool.other]\nx = 1\n')
 
-    settings = layered(ClientSettings, environment={"COMETMQ_CONFIG": str(file)})
+    settings = resolve_settings(ClientSettings, environment={"COMETMQ_CONFIG": str(file)})
 
     assert (settings.heartbeat_ms, settings.instance_name) == (500, "a")
 
@@ -92,15 +92,15 @@ def test_a_file_is_read_when_the_environment_names_it(tmp_path: Path) -> None:
 )
 def test_a_mistake_is_told_with_its_place(said: dict[str, object], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        layered(ProducerSettings, **({"environment": {}} | said))  # type: ignore[arg-type]
+        resolve_settings(ProducerSettings, **({"environment": {}} | said))  # type: ignore[arg-type]
 
 
 def test_keywords_go_to_the_settings_they_belong_to() -> None:
-    parts = shared_out({"retries": 1, "heartbeat_ms": 50}, ProducerSettings, ClientSettings)
+    parts = split_options({"retries": 1, "heartbeat_ms": 50}, ProducerSettings, ClientSettings)
 
     assert parts == [{"retries": 1}, {"heartbeat_ms": 50}]
     with pytest.raises(ConfigError, match="did you mean heartbeat_v2 or heartbeat_ms"):
-        shared_out({"heartbeat": 1}, ProducerSettings, ClientSettings)
+        split_options({"heartbeat": 1}, ProducerSettings, ClientSettings)
 
 
 @pytest.mark.parametrize("text", ["not toml", "[producer", "x = 1\x00"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.consistency import Difference, differences
-from cometmq.client.subscription import Filter
+from cometmq.client.filters import Filter
+from cometmq.client.subscription_check import Difference, differences
 from cometmq.protocol.bodies import ConsumerConnection, MemberSubscription, SubscriptionData
 
 ME = "me@1"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.client.rebalance import ConsistentHash, md5_32
+from cometmq.client.allocation import ConsistentHash, md5_32
 from cometmq.model.errors import ConfigError
 from cometmq.model.queue import MessageQueue
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cometmq.client._pull.deliveries import Deliveries
 from cometmq.client.hooks import ConsumeHook, DeliveryContext, FilterHook
-from cometmq.client.pull.deliveries import Deliveries
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.config import ClientSettings
-from cometmq.client.discovery import addresses_in, endpoint
+from cometmq.client._connection.name_servers import addresses_in, endpoint_url
+from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError
 
 
@@ -33,7 +33,7 @@ from cometmq.model.errors import ConfigError
 def test_the_endpoint_is_made_of_domain_subgroup_and_unit(
     settings: ClientSettings, url: str
 ) -> None:
-    assert endpoint(settings) == url
+    assert endpoint_url(settings) == url
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.client.config import ClientSettings
-from cometmq.client.encryption import context_of, read_properties, with_file
+from cometmq.client._connection.tls import read_properties, tls_context, with_file
+from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError
 
 
 def test_connections_are_plain_unless_told_otherwise() -> None:
-    assert context_of(ClientSettings(tls_check_server=True)) is None
-    assert context_of(ClientSettings(use_tls=True)) is not None
+    assert tls_context(ClientSettings(tls_check_server=True)) is None
+    assert tls_context(ClientSettings(use_tls=True)) is not None
 
 
 def test_a_file_says_what_the_settings_leave_open(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_used_is_named_with_the_argument_that_names_it() -
     settings = ClientSettings(use_tls=True, tls_trusted="/nowhere/ca.pem")
 
     with pytest.raises(ConfigError, match=r"^tls_trusted=/nowhere/ca\.pem: cannot be read"):
-        context_of(settings)
+        tls_context(settings)
 
 
 def test_a_file_that_the_file_of_keys_names_is_named_with_its_key(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_file_that_the_file_of_keys_names_is_named_with_its_key(tmp_path: Path
     path.write_text("tls.client.trustCertPath=/nowhere/ca.pem\n")
 
     with pytest.raises(ConfigError) as met:
-        context_of(ClientSettings(use_tls=True, tls_file=path))
+        tls_context(ClientSettings(use_tls=True, tls_file=path))
 
     start = f"{path}: tls.client.trustCertPath=/nowhere/ca.pem: cannot be read"
     assert str(met.value).startswith(start)

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from cometmq.client._consuming.ending import Ending
+from cometmq.client._consuming.retries import ERROR_CHARS_MAX, error_text
+from cometmq.client._consuming.supervision import SupervisedTasks
 from cometmq.client.errors import ClientClosedError
-from cometmq.client.push.ending import Ending
-from cometmq.client.push.sending_back import ERROR_CHARS_MAX, error_text
-from cometmq.client.push.watching import WatchedTasks
 
 
 class ShopError(Exception):
@@ -30,7 +30,7 @@ def test_characters_that_separate_properties_are_replaced() -> None:
 
 
 async def test_whoever_waits_for_a_failure_gets_the_first_one() -> None:
-    tasks = WatchedTasks("tests")
+    tasks = SupervisedTasks("tests")
     waiting = asyncio.create_task(tasks.until_failed())
 
     async def fail() -> None:
@@ -45,7 +45,7 @@ async def test_whoever_waits_for_a_failure_gets_the_first_one() -> None:
 
 
 async def test_whoever_waits_for_a_failure_hears_of_the_end() -> None:
-    tasks = WatchedTasks("tests")
+    tasks = SupervisedTasks("tests")
     waiting = asyncio.create_task(tasks.until_failed())
     await asyncio.sleep(0)
     tasks.end("it was closed")

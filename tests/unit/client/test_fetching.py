@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cometmq.client.fetching import Batch, Fetcher
-from cometmq.client.pulling import PullResult, PullStatus
+from cometmq.client._consuming.fetcher import Batch, Fetcher
+from cometmq.client._consuming.pulls import PullResult, PullStatus
 from cometmq.model.errors import RemotingError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset

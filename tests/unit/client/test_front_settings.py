@@ -19,7 +19,7 @@ from cometmq.client import (
     StoredMessage,
     blocking,
 )
-from cometmq.client.config import PopSettings
+from cometmq.client.settings import PopSettings
 from cometmq.client.trace import Publish, TraceDispatcher
 from cometmq.model.errors import ConfigError
 

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cometmq.client import ClientInstance, Filter, TopicNotFoundError, group_calls
-from cometmq.client.group_calls import GroupCalls
+from cometmq.client import ClientInstance, Filter, TopicNotFoundError
+from cometmq.client._consuming import group_requests as group_calls
+from cometmq.client._consuming.group_requests import GroupCalls
 from cometmq.model.errors import RemotingError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import (

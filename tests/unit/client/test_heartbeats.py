@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.heartbeats import (
+from cometmq.client._connection.heartbeats import (
     Heartbeats,
     Membership,
     fingerprint,
-    whole,
+    merge_heartbeat,
     without_subscriptions,
 )
 from cometmq.model.errors import CometError
@@ -64,7 +64,7 @@ def test_a_heartbeat_names_each_producer_group_once_and_every_consumer() -> None
         Membership(consumers=[ConsumerData(group_name="c")]),
     ]
 
-    data = whole("me", parts)
+    data = merge_heartbeat("me", parts)
 
     assert data.client_id == "me"
     assert [one.group_name for one in data.producer_data_set] == ["p", "q"]

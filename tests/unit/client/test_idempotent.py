@@ -26,7 +26,7 @@ from cometmq.client.idempotent import (
     TransactionEndedError,
     first_key,
 )
-from cometmq.client.idempotent.turns import Turns
+from cometmq.client.idempotent.marks import FairLock
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
@@ -285,7 +285,7 @@ async def test_store_stays_usable_and_each_key_is_booked_once_when_cancelled_any
 
 
 async def test_turn_is_given_on_when_the_one_who_waits_for_it_is_cancelled() -> None:
-    turns = Turns()
+    turns = FairLock()
     turns.wait(1)
     waiting = [asyncio.create_task(turns.wait_in_loop(60)) for _ in range(3)]
     await asyncio.sleep(0)

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from cometmq.client.config import ClientSettings
-from cometmq.client.identity import client_id, outward_address
+from cometmq.client._connection.identity import client_id, outward_address
+from cometmq.client.settings import ClientSettings
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.latency import LatencyTable
-from cometmq.client.queue_choice import Turn
+from cometmq.client._sending.broker_latency import LatencyTable
+from cometmq.client._sending.queue_picker import QueuePicker
 from cometmq.model.queue import MessageQueue
 
 PAUSES = {
@@ -36,7 +36,7 @@ def fail(made: LatencyTable, broker: str, *, now_s: float = 0.0, reachable: bool
 
 
 def picked(made: LatencyTable, *, now_s: float = 0.0, avoid: str | None = None) -> set[str]:
-    turn = Turn(made)
+    turn = QueuePicker(made)
     picks = [turn.pick(QUEUES, avoid_broker=avoid, now_s=now_s) for _ in range(24)]
     return {queue.broker_name for queue in picks}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.client.offsets.local import (
+from cometmq.client.offsets import (
     DEFAULT_FOLDER,
     LocalOffsetStore,
     offset_file,

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from cometmq.client.push import locking
-from cometmq.client.push.locking import Locks
-from cometmq.client.queues.process_queue import ProcessQueue
+from cometmq.client._consuming.process_queue import ProcessQueue
+from cometmq.client._push import queue_locks as locking
+from cometmq.client._push.queue_locks import Locks
 from cometmq.model.queue import MessageQueue
 from support.consuming import QUEUE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.rebalance import AllocationError, Averagely, MachineRoom, MachineRoomNearby
+from cometmq.client.allocation import AllocationError, Averagely, MachineRoom, MachineRoomNearby
 from cometmq.model.queue import MessageQueue
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.name_servers import parse_addresses
+from cometmq.client._connection.name_servers import parse_addresses
 from cometmq.model.errors import ConfigError
 
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
+from cometmq.client._consuming.handler_calls import HandlerCalls
+from cometmq.client._consuming.process_queue import ProcessQueue
+from cometmq.client._consuming.statistics import Statistics
+from cometmq.client._push.ordered import OrderedService, Permits
+from cometmq.client._push.queue_locks import Locks
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumedInOrder, OrderedContext
-from cometmq.client.push.handling import Handling
-from cometmq.client.push.locking import Locks
-from cometmq.client.push.ordered import OrderedService
-from cometmq.client.push.permits import Permits
-from cometmq.client.push.statistics import Statistics
-from cometmq.client.queues.process_queue import ProcessQueue
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
 from support.consuming import QUEUE, MemoryOffsets, stored
@@ -86,7 +85,7 @@ class Rig:
             on_locked=lambda queue: self.service.go_on(queue),
         )
         self.service = OrderedService(
-            Handling(
+            HandlerCalls(
                 handler,
                 batch_handler,
                 group="g",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from cometmq.client._consuming.outcomes import OrderedAction, ordered_outcome_of, outcome_of
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
 from cometmq.client.hooks import ConsumeEnd
-from cometmq.client.push.outcome import OrderedAction, ordered_outcome_of, outcome_of
 from support.consuming import QUEUE
 
 

@@ -6,8 +6,8 @@ import zlib
 
 import pytest
 
-from cometmq.client.config import ProducerSettings
-from cometmq.client.outgoing import prepare, prepare_batch
+from cometmq.client._sending.outgoing import prepare, prepare_batch
+from cometmq.client.settings import ProducerSettings
 from cometmq.model.errors import InvalidMessageError, InvalidNameError
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue

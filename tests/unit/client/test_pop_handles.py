@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.pop.acks import delay_s
-from cometmq.client.pop.handles import Handle, HandleError, handles_of, offsets_by_queue
+from cometmq.client._pop.receipts import Handle, HandleError, delay_s, handles_of, offsets_by_queue
 from cometmq.protocol.headers import (
     AckMessageRequest,
     ChangeMessageInvisibletimeRequest,

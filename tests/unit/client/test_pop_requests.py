@@ -21,7 +21,7 @@ TIMES = ("bornTime",)
 
 
 class Replaying(ScriptedBroker):
-    """Answers pops as the real broker did, and notes what it is asked."""
+    """PullRequestHandlers pops as the real broker did, and notes what it is asked."""
 
     def __init__(self) -> None:
         super().__init__("broker-a")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from cometmq.client._consuming.handler_calls import HandlerCalls
+from cometmq.client._consuming.statistics import Statistics
+from cometmq.client._pop.receipts import Handle
+from cometmq.client._pop.service import Popped, PopQueue, PopService
 from cometmq.client.handlers import ConsumeContext, Consumed
-from cometmq.client.pop.handles import Handle
-from cometmq.client.pop.service import Popped, PopQueue, PopService
-from cometmq.client.push.handling import Handling
-from cometmq.client.push.statistics import Statistics
 from cometmq.model.message import StoredMessage
 from support.consuming import QUEUE, stored
 
@@ -58,7 +58,7 @@ class Rig:
         self.dead: list[tuple[int, BaseException | None]] = []
         self._takes_dead = takes_dead
         self.service = PopService(
-            Handling(handler, batch_handler, group="g", client_id="c", threads=4),
+            HandlerCalls(handler, batch_handler, group="g", client_id="c", threads=4),
             acks=self.broker,  # type: ignore[arg-type]
             give_up=self._give_up,
             show=lambda messages: None,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from cometmq.client.fetching import Batch
-from cometmq.client.pull.positions import Positions
+from cometmq.client._consuming.fetcher import Batch
+from cometmq.client._pull.positions import Positions
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue

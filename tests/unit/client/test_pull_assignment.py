@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from cometmq.client._connection.routes import Route
+from cometmq.client._pull.assignment import AssignmentMode, Mode
+from cometmq.client._pull.queue_listener import KnownQueues
 from cometmq.client.errors import WrongModeError
-from cometmq.client.pull.assignment import Chosen, Mode
-from cometmq.client.pull.listening import Watched
-from cometmq.client.routes import Route
 from cometmq.model.queue import MessageQueue
 
 ONE, TWO = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
@@ -19,7 +19,7 @@ def route(*queues: MessageQueue) -> Route:
 
 
 def test_a_consumer_does_one_or_the_other() -> None:
-    chosen = Chosen()
+    chosen = AssignmentMode()
     chosen.choose(Mode.ASSIGNED)
     chosen.choose(Mode.ASSIGNED)
 
@@ -29,7 +29,7 @@ def test_a_consumer_does_one_or_the_other() -> None:
 
 
 def test_a_topic_differs_once_when_its_queues_change() -> None:
-    watched = Watched()
+    watched = KnownQueues()
     assert not watched.differs(route(ONE))
 
     watched.look("t", [ONE])

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from cometmq.client import ClientInstance, Filter
-from cometmq.client.config import PushSettings
+from cometmq.client._consuming import pull_loop
+from cometmq.client._consuming.process_queue import Limits, ProcessQueue
+from cometmq.client._consuming.pull_loop import PullLoop
+from cometmq.client._consuming.pulls import ReplicaChoice
 from cometmq.client.errors import ClientError
 from cometmq.client.offsets import OffsetStore, RemoteOffsetStore
-from cometmq.client.queues import Limits, ProcessQueue, PullLoop, ReplicaChoice, pull_loop
+from cometmq.client.settings import PushSettings
 from cometmq.model.flags import PullSysFlag
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cometmq.client import Filter
-from cometmq.client.broker_calls import BrokerCalls
-from cometmq.client.pulling import Pull, PullStatus, pull_once, result_from
+from cometmq.client._connection.broker_calls import BrokerCalls
+from cometmq.client._consuming.pulls import Pull, PullStatus, pull_once, result_from
 from cometmq.model import property_names as names
 from cometmq.model.errors import ProtocolError, ResponseError
 from cometmq.model.flags import PullSysFlag, SysFlag

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.client._sending.queue_picker import RoundRobin, by_key, chosen
 from cometmq.client.errors import QueueNotFoundError
-from cometmq.client.queue_choice import RoundRobin, by_key, chosen
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.hashing import java_hash

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from cometmq.client import ClientInstance
-from cometmq.client.config import ClientSettings
+from cometmq.client._consuming.rebalancer import Rebalancer
+from cometmq.client.allocation import AllocationStrategy, Averagely
 from cometmq.client.errors import ClientError
-from cometmq.client.rebalance import AllocationStrategy, Averagely, Rebalancer
+from cometmq.client.settings import ClientSettings
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting import Response, Supervisor

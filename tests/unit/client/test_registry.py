@@ -15,10 +15,10 @@ from cometmq.client import (
     NameServerError,
     Producer,
 )
-from cometmq.client.config import ClientSettings
-from cometmq.client.identity import outward_address
-from cometmq.client.registry import lease
-from cometmq.client.signing import Credentials, Signer, signature
+from cometmq.client._connection.identity import outward_address
+from cometmq.client._connection.leases import acquire_instance
+from cometmq.client._connection.signing import Credentials, Signer, signature
+from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.command import Command
 from cometmq.remoting import OutgoingCall, RpcHook
@@ -28,7 +28,10 @@ NAMED = ClientSettings(client_ip="10.0.0.1", instance_name="shop")
 
 
 async def test_objects_with_one_client_id_share_an_instance_until_the_last_one_leaves() -> None:
-    first, second = lease(NOBODY, settings=NAMED), lease(NOBODY, settings=NAMED)
+    first, second = (
+        acquire_instance(NOBODY, settings=NAMED),
+        acquire_instance(NOBODY, settings=NAMED),
+    )
     assert first.instance is second.instance
     assert first.instance.client_id == "10.0.0.1@shop"
 
@@ -39,11 +42,11 @@ async def test_objects_with_one_client_id_share_an_instance_until_the_last_one_l
     await second.close()
 
     assert second.instance.closed
-    assert lease(NOBODY, settings=NAMED).instance is not second.instance
+    assert acquire_instance(NOBODY, settings=NAMED).instance is not second.instance
 
 
 async def test_objects_without_a_name_each_have_an_instance() -> None:
-    assert lease(NOBODY).instance is not lease(NOBODY).instance
+    assert acquire_instance(NOBODY).instance is not acquire_instance(NOBODY).instance
 
 
 async def test_a_lent_instance_is_left_open() -> None:
@@ -59,7 +62,7 @@ async def test_a_second_producer_of_a_group_is_refused_and_the_first_goes_on() -
     async with Producer(NOBODY, group="g", client=NAMED):
         with pytest.raises(ClientError, match="has a Producer of g already"):
             await Producer(NOBODY, group="g", client=NAMED).start()
-        held = lease(NOBODY, settings=NAMED).instance
+        held = acquire_instance(NOBODY, settings=NAMED).instance
         assert held.running
     assert held.closed
 
@@ -71,17 +74,17 @@ async def test_what_members_share_is_made_once() -> None:
 
 async def test_what_needs_the_same_id_after_a_restart_keeps_the_name_default_and_shares() -> None:
     settings = ClientSettings(client_ip="10.0.0.1")
-    kept, other = (lease(NOBODY, settings=settings, keep_name=True) for _ in range(2))
+    kept, other = (acquire_instance(NOBODY, settings=settings, keep_name=True) for _ in range(2))
 
     assert kept.instance.client_id == "10.0.0.1@DEFAULT"
     assert other.instance is kept.instance
 
 
 async def test_the_first_object_decides_the_settings_of_an_instance() -> None:
-    first = lease(NOBODY, settings=NAMED)
+    first = acquire_instance(NOBODY, settings=NAMED)
     later = ClientSettings(client_ip="10.0.0.1", instance_name="shop", call_timeout_ms=77)
 
-    assert lease(NOBODY, settings=later).instance is first.instance
+    assert acquire_instance(NOBODY, settings=later).instance is first.instance
     assert first.instance.settings.call_timeout_ms == NAMED.call_timeout_ms
 
 
@@ -92,7 +95,7 @@ async def test_name_servers_come_from_argument_settings_or_environment(
     named = ClientSettings(name_servers="127.0.0.1:2")
 
     def known(address: str, settings: ClientSettings | None) -> set[str]:
-        return set(lease(address, settings=settings).instance.name_servers.addresses)
+        return set(acquire_instance(address, settings=settings).instance.name_servers.addresses)
 
     assert known(NOBODY, named) == {NOBODY}
     assert known("", named) == {"127.0.0.1:2"}
@@ -101,21 +104,21 @@ async def test_name_servers_come_from_argument_settings_or_environment(
 
 def test_without_a_name_server_and_an_endpoint_nothing_is_made() -> None:
     with pytest.raises(ConfigError, match="no name server address"):
-        lease("", settings=ClientSettings(http_domain=""))
+        acquire_instance("", settings=ClientSettings(http_domain=""))
 
 
 def test_an_instance_whose_event_loop_is_gone_is_replaced() -> None:
     """Programs may call asyncio.run several times."""
-    held = lease(NOBODY, settings=NAMED)
+    held = acquire_instance(NOBODY, settings=NAMED)
     asyncio.run(held.open())
 
-    assert lease(NOBODY, settings=NAMED).instance is not held.instance
+    assert acquire_instance(NOBODY, settings=NAMED).instance is not held.instance
 
 
 async def test_a_running_instance_refuses_the_members_of_another_event_loop() -> None:
-    held = lease(NOBODY, settings=NAMED)
+    held = acquire_instance(NOBODY, settings=NAMED)
     await held.open()
-    other = lease(NOBODY, settings=NAMED)
+    other = acquire_instance(NOBODY, settings=NAMED)
     try:
         with pytest.raises(ClientError, match="runs in another event loop"):
             await asyncio.to_thread(asyncio.run, other.open())
@@ -132,7 +135,7 @@ async def test_a_client_that_could_not_start_leaves_nothing_behind() -> None:
     with pytest.raises(NameServerError, match=r"http://127\.0\.0\.1:1/rocketmq/nsaddr"):
         await failing.start()
 
-    assert lease("", settings=settings).instance.holds == 0
+    assert acquire_instance("", settings=settings).instance.holds == 0
 
 
 class Note:

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from cometmq.client.replies import reply_from, reply_to
+from cometmq.client._sending.replies import reply_from, reply_to
 from cometmq.model import property_names as names
 from cometmq.protocol.compression import CompressionError
 from cometmq.protocol.headers import PushReplyMessageToClientRequest, SendMessageV2Request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.attempts import Effort, NoMasterError, attempt_of
+from cometmq.client._sending.retry_policy import NoMasterError, RetryPolicy, attempt_of
 from cometmq.client.errors import SendFailedError
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.model.queue import MessageQueue
@@ -16,8 +16,8 @@ from cometmq.remoting import (
 )
 
 QUEUE = MessageQueue("t", "a", 0)
-AWAITED = Effort(2, 0, frozenset({1, 14}), retry_not_stored=True, retry_too_many=True)
-BEGUN = Effort(2, 2, frozenset(), retry_not_stored=False, retry_too_many=False)
+AWAITED = RetryPolicy(2, 0, frozenset({1, 14}), retry_not_stored=True, retry_too_many=True)
+BEGUN = RetryPolicy(2, 2, frozenset(), retry_not_stored=False, retry_too_many=False)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.routes import Route, provisional_route, route_from
+from cometmq.client._connection.routes import Route, provisional_route, route_from
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import BrokerData, QueueData, TopicQueueMappingInfo, TopicRouteData
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.client.rebalance import (
+from cometmq.client.allocation import (
     AllocationError,
     AllocationStrategy,
     Averagely,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.subscription import Filter
+from cometmq.client.filters import Filter
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.hashing import java_hash
 

@@ -6,13 +6,13 @@ import logging
 
 import pytest
 
-from cometmq.client.troubles import TROUBLES_MAX, Troubles
+from cometmq.client._failure_log import FAILING_MAX, FailureLog
 
 LOG = logging.getLogger("test.troubles")
 
 
-def troubles() -> Troubles:
-    return Troubles(LOG, fails="does not answer", works="answers again", name="address")
+def troubles() -> FailureLog:
+    return FailureLog(LOG, fails="does not answer", works="answers again", name="address")
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -55,11 +55,11 @@ def test_each_thing_has_a_row_of_its_own_and_one_that_was_forgotten_none(
 def test_the_memory_for_things_in_trouble_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger=LOG.name)
     watched = troubles()
-    for number in range(TROUBLES_MAX + 5):
+    for number in range(FAILING_MAX + 5):
         watched.failed(str(number), OSError("gone"))
     caplog.clear()
 
-    watched.worked(str(TROUBLES_MAX - 1))
-    watched.worked(str(TROUBLES_MAX))
+    watched.worked(str(FAILING_MAX - 1))
+    watched.worked(str(FAILING_MAX))
 
-    assert told(caplog) == [("INFO", f"answers again address={TROUBLES_MAX - 1}")]
+    assert told(caplog) == [("INFO", f"answers again address={FAILING_MAX - 1}")]

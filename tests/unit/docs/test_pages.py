@@ -14,7 +14,7 @@ import typer.main
 import cometmq.client
 from cometmq.broker.config import BrokerSettings
 from cometmq.cli.commands import app
-from cometmq.client.config import layered
+from cometmq.client.settings import resolve_settings
 from cometmq.namesrv.config import NameServerSettings
 from cometmq.remoting.config import RemotingSettings, TlsClientSettings, TlsSettings
 from cometmq.store.config import StoreSettings
@@ -112,7 +112,7 @@ def test_tables_of_client_settings_in_the_text_are_understood(page: Path) -> Non
         tables = tomllib.loads(block)
         assert tables.keys() <= kinds.keys()
         for section, table in tables.items():
-            used = layered(kinds[section], environment={}, tables=tables)
+            used = resolve_settings(kinds[section], environment={}, tables=tables)
             assert {name: getattr(used, name) for name in table} == table
 
 
@@ -139,7 +139,7 @@ def test_sample_file_of_clients_says_the_defaults() -> None:
     tables = tomllib.loads(re.sub(r"^#(?=\w)", "", text, flags=re.MULTILINE))
     for kind in pages.client_settings():
         assert len(tables[kind.section]) == len(describe(kind))
-        assert layered(kind, environment={}, tables=tables) == kind()
+        assert resolve_settings(kind, environment={}, tables=tables) == kind()
 
 
 def test_every_public_name_of_the_client_is_on_one_page() -> None:

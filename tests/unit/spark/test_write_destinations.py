@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cometmq.client.queue_choice import by_key
+from cometmq.client._sending.queue_picker import by_key
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.spark.errors import RowError

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.client.config import ProducerSettings
-from cometmq.client.outgoing import prepare_item
+from cometmq.client._sending.outgoing import prepare_item
+from cometmq.client.settings import ProducerSettings
 from cometmq.model.message import Message
 from cometmq.protocol.batch import BatchItem, decode_batch
 from cometmq.protocol.message_id import UniqueIds

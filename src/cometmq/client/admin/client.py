@@ -6,9 +6,9 @@ Source: DefaultMQAdminExt, RocketMQ 5.3.
 from __future__ import annotations
 
 from cometmq.client.admin.brokers import Brokers
-from cometmq.client.admin.offsets import Offsets
+from cometmq.client.admin.groups import Offsets
+from cometmq.client.admin.messages import Tracks
 from cometmq.client.admin.topics import Topics
-from cometmq.client.admin.tracks import Tracks
 
 
 class AdminClient(Topics, Offsets, Tracks, Brokers):

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cometmq.client.config import ClientSettings, layered, read_tables
+from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.leases import acquire_instance
+from cometmq.client._connection.queue_offsets import QueueOffsets
+from cometmq.client._connection.routes import MASTER_ID, Route
+from cometmq.client._lifecycle import Lifecycle
 from cometmq.client.errors import ClientError
-from cometmq.client.instance import ClientInstance
-from cometmq.client.lifetime import Lifetime
-from cometmq.client.queue_offsets import QueueOffsets
-from cometmq.client.registry import lease
-from cometmq.client.routes import MASTER_ID, Route
+from cometmq.client.settings import ClientSettings, read_tables, resolve_settings
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import ClusterInfo
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -30,7 +30,7 @@ from cometmq.protocol.headers import (
 from cometmq.remoting import check
 
 
-class AdminCore(Lifetime):
+class AdminCore(Lifecycle):
     """Asks brokers and name servers; each family of calls is a class on top of it."""
 
     def __init__(
@@ -43,8 +43,8 @@ class AdminCore(Lifetime):
         **options: Any,
     ) -> None:
         tables = read_tables(config) if config else None
-        settings = layered(ClientSettings, keywords=options, given=client, tables=tables)
-        self._lease = lease(name_servers, settings=settings, instance=instance)
+        settings = resolve_settings(ClientSettings, keywords=options, given=client, tables=tables)
+        self._lease = acquire_instance(name_servers, settings=settings, instance=instance)
         self._instance = self._lease.instance
         self._offsets = QueueOffsets(self._instance.routes, self._instance.brokers)
 

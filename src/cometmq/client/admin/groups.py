@@ -1,30 +1,42 @@
-"""Consumer groups: make, change, delete and list them, and see who subscribes to what.
+"""Consumer groups: their lag, their members' offsets, and resets.
 
-Source: the group commands of DefaultMQAdminExt, RocketMQ 5.3.
-"""
+Source: DefaultMQAdminExtImpl, RocketMQ 5.3."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import msgspec
 
+from cometmq.client._connection.routes import Route
 from cometmq.client.admin.core import AdminCore
 from cometmq.model.errors import ResponseError
 from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import check_group_name
 from cometmq.protocol.bodies import (
+    ConsumeStats,
     GroupForbidden,
     GroupList,
+    OffsetWrapper,
+    QueryConsumeTimeSpanBody,
     QuerySubscriptionResponseBody,
+    QueueTimeSpan,
+    ResetOffsetBody,
     SubscriptionData,
     SubscriptionGroupWrapper,
     TopicList,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import (
+    CloneGroupOffsetRequest,
     DeleteSubscriptionGroupRequest,
+    GetConsumeStatsRequest,
     GetSubscriptionGroupConfigRequest,
+    InvokeBrokerToResetOffsetRequest,
+    QueryConsumeTimeSpanRequest,
     QuerySubscriptionByConsumerRequest,
     QueryTopicConsumeByWhoRequest,
     QueryTopicsByConsumerRequest,
@@ -159,3 +171,199 @@ class Groups(AdminCore):
             if found is not None:
                 return found
         return None
+
+
+TO_THE_END = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A group's committed offset and lag in one queue."""
+
+    committed: QueueOffset | None
+    """The committed offset; None if there is none."""
+    end: QueueOffset
+    """The offset of the queue's next message."""
+    begin: QueueOffset
+    """The offset of the queue's oldest message."""
+
+    @property
+    def lag(self) -> int:
+        """Messages not consumed yet; all of the queue's if nothing is committed."""
+        place = self.begin if self.committed is None else max(self.committed, self.begin)
+        return max(self.end - place, 0)
+
+
+class Offsets(AdminCore):
+    """Calls about the places of groups."""
+
+    async def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
+        """Return a group's committed offset in each readable queue of a topic."""
+        route = await self._route(topic)
+        return {
+            queue: await self._offsets.committed(group, queue, zero_if_unknown=False)
+            for queue in route.read_queues
+        }
+
+    async def progress(self, group: str, topic: str) -> dict[MessageQueue, Progress]:
+        """Return a group's committed offset and lag in each readable queue of a topic."""
+        committed, bounds = await self.committed(group, topic), {}
+        for queue in committed:
+            bounds[queue] = await self._offsets.bounds(queue)
+        return {
+            queue: Progress(
+                None if offset is None else QueueOffset(offset),
+                end=bounds[queue].max_offset,
+                begin=bounds[queue].min_offset,
+            )
+            for queue, offset in committed.items()
+        }
+
+    async def consume_stats(
+        self, group: str, topic: str | None = None
+    ) -> dict[MessageQueue, OffsetWrapper]:
+        """Return the offsets that brokers have of a group, for one topic or for all."""
+        header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
+        found: dict[MessageQueue, OffsetWrapper] = {}
+        for address in await self._masters():
+            answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, header)
+            found.update(ConsumeStats.decode(answer.body).offset_table)
+        return found
+
+    async def time_spans(self, group: str, topic: str) -> list[QueueTimeSpan]:
+        """Return the time range of each queue's messages, and the time of the group's next one."""
+        header = QueryConsumeTimeSpanRequest(topic=topic, group=group)
+        found: list[QueueTimeSpan] = []
+        for address in (await self._route(topic)).masters():
+            answer = await self._ask(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+            found += QueryConsumeTimeSpanBody.decode(answer.body).consume_time_span_set
+        return sorted(found, key=lambda span: span.message_queue)
+
+    async def reset_to_time(
+        self, group: str, topic: str, timestamp_ms: int, *, force: bool = True
+    ) -> dict[MessageQueue, int]:
+        """Move a group to the first message stored at or after a time, in every queue.
+
+        Online members move within some seconds. Without members, and on a broker where the group
+        has no offset, the new offsets are written too.
+
+        Args:
+            group: the group.
+            topic: the topic.
+            timestamp_ms: ms since 1970; -1 for the end of the queue.
+            force: if False, do not move the group forward. Brokers of 5.2 and later ignore it.
+
+        Returns:
+            The new offsets.
+
+        Raises:
+            ResponseError, RemotingError: a broker refused or did not respond. On earlier brokers
+                the group has moved.
+        """
+        route = await self._route(topic)
+        found: dict[MessageQueue, int] = {}
+        for name in sorted(route.brokers):
+            found.update(await self._reset(route, name, group, timestamp_ms, force=force))
+        return found
+
+    async def skip_backlog(self, group: str, topic: str) -> dict[MessageQueue, int]:
+        """Move a group to the end of every queue of a topic (skip the backlog)."""
+        return await self.reset_to_time(group, topic, TO_THE_END)
+
+    async def reset_to_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Move a group to an offset of one queue.
+
+        On brokers of 5.2 and later, online members move at their next pull. Older brokers only
+        store the offset, and a member that reads the queue overwrites it: stop the group first.
+
+        Raises:
+            ResponseError: the queue does not have this offset, or there is no such topic.
+        """
+        header = InvokeBrokerToResetOffsetRequest(
+            topic=queue.topic,
+            group=group,
+            timestamp=TO_THE_END,
+            is_force=True,
+            queue_id=queue.queue_id,
+            offset=QueueOffset(offset),
+        )
+        address = await self._offsets.address(queue)
+        if await self._moves_groups(address):
+            await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        else:
+            await self._offsets.commit(group, queue, QueueOffset(offset))
+
+    async def clone_offsets(self, source: str, target: str, topics: Iterable[str]) -> None:
+        """Copy the committed offsets of one group to another, for these topics.
+
+        Args:
+            source: the group to copy from.
+            target: the group to copy to. Stop its members first, or they overwrite the offsets.
+            topics: the topics.
+        """
+        for topic in topics:
+            header = CloneGroupOffsetRequest(src_group=source, dest_group=target, topic=topic)
+            for address in (await self._route(topic)).masters():
+                await self._ask(address, RequestCode.CLONE_GROUP_OFFSET, header)
+
+    async def _reset(
+        self, route: Route, broker: str, group: str, timestamp_ms: int, *, force: bool
+    ) -> dict[MessageQueue, int]:
+        address = route.master(broker)
+        if address is None:
+            return {}
+        header = InvokeBrokerToResetOffsetRequest(
+            topic=route.topic, group=group, timestamp=timestamp_ms, is_force=force
+        )
+        queues = [queue for queue in route.read_queues if queue.broker_name == broker]
+        try:
+            return await self._move_members(address, header)
+        except ResponseError as error:
+            if not _nobody_to_tell(error):
+                raise
+            written = await self._write(queues, group, timestamp_ms, force=force)
+            if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                return written
+        # A broker that tells members to move does so only once there is an offset of every queue.
+        try:
+            return await self._move_members(address, header)
+        except ResponseError as error:
+            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise
+            return written
+
+    async def _move_members(
+        self, address: str, header: InvokeBrokerToResetOffsetRequest
+    ) -> dict[MessageQueue, int]:
+        answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        return dict(ResetOffsetBody.decode(answer.body).offset_table)
+
+    async def _write(
+        self, queues: Iterable[MessageQueue], group: str, timestamp_ms: int, *, force: bool
+    ) -> dict[MessageQueue, int]:
+        """Write the new offsets one by one."""
+        found: dict[MessageQueue, int] = {}
+        for queue in queues:
+            current = await self._offsets.committed(group, queue, zero_if_unknown=False)
+            wanted = (
+                (await self._offsets.bounds(queue)).max_offset
+                if timestamp_ms < 0
+                else await self._offsets.at_time(queue, timestamp_ms)
+            )
+            if force or current is None or wanted < current:
+                await self._offsets.commit(group, queue, wanted)
+                found[queue] = wanted
+            else:
+                found[queue] = current
+        return found
+
+    async def _moves_groups(self, address: str) -> bool:
+        """Whether a broker moves groups by itself; it says so in its settings."""
+        answer = await self._ask(address, RequestCode.GET_BROKER_CONFIG)
+        return b"useServerSideResetOffset=true" in answer.body
+
+
+def _nobody_to_tell(error: ResponseError) -> bool:
+    """Whether a broker refused to move a group since it has no member, or no offset yet."""
+    no_offset = error.code == ResponseCode.SYSTEM_ERROR and "consumer group" in error.remark
+    return error.code == ResponseCode.CONSUMER_NOT_ONLINE or no_offset

@@ -9,9 +9,9 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from cometmq.client._lifecycle import Lifecycle
 from cometmq.client.blocking.portal import Portal, hold, let_go
 from cometmq.client.errors import ClientClosedError
-from cometmq.client.lifetime import Lifetime
 
 T = TypeVar("T")
 
@@ -23,9 +23,9 @@ class Blocking:
     cancels the call.
     """
 
-    _inner: Lifetime
+    _inner: Lifecycle
 
-    def __init__(self, inner: Lifetime) -> None:
+    def __init__(self, inner: Lifecycle) -> None:
         self._inner = inner
         self._portal: Portal | None = None
         self._changing = threading.Lock()

@@ -28,11 +28,11 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
+from cometmq.client._pull.positions import read_as
 from cometmq.client.blocking.base import Blocking
 from cometmq.client.blocking.instance import ClientInstance, inner_instance
-from cometmq.client.consistency import Difference
-from cometmq.client.pull.readers import read_as
-from cometmq.client.subscription import Filter
+from cometmq.client.filters import Filter
+from cometmq.client.subscription_check import Difference
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.bodies import ConsumerRunningInfo
 
@@ -59,9 +59,9 @@ class _Consumer(Blocking):
         """Whether the consumer is started and not closing."""
         return self._inner.running
 
-    def disagreements(self) -> list[Difference]:
+    def subscription_mismatches(self) -> list[Difference]:
         """Return the subscriptions of other members that differ, as last seen."""
-        return self._call(self._inner.disagreements)
+        return self._call(self._inner.subscription_mismatches)
 
 
 class _Handling(_Consumer):

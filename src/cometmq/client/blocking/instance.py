@@ -8,7 +8,7 @@ from typing import Any
 
 import cometmq.client as asynchronous
 from cometmq.client.blocking.base import Blocking
-from cometmq.client.config import ClientSettings, layered, read_tables
+from cometmq.client.settings import ClientSettings, read_tables, resolve_settings
 
 
 class ClientInstance(Blocking):
@@ -36,7 +36,7 @@ class ClientInstance(Blocking):
         **options: Any,
     ) -> None:
         tables = read_tables(config) if config else None
-        used = layered(ClientSettings, keywords=options, given=settings, tables=tables)
+        used = resolve_settings(ClientSettings, keywords=options, given=settings, tables=tables)
         super().__init__(asynchronous.ClientInstance(name_servers, settings=used))
 
     @property

@@ -62,7 +62,7 @@ class Producer(Blocking):
             ),
         )
 
-    def send_soon(
+    def send_nowait(
         self,
         message: Message,
         *,
@@ -73,7 +73,7 @@ class Producer(Blocking):
     ) -> Future[SendReceipt]:
         """Start to send one message, and return without waiting."""
         return self._begin(
-            self._inner.send_soon,
+            self._inner.send_nowait,
             message,
             queue=queue,
             order_key=order_key,
@@ -108,7 +108,7 @@ class Producer(Blocking):
         )
 
     def drain(self, *, timeout: float | None = None) -> bool:
-        """Wait until there is room again for the message that `send_soon` refused."""
+        """Wait until there is room again for the message that `send_nowait` refused."""
         return self._run(self._inner.drain(timeout=timeout))
 
     def send_batch(

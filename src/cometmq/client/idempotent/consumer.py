@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any
 
-from cometmq.client.calling import is_async
+from cometmq.client._callbacks import is_async
 from cometmq.client.errors import KeyMissingError
 from cometmq.client.handlers import Consumed, ConsumedInOrder
 from cometmq.client.idempotent.marks import MarkStore

@@ -23,8 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from cometmq.client.idempotent.marks import TransactionEndedError
-from cometmq.client.idempotent.turns import Turns
+from cometmq.client.idempotent.marks import FairLock, TransactionEndedError
 from cometmq.model.errors import ConfigError
 
 T = TypeVar("T")
@@ -106,7 +105,7 @@ class SqliteMarks:
 
     def _begin_anew(self) -> None:
         self._process = os.getpid()
-        self._turns = Turns()
+        self._turns = FairLock()
         self._guard = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._thread: ThreadPoolExecutor | None = None

@@ -1,7 +1,7 @@
 """Traces: what became of each message, written to a topic where it can be looked up."""
 
-from cometmq.client.trace.consuming import ConsumeTrace
 from cometmq.client.trace.dispatcher import TraceDispatcher
+from cometmq.client.trace.hooks import ConsumeTrace, EndTrace, SendTrace, trace_recall
 from cometmq.client.trace.records import (
     ConsumeAfter,
     ConsumeBefore,
@@ -12,7 +12,6 @@ from cometmq.client.trace.records import (
     decode,
     encode,
 )
-from cometmq.client.trace.sending import EndTrace, SendTrace, trace_recall
 
 __all__ = [
     "TraceDispatcher",

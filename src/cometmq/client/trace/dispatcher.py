@@ -14,12 +14,11 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cometmq.client.config import ProducerSettings, TraceSettings, layered
-from cometmq.client.config.layers import Tables
-from cometmq.client.instance import ClientInstance
-from cometmq.client.sender import Sender
+from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._failure_log import FailureLog
+from cometmq.client._sending.sender import Sender
+from cometmq.client.settings import ProducerSettings, Tables, TraceSettings, resolve_settings
 from cometmq.client.trace.records import Record, encode
-from cometmq.client.troubles import Troubles
 from cometmq.model.message import Message
 from cometmq.model.topic import TRACE_TOPIC
 from cometmq.remoting.tasks import Supervisor, is_call_failure
@@ -91,7 +90,7 @@ class TraceDispatcher:
         self._hurry = False
         self._empty = asyncio.Event()
         self._empty.set()
-        self._sending = Troubles(
+        self._sending = FailureLog(
             log, fails="traces not sent", works="traces are sent again", name="topic"
         )
         self.dropped = 0
@@ -107,7 +106,7 @@ class TraceDispatcher:
         """
 
         def make() -> TraceDispatcher:
-            settings = layered(TraceSettings, tables=tables)
+            settings = resolve_settings(TraceSettings, tables=tables)
             return cls(instance, settings, cloud=instance.settings.cloud)
 
         return instance.shared(cls, make)

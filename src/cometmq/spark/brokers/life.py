@@ -18,7 +18,7 @@ from typing import Final
 
 from cometmq.client import ClientInstance
 from cometmq.client.blocking.portal import Portal, hold, let_go
-from cometmq.client.config import ClientSettings
+from cometmq.client.settings import ClientSettings
 
 IDLE_S: Final = 120.0
 """A client that nobody used for so long is closed."""

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from cometmq.client import ClientInstance
-from cometmq.client.pulling import Pull, pull_once
-from cometmq.client.subscription import Filter
+from cometmq.client._consuming.pulls import Pull, pull_once
+from cometmq.client.filters import Filter
 from cometmq.model.errors import ResponseError
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.bodies import (

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from cometmq.client import ClientInstance
+from cometmq.client._connection.routes import LOGICAL_PREFIX, MASTER_ID, Route
 from cometmq.client.errors import TopicNotFoundError
-from cometmq.client.routes import LOGICAL_PREFIX, MASTER_ID, Route
 from cometmq.model.errors import RemotingError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import ClusterInfo

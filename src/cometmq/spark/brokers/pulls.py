@@ -14,8 +14,8 @@ from time import monotonic
 from typing import Final
 
 from cometmq.client import ClientInstance
-from cometmq.client.pulling import Pull
-from cometmq.client.subscription import Filter
+from cometmq.client._consuming.pulls import Pull
+from cometmq.client.filters import Filter
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.codes import LanguageCode, RequestCode
 from cometmq.protocol.command import Command, encode_head

@@ -29,9 +29,9 @@ from struct import Struct
 from typing import Final
 
 from cometmq.client import ClientInstance
+from cometmq.client._connection.routes import LOGICAL_PREFIX, MASTER_ID
 from cometmq.client.blocking.portal import Portal
-from cometmq.client.routes import LOGICAL_PREFIX, MASTER_ID
-from cometmq.client.subscription import Filter
+from cometmq.client.filters import Filter
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command

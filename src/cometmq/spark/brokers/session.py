@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from cometmq.client import ClientInstance
 from cometmq.client.blocking.portal import Portal
-from cometmq.client.subscription import Filter
+from cometmq.client.filters import Filter
 from cometmq.protocol.bodies import TopicOffset
 from cometmq.spark.brokers.life import IDLE_S, Life
 from cometmq.spark.brokers.metadata import Metadata

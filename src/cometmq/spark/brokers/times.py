@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from cometmq.client.broker_calls import BrokerCalls
-from cometmq.client.pulling import Pull, PullResult, pull_once
-from cometmq.client.subscription import Filter
+from cometmq.client._connection.broker_calls import BrokerCalls
+from cometmq.client._consuming.pulls import Pull, PullResult, pull_once
+from cometmq.client.filters import Filter
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cometmq.client.config import ClientSettings
+from cometmq.client.settings import ClientSettings
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.parsing import option
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cometmq.client.subscription import Filter
+from cometmq.client.filters import Filter
 from cometmq.model.errors import ConfigError
 from cometmq.spark.batches import RecordDecoder
 from cometmq.spark.brokers import BrokerSession

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from cometmq.client.attempts import Effort
-from cometmq.client.destinations import ANYWHERE, Place
+from cometmq.client._sending.outgoing import Outgoing
+from cometmq.client._sending.retry_policy import RetryPolicy
+from cometmq.client._sending.sender import Sender
+from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
 from cometmq.client.errors import TopicNotFoundError
-from cometmq.client.outgoing import Outgoing
 from cometmq.client.receipt import SendStatus
-from cometmq.client.sender import Sender
 from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import ResponseCode
@@ -53,8 +53,8 @@ PERMANENT = ("timerWheelEnable is false",)
 RocketMQ's SendMessageProcessor refuses a timer message with SYSTEM_ERROR and the first of them.
 """
 
-_ONCE = Effort(0, 0, frozenset(), retry_not_stored=False, retry_too_many=False)
-_ELSEWHERE = Effort(1, 0, RETRIED, retry_not_stored=False, retry_too_many=False)
+_ONCE = RetryPolicy(0, 0, frozenset(), retry_not_stored=False, retry_too_many=False)
+_ELSEWHERE = RetryPolicy(1, 0, RETRIED, retry_not_stored=False, retry_too_many=False)
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class Lanes:
     async def _try(self, parcel: Parcel, outgoing: Outgoing, deadline: float) -> CometError | None:
         timeout = max(min(self._limits.try_s, deadline - _now()), 0.001)
         place, effort = (
-            (ANYWHERE, _ELSEWHERE) if parcel.queue is None else (Place(parcel.queue), _ONCE)
+            (ANY_QUEUE, _ELSEWHERE) if parcel.queue is None else (SendTarget(parcel.queue), _ONCE)
         )
         async with self._slots:
             try:

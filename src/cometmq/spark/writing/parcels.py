@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cometmq.client.outgoing import Outgoing
+from cometmq.client._sending.outgoing import Outgoing
 from cometmq.model import property_names as names
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue

@@ -13,7 +13,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from cometmq.client.push.sending_back import CONSUME_ERROR, CONSUME_ERROR_TIME_MS
+from cometmq.client._consuming.retries import CONSUME_ERROR, CONSUME_ERROR_TIME_MS
 from cometmq.model import property_names as names
 from cometmq.model.topic import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.spark.pipelines.trace.records import client_of

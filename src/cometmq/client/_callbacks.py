@@ -1,0 +1,79 @@
+"""Runs application callbacks: coroutines on the loop, plain functions in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+LISTENER_S_MAX = 30.0
+"""How long whoever calls a listener waits for it, in seconds."""
+
+
+class Caller:
+    """Runs coroutine functions in the loop and plain functions in a pool of its own.
+
+    Args:
+        threads: plain calls that run at a time; further ones wait. The caller of this class bounds
+            how many wait.
+        name: of the threads.
+
+    Cancelling a plain call stops the waiting only: its thread runs on to the end of the function.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._threads = threads
+        self._name = name
+        self._pool: ThreadPoolExecutor | None = None
+
+    async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call ``function`` and give what it returns, or raise what it raises."""
+        if not is_async(function):
+            context = contextvars.copy_context()
+            work = functools.partial(context.run, function, *arguments)
+            result = await asyncio.get_running_loop().run_in_executor(self._executor(), work)
+        else:
+            result = function(*arguments)
+        return await result if inspect.isawaitable(result) else result
+
+    async def tell(self, listener: Callable[..., Any], *arguments: Any) -> None:
+        """Call a listener, and go on without it if it does not end.
+
+        Raises:
+            TimeoutError: it has not ended after `LISTENER_S_MAX`; an ``async def`` one is cancelled
+                then, a plain one runs on in its thread.
+        """
+        async with asyncio.timeout(LISTENER_S_MAX):
+            await self.call(listener, *arguments)
+
+    def resize(self, threads: int) -> None:
+        """Let this many plain calls run at a time from now on; running ones go on."""
+        if threads != self._threads:
+            self._threads = threads
+            self.close()
+
+    def close(self) -> None:
+        """Take no further calls into the present threads, which end once they have nothing to do.
+
+        A plain function that never returns keeps its thread, and the process at its exit, alive.
+        """
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False)
+
+    def _executor(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=self._name)
+        return self._pool
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it makes a coroutine: async functions, and objects that are called so."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    call = getattr(function, "__call__", None)  # noqa: B004 - its kind counts, not that it is there
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

@@ -1,0 +1,1 @@
+"""Connections, routes and heartbeats of a client, and requests to its brokers."""

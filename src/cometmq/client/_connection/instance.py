@@ -1,0 +1,446 @@
+"""The core that a client's producers and consumers share: connections, routes, heartbeats.
+
+An instance belongs to the object that made it, or is handed to several so that they share its
+connections. It belongs to one event loop and one process: a forked child cannot use it. It knows
+nothing of sending or consuming: members tell it what their heartbeat says, and register handlers
+for what brokers ask of clients.
+
+Source: MQClientInstance, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+from typing import Any, TypeVar, cast
+from weakref import WeakSet
+
+from cometmq.client._connection.broker_calls import BrokerCalls
+from cometmq.client._connection.broker_requests import BrokerRequests
+from cometmq.client._connection.heartbeats import Heartbeats, Member, Membership, merge_heartbeat
+from cometmq.client._connection.identity import client_id, outward_address, vip_address
+from cometmq.client._connection.name_servers import (
+    NameServers,
+    endpoint_url,
+    fetch_addresses,
+    parse_addresses,
+)
+from cometmq.client._connection.namespaces import Namespace, NamespaceHook, namespace_of_endpoint
+from cometmq.client._connection.routes import Routes
+from cometmq.client._connection.signing import Signer, StreamHook, credentials_of
+from cometmq.client._connection.tls import tls_context
+from cometmq.client._failure_log import FailureLog, text_of, trace_of
+from cometmq.client._lifecycle import Ending, Lifecycle
+from cometmq.client.errors import (
+    ClientClosedError,
+    ClientError,
+    NameServerError,
+    TopicNotFoundError,
+)
+from cometmq.client.settings import ClientSettings, resolve_settings
+from cometmq.model.errors import CometError
+from cometmq.protocol.bodies import HeartbeatData
+from cometmq.protocol.codes import LanguageCode
+from cometmq.protocol.message_id import UniqueIds
+from cometmq.remoting import Connection, RemotingClient, RemotingSettings, RequestHandler, RpcHook
+from cometmq.remoting.socks import SocksProxies
+from cometmq.remoting.tasks import Supervisor, is_call_failure
+
+__all__ = ["ClientInstance", "Member", "Membership"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FIRST_HEARTBEAT_S = 1.0
+LEAVE_S = 1.0
+"""Time for telling the brokers goodbye when a client closes."""
+
+
+class ClientInstance(Lifecycle):
+    """The connections, routes and heartbeats of one client.
+
+    Args:
+        name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the setting
+            ``name_servers`` is used.
+        settings: the client's settings; other settings come from the environment and a file.
+        tls: the context for TLS connections to all servers; None uses the settings.
+        hooks: run around every request. A signing hook must be the last one.
+        name: the client id; None makes it from the settings.
+
+    Example: ``async with ClientInstance("127.0.0.1:9876") as instance: ...``
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str] = "",
+        *,
+        settings: ClientSettings | None = None,
+        tls: ssl.SSLContext | None = None,
+        hooks: Sequence[RpcHook] = (),
+        name: str | None = None,
+    ) -> None:
+        self.settings = resolve_settings(ClientSettings, given=settings)
+        addresses = known_name_servers(name_servers, self.settings)
+        self.client_id = name or client_id(self.settings, addresses)
+        self.namespace = Namespace(self.settings.namespace or _namespace_of(addresses))
+        """Puts the names of topics and groups into this client's namespace."""
+        self.handlers: dict[int, RequestHandler] = {}
+        """What this client answers when a broker asks it, where no group is concerned."""
+        self.requests = BrokerRequests(self.handlers, namespace=self.namespace)
+        """What its members answer when a broker asks for their group."""
+        self.remoting = RemotingClient(
+            RemotingSettings(idle_s=self.settings.idle_s),
+            handlers=self.handlers,
+            tls=tls or tls_context(self.settings),
+            hooks=_all_hooks(self.settings, hooks),
+            on_connect=self._connected,
+            language=LanguageCode[self.settings.language],
+            close_silent=self.settings.close_after_timeout,
+            retry_leaving=self.settings.reconnect_for_go_away,
+            proxies=SocksProxies.parse(self.settings.socks_proxies),
+        )
+        call_timeout = self.settings.call_timeout_ms / 1000
+        self.name_servers = NameServers(self.remoting, addresses)
+        self.routes = Routes(self.name_servers, timeout=call_timeout)
+        self.brokers = BrokerCalls(self.remoting, timeout=call_timeout)
+        self._heartbeats = Heartbeats(self.brokers, second_form=self.settings.heartbeat_v2)
+        self._unheard = FailureLog(
+            log, fails="heartbeat failed", works="heartbeat succeeds again", name="address"
+        )
+        self._undiscovered = FailureLog(
+            log,
+            fails="cannot refresh the name server list",
+            works="name server list refreshed again",
+            name="endpoint",
+        )
+        self._tasks = Supervisor(f"client {self.client_id}")
+        self._members: list[Member] = []
+        self._greeted: set[str] = set()
+        self._knowing: set[str] = set()
+        self._joined = 0
+        self._greeting: set[str] = set()
+        self._greetings: dict[str, asyncio.Task[None]] = {}
+        self._shared: dict[type[Any], Any] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting = asyncio.Lock()
+        self._running = False
+        self._inherited = False
+        self._ending = Ending(self._close, f"client {self.client_id}.close")
+        self.closed = False
+        """Whether it was closed; it cannot be started again."""
+        self.holds = 0
+        """How many leases keep it open; see `cometmq.client._connection.leases`."""
+        self.on_broker: list[Callable[[str], None]] = []
+        """Called with the address of each broker that a new connection was made to."""
+        _living.add(self)
+
+    @property
+    def running(self) -> bool:
+        """Whether the instance is started and not closed."""
+        return self._running
+
+    @property
+    def outlived_its_loop(self) -> bool:
+        """Whether its event loop is closed. The instance cannot be closed then."""
+        return self._loop is not None and self._loop.is_closed()
+
+    async def start(self) -> None:
+        """Start to refresh routes and to send heartbeats. It connects to no broker yet.
+
+        Without name servers, it fetches their addresses from the HTTP endpoint first.
+
+        Raises:
+            ClientClosedError: the instance was closed before.
+            ClientError: the instance runs in another event loop.
+            NameServerError: there is no name server, and the endpoint returned none.
+        """
+        self._check_usable()
+        async with self._starting:
+            if self._running:
+                return
+            self._check_usable()
+            self._loop = asyncio.get_running_loop()
+            if not self.name_servers.addresses:
+                await self._discover()
+                every_s = self.settings.http_refresh_ms / 1000
+                self._tasks.every(every_s, self._discover_again, "name-servers")
+            self._running = True
+            every_s = self.settings.route_refresh_ms / 1000
+            self._tasks.every(every_s, self.routes.refresh_all, "routes")
+            every_s = self.settings.heartbeat_ms / 1000
+            self._tasks.every(
+                every_s, self.heartbeat, "heartbeat", first_s=min(FIRST_HEARTBEAT_S, every_s)
+            )
+
+    async def close(self) -> None:
+        """Unregister from the brokers and close every connection. Further calls do nothing.
+
+        Cancelling stops the waiting, not the closing.
+        """
+        self.closed = True
+        if not self._inherited:
+            await self._ending.reached()
+
+    async def _close(self) -> None:
+        running, self._running = self._running, False
+        try:
+            if running:
+                await self._take_out(list(self._members))
+        finally:
+            await self._tasks.cancel()
+            await self.remoting.close()
+
+    def _check_usable(self) -> None:
+        if self._inherited:
+            raise ClientClosedError(
+                f"client {self.client_id} belongs to the parent process: create one after the fork"
+            )
+        if self.closed:
+            raise ClientClosedError(f"client {self.client_id} is closed: create a new one")
+        if self._loop is not None and self._loop is not asyncio.get_running_loop():
+            raise ClientError(
+                f"client {self.client_id} runs in another event loop: "
+                "give each loop's clients an instance name of their own"
+            )
+
+    def _leave_to_parent(self) -> None:
+        """This process was forked: use nothing that was inherited, and close none of it."""
+        self._inherited, self.closed, self._running = True, True, False
+        self.holds = 0
+        self._members.clear()
+        self._greeted.clear()
+        self.remoting.abandon()
+
+    async def _discover(self) -> None:
+        """Ask the HTTP endpoint for the name servers; those known before stay if it fails.
+
+        Raises:
+            NameServerError: it gave none.
+        """
+        self.name_servers.replace(await fetch_addresses(endpoint_url(self.settings)))
+
+    async def _discover_again(self) -> None:
+        try:
+            await self._discover()
+        except NameServerError as error:
+            self._undiscovered.failed(endpoint_url(self.settings), error)
+        else:
+            self._undiscovered.worked(endpoint_url(self.settings))
+
+    def unique_ids(self) -> UniqueIds:
+        """Return a generator of message ids that contain this client's address.
+
+        If the client id starts with a name, the ids contain the machine's address.
+        """
+        try:
+            own = ip_address(self.client_id.partition("@")[0].strip("[]"))
+        except ValueError:
+            own = ip_address(outward_address(self.name_servers.addresses).strip("[]"))
+        return UniqueIds(own.packed)
+
+    def shared(self, kind: type[T], make: Callable[[], T]) -> T:
+        """Return the one object of a kind that all members share; made on the first call.
+
+        Its owner must stop its background tasks when its last user leaves.
+        """
+        if kind not in self._shared:
+            self._shared[kind] = make()
+        return cast(T, self._shared[kind])
+
+    def check_running(self) -> None:
+        """Raise if the instance is not running.
+
+        Raises:
+            ClientClosedError: the instance was not started, or was closed.
+        """
+        if not self._running:
+            if self._inherited:
+                self._check_usable()
+            raise ClientClosedError(f"client {self.client_id} is not running: start it first")
+
+    def join(self, member: Member) -> None:
+        """Add a producer or a consumer to the heartbeat.
+
+        Raises:
+            ClientError: the instance already has a member of the same kind and group.
+        """
+        for other in self._members:
+            if type(other) is type(member) and other.group == member.group:
+                kind = type(member).__name__
+                raise ClientError(f"client {self.client_id} has a {kind} of {member.group} already")
+        self._members.append(member)
+        self._joined += 1
+        self._knowing.clear()
+
+    async def leave(self, member: Member) -> None:
+        """Remove a member and unregister it; a broker that does not respond is skipped."""
+        if member in self._members:
+            await self._take_out([member])
+
+    async def _take_out(self, members: list[Member]) -> None:
+        for member in members:
+            self._members.remove(member)
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                for member in members:
+                    await self._tell_of_leaving(member)
+        except TimeoutError:
+            log.warning("cannot unregister from all brokers client=%s", self.client_id)
+
+    async def _tell_of_leaving(self, member: Member) -> None:
+        told = member.membership()
+        groups = [(part.group_name, True) for part in told.producers]
+        groups += [(part.group_name, False) for part in told.consumers]
+        for address in sorted(self._greeted):
+            for group, producing in groups:
+                await self._say_goodbye(address, group, producing=producing)
+
+    async def _say_goodbye(self, address: str, group: str, *, producing: bool) -> None:
+        try:
+            await self.brokers.unregister(address, self.client_id, group, producing=producing)
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            log.log(
+                logging.DEBUG if isinstance(error, CometError) else logging.WARNING,
+                "cannot unregister address=%s group=%s error=%s",
+                *(address, group, text_of(error)),
+                exc_info=trace_of(error),
+            )
+
+    def send_address(self, address: str) -> str:
+        """Return the address for sends to a broker: its second port if that is enabled."""
+        return vip_address(address) if self.settings.vip_channel else address
+
+    def broker_version(self, address: str) -> int:
+        """Return the version in a broker's last heartbeat response; 0 if unknown."""
+        return self._heartbeats.version(address)
+
+    async def members(self, group: str, topic: str) -> list[str]:
+        """Return the client ids of a consumer group, from one broker of the topic.
+
+        Raises:
+            TopicNotFoundError: no broker has the topic now.
+            ResponseError: the broker knows no member.
+            RemotingError: the broker did not respond.
+        """
+        address = (await self.routes.find(topic)).anyone()
+        if address is None:
+            raise TopicNotFoundError(topic, "its route names no broker")
+        return await self.brokers.members(address, group)
+
+    async def heartbeat(self) -> None:
+        """Send a heartbeat with all producers and consumers to every known broker."""
+        self._drop_offline()
+        data = self._heartbeat_data()
+        if not data.producer_data_set and not data.consumer_data_set:
+            return
+        known = self.routes.addresses(masters_only=not data.consumer_data_set)
+        await asyncio.gather(
+            *(self._greet(address, data, self._joined) for address in sorted(known))
+        )
+
+    async def ensure_heartbeat(self, address: str) -> None:
+        """Return when a broker knows every member, or has not responded to the heartbeat."""
+        earlier = self._greetings.get(address)
+        if earlier is not None:  # it may be older than the newest member
+            await asyncio.wait([earlier])
+        self.greet_soon(address)
+        greeting = self._greetings.get(address)
+        if greeting is not None:
+            await asyncio.wait([greeting])
+
+    def greet_soon(self, address: str) -> None:
+        """Send a heartbeat to a broker in the background, unless it knows every member."""
+        if address in self._knowing or address in self._greetings:
+            return
+        greeting = self._tasks.spawn(
+            self._greet(address, self._heartbeat_data(), self._joined), f"greet-{address}"
+        )
+        self._greetings[address] = greeting
+        greeting.add_done_callback(lambda _: self._greetings.pop(address, None))
+
+    def _connected(self, address: str, connection: Connection) -> None:
+        """Greet a broker again over a new connection: it forgot us when it lost the one before."""
+        if address not in self.routes.addresses(masters_only=False):
+            return
+        self._knowing.discard(address)
+        self._heartbeats.forget(address)
+        greets = self.settings.heartbeat_on_connect and address not in self._greeting
+        if self._members and self._running and greets:
+            self.greet_soon(address)
+        for listener in self.on_broker:
+            listener(address)
+
+    async def _greet(self, address: str, data: HeartbeatData, joined: int) -> None:
+        """Send what was to be said when ``joined`` members had joined so far."""
+        self._greeting.add(address)
+        try:
+            await self._heartbeats.send(address, data)
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            self._knowing.discard(address)
+            self._unheard.failed(address, error)
+        else:
+            self._unheard.worked(address)
+            self._greeted.add(address)
+            if joined == self._joined:
+                self._knowing.add(address)
+        finally:
+            self._greeting.discard(address)
+
+    def _drop_offline(self) -> None:
+        """Forget the brokers that no route mentions any more."""
+        mentioned = self.routes.addresses(masters_only=False)
+        for gone in self._greeted - mentioned:
+            self._unheard.forget(gone)
+        self._greeted &= mentioned
+        self._knowing &= mentioned
+        self._heartbeats.keep_only(mentioned)
+
+    def _heartbeat_data(self) -> HeartbeatData:
+        return merge_heartbeat(self.client_id, (member.membership() for member in self._members))
+
+
+def known_name_servers(named: str | Sequence[str], settings: ClientSettings) -> list[str]:
+    """Give the name servers a client begins with: those named, else those of its settings.
+
+    Raises:
+        ConfigError: an address is wrong; or there is none, and nobody to ask for some.
+    """
+    text = named or settings.name_servers
+    return parse_addresses(text, required=not endpoint_url(settings))
+
+
+def _namespace_of(addresses: Sequence[str]) -> str:
+    return next(filter(None, map(namespace_of_endpoint, addresses)), "")
+
+
+def _all_hooks(settings: ClientSettings, given: Sequence[RpcHook]) -> list[RpcHook]:
+    """The hooks that the settings call for around those given, so that signing comes last."""
+    hooks: list[RpcHook] = []
+    if settings.namespace_v2:
+        hooks.append(NamespaceHook(settings.namespace_v2))
+    if settings.stream:
+        hooks.append(StreamHook())
+    hooks += given
+    credentials = credentials_of(settings)
+    if credentials is not None:
+        hooks.append(Signer(credentials))
+    return hooks
+
+
+def _leave_all_to_parent() -> None:
+    for instance in list(_living):
+        instance._leave_to_parent()
+
+
+_living: WeakSet[ClientInstance] = WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_all_to_parent)

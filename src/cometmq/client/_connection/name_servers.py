@@ -1,0 +1,204 @@
+"""The name servers of a client: which one it asks next, and where their addresses come from.
+
+The list is shuffled once, so that clients spread over it. A server is kept while it responds;
+within one call the next one is tried when it does not. Without addresses, an HTTP endpoint names
+them: ``http://<domain>[:8080]/rocketmq/<subgroup>[-<unit>?nofix=1]``. The first line of its
+response, which must have status 200, is the list ``host:port;host:port``.
+
+Source: NettyRemotingClient's name server choice, MixAll.getWSAddr and DefaultTopAddressing,
+RocketMQ 5.3. There a call never tries a second server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable, Sequence
+from urllib.parse import quote, urlsplit
+
+from cometmq.client.errors import NameServerError
+from cometmq.client.settings import ClientSettings
+from cometmq.model.errors import ConfigError, RemotingError
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import Header
+from cometmq.remoting import RemotingClient
+
+log = logging.getLogger(__name__)
+
+
+def parse_addresses(text: str | Iterable[str], *, required: bool = True) -> list[str]:
+    """Take a list of addresses apart: ``host:port;host:port``, or any iterable of them.
+
+    Raises:
+        ConfigError: an address is not ``host:port``, or there is none and one is required.
+    """
+    parts = text.split(";") if isinstance(text, str) else list(text)
+    addresses = list(dict.fromkeys(_address(part.strip()) for part in parts if part.strip()))
+    if required and not addresses:
+        raise ConfigError("no name server address: expected host:port;host:port")
+    return addresses
+
+
+def _address(text: str) -> str:
+    address = text.rpartition("/")[2]
+    host, colon, port = address.rpartition(":")
+    if not host or not colon or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise ConfigError(f"a name server address {text!r}: expected host:port")
+    return address
+
+
+class NameServers:
+    """Calls a name server, going on to the next one when the present one does not answer."""
+
+    def __init__(
+        self, remoting: RemotingClient, addresses: Sequence[str], *, shuffle: bool = True
+    ) -> None:
+        self._remoting = remoting
+        self._shuffles = shuffle
+        self._addresses: list[str] = []
+        self._current = 0
+        self.replace(addresses)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Every address, in the order they are tried."""
+        return tuple(self._addresses)
+
+    @property
+    def current(self) -> str:
+        """The address that responded last, or that is tried first."""
+        return self._addresses[self._current] if self._addresses else ""
+
+    def replace(self, addresses: Sequence[str]) -> None:
+        """Ask these from now on; nothing changes if they are the same ones in another order."""
+        if set(addresses) == set(self._addresses):
+            return
+        before = self._addresses
+        self._addresses = list(addresses)
+        if self._shuffles:
+            random.shuffle(self._addresses)
+        if before:
+            log.info("name servers replaced from=%s to=%s", before, self._addresses)
+        for gone in set(before) - set(addresses):
+            self._remoting.disconnect(gone)
+        kept = before[self._current] if before else ""
+        self._current = self._addresses.index(kept) if kept in self._addresses else 0
+
+    async def call(
+        self, code: int, header: Header | None = None, body: bytes = b"", *, timeout: float
+    ) -> Command:
+        """Ask the name servers in turn until one answers, whatever the answer says.
+
+        Args:
+            code: the request code.
+            header: its header, if it has one.
+            body: its body.
+            timeout: seconds for the whole call; each server gets its share of what is left.
+
+        Raises:
+            NameServerError: none of them answered in time.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout
+        failures: list[str] = []
+        order = self._order()
+        for address in order:
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                break
+            share = left / (len(order) - len(failures))
+            try:
+                answer = await self._remoting.call(address, code, header, body, timeout=share)
+            except RemotingError as error:
+                failures.append(f"{address}: {error}")
+                continue
+            self._settle(address)
+            return answer
+        raise NameServerError(
+            "no name server responded: " + ("; ".join(failures) or "none is known")
+        )
+
+    def _order(self) -> list[str]:
+        return self._addresses[self._current :] + self._addresses[: self._current]
+
+    def _settle(self, address: str) -> None:
+        """Stay with the one that answered, unless the list was replaced meanwhile."""
+        if address not in self._addresses:
+            return
+        before, self._current = self._current, self._addresses.index(address)
+        if before != self._current:
+            log.warning("name server changed from=%s to=%s", self._addresses[before], address)
+
+
+USUAL_PORT = 8080
+ANSWER_S = 3.0
+ANSWER_BYTES_MAX = 64 * 1024
+
+
+def endpoint_url(settings: ClientSettings) -> str:
+    """Give the address that is asked for name servers; empty when asking is switched off."""
+    domain = settings.http_domain
+    if not domain:
+        return ""
+    port = "" if ":" in domain else f":{USUAL_PORT}"
+    unit = settings.unit_name.strip()
+    tail = f"-{quote(unit, safe='')}?nofix=1" if unit else ""
+    return f"http://{domain}{port}/rocketmq/{settings.http_subgroup}{tail}"
+
+
+async def fetch_addresses(url: str, *, timeout: float = ANSWER_S) -> list[str]:
+    """Give the addresses that an endpoint names.
+
+    Args:
+        url: as `endpoint_url` makes it.
+        timeout: seconds for the whole.
+
+    Raises:
+        NameServerError: it does not answer in time, or not with addresses; says which.
+    """
+    try:
+        async with asyncio.timeout(timeout):
+            answer = await _get(url)
+    except TimeoutError:
+        raise NameServerError(f"{url} did not respond within {timeout:g} s") from None
+    except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+        raise NameServerError(f"{url} did not respond: {error}") from None
+    try:
+        return addresses_in(answer)
+    except ConfigError as error:
+        raise NameServerError(f"{url} returned no name servers: {error}") from None
+
+
+async def _get(url: str) -> bytes:
+    """Ask in the oldest form of HTTP, whose answer ends with the connection."""
+    parts = urlsplit(url)
+    target = parts.path + (f"?{parts.query}" if parts.query else "")
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port or USUAL_PORT)
+    try:
+        request = f"GET {target} HTTP/1.0\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n"
+        writer.write(request.encode("ascii"))
+        return await _read(reader)
+    finally:
+        writer.transport.abort()
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    answer = bytearray()
+    while data := await reader.read(ANSWER_BYTES_MAX):
+        answer += data
+        if len(answer) > ANSWER_BYTES_MAX:
+            raise ValueError(f"the response is longer than {ANSWER_BYTES_MAX} bytes")
+    return bytes(answer)
+
+
+def addresses_in(answer: bytes) -> list[str]:
+    """Give the addresses that an HTTP answer names.
+
+    Raises:
+        ConfigError: it is no success, or its first line is not a list of addresses.
+    """
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status = head.split(None, 2)[1:2]
+    if status != [b"200"]:
+        said = head.partition(b"\r\n")[0][:80].decode("ascii", "replace")
+        raise ConfigError(f"status {said!r}: expected 200")
+    return parse_addresses(body.decode("ascii", "replace").strip().partition("\n")[0])

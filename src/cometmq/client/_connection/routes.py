@@ -1,0 +1,333 @@
+"""Where the queues of a topic are: routes as the name server tells them, cached and refreshed.
+
+A topic without a route of its own may be sent to through the template topic ``TBW102``: its broker
+creates the topic on arrival. Such a route is provisional and soon asked for again.
+
+Source: MQClientInstance.updateTopicRouteInfoFromNameServer, topicRouteData2TopicPublishInfo and
+topicRouteData2TopicSubscribeInfo, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+
+from cometmq.client._connection.name_servers import NameServers
+from cometmq.client._failure_log import FailureLog
+from cometmq.client.errors import NameServerError, TopicNotFoundError
+from cometmq.model.errors import ResponseError
+from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import QUEUES_MAX, TEMPLATE_TOPIC, Perm
+from cometmq.protocol.bodies import TopicQueueMappingInfo, TopicRouteData
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import GetRouteinfoByTopicRequest
+from cometmq.remoting import check
+from cometmq.remoting.tasks import is_call_failure
+
+log = logging.getLogger(__name__)
+
+MASTER_ID = 0
+GLOBAL_SCOPE = "__global__"
+LOGICAL_PREFIX = "__syslo__"
+NO_BROKER = "__syslo__none__"
+PROVISIONAL_S = 1.0
+"""How long a provisional route serves before the topic's own one is asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What one answer of a name server says about a topic."""
+
+    topic: str
+    publish_queues: tuple[MessageQueue, ...]
+    """Queues that may be written to, on brokers that have a master, in order."""
+    read_queues: tuple[MessageQueue, ...]
+    """Queues that may be read from, in order."""
+    brokers: dict[str, dict[int, str]]
+    """Broker name to broker id to address; id 0 is the master."""
+    provisional: bool = False
+    """Made from the template topic, because this one does not exist yet."""
+    ordered: bool = False
+    """Whether an order configuration names the queues to write to."""
+    hosts: dict[MessageQueue, str] = field(default_factory=dict)
+    """Of a static topic: each queue's broker; the queue itself names none that exists."""
+
+    def physical(self, queue: MessageQueue) -> str:
+        """Give the name of the broker that has a queue now."""
+        return self.hosts.get(queue, queue.broker_name)
+
+    def master(self, where: str | MessageQueue) -> str | None:
+        """Give the address of the master of a broker or of a queue's broker, None without one."""
+        return self._replicas(where).get(MASTER_ID)
+
+    def readable(self, where: str | MessageQueue, broker_id: int = MASTER_ID) -> str | None:
+        """Give the address to read from: the broker id asked for, else any of that name."""
+        replicas = self._replicas(where)
+        found = replicas.get(broker_id)
+        if found is None and broker_id != MASTER_ID:
+            found = replicas.get(broker_id + 1)
+        return found if found is not None else next(iter(replicas.values()), None)
+
+    def masters(self) -> list[str]:
+        """Give the addresses of all masters of the topic."""
+        return [found for name in self.brokers if (found := self.master(name)) is not None]
+
+    def anyone(self) -> str | None:
+        """Give the address of some broker of the topic, a master if there is one."""
+        served = [replicas for replicas in self.brokers.values() if replicas]
+        if not served:
+            return None
+        replicas = random.choice(served)
+        return replicas.get(MASTER_ID) or random.choice(list(replicas.values()))
+
+    def _replicas(self, where: str | MessageQueue) -> dict[int, str]:
+        name = where if isinstance(where, str) else self.physical(where)
+        return self.brokers.get(name, {})
+
+
+def route_from(topic: str, data: TopicRouteData) -> Route:
+    """Work out a topic's queues from the name server's answer."""
+    brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
+    rows = sorted(data.queue_datas, key=lambda row: row.broker_name)
+    writable = [
+        (row.broker_name, row.write_queue_nums)
+        for row in rows
+        if row.perm & Perm.WRITE and MASTER_ID in brokers.get(row.broker_name, {})
+    ]
+    readable = [(row.broker_name, row.read_queue_nums) for row in rows if row.perm & Perm.READ]
+    hosts = static_queues(topic, data.topic_queue_mapping_by_broker or {})
+    ordered = bool(data.order_topic_conf)
+    if data.order_topic_conf:
+        writable = _ordered_queues(data.order_topic_conf)
+    return Route(
+        topic,
+        tuple(hosts) if hosts and not ordered else _queues(topic, writable),
+        tuple(hosts) or _queues(topic, readable),
+        brokers,
+        ordered=ordered,
+        hosts=hosts,
+    )
+
+
+def _queues(topic: str, counts: list[tuple[str, int]]) -> tuple[MessageQueue, ...]:
+    return tuple(
+        MessageQueue(topic, broker, queue_id)
+        for broker, count in counts
+        for queue_id in range(min(count, QUEUES_MAX))
+    )
+
+
+def _ordered_queues(text: str) -> list[tuple[str, int]]:
+    parts = [part.strip().rpartition(":") for part in text.split(";")]
+    return [(broker, int(count)) for broker, _, count in parts if broker and count.isdecimal()]
+
+
+def static_queues(
+    topic: str, mappings: Mapping[str, TopicQueueMappingInfo]
+) -> dict[MessageQueue, str]:
+    """Give the queues of a static topic in order, each with the broker that has it now.
+
+    Each broker tells of its own queues. Where two have the same one, the later epoch is right; a
+    queue that nobody has stands beside the name of no broker.
+
+    Source: MQClientInstance.topicRouteData2EndpointsForStaticTopic, RocketMQ 5.3.
+    """
+    hosts: dict[MessageQueue, str] = {}
+    for scope in sorted({info.scope for info in mappings.values()}):
+        infos = sorted(
+            (info for info in mappings.values() if info.scope == scope),
+            key=lambda info: info.epoch,
+        )
+        owners = {queue_id: info.bname for info in infos for queue_id in info.curr_id_map}
+        total = min(max(info.total_queues for info in infos), QUEUES_MAX)
+        for queue_id in sorted({*owners, *range(total)}):
+            queue = MessageQueue(topic, logical_broker_name(scope), queue_id)
+            hosts[queue] = owners.get(queue_id, NO_BROKER)
+    return hosts
+
+
+def logical_broker_name(scope: str) -> str:
+    """Give the broker name that the queues of a static topic bear, which is nobody's."""
+    return LOGICAL_PREFIX + (scope[2:] if scope == GLOBAL_SCOPE else scope)
+
+
+def provisional_route(topic: str, template: TopicRouteData, queues_max: int) -> Route:
+    """Make a route for a topic that does not exist yet from that of the template topic."""
+    rows = []
+    for row in template.queue_datas:
+        count = min(queues_max, row.read_queue_nums)
+        rows.append(msgspec.structs.replace(row, read_queue_nums=count, write_queue_nums=count))
+    made = route_from(topic, msgspec.structs.replace(template, queue_datas=rows))
+    return dataclasses.replace(made, provisional=True)
+
+
+@dataclass(slots=True)
+class _Cached:
+    route: Route
+    since: float
+
+
+@dataclass(slots=True)
+class _LookupLock:
+    """Whose turn it is to look a topic up, while anybody wants to."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
+class Routes:
+    """The routes of all topics that this client uses.
+
+    One lookup per topic runs at a time; whoever comes meanwhile waits for it. A lookup that fails
+    leaves the route known before in place.
+    """
+
+    def __init__(self, name_servers: NameServers, *, timeout: float) -> None:
+        self._name_servers = name_servers
+        self._timeout = timeout
+        self._known: dict[str, _Cached] = {}
+        self._turns: dict[str, _LookupLock] = {}
+        self._troubles = FailureLog(
+            log, fails="cannot refresh a route", works="route refreshed again", name="topic"
+        )
+        self.on_change: list[Callable[[Route], None]] = []
+        """Called with each route that differs from the one known before."""
+
+    def known(self, topic: str) -> Route | None:
+        """Give the cached route, or None; asks nobody."""
+        cached = self._known.get(topic)
+        return cached.route if cached else None
+
+    def topics(self) -> list[str]:
+        """Every topic with a cached route."""
+        return list(self._known)
+
+    def addresses(self, *, masters_only: bool) -> set[str]:
+        """Give the addresses of all brokers that the cached routes mention."""
+        return {
+            address
+            for cached in self._known.values()
+            for replicas in cached.route.brokers.values()
+            for broker_id, address in replicas.items()
+            if broker_id == MASTER_ID or not masters_only
+        }
+
+    async def find(self, topic: str, *, timeout: float | None = None) -> Route:
+        """Give the topic's route, asking a name server if it is not known.
+
+        Raises:
+            TopicNotFoundError: the name server knows no such topic.
+            NameServerError: no name server answered.
+        """
+        return self.known(topic) or await self._look_up(topic, None, timeout)
+
+    async def find_for_sending(
+        self, topic: str, *, new_topic_queues: int, timeout: float | None = None
+    ) -> Route:
+        """Like `find`, but a topic that does not exist yet gets a provisional route if it can.
+
+        Raises:
+            TopicNotFoundError: no such topic, and no broker creates topics.
+            NameServerError: no name server answered.
+        """
+        cached = self._known.get(topic)
+        if cached and not self._is_stale(cached):
+            return cached.route
+        return await self._look_up(topic, new_topic_queues, timeout)
+
+    async def refresh(self, topic: str, *, timeout: float | None = None) -> Route | None:
+        """Ask for the route again; on failure give the one known before, or None."""
+        try:
+            async with self._lock(topic, timeout):
+                route = self._keep(route_from(topic, await self._ask(topic, timeout)))
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            self._troubles.failed(topic, error)
+            return self.known(topic)
+        self._troubles.worked(topic)
+        return route
+
+    async def refresh_all(self) -> None:
+        """Ask for the routes of all known topics again, one after the other."""
+        for topic in self.topics():
+            await self.refresh(topic)
+
+    def forget(self, topic: str) -> None:
+        """Drop what is known of a topic."""
+        self._known.pop(topic, None)
+        self._troubles.forget(topic)
+
+    async def _look_up(
+        self, topic: str, new_topic_queues: int | None, timeout: float | None
+    ) -> Route:
+        async with self._lock(topic, timeout):
+            cached = self._known.get(topic)
+            if cached and not self._is_stale(cached):
+                return cached.route
+            try:
+                return self._keep(route_from(topic, await self._ask(topic, timeout)))
+            except TopicNotFoundError:
+                if new_topic_queues is None:
+                    raise
+                template = await self._template(topic, timeout)
+                return self._keep(provisional_route(topic, template, new_topic_queues))
+
+    async def _template(self, topic: str, timeout: float | None) -> TopicRouteData:
+        try:
+            return await self._ask(TEMPLATE_TOPIC, timeout)
+        except TopicNotFoundError:
+            why = f"it does not exist, and no broker creates topics ({TEMPLATE_TOPIC} has no route)"
+            raise TopicNotFoundError(topic, why) from None
+
+    async def _ask(self, topic: str, timeout: float | None) -> TopicRouteData:
+        header = GetRouteinfoByTopicRequest(topic=topic, accept_standard_json_only=True)
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        wait = self._timeout if timeout is None else timeout
+        try:
+            answer = check(await self._name_servers.call(code, header, timeout=wait))
+        except ResponseError as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                raise TopicNotFoundError(topic, error.remark) from None
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                met = f"{self._name_servers.current} is not a name server, expected its address"
+                raise ResponseError(error.code, f"{met}: {error.remark.strip()}") from None
+            raise
+        return TopicRouteData.decode(answer.body)
+
+    def _keep(self, route: Route) -> Route:
+        before = self.known(route.topic)
+        now = asyncio.get_running_loop().time()
+        self._known[route.topic] = _Cached(route, now)
+        if route != before:
+            log.info("route changed topic=%s brokers=%s", route.topic, sorted(route.brokers))
+            for listener in self.on_change:
+                listener(route)
+        return route
+
+    def _is_stale(self, cached: _Cached) -> bool:
+        age = asyncio.get_running_loop().time() - cached.since
+        return cached.route.provisional and age > PROVISIONAL_S
+
+    @asynccontextmanager
+    async def _lock(self, topic: str, timeout: float | None) -> AsyncIterator[None]:
+        """Let one lookup of a topic run at a time; the time covers the waiting and the lookup."""
+        wait = self._timeout if timeout is None else timeout
+        turn = self._turns.setdefault(topic, _LookupLock())
+        turn.users += 1
+        try:
+            async with asyncio.timeout(wait), turn.lock:
+                yield
+        except TimeoutError:
+            raise NameServerError(f"no route of {topic} within {wait:g} s") from None
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                self._turns.pop(topic, None)

@@ -1,0 +1,1 @@
+"""What push, pull and pop consumers share."""

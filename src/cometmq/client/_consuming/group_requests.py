@@ -1,0 +1,229 @@
+"""Requests of a group's member to brokers: lock queues, check filters, ask for an assignment.
+
+Source: RebalanceImpl.lock, lockAll, unlock and unlockAll, MQClientInstance.checkClientInBroker and
+queryAssignment, RocketMQ 5.3."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+
+from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._failure_log import FailureLog
+from cometmq.client.errors import TopicNotFoundError
+from cometmq.client.filters import Filter
+from cometmq.model.errors import CometError, ConfigError, ResponseError
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.bodies import (
+    CheckClientRequestBody,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    MessageModel,
+    MessageQueueAssignment,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+    UnlockBatchRequestBody,
+)
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.subscription import TAG_KIND
+from cometmq.remoting.tasks import is_call_failure
+
+log = logging.getLogger(__name__)
+
+LOCK_S = 1.0
+"""Time for a broker's answer to a lock."""
+
+
+class GroupCalls:
+    """Asks the brokers of queues and topics on behalf of a group's member.
+
+    Args:
+        instance: whose connections and routes are used.
+    """
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._instance = instance
+        self._locking = FailureLog(
+            log, fails="cannot lock queues", works="queues locked again", name="address"
+        )
+
+    async def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue]
+    ) -> set[MessageQueue]:
+        """Lock queues at the masters of their brokers, or renew their locks.
+
+        Returns:
+            The queues that are locked for this client now. One whose broker has no master, refuses
+            or does not answer within a second is not among them.
+        """
+        by_address = await self._by_master(queues)
+        answers = await asyncio.gather(
+            *(self._lock(address, group, client_id, part) for address, part in by_address.items())
+        )
+        return {queue for answer in answers for queue in answer}
+
+    async def _lock(
+        self, address: str, group: str, client_id: str, queues: list[MessageQueue]
+    ) -> list[MessageQueue]:
+        body = LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=queues)
+        code, brokers = RequestCode.LOCK_BATCH_MQ, self._instance.brokers
+        where = f"{address} group={group}"
+        try:
+            answer = await brokers.call(address, code, body=body.encode(), timeout=LOCK_S)
+            locked = LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            self._locking.failed(where, error)
+            return []
+        self._locking.worked(where)
+        return locked
+
+    async def unlock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], *, oneway: bool = True
+    ) -> None:
+        """Give up the locks of queues; a broker that is no help is logged, its locks expire.
+
+        Args:
+            group: the group.
+            client_id: the member that holds the locks.
+            queues: the queues.
+            oneway: do not wait for the answers.
+        """
+        for address, part in (await self._by_master(queues)).items():
+            body = UnlockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=part)
+            try:
+                await self._unlock(address, body.encode(), oneway=oneway)
+            except CometError as error:
+                log.warning("cannot unlock queues address=%s error=%s", address, error)
+
+    async def _unlock(self, address: str, body: bytes, *, oneway: bool) -> None:
+        code = RequestCode.UNLOCK_BATCH_MQ
+        if oneway:
+            await self._instance.remoting.oneway(address, code, body=body)
+        else:
+            await self._instance.brokers.call(address, code, body=body, timeout=LOCK_S)
+
+    async def _by_master(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+        """Sort queues by the address of their broker's master; those without one are left out."""
+        found: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            try:
+                address = (await self._instance.routes.find(queue.topic)).master(queue)
+            except CometError as error:
+                log.warning("a queue has no route queue=%s error=%s", queue, error)
+                continue
+            if address is None:
+                log.warning("a queue's broker has no master queue=%s", queue)
+                continue
+            found.setdefault(address, []).append(queue)
+        return found
+
+    async def check_filter(self, group: str, client_id: str, topic: str, wanted: Filter) -> None:
+        """Ask every broker of a topic whether it can filter this way; tags need no asking.
+
+        Raises:
+            TopicNotFoundError: no broker serves the topic.
+            ResponseError: a broker cannot filter by this, or cannot read the expression.
+            RemotingError: a broker did not answer.
+        """
+        if wanted.kind == TAG_KIND:
+            return
+        body = CheckClientRequestBody(
+            client_id=client_id, group=group, subscription_data=wanted.data(topic)
+        )
+        code, route = RequestCode.CHECK_CLIENT_CONFIG, await self._instance.routes.find(topic)
+        for name in sorted(route.brokers):
+            address = route.readable(name)
+            if address is not None:
+                await self._instance.brokers.call(address, code, body=body.encode())
+
+    async def assignment(
+        self, group: str, client_id: str, topic: str, strategy: str, model: MessageModel
+    ) -> list[MessageQueueAssignment] | None:
+        """Let a broker of the topic divide its queues.
+
+        Returns:
+            The member's queues, each with the way to consume it; None if the broker could not tell.
+
+        Raises:
+            TopicNotFoundError: no broker serves the topic.
+            ResponseError: the broker refused, or is too old to divide queues.
+            RemotingError: no answer.
+        """
+        address = (await self._instance.routes.find(topic)).anyone()
+        if address is None:
+            raise TopicNotFoundError(topic, "its route names no broker")
+        body = QueryAssignmentRequestBody(
+            topic=topic,
+            consumer_group=group,
+            client_id=client_id,
+            strategy_name=strategy,
+            message_model=model,
+        )
+        code = RequestCode.QUERY_ASSIGNMENT
+        answer = await self._instance.brokers.call(address, code, body=body.encode())
+        return QueryAssignmentResponseBody.decode(answer.body).message_queue_assignments
+
+
+_REFUSED = (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+
+
+async def check_filter(instance: ClientInstance, group: str, topic: str, wanted: Filter) -> None:
+    """Return if all brokers of a topic can filter by this, or the topic is not known yet.
+
+    Args:
+        instance: whose connections are used.
+        group, topic: as brokers know them.
+        wanted: the filter.
+
+    Raises:
+        ConfigError: a broker cannot filter like this; says why.
+        ResponseError: a broker refused for another reason.
+        RemotingError: a broker did not answer.
+    """
+    if instance.routes.known(topic) is None:
+        return
+    try:
+        await GroupCalls(instance).check_filter(group, instance.client_id, topic, wanted)
+    except ResponseError as error:
+        if error.code not in _REFUSED:
+            raise
+        raise ConfigError(
+            f"a broker of {topic} cannot filter by {wanted.expression!r}: {error.remark}"
+        ) from error
+
+
+async def check_filters(
+    instance: ClientInstance, group: str, filters: Mapping[str, Filter]
+) -> None:
+    """Ask the brokers whether they can filter topics so; one that does not exist is passed over.
+
+    Raises:
+        ConfigError: a broker cannot.
+        RemotingError: a broker did not answer.
+    """
+    calls = GroupCalls(instance)
+    checked: dict[str, Filter] = {}
+    while asked := {each: filters[each] for each in filters if checked.get(each) != filters[each]}:
+        checked |= asked  # the caller may add more while this waits
+        for topic, wanted in asked.items():
+            try:
+                await calls.check_filter(group, instance.client_id, topic, wanted)
+            except TopicNotFoundError:
+                log.warning("a topic does not exist yet topic=%s group=%s", topic, group)
+            except ResponseError as error:
+                raise ConfigError(
+                    f"a broker cannot filter {topic} by {wanted.expression!r}: {error}"
+                ) from error
+
+
+async def join(instance: ClientInstance, topics: Iterable[str]) -> None:
+    """Tell the brokers of these topics who lives here; a topic that is not there yet is logged."""
+    for topic in topics:
+        try:
+            await instance.routes.find(topic)
+        except CometError as error:
+            log.warning("a topic cannot be read yet topic=%s error=%s", topic, error)
+    await instance.heartbeat()

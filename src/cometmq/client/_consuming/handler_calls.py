@@ -1,0 +1,180 @@
+"""Calls the application's handler with messages, and the hooks before and after.
+
+Source: the inner ConsumeRequest of ConsumeMessageConcurrentlyService, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cometmq.client._callbacks import Caller, is_async
+from cometmq.client._connection.namespaces import Namespace
+from cometmq.client.handlers import ConsumeContext, OrderedContext
+from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext
+from cometmq.model.message import StoredMessage
+from cometmq.model.queue import MessageQueue
+
+log = logging.getLogger(__name__)
+
+Call = Callable[[Sequence[StoredMessage], ConsumeContext | OrderedContext], Awaitable[object]]
+"""Calls the handler, whatever its kind, and gives what it returns or raises what it raises."""
+
+
+@dataclass(slots=True)
+class Ended:
+    """One call of a handler that has ended."""
+
+    result: object
+    error: BaseException | None
+    seconds: float
+    delivery: DeliveryContext | None
+    """What the hooks were shown; None without hooks."""
+
+
+class HandlerCalls:
+    """The handler of one consumer.
+
+    Args:
+        handler: gets one message at a time; None if there is a batch handler.
+        batch_handler: gets several messages of one queue and a context.
+        group: the consumer's group.
+        client_id: of its instance.
+        hooks: watch each call.
+        threads: plain functions that run at a time.
+        ordered: whether each queue is consumed in order, for the hooks.
+        namespace: whose names are taken out before the handler and the hooks see them.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[..., Any] | None,
+        batch_handler: Callable[..., Any] | None,
+        *,
+        group: str,
+        client_id: str,
+        hooks: Sequence[ConsumeHook] = (),
+        threads: int,
+        ordered: bool = False,
+        namespace: Namespace | None = None,
+    ) -> None:
+        self.group = group
+        self.takes_one = handler is not None
+        """Whether each call is for just one message."""
+        self._client_id = client_id
+        self._hooks = tuple(hooks)
+        self._ordered = ordered
+        self._namespace = namespace or Namespace()
+        self._function: Callable[..., Any] = handler or batch_handler  # type: ignore[assignment]
+        self._caller = Caller(threads, f"consume-{group}")
+        self.plain = not is_async(self._function)
+        """Whether the handler runs in a thread, and cannot be cancelled there."""
+        self._call = self._chosen_call()
+
+    def _chosen_call(self) -> Call:
+        if self.takes_one:
+            return self._plain_one if self.plain else self._async_one
+        return self._plain_batch if self.plain else self._async_batch
+
+    async def run(
+        self,
+        messages: Sequence[StoredMessage],
+        context: ConsumeContext | OrderedContext,
+    ) -> Ended:
+        """Call the handler and wait for its end, however it ends.
+
+        A `CancelledError` that the handler raises of its own is its failure; one that is meant for
+        the calling task goes through.
+        """
+        delivery = self._before(context.queue, messages) if self._hooks else None
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        result: object = None
+        error: BaseException | None = None
+        try:
+            result = await self._call(messages, context)
+        except asyncio.CancelledError as cancelled:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            error = cancelled
+        except Exception as raised:
+            error = raised
+        return Ended(result, error, loop.time() - begun, delivery)
+
+    def shown(self, queue: MessageQueue) -> MessageQueue:
+        """Give a queue as applications know it."""
+        if not self._namespace:
+            return queue
+        return MessageQueue(self._namespace.unwrap(queue.topic), queue.broker_name, queue.queue_id)
+
+    def after(self, ended: Ended, end: ConsumeEnd) -> None:
+        """Show the hooks how a call ended."""
+        delivery = ended.delivery
+        if delivery is None:
+            return
+        delivery.cost_ms, delivery.end, delivery.error = ended.seconds * 1000, end, ended.error
+        for hook in self._hooks:
+            _guarded(hook.after, delivery)
+
+    def resize(self, threads: int) -> None:
+        """Let this many plain calls run at a time from now on."""
+        self._caller.resize(threads)
+
+    def end(self, left: int) -> None:
+        """Take no further plain calls.
+
+        Args:
+            left: how many calls did not end by themselves; said in the log.
+        """
+        if left:
+            what = "abandoned" if self.plain else "cancelled"
+            log.warning("handlers still run and are %s group=%s calls=%d", what, self.group, left)
+        self._caller.close()
+
+    def _before(self, queue: MessageQueue, messages: Sequence[StoredMessage]) -> DeliveryContext:
+        delivery = DeliveryContext(
+            group=self.group,
+            client_id=self._client_id,
+            queue=queue,
+            messages=messages,
+            ordered=self._ordered,
+            namespace=self._namespace.name,
+        )
+        for hook in self._hooks:
+            _guarded(hook.before, delivery)
+        return delivery
+
+    async def _async_one(
+        self, messages: Sequence[StoredMessage], context: ConsumeContext | OrderedContext
+    ) -> object:
+        result: object = await self._function(messages[0])
+        return result
+
+    async def _async_batch(
+        self, messages: Sequence[StoredMessage], context: ConsumeContext | OrderedContext
+    ) -> object:
+        result: object = await self._function(messages, context)
+        return result
+
+    async def _plain_one(
+        self, messages: Sequence[StoredMessage], context: ConsumeContext | OrderedContext
+    ) -> object:
+        result: object = await self._caller.call(self._function, messages[0])
+        return result
+
+    async def _plain_batch(
+        self, messages: Sequence[StoredMessage], context: ConsumeContext | OrderedContext
+    ) -> object:
+        result: object = await self._caller.call(self._function, messages, context)
+        return result
+
+
+def _guarded(act: Callable[[DeliveryContext], None], delivery: DeliveryContext) -> None:
+    try:
+        act(delivery)
+    except Exception:
+        log.exception("a consume hook failed group=%s queue=%s", delivery.group, delivery.queue)

@@ -1,0 +1,269 @@
+"""One pull: ask a broker for the messages of a queue from an offset on.
+
+Source: PullAPIWrapper and MQClientAPIImpl.processPullResponse, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from cometmq.client._connection.broker_calls import BrokerCalls
+from cometmq.client._connection.routes import MASTER_ID
+from cometmq.client.filters import Filter
+from cometmq.model import property_names as names
+from cometmq.model.errors import InvalidMessageError, ResponseError
+from cometmq.model.flags import SysFlag, pull_sys_flag
+from cometmq.model.message import StoredMessage
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.batch import BatchItem, decode_batch
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import Command
+from cometmq.protocol.headers import PullMessageRequest, PullMessageResponse
+from cometmq.protocol.lazy_record import decode_lazily
+from cometmq.protocol.properties import decode_properties
+from cometmq.protocol.record import SYS_FLAG_AT, body_crc
+from cometmq.protocol.version import LITE_PULL_VERSION_MIN
+
+
+class PullStatus(Enum):
+    """The status of a pull."""
+
+    FOUND = "FOUND"
+    """Messages were found. The list may be empty after tags are compared by text."""
+    NO_NEW_MESSAGE = "NO_NEW_MSG"
+    """The queue has no message at or after the offset yet."""
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MSG"
+    """No scanned message matches the filter; continue at ``next_offset``."""
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+    """The offset is outside the queue; ``next_offset`` is the nearest offset in it."""
+
+
+_STATUS = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MESSAGE,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MESSAGE,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """The result of one pull."""
+
+    status: PullStatus
+    """Whether messages were found."""
+    messages: list[StoredMessage]
+    """The messages, in the order of the queue."""
+    next_offset: QueueOffset
+    """The offset for the next pull of the queue."""
+    min_offset: QueueOffset
+    """The minimum offset of the queue at that time."""
+    max_offset: QueueOffset
+    """The offset of the queue's next message at that time."""
+    suggested_broker_id: int = 0
+    """The replica that the broker suggests for the next pull; 0 is the master."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """What to ask for."""
+
+    group: str
+    queue: MessageQueue
+    offset: QueueOffset
+    wanted: Filter
+    max_messages: int = 32
+    hold_ms: int = 0
+    """How long the broker may wait for a message to come; 0 to answer at once."""
+    max_bytes: int | None = None
+    """Bytes wanted at most; None for what the broker allows. Brokers before 5.0 do not heed it."""
+    commit_offset: QueueOffset | None = None
+    """How far the group has consumed the queue, for a master to keep; None to say nothing of it."""
+    send_filter: bool = True
+    """Whether the filter travels along; else the broker has it from the last heartbeat."""
+    lite: bool = False
+    """Whether a pull consumer asks that manages its queues itself; brokers serve it apart."""
+
+    def header(self) -> PullMessageRequest:
+        """Say it as the wire does."""
+        return PullMessageRequest(
+            consumer_group=self.group,
+            topic=self.queue.topic,
+            queue_id=self.queue.queue_id,
+            queue_offset=self.offset,
+            max_msg_nums=self.max_messages,
+            sys_flag=pull_sys_flag(
+                commit_offset=self.commit_offset is not None,
+                suspend=self.hold_ms > 0,
+                subscription=self.send_filter,
+                lite_pull=self.lite,
+            ),
+            commit_offset=self.commit_offset or 0,
+            suspend_timeout_millis=self.hold_ms,
+            subscription=self.wanted.expression if self.send_filter else None,
+            sub_version=self.wanted.version,
+            expression_type=self.wanted.kind,
+            max_msg_bytes=self.max_bytes,
+            bname=self.queue.broker_name,
+        )
+
+
+async def pull_once(
+    brokers: BrokerCalls, address: str, pull: Pull, *, timeout: float, broker_version: int = 0
+) -> PullResult:
+    """Send one pull to a broker and read its answer.
+
+    Args:
+        brokers: reaches them.
+        address: of the broker.
+        pull: what to ask for.
+        timeout: for the answer, in seconds; more than the broker may hold the pull.
+        broker_version: what the broker said it is, 0 if unknown; decides on the request's code.
+
+    Raises:
+        ResponseError: the broker refused.
+        RemotingError: no answer.
+    """
+    code = _code(pull, broker_version)
+    answer = await brokers.call_raw(address, code, pull.header(), timeout=timeout)
+    return result_from(answer, pull)
+
+
+def _code(pull: Pull, broker_version: int) -> RequestCode:
+    """Give the code of a pull: those of lite pull consumers have their own since 5.0."""
+    if pull.lite and broker_version >= LITE_PULL_VERSION_MIN:
+        return RequestCode.LITE_PULL_MESSAGE
+    return RequestCode.PULL_MESSAGE
+
+
+def result_from(answer: Command, pull: Pull) -> PullResult:
+    """Read the answer to a pull.
+
+    Raises:
+        ResponseError: the broker refused.
+        ProtocolError: what it sent cannot be read.
+    """
+    status = _STATUS.get(answer.code)  # type: ignore[call-overload]
+    if status is None:
+        raise ResponseError(answer.code, answer.remark or "")
+    header = answer.header(PullMessageResponse)
+    fetched = _fetched(answer, pull, header) if status is PullStatus.FOUND else []
+    return PullResult(
+        status=status,
+        messages=_wanted(fetched, pull.wanted),
+        next_offset=QueueOffset(header.next_begin_offset),
+        min_offset=QueueOffset(header.min_offset),
+        max_offset=QueueOffset(header.max_offset),
+        suggested_broker_id=header.suggest_which_broker_id,
+    )
+
+
+def _fetched(answer: Command, pull: Pull, header: PullMessageResponse) -> list[StoredMessage]:
+    """Cut the answer into messages, which say where they came from."""
+    added = {names.MIN_OFFSET: str(header.min_offset), names.MAX_OFFSET: str(header.max_offset)}
+    cut = decode_lazily(answer.body, broker_name=pull.queue.broker_name, added=added)
+    messages = unwrap_all(list(cut), answer.body, added)
+    if header.offset_delta is not None:  # only of static topics, whose queues are numbered anew
+        for message in messages:
+            message.queue_id = pull.queue.queue_id
+            message.queue_offset = QueueOffset(message.queue_offset + header.offset_delta)
+    return messages
+
+
+def _wanted(messages: list[StoredMessage], wanted: Filter) -> list[StoredMessage]:
+    """Leave out what a broker sent because its tag has the hash of a wanted one."""
+    if not wanted.wanted_tags:
+        return messages
+    return [message for message in messages if wanted.takes(message.tags)]
+
+
+log = logging.getLogger(__name__)
+
+_WRAPPED = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
+_LAST_BYTE_AT = SYS_FLAG_AT + 3
+
+
+def unwrap_all(
+    messages: list[StoredMessage], records: bytes, added: Mapping[str, str]
+) -> list[StoredMessage]:
+    """Put the messages of wrapped batches in their place.
+
+    Args:
+        messages: as they came.
+        records: the records they were cut from, to look at flags without decoding them.
+        added: properties that messages from inside a batch get besides their own.
+    """
+    at, wrapped = _LAST_BYTE_AT, False
+    for message in messages:
+        if records[at] & _WRAPPED == _WRAPPED:
+            wrapped = True
+            break
+        at += message.size_bytes
+    if not wrapped:
+        return messages
+    return [inner for message in messages for inner in _unwrapped(message, added)]
+
+
+def _unwrapped(message: StoredMessage, added: Mapping[str, str]) -> list[StoredMessage]:
+    if message.sys_flag & _WRAPPED != _WRAPPED:
+        return [message]
+    try:
+        items = decode_batch(message.body)
+    except InvalidMessageError as error:
+        queue, offset = message.queue, message.queue_offset
+        log.warning("cannot unwrap a batch queue=%s offset=%d error=%s", queue, offset, error)
+        return [message]
+    return [_inner(message, number, item, added) for number, item in enumerate(items)]
+
+
+def _inner(
+    message: StoredMessage, number: int, item: BatchItem, added: Mapping[str, str]
+) -> StoredMessage:
+    return StoredMessage(
+        topic=message.topic,
+        body=item.body,
+        properties={**decode_properties(item.properties), **added},
+        queue_id=message.queue_id,
+        queue_offset=QueueOffset(message.queue_offset + number),
+        log_offset=message.log_offset,
+        flag=item.flag,
+        sys_flag=0,
+        born_time_ms=message.born_time_ms,
+        born_host=message.born_host,
+        store_time_ms=message.store_time_ms,
+        store_host=message.store_host,
+        reconsume_times=message.reconsume_times,
+        prepared_offset=message.prepared_offset,
+        body_crc=body_crc(item.body),
+        size_bytes=len(item.body) + len(item.properties),
+        offset_message_id=message.offset_message_id,
+        broker_name=message.broker_name,
+    )
+
+
+class ReplicaChoice:
+    """Remembers what brokers advise: their master, or a replica while a queue lags far behind."""
+
+    def __init__(self) -> None:
+        self.forced: int | None = None
+        """The broker id that all queues are pulled from, whatever brokers advise; or None."""
+        self._advised: dict[MessageQueue, int] = {}
+
+    def of(self, queue: MessageQueue) -> int:
+        """Give the broker id to pull a queue from."""
+        return self._advised.get(queue, MASTER_ID) if self.forced is None else self.forced
+
+    def advise(self, queue: MessageQueue, broker_id: int) -> None:
+        """Note what a broker suggests for the next pull of a queue."""
+        if broker_id == MASTER_ID:
+            self._advised.pop(queue, None)
+        else:
+            self._advised[queue] = broker_id
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Go back to the master."""
+        self._advised.pop(queue, None)

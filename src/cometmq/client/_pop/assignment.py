@@ -1,0 +1,178 @@
+"""Which queues this member pops: brokers divide them, and are asked now and then.
+
+Brokers that cannot be asked change nothing: what was divided before stays. For a group that is set
+to share its queues, a broker assigns all of its queues at once, as number -1. A loop that has not
+moved for 120 s is replaced.
+
+Source: RebalanceImpl.getRebalanceResultFromBroker and updateMessageQueueAssignment, RocketMQ 5.3;
+PopProcessQueue.isPullExpired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+
+from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._consuming.group_requests import GroupCalls
+from cometmq.client._failure_log import FailureLog
+from cometmq.client._pop.pop_loop import PopLoop
+from cometmq.client._pop.service import PopQueue
+from cometmq.client.errors import TopicNotFoundError
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.bodies import MessageModel
+from cometmq.remoting.tasks import Supervisor, is_call_failure
+
+log = logging.getLogger(__name__)
+
+STRATEGY = "AVG"
+PAUSE_S = 1.0
+"""Seconds between two rounds at least."""
+
+
+class Assignment:
+    """Keeps one pop loop for each queue that brokers assign to this member.
+
+    Args:
+        instance: whose connections are used.
+        group: as brokers know it.
+        topics: gives the topics of the subscription.
+        make_loop: makes the loop of a queue.
+        on_divided: told of a topic, and of the queues that are this member's now.
+        interval_s: seconds between two rounds that nothing called for.
+        tasks: where loops run.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        *,
+        topics: Callable[[], Collection[str]],
+        make_loop: Callable[[PopQueue], PopLoop],
+        on_divided: Callable[[str, list[MessageQueue]], Awaitable[None]],
+        interval_s: float,
+        tasks: Supervisor,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._calls = GroupCalls(instance)
+        self._topics = topics
+        self._make_loop = make_loop
+        self._on_divided = on_divided
+        self._interval_s = interval_s
+        self._tasks = tasks
+        self._dividing = FailureLog(
+            log,
+            fails="rebalance failed, assignment unchanged",
+            works="queues are assigned again",
+            name="topic",
+        )
+        self._loops: dict[MessageQueue, PopLoop] = {}
+        self._retired: list[PopLoop] = []
+        self._called = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def queues(self) -> list[MessageQueue]:
+        """Give the queues that are this member's now, sorted."""
+        return sorted(self._loops)
+
+    def sources(self) -> list[PopQueue]:
+        """Give what is known of each queue."""
+        return [loop.source for loop in self._loops.values()]
+
+    def call(self) -> None:
+        """Ask soon."""
+        self._called.set()
+
+    def wake(self) -> None:
+        """Let all loops look again whether they have to wait."""
+        for loop in self._loops.values():
+            loop.wake()
+
+    async def start(self, tasks: Supervisor) -> None:
+        """Ask once, then go on in the background.
+
+        Raises:
+            ResponseError: a broker cannot divide queues; nothing goes on.
+        """
+        for topic in self._topics():
+            try:
+                await self._divide(topic)
+            except TopicNotFoundError as error:
+                log.info("a topic has no queues yet topic=%s error=%s", topic, error)
+        self._task = tasks.spawn(self._run(), "assignment")
+
+    async def stop(self) -> None:
+        """Ask no more, and pop no more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        await asyncio.gather(*(loop.stop() for loop in [*self._loops.values(), *self._retired]))
+        self._loops.clear()
+        self._retired.clear()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(PAUSE_S)
+            try:
+                async with asyncio.timeout(self._interval_s):
+                    await self._called.wait()
+            except TimeoutError:
+                pass
+            self._called.clear()
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Ask about every topic now; a broker that is no help changes nothing."""
+        self._replace_failed()
+        topics = set(self._topics())
+        for topic in sorted(topics):
+            try:
+                await self._divide(topic)
+            except BaseException as error:
+                if not is_call_failure(error):
+                    raise
+                self._dividing.failed(topic, error)
+            else:
+                self._dividing.worked(topic)
+        for queue in self.queues():
+            if queue.topic not in topics:
+                self._give_up(queue)
+
+    def _replace_failed(self) -> None:
+        """Begin anew with queues whose loops do not move any more."""
+        for queue in self.queues():
+            loop = self._loops[queue]
+            if loop.failed:
+                log.warning("restarting the pops of a queue: its loop stopped queue=%s", queue)
+                self._give_up(queue)
+                loop.abandon()
+                self._begin(queue)
+
+    def _begin(self, queue: MessageQueue) -> None:
+        loop = self._loops[queue] = self._make_loop(PopQueue(queue))
+        loop.start(self._tasks)
+
+    def _give_up(self, queue: MessageQueue) -> None:
+        loop = self._loops.pop(queue)
+        loop.retire()
+        self._retired = [each for each in [*self._retired, loop] if not each.ended]
+
+    async def _divide(self, topic: str) -> None:
+        entries = await self._calls.assignment(
+            self._group, self._instance.client_id, topic, STRATEGY, MessageModel.CLUSTERING
+        )
+        if entries is None:
+            return
+        mine = {entry.message_queue for entry in entries}
+        before = {queue for queue in self._loops if queue.topic == topic}
+        for queue in before - mine:
+            self._give_up(queue)
+        for queue in sorted(mine - before):
+            self._begin(queue)
+        if mine != before:
+            log.info("queues assigned topic=%s group=%s assigned=%d", topic, self._group, len(mine))
+            await self._on_divided(topic, sorted(mine))

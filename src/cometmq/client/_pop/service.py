@@ -1,0 +1,211 @@
+"""Consumes popped messages, several at a time, and tells brokers what became of each.
+
+    popped -> waiting -> handler -> acknowledged
+                                 -> put off: it comes again after a delay
+                                 -> dead letter, then acknowledged, once it failed too often
+
+A message whose time is over before a handler got it is left alone: its broker hands it out again,
+to whomever asks.
+
+Source: ConsumeMessagePopConcurrentlyService, RocketMQ 5.3; that a dead letter says why it died is
+ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from cometmq.client._consuming.handler_calls import Ended, HandlerCalls
+from cometmq.client._consuming.outcomes import DEAD_LETTER, Outcome, outcome_of
+from cometmq.client._consuming.statistics import Statistics
+from cometmq.client._consuming.workers import Workers
+from cometmq.client._pop.receipts import Acks, Handle, delay_s
+from cometmq.client.handlers import ConsumeContext
+from cometmq.model.message import StoredMessage
+from cometmq.model.queue import MessageQueue
+
+log = logging.getLogger(__name__)
+
+
+class PopQueue:
+    """A queue that messages are popped from; broker number -1 stands for all of a broker's.
+
+    Args:
+        queue: the queue.
+    """
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self.queue = queue
+        self.dropped = False
+        """Whether it is not this consumer's any more; what was popped is still consumed."""
+        self.popped_at = time.monotonic()
+        """When the last request was sent, in seconds of the steady clock."""
+        self.active_at = time.monotonic()
+        """When its loop last looked whether to pop, in seconds of the steady clock."""
+        self._waiting = 0
+        self._room = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """Messages that were popped and not answered for."""
+        return self._waiting
+
+    def took(self, count: int) -> None:
+        """Note that so many messages came."""
+        self._waiting += count
+
+    def settled(self, count: int) -> None:
+        """Note that so many messages were answered for, or left alone."""
+        self._waiting -= count
+        self._room.set()
+
+    def idle_s(self) -> float:
+        """Give how long its loop has not moved, in seconds."""
+        return time.monotonic() - self.active_at
+
+    async def below(self, limit: int) -> None:
+        """Wait until no more than ``limit`` messages wait."""
+        while self._waiting > limit:
+            self._room.clear()
+            await self._room.wait()
+
+
+@dataclass(slots=True)
+class Popped:
+    """Messages of one pop, for one call of the handler."""
+
+    source: PopQueue
+    messages: list[StoredMessage]
+    handles: list[Handle]
+    topic: str
+    """As brokers know it."""
+    got_at: float = field(default_factory=time.monotonic)
+    """When they came, in seconds of the steady clock."""
+
+
+GiveUp = Callable[[StoredMessage, BaseException | None], Awaitable[bool]]
+
+
+class PopService:
+    """Calls the handler with popped messages.
+
+    Args:
+        handling: calls it.
+        acks: tells brokers.
+        give_up: makes a dead letter of a message.
+        show: prepares messages for the handler.
+        concurrency: calls that run at a time.
+        batch_max: messages of one call.
+        deliveries_max: retries before a message is made a dead letter.
+        statistics: counts.
+    """
+
+    def __init__(
+        self,
+        handling: HandlerCalls,
+        *,
+        acks: Acks,
+        give_up: GiveUp,
+        show: Callable[[Sequence[StoredMessage]], None],
+        concurrency: int,
+        batch_max: int,
+        deliveries_max: int,
+        statistics: Statistics,
+    ) -> None:
+        self._handling = handling
+        self._acks = acks
+        self._give_up = give_up
+        self._show = show
+        self._batch_max = 1 if handling.takes_one else batch_max
+        self._max = deliveries_max
+        self._statistics = statistics
+        self._workers: Workers[Popped] = Workers(
+            self._consume, concurrency, owner=f"pop consumer {handling.group}"
+        )
+
+    def submit(self, popped: Popped) -> None:
+        """Consume what a pop has brought; never blocks."""
+        popped.source.took(len(popped.messages))
+        self._workers.add(self._calls(popped))
+
+    def _calls(self, popped: Popped) -> Iterator[Popped]:
+        """Cut it into calls of the handler; all messages of one are of one queue."""
+        pairs = zip(popped.messages, popped.handles, strict=True)
+        by_queue: dict[int, list[tuple[StoredMessage, Handle]]] = {}
+        for message, handle in pairs:
+            by_queue.setdefault(message.queue_id, []).append((message, handle))
+        for part in by_queue.values():
+            for begin in range(0, len(part), self._batch_max):
+                messages, handles = zip(*part[begin : begin + self._batch_max], strict=True)
+                yield replace(popped, messages=list(messages), handles=list(handles))
+
+    def set_concurrency(self, count: int) -> None:
+        """Run this many calls at a time from now on."""
+        self._workers.resize(count)
+        self._handling.resize(count)
+
+    async def stop(self, *, grace_s: float) -> None:
+        """Take no further messages, wait for running handlers, then cancel what still runs.
+
+        Messages that no handler has begun are left alone: brokers hand them out again.
+        """
+        self._handling.end(await self._workers.stop(grace_s=grace_s))
+
+    async def _consume(self, popped: Popped) -> None:
+        try:
+            if not _is_over(popped):
+                await self._call(popped)
+        finally:
+            popped.source.settled(len(popped.messages))
+
+    async def _call(self, popped: Popped) -> None:
+        self._show(popped.messages)
+        queue = popped.messages[0].queue
+        context = ConsumeContext(self._handling.group, queue)
+        ended = await self._handling.run(popped.messages, context)
+        outcome = outcome_of(ended.result, ended.error, context, len(popped.messages))
+        self._count(popped, ended, outcome)
+        await asyncio.gather(
+            *(self._settle(popped, position, outcome) for position in range(len(popped.messages)))
+        )
+
+    def _count(self, popped: Popped, ended: Ended, outcome: Outcome) -> None:
+        first, failed = popped.messages[0], len(popped.messages) - outcome.done
+        self._statistics.consumed(first.topic, outcome.done, failed, ended.seconds * 1000)
+        self._handling.after(ended, outcome.end)
+        if outcome.error is not None:
+            log.warning(
+                "a handler failed topic=%s id=%s error=%s",
+                first.topic,
+                first.message_id,
+                type(outcome.error).__name__,
+                exc_info=outcome.error,
+            )
+
+    async def _settle(self, popped: Popped, position: int, outcome: Outcome) -> None:
+        message, handle = popped.messages[position], popped.handles[position]
+        if position >= outcome.done:
+            too_often = message.reconsume_times >= self._max
+            dies = outcome.delay_level == DEAD_LETTER or too_often
+            if not dies or not await self._give_up(message, outcome.error):
+                wait_s = delay_s(message.reconsume_times, outcome.delay_level)
+                await self._acks.later(popped.topic, handle, wait_s)
+                return
+        await self._acks.done(popped.topic, handle)
+
+
+def _is_over(popped: Popped) -> bool:
+    """Whether the messages' time is over, told by how long they are here: clocks may differ."""
+    shortest_ms = min(handle.invisible_ms for handle in popped.handles)
+    over = time.monotonic() - popped.got_at >= shortest_ms / 1000
+    if over:
+        log.info(
+            "invisible time expired, messages are redelivered topic=%s messages=%d",
+            popped.topic,
+            len(popped.messages),
+        )
+    return over

@@ -1,0 +1,1 @@
+"""What only pull consumers have."""

@@ -1,0 +1,92 @@
+"""Where a pull consumer's committed offsets are kept: by brokers, or by a store of its own.
+
+Source: DefaultLitePullConsumerImpl.commit, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime
+
+from cometmq.client._connection.queue_offsets import QueueOffsets
+from cometmq.client.offsets import OffsetStore, RemoteOffsetStore, StartFrom, first_offset
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import retry_topic
+from cometmq.remoting.tasks import is_call_failure
+
+Failures = dict[MessageQueue, BaseException]
+
+
+class CommittedOffsets:
+    """Reads and writes the committed offsets of one group.
+
+    Args:
+        group: as brokers know it.
+        offsets: asks brokers about queues.
+        store: where offsets are kept.
+        start: where to begin in a queue of which nothing was committed.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        offsets: QueueOffsets,
+        store: OffsetStore,
+        start: StartFrom | datetime,
+    ) -> None:
+        self._group = group
+        self._offsets = offsets
+        self._store = store
+        self._start = start
+
+    async def load(self) -> None:
+        """Read what the store kept from before.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        await self._store.load()
+
+    async def first(self, queue: MessageQueue) -> QueueOffset:
+        """Give the offset at which to begin with a queue.
+
+        Raises:
+            CometError: nobody could tell now.
+        """
+        return await first_offset(
+            queue,
+            store=self._store,
+            offsets=self._offsets,
+            start=self._start,
+            retry=queue.topic == retry_topic(self._group),
+        )
+
+    async def committed(self, queue: MessageQueue) -> QueueOffset | None:
+        """Give what was committed of a queue, or None."""
+        return await self._store.stored(queue)
+
+    async def commit(self, offsets: Mapping[MessageQueue, QueueOffset]) -> Failures:
+        """Keep offsets, those of all queues at once, so that no broker keeps another one waiting.
+
+        Returns:
+            The queues that were not committed, and the error of each. What a store of another kind
+            raises is raised.
+        """
+        if isinstance(self._store, RemoteOffsetStore):
+            answers = await asyncio.gather(*(self._tell(*pair) for pair in offsets.items()))
+            return {q: why for q, why in zip(offsets, answers, strict=True) if why is not None}
+        for queue, offset in offsets.items():
+            self._store.update(queue, offset)
+        await self._store.persist(offsets)
+        return {}
+
+    async def _tell(self, queue: MessageQueue, offset: QueueOffset) -> BaseException | None:
+        try:
+            await self._offsets.commit(self._group, queue, offset)
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            return error
+        return None

@@ -1,0 +1,364 @@
+"""What all calls of a pull consumer stand on: its settings, its fetched messages, its places.
+
+Inside, topics and groups have the names that brokers know; what applications hand over and are
+shown is put into the namespace and taken out of it at the edge.
+
+Source: DefaultLitePullConsumerImpl, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.leases import acquire_instance
+from cometmq.client._connection.queue_offsets import QueueOffsets
+from cometmq.client._consuming.fetcher import Fetcher
+from cometmq.client._consuming.pulls import Pull, PullResult, ReplicaChoice, pull_once
+from cometmq.client._lifecycle import Lifecycle
+from cometmq.client._pull.assignment import AssignmentMode
+from cometmq.client._pull.committed_offsets import CommittedOffsets
+from cometmq.client._pull.deliveries import Deliveries
+from cometmq.client._pull.positions import (
+    Hand,
+    Positions,
+    Reader,
+    ReaderState,
+    check_assigned,
+    current_reader,
+    state_of,
+)
+from cometmq.client.errors import ClientClosedError, ClientError
+from cometmq.client.filters import Filter
+from cometmq.client.hooks import ConsumeEnd, ConsumeHook, FilterHook
+from cometmq.client.offsets import (
+    LocalOffsetStore,
+    OffsetStore,
+    RemoteOffsetStore,
+    StartFrom,
+    check_start,
+)
+from cometmq.client.settings import (
+    MIB,
+    ClientSettings,
+    PullSettings,
+    read_tables,
+    resolve_settings,
+    split_options,
+)
+from cometmq.client.trace import ConsumeTrace, TraceDispatcher
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import check_group_name
+
+log = logging.getLogger(__name__)
+
+IN_HAND_S_MAX = 120.0
+"""How long a reader may have messages in hand before the log says so, in seconds."""
+
+
+class PullCore(Lifecycle):
+    """Fetches queues and counts places; which queues, and for whom, is for others to say."""
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        group: str,
+        start_from: StartFrom | datetime,
+        broadcast: bool,
+        offset_store: OffsetStore | None,
+        hooks: Sequence[ConsumeHook | FilterHook],
+        settings: PullSettings | None,
+        client: ClientSettings | None,
+        instance: ClientInstance | None,
+        config: Path | None,
+        options: dict[str, Any],
+    ) -> None:
+        check_group_name(group)
+        check_start(group, start_from)
+        own, connection = split_options(options, PullSettings, ClientSettings)
+        tables = read_tables(config) if config else None
+        self._settings = resolve_settings(PullSettings, keywords=own, given=settings, tables=tables)
+        used = resolve_settings(ClientSettings, keywords=connection, given=client, tables=tables)
+        self._lease = acquire_instance(
+            name_servers, settings=_as_stream(used), instance=instance, keep_name=broadcast
+        )
+        self._instance = self._lease.instance
+        self._names = self._instance.namespace
+        self._plain_group = group
+        self._group = self._names.wrap_group(group)
+        self._open = False
+        self._closed = False
+        self._chosen = AssignmentMode()
+        self._filters: dict[str, Filter] = {}
+        self._positions = Positions(lambda queue: self._fetcher.lowest(queue))
+        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        self._unsettled = 0
+        """Calls since `_settle_ended` looked at all readers."""
+        self._committing = asyncio.Lock()
+        self._replicas = ReplicaChoice()
+        self._offsets = QueueOffsets(self._instance.routes, self._instance.brokers)
+        store = offset_store or self._own_store(broadcast=broadcast)
+        self._places = CommittedOffsets(self._group, self._offsets, store, start_from)
+        self._traces = TraceDispatcher.of(self._instance, tables) if self._settings.trace else None
+        self._traced = False
+        if self._traces is not None:
+            hooks = [*hooks, ConsumeTrace(self._traces, self._settings.trace_topic)]
+        self._deliveries = Deliveries(
+            hooks,
+            group=self._group,
+            client_id=self._instance.client_id,
+            namespace=self._names.name,
+        )
+        self._fetcher = Fetcher(
+            self._pull_next,
+            self._places.first,
+            fetched_max=self._settings.fetched_max,
+            queue_messages_max=self._settings.queue_messages_max,
+            queue_bytes_max=self._settings.queue_mib_max * MIB,
+            span_max=self._settings.span_max,
+            retry_s=self._settings.retry_ms / 1000,
+            name=f"pull consumer {group}",
+        )
+
+    def _own_store(self, *, broadcast: bool) -> OffsetStore:
+        if not broadcast:
+            return RemoteOffsetStore(self._instance, self._group)
+        folder = self._settings.offset_folder
+        return LocalOffsetStore(
+            Path(folder) if folder else None, self._instance.client_id, self._group
+        )
+
+    def _traces_begin(self) -> None:
+        if self._traces is not None:
+            self._traces.retain()
+            self._traced = True
+
+    async def _traces_end(self) -> None:
+        if self._traced and self._traces is not None:
+            self._traced = False
+            await self._traces.release()
+
+    def _check_running(self) -> None:
+        """Refuse calls of a consumer that was not started, or was closed."""
+        if not self._open:
+            raise ClientClosedError(
+                f"the consumer of {self._plain_group} is not running: start it first"
+            )
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._plain_group
+
+    @property
+    def client_id(self) -> str:
+        """The id of this member at the brokers."""
+        return self._instance.client_id
+
+    @property
+    def settings(self) -> PullSettings:
+        """The settings that are in effect."""
+        return self._settings
+
+    @property
+    def running(self) -> bool:
+        """Whether the consumer is started and not closing."""
+        return self._open
+
+    async def _pull(self, request: Pull, timeout: float) -> PullResult:
+        queue = request.queue
+        address = await self._offsets.address(queue, self._replicas.of(queue))
+        if request.lite and not self._instance.broker_version(address):
+            await self._instance.ensure_heartbeat(address)  # its answer tells the version
+        result = await pull_once(
+            self._instance.brokers,
+            address,
+            request,
+            timeout=timeout,
+            broker_version=self._instance.broker_version(address),
+        )
+        self._replicas.advise(queue, result.suggested_broker_id)
+        return result
+
+    def _shown(self, result: PullResult) -> PullResult:
+        """Take the namespace out of messages."""
+        if self._names:
+            for message in result.messages:
+                message.topic = self._names.unwrap(message.topic)
+        return result
+
+    async def _commit_due(
+        self, queues: Iterable[MessageQueue] | None = None
+    ) -> list[BaseException]:
+        """Commit what is finished; a queue whose broker is no help does not keep others back.
+
+        Returns the errors of requests. What the application's own store raises is raised.
+        """
+        self._report_unfinished()
+        async with self._committing:
+            due = self._positions.due(queues)
+            failures = await self._places.commit(due)
+            for queue in due.keys() - failures.keys():
+                self._positions.committed(queue, due[queue])
+        return list(failures.values())
+
+    async def _receive(self, messages_max: int) -> Hand | None:
+        """Finish what the caller has in hand and wait for more; None when there will be no more."""
+        reader = current_reader()
+        assert reader is not None, "a coroutine runs in a task"
+        known = self._finish(reader)
+        self._unsettled += 1
+        if self._unsettled >= len(self._positions.hands) > 0:
+            self._settle_ended()
+        while (batch := await self._fetcher.take(messages_max)) is not None:
+            if not batch.messages:
+                self._positions.pass_over(batch)
+                continue
+            if self._closed:
+                break
+            if not known and reader not in self._readers:
+                self._readers.add(reader)
+                if isinstance(reader, asyncio.Task):
+                    reader.add_done_callback(self._reader_ended)
+            hand = self._positions.hand_out(reader, batch)
+            hand.delivery = self._deliveries.begin(batch.queue, batch.messages)
+            return hand
+        return None
+
+    def _finish_for_commit(self) -> None:
+        """Count what the caller has in hand as finished.
+
+        Raises:
+            ClientError: another task calls than those which read, and several do.
+        """
+        self._settle_ended()
+        readers = self._callers_hands()
+        if not readers and self._positions.hands:
+            raise ClientError(
+                f"commit: expected a call by a task or thread that reads; other"
+                f" {len(self._positions.hands)} tasks or threads have messages of consumer"
+                f" {self._plain_group} in hand: call commit() in each of them (asyncio.shield, and"
+                " asyncio.wait_for before Python 3.12, call it in a new task), or give offsets"
+            )
+        for reader in readers:
+            self._finish(reader)
+
+    def _callers_hands(self) -> list[Reader]:
+        """Give whose messages a call concerns: the caller's, or those of the only reader.
+
+        A task that reads nothing may call for the one that does: `asyncio.shield` makes such tasks.
+        """
+        reader, hands = current_reader(), self._positions.hands
+        if reader is not None and reader in self._readers:
+            return [reader]
+        return list(hands) if len(hands) == 1 else []
+
+    def _report_unfinished(self) -> None:
+        """Log once of each reader that has had the same messages in hand for long."""
+        before_s = time.monotonic() - IN_HAND_S_MAX
+        for reader, hand in self._positions.hands.items():
+            if hand.begun_s <= before_s and not hand.dropped and not hand.reported:
+                hand.reported = True
+                log.warning(
+                    "messages not finished, later ones are not committed group=%s queue=%s"
+                    " offset=%d seconds=%.0f reader=%s",
+                    *(self._plain_group, hand.batch.queue, hand.batch.begins),
+                    time.monotonic() - hand.begun_s,
+                    reader.name if isinstance(reader, threading.Thread) else reader.get_name(),
+                )
+
+    def _settle_ended(self) -> None:
+        """Finish what ended readers had in hand, or let it be handed out again if they failed."""
+        self._unsettled = 0
+        self._take_back_failed()
+        for reader in list(self._positions.hands):
+            if state_of(reader) is ReaderState.RETURNED:
+                self._finish(reader)
+
+    def _reader_ended(self, reader: Reader) -> None:
+        if state_of(reader) is ReaderState.FAILED:
+            self._take_back(reader)
+
+    def _take_back_failed(self) -> None:
+        for reader in list(self._positions.hands):
+            if state_of(reader) is ReaderState.FAILED:
+                self._take_back(reader)
+
+    def _finish(self, reader: Reader) -> bool:
+        """Count what a reader has in hand as finished; False if it has nothing."""
+        hand = self._positions.finish(reader)
+        if hand is None:
+            return False
+        self._deliveries.end(hand.delivery)
+        return True
+
+    def _take_back(self, reader: Reader) -> None:
+        hand = self._positions.take_back(reader)
+        if hand is None:
+            return
+        if not hand.dropped:
+            self._fetcher.put_back(hand.batch)
+        self._deliveries.end(hand.delivery, ConsumeEnd.FAILED)
+
+    def _move(self, queue: MessageQueue, offset: QueueOffset) -> None:
+        check_assigned(queue, self._fetcher.queues)
+        self._positions.move(queue, offset)
+        self._fetcher.begin(queue, offset)
+
+    def _inner(self, queue: MessageQueue) -> MessageQueue:
+        """Give a queue as brokers know it."""
+        if not self._names:
+            return queue
+        return MessageQueue(self._names.wrap_topic(queue.topic), queue.broker_name, queue.queue_id)
+
+    def _plain(self, queue: MessageQueue) -> MessageQueue:
+        """Give a queue as the application knows it."""
+        if not self._names:
+            return queue
+        return MessageQueue(self._names.unwrap(queue.topic), queue.broker_name, queue.queue_id)
+
+    def _own(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Give queues as brokers know them.
+
+        Raises:
+            ClientClosedError: the consumer is not running.
+            NotAssignedError: one is not this consumer's.
+        """
+        self._check_running()
+        found = [self._inner(queue) for queue in queues]
+        for queue in found:
+            check_assigned(queue, self._fetcher.queues)
+        return found
+
+    async def _pull_next(self, queue: MessageQueue, offset: QueueOffset) -> PullResult:
+        request = Pull(
+            group=self._group,
+            queue=queue,
+            offset=offset,
+            wanted=self._filters[queue.topic],
+            max_messages=self._settings.pull_batch,
+            hold_ms=self._settings.hold_ms,
+            lite=True,
+        )
+        timeout = (self._settings.hold_ms + self._settings.answer_margin_ms) / 1000
+        result = self._shown(await self._pull(request, timeout))
+        kept = self._deliveries.keep(queue, result.messages)
+        return result if kept is result.messages else replace(result, messages=kept)
+
+
+def _as_stream(settings: ClientSettings) -> ClientSettings:
+    """Say that requests are a stream's, as pull consumers do unless they are told otherwise."""
+    if "stream" in settings.given:
+        return settings
+    return resolve_settings(ClientSettings, keywords={"stream": True}, given=settings)

@@ -1,0 +1,158 @@
+"""Where a pull consumer stands: asked, moved, committed, paused.
+
+Source: DefaultLitePullConsumerImpl.seek, commit, pause and relatives, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from cometmq.client._connection.queue_offsets import QueueBounds
+from cometmq.client._pull.core import PullCore
+from cometmq.client.errors import OffsetRangeError
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
+
+
+class PlaceCalls(PullCore):
+    """Calls about places."""
+
+    def assignment(self) -> list[MessageQueue]:
+        """Return the assigned queues."""
+        return [self._plain(queue) for queue in self._fetcher.queues]
+
+    def position(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the offset after the last delivered message of a queue, or None."""
+        return self._positions.position(self._inner(queue))
+
+    async def committed(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the group's committed offset of a queue, or None.
+
+        For a group without one, brokers return 0 while the queue's first message is in memory.
+        """
+        self._check_running()
+        return await self._places.committed(self._inner(queue))
+
+    async def commit(
+        self, offsets: Mapping[MessageQueue, int] | Iterable[MessageQueue] | None = None
+    ) -> None:
+        """Commit offsets.
+
+        Args:
+            offsets: None commits everything delivered so far, including the current message.
+                Queues commit the same for these queues only. A mapping commits the given offset
+                of each queue; the next consumed message of that queue overrides it. A consumer
+                that only uses `pull` may name any queue. If several tasks or threads read, the
+                call includes only the caller's current message: the unfinished messages of the
+                others, and all later ones of the same queue, are not committed.
+
+        Raises:
+            NotAssignedError: a queue is not assigned to this consumer; nothing was committed.
+            ClientError: several tasks or threads read, and the caller is none of them; nothing was
+                committed. `asyncio.shield`, and `asyncio.wait_for` before Python 3.12, make the
+                call in another task. A mapping may be committed by any task.
+            ResponseError, RemotingError: a broker refused or did not respond. The offsets of its
+                queues are not committed, and the messages are redelivered after a restart unless
+                a later commit succeeds.
+        """
+        self._check_running()
+        if isinstance(offsets, Mapping) and self._chosen.mode is None:
+            places = {self._inner(queue): QueueOffset(told) for queue, told in offsets.items()}
+            _raise_first((await self._places.commit(places)).values())
+        elif isinstance(offsets, Mapping):
+            chosen = dict(zip(self._own(offsets), offsets.values(), strict=True))
+            for queue, offset in chosen.items():
+                self._positions.declare(queue, QueueOffset(offset))
+            _raise_first(await self._commit_due(chosen))
+        else:
+            queues = None if offsets is None else self._own(offsets)
+            self._finish_for_commit()
+            _raise_first(await self._commit_due(queues))
+
+    async def bounds(self, queue: MessageQueue) -> QueueBounds:
+        """Return a queue's minimum offset, and the offset of its next message."""
+        self._check_running()
+        return await self._offsets.bounds(self._inner(queue))
+
+    async def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> QueueOffset:
+        """Return the offset of the first message stored at or after a time, in ms since 1970."""
+        self._check_running()
+        return await self._offsets.at_time(self._inner(queue), timestamp_ms)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continue at another offset of a queue. The next commit stores it.
+
+        Raises:
+            NotAssignedError: the queue is not assigned to this consumer.
+            OffsetRangeError: the queue does not have this offset; its position is unchanged.
+            ResponseError, RemotingError: the broker refused or did not respond; the position is
+                unchanged.
+        """
+        (inner,) = self._own([queue])
+        low, high = await self._offsets.bounds(inner)
+        if not low <= offset <= high:
+            raise OffsetRangeError(f"offset {offset} is out of range: {queue} has {low} to {high}")
+        self._move(inner, QueueOffset(offset))
+
+    async def seek_to_begin(self, *queues: MessageQueue) -> None:
+        """Continue at the oldest message of these queues; without arguments, of all queues."""
+        for queue in self._own(queues or self.assignment()):
+            self._move(queue, (await self._offsets.bounds(queue)).min_offset)
+
+    async def seek_to_end(self, *queues: MessageQueue) -> None:
+        """Continue after the newest message of these queues; without arguments, of all queues."""
+        for queue in self._own(queues or self.assignment()):
+            self._move(queue, (await self._offsets.bounds(queue)).max_offset)
+
+    async def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
+        """Continue at the first message stored at or after a time.
+
+        Args:
+            timestamp_ms: milliseconds since 1970.
+            queues: the queues to move; none means all assigned queues.
+
+        Raises:
+            NotAssignedError: a queue is not assigned to this consumer.
+            ResponseError, RemotingError: a broker refused or did not respond. Earlier queues
+                have moved.
+        """
+        for queue in self._own(queues or self.assignment()):
+            self._move(queue, await self._offsets.at_time(queue, timestamp_ms))
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Stop deliveries of these queues until `resume`. Their positions remain.
+
+        A queue that is revoked and assigned again is not paused.
+
+        Raises:
+            NotAssignedError: a queue is not assigned to this consumer; nothing was paused.
+        """
+        for queue in self._own(queues):
+            self._fetcher.pause(queue)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Resume deliveries of these queues.
+
+        Raises:
+            NotAssignedError: a queue is not assigned to this consumer; nothing was resumed.
+        """
+        for queue in self._own(queues):
+            self._fetcher.resume(queue)
+
+    def paused(self) -> set[MessageQueue]:
+        """Return the paused queues."""
+        return {self._plain(queue) for queue in self._fetcher.paused}
+
+    def read_from(self, broker_id: int | None) -> None:
+        """Pull all queues from this replica, if the broker has it.
+
+        Args:
+            broker_id: 0 for the master, a number above 0 for a slave; None to use the broker's
+                suggestion.
+        """
+        self._replicas.forced = broker_id
+
+
+def _raise_first(failures: Iterable[BaseException]) -> None:
+    for failure in failures:
+        raise failure

@@ -1,0 +1,1 @@
+"""What only push consumers have."""

@@ -1,0 +1,250 @@
+"""The queues that are this consumer's now: taken, pulled, given up.
+
+    take     lock (when in order) -> find the first offset -> process queue and pull loop
+    give up  drop -> stop pulling -> keep the offset -> wait for the handler and unlock (in order)
+
+Giving up goes on in a task of its own, so that nobody who stops waiting leaves a queue half given
+up; meanwhile the queue is neither owned nor can be taken.
+
+Source: RebalanceImpl.updateProcessQueueTableInRebalance and RebalancePushImpl, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+
+from cometmq.client._consuming.process_queue import ProcessQueue
+from cometmq.client._consuming.pull_loop import PullLoop
+from cometmq.client._push.queue_locks import Locks
+from cometmq.client.offsets import OffsetStore
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
+from cometmq.remoting.tasks import Supervisor, is_call_failure
+
+log = logging.getLogger(__name__)
+
+PULL_EXPIRED_S = 120.0
+"""A queue whose pull loop has not moved for so long is taken anew."""
+GIVE_UP_S = 1.0
+"""How long a division of queues waits for one to be given up; the rest goes on behind it."""
+
+Divided = Callable[[str, Collection[MessageQueue], Collection[MessageQueue]], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Owned:
+    fetched: ProcessQueue
+    loop: PullLoop
+
+
+class AssignedQueues:
+    """Owns the queues that a rebalancer hands out.
+
+    Args:
+        group: for the log.
+        store: keeps offsets.
+        locks: the brokers' locks; None when queues need none.
+        first_offset: tells where to begin with a queue, or raises.
+        make_loop: makes the pull loop of a process queue, from an offset on.
+        on_divided: called after a division has changed.
+        on_free: called when a queue can be taken that could not be before.
+        unlock_delay_s: seconds until a queue with messages left is unlocked.
+        tasks: where pull loops run.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        store: OffsetStore,
+        locks: Callable[[], Locks | None],
+        first_offset: Callable[[MessageQueue], Awaitable[QueueOffset]],
+        make_loop: Callable[[ProcessQueue, QueueOffset], PullLoop],
+        on_divided: Divided,
+        on_free: Callable[[], None],
+        unlock_delay_s: float,
+        tasks: Supervisor,
+    ) -> None:
+        self._group = group
+        self._store = store
+        self._locks = locks
+        self._first_offset = first_offset
+        self._make_loop = make_loop
+        self._on_divided = on_divided
+        self._on_free = on_free
+        self._unlock_delay_s = unlock_delay_s
+        self._tasks = tasks
+        self._table: dict[MessageQueue, _Owned] = {}
+        self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._endings = Supervisor(f"queues of {group}")
+        self._closed = False
+
+    # --- what the rebalancer asks -------------------------------------------------------------
+
+    def owned(self, topic: str) -> Collection[MessageQueue]:
+        """Give the queues of a topic that are owned now and being pulled."""
+        return [
+            queue
+            for queue, owned in self._table.items()
+            if queue.topic == topic and not _is_dead(owned)
+        ]
+
+    async def take(self, queue: MessageQueue) -> bool:
+        """Begin with a queue; False when it is being given up or another member has its lock."""
+        dead = self._table.get(queue)
+        if dead is not None and _is_dead(dead):
+            log.warning("pull loop stopped, assigning the queue again queue=%s", queue)
+            await self.give_up(queue)
+        if queue in self._leaving or queue in self._table or self._closed:
+            return False
+        locks = self._locks()
+        if locks is not None and not await locks.obtain(queue):
+            return False
+        self._store.forget(queue)
+        begun = False
+        try:
+            offset = await self._first_offset(queue)
+            begun = not self._closed and queue not in self._table
+            if begun:
+                self._begin(queue, offset, locked=locks is not None)
+        finally:
+            if not begun and locks is not None:
+                self._endings.spawn(locks.give_back(queue), f"unlock-{queue}")
+        return begun
+
+    async def give_up(self, queue: MessageQueue) -> bool:
+        """End with a queue; False while a handler is still at it, which is seen to."""
+        owned = self._table.pop(queue, None)
+        if owned is not None:
+            owned.fetched.drop()
+            self._leaving[queue] = self._endings.spawn(self._end(owned), f"leave-{queue}")
+        ending = self._leaving.get(queue)
+        if ending is not None:
+            await asyncio.wait([ending], timeout=GIVE_UP_S)
+        return queue not in self._leaving
+
+    async def divided(
+        self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
+    ) -> None:
+        """Pass on that the division of a topic has changed."""
+        await self._on_divided(topic, queues, mine)
+
+    # --- what the consumer asks ---------------------------------------------------------------
+
+    def queues(self) -> list[MessageQueue]:
+        """Give the queues that are owned now, sorted."""
+        return sorted(self._table)
+
+    def process_queues(self) -> list[ProcessQueue]:
+        """Give what was fetched of each queue that is owned now."""
+        return [owned.fetched for owned in self._table.values()]
+
+    def wake(self) -> None:
+        """Let all pull loops look again whether they have to wait."""
+        for owned in self._table.values():
+            owned.loop.wake()
+
+    def lost(self, fetched: ProcessQueue) -> None:
+        """Let go of a queue that was dropped, so that it can be taken anew, lock and all.
+
+        When consuming in order, that is once the handler is through that is still at it.
+        """
+        queue = fetched.queue
+        owned = self._table.get(queue)
+        if owned is None or owned.fetched is not fetched:
+            return
+        del self._table[queue]
+        if self._locks() is not None and fetched.consuming.locked():
+            self._leaving[queue] = self._endings.spawn(self._let_finish(fetched), f"end-{queue}")
+
+    async def move(self, queue: MessageQueue, offset: QueueOffset) -> bool:
+        """Go on with an owned queue at another offset; what was fetched of it is forgotten.
+
+        A handler that is at the queue goes on, and its result no longer counts. When consuming in
+        order, the queue goes on after it.
+
+        Returns:
+            Whether the queue is this consumer's.
+        """
+        owned = self._table.get(queue)
+        if owned is None or owned.fetched.dropped:
+            return False
+        fetched = owned.fetched
+        fetched.drop()
+        await owned.loop.stop()
+        fetched.clear()
+        self._store.update(queue, offset)
+        await self._store.persist([queue])
+        if self._closed or self._table.get(queue) is not owned:
+            return False
+        if self._locks() is not None and fetched.consuming.locked():
+            self.lost(fetched)
+        else:
+            self._begin(queue, offset, locked=fetched.locked)
+        return True
+
+    async def stop_pulling(self) -> None:
+        """Take no further queue, and pull none; what was fetched stays."""
+        self._closed = True
+        await asyncio.gather(*(owned.loop.stop() for owned in list(self._table.values())))
+
+    async def persist(self) -> None:
+        """Keep the offsets of all owned queues."""
+        await self._store.persist(list(self._table))
+
+    async def close(self) -> None:
+        """Drop all queues, and wait for none that is still being given up."""
+        self._closed = True
+        for owned in self._table.values():
+            owned.fetched.drop()
+        self._table.clear()
+        await self._endings.cancel(GIVE_UP_S)
+        self._leaving.clear()
+
+    def _begin(self, queue: MessageQueue, offset: QueueOffset, *, locked: bool) -> None:
+        fetched = ProcessQueue(queue, now=time.monotonic)
+        fetched.locked = locked
+        loop = self._make_loop(fetched, offset)
+        self._table[queue] = _Owned(fetched, loop)
+        loop.start(self._tasks)
+
+    async def _end(self, owned: _Owned) -> None:
+        queue, locks = owned.fetched.queue, self._locks()
+        try:
+            await owned.loop.stop()
+            await self._keep_offset(queue)
+            self._store.forget(queue)
+            if locks is not None:
+                if owned.fetched.consuming.locked():
+                    owned.fetched.unlock_tries += 1
+                async with owned.fetched.consuming:
+                    delay_s = self._unlock_delay_s if owned.fetched.count else 0.0
+                    await locks.release(owned.fetched, delay_s=delay_s)
+        finally:
+            self._leaving.pop(queue, None)
+            self._on_free()
+
+    async def _keep_offset(self, queue: MessageQueue) -> None:
+        """Keep the offset of a queue that is given up; a failure keeps no lock held."""
+        try:
+            await self._store.persist([queue])
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            log.exception("an offset was not kept queue=%s group=%s", queue, self._group)
+
+    async def _let_finish(self, fetched: ProcessQueue) -> None:
+        try:
+            async with fetched.consuming:
+                pass
+        finally:
+            self._leaving.pop(fetched.queue, None)
+            self._on_free()
+
+
+def _is_dead(owned: _Owned) -> bool:
+    return owned.loop.failed or owned.fetched.idle_s() > PULL_EXPIRED_S

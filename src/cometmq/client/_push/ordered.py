@@ -1,0 +1,333 @@
+"""Consumes each queue's messages in order: one call at a time, and none after one that failed.
+
+A queue is consumed by one chain of calls at a time, which begins when messages come and ends when
+none is left:
+
+    locked by the broker?  no -> try to lock it, then go on
+    take messages -> call the handler -> commit and go on
+                                      -> put them back and pause
+                                      -> give them up, once they failed too often
+
+When members share queues, the broker's lock keeps others away, and a chain goes on only while the
+lock is fresh. A queue is never consumed by one chain for longer than 60 s while others wait.
+
+Source: ConsumeMessageOrderlyService, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+
+from cometmq.client._consuming.handler_calls import Ended, HandlerCalls
+from cometmq.client._consuming.outcomes import OrderedAction, OrderedOutcome, ordered_outcome_of
+from cometmq.client._consuming.process_queue import ProcessQueue
+from cometmq.client._consuming.statistics import Statistics
+from cometmq.client._consuming.workers import CANCEL_S, SLICE_S
+from cometmq.client._push.queue_locks import Locks
+from cometmq.client.handlers import OrderedContext
+from cometmq.client.offsets import OffsetStore
+from cometmq.model.message import StoredMessage
+from cometmq.remoting.tasks import Supervisor, is_call_failure
+
+log = logging.getLogger(__name__)
+
+CONTINUOUS_S = 60.0
+"""How long one chain may be at a queue before it lines up again behind the others."""
+SOON_S = 0.01
+LOCK_RETRY_S = 3.0
+"""Until a queue that could not be locked is tried again."""
+
+GiveUp = Callable[[StoredMessage, BaseException | None], Awaitable[bool]]
+"""Makes a dead letter of a message; says whether a broker took it."""
+
+
+class OrderedService:
+    """The consume service of a consumer that keeps the order of each queue.
+
+    Args:
+        handling: calls the handler.
+        store: is told how far each queue is consumed.
+        locks: the brokers' locks; None when every member reads all queues.
+        give_up: makes a dead letter; None when that is not done, as in broadcasting.
+        show: prepares messages for the handler, by the queue they are in.
+        concurrency: queues that are consumed at a time.
+        batch_max: messages of one call.
+        suspend_ms: the pause of a queue after a failure.
+        deliveries_max: retries before a message is given up; None for no limit.
+        statistics: counts.
+        continuous_s: how long one chain may be at a queue.
+    """
+
+    def __init__(
+        self,
+        handling: HandlerCalls,
+        *,
+        store: OffsetStore,
+        locks: Locks | None,
+        give_up: GiveUp | None,
+        show: Callable[[ProcessQueue, Sequence[StoredMessage]], None],
+        concurrency: int,
+        batch_max: int,
+        suspend_ms: int,
+        deliveries_max: int | None,
+        statistics: Statistics,
+        continuous_s: float = CONTINUOUS_S,
+    ) -> None:
+        self._handling = handling
+        self._store = store
+        self._locks = locks
+        self._give_up = give_up
+        self._show = show
+        self._permits = Permits(concurrency)
+        self._batch_max = 1 if handling.takes_one else batch_max
+        self._suspend_ms = suspend_ms
+        self._max: float = math.inf if deliveries_max is None else deliveries_max
+        self._statistics = statistics
+        self._continuous_s = continuous_s
+        self._chains: set[ProcessQueue] = set()
+        self._timers: dict[ProcessQueue, asyncio.TimerHandle] = {}
+        self._tasks = Supervisor(f"consumer {handling.group}")
+        self._stopping = False
+
+    def start(self) -> None:
+        """There is nothing to begin: chains begin when messages come."""
+
+    def submit(
+        self, queue: ProcessQueue, messages: list[StoredMessage], *, begins: bool = False
+    ) -> None:
+        """Consume what is in the queue; never blocks."""
+        if begins:
+            self._begin(queue)
+
+    def set_concurrency(self, count: int) -> None:
+        """Let this many queues be consumed at a time from now on."""
+        self._permits.resize(count)
+        self._handling.resize(count)
+
+    def go_on(self, queue: ProcessQueue) -> None:
+        """Look at a queue again now, because its lock is back."""
+        timer = self._timers.pop(queue, None)
+        if timer is not None:
+            timer.cancel()
+            self._begin(queue)
+
+    async def stop(self, *, grace_s: float) -> None:
+        """Take no further messages, wait for running handlers, then cancel what still runs."""
+        self._stopping = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._permits.close()
+        if grace_s > 0:
+            await self._tasks.drain(grace_s)
+        left, abandoned = len(self._tasks), list(self._chains)
+        if left:
+            await self._tasks.cancel(CANCEL_S)
+        self._handling.end(left)
+        if self._handling.plain:
+            # Their threads go on: nobody else may begin with these queues before the locks expire.
+            for queue in abandoned:
+                queue.locked = False
+
+    def _begin(self, queue: ProcessQueue) -> None:
+        if self._stopping or queue.dropped or queue in self._chains:
+            return
+        self._chains.add(queue)
+        self._tasks.spawn(self._chain(queue), f"queue-{queue.queue.queue_id}")
+
+    def _later(self, queue: ProcessQueue, seconds: float) -> None:
+        """Begin a new chain after a while; the queue counts as being consumed meanwhile."""
+        if self._stopping or queue.dropped:
+            return
+
+        def again() -> None:
+            self._timers.pop(queue, None)
+            self._begin(queue)
+
+        before = self._timers.pop(queue, None)
+        if before is not None:
+            before.cancel()
+        self._timers[queue] = asyncio.get_running_loop().call_later(seconds, again)
+
+    async def _chain(self, queue: ProcessQueue) -> None:
+        try:
+            async with self._permits:
+                pause_s = await self._consume_on_end(queue)
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            log.exception("consuming in order failed, retrying queue=%s", queue.queue)
+            queue.rollback()
+            pause_s = LOCK_RETRY_S
+        finally:
+            self._chains.discard(queue)
+        if pause_s is not None:
+            self._later(queue, pause_s)
+
+    async def _consume_on_end(self, queue: ProcessQueue) -> float | None:
+        """Call the handler until nothing is left; or give the seconds until to go on."""
+        loop = asyncio.get_running_loop()
+        begun = breathed = loop.time()
+        while not queue.dropped and not self._stopping:
+            if self._locks is not None and not queue.lock_is_fresh():
+                if queue.locked:
+                    log.warning("queue lock expired queue=%s", queue.queue)
+                return SOON_S if await self._locks.regain(queue) else LOCK_RETRY_S
+            if loop.time() - begun > self._continuous_s:
+                return SOON_S
+            messages = queue.take(self._batch_max)
+            if not messages:
+                return None
+            pause_s = await self._consume(queue, messages)
+            if pause_s is not None:
+                return pause_s
+            if loop.time() - breathed > SLICE_S:
+                await asyncio.sleep(0)
+                breathed = loop.time()
+        return None
+
+    async def _consume(self, queue: ProcessQueue, messages: list[StoredMessage]) -> float | None:
+        self._show(queue, messages)
+        context = OrderedContext(self._handling.group, self._handling.shown(queue.queue))
+        async with queue.consuming:
+            if queue.dropped:
+                return None
+            ended = await self._handling.run(messages, context)
+            outcome = ordered_outcome_of(
+                ended.result, ended.error, context, suspend_ms=self._suspend_ms
+            )
+            self._count(queue, messages, ended, outcome)
+            return await self._settle(queue, messages, outcome, context)
+
+    def _count(
+        self,
+        queue: ProcessQueue,
+        messages: list[StoredMessage],
+        ended: Ended,
+        outcome: OrderedOutcome,
+    ) -> None:
+        failed = outcome.action in (OrderedAction.SUSPEND, OrderedAction.ROLL_BACK)
+        lost = len(messages) if failed else 0
+        self._statistics.consumed(
+            queue.queue.topic, len(messages) - lost, lost, ended.seconds * 1000
+        )
+        self._handling.after(ended, outcome.end)
+        if outcome.error is not None:
+            log.warning(
+                "a handler failed topic=%s id=%s error=%s",
+                messages[0].topic,
+                messages[0].message_id,
+                type(outcome.error).__name__,
+                exc_info=outcome.error,
+            )
+
+    async def _settle(
+        self,
+        queue: ProcessQueue,
+        messages: list[StoredMessage],
+        outcome: OrderedOutcome,
+        context: OrderedContext,
+    ) -> float | None:
+        """Do what the outcome asks for, and give the seconds of the pause, if there is one."""
+        if outcome.action is OrderedAction.LEAVE_OPEN:
+            return None
+        if outcome.action is OrderedAction.ROLL_BACK:
+            queue.rollback()
+            return outcome.suspend_ms / 1000
+        if outcome.action is OrderedAction.SUSPEND:
+            if not await self._all_given_up(messages, outcome):
+                queue.again(messages)
+                return outcome.suspend_ms / 1000
+            if not context.auto_commit:
+                return None
+        self._commit(queue)
+        return None
+
+    def _commit(self, queue: ProcessQueue) -> None:
+        offset = queue.commit()
+        if offset is not None and not queue.dropped:
+            self._store.update(queue.queue, offset)
+
+    async def _all_given_up(self, messages: list[StoredMessage], outcome: OrderedOutcome) -> bool:
+        """Make dead letters of messages that failed too often; whether that is all of them."""
+        stays = False
+        for message in messages:
+            too_often = outcome.give_up or message.reconsume_times >= self._max
+            if not too_often or not await self._given_up(message, outcome.error):
+                message.reconsume_times += 1
+                stays = True
+        return not stays
+
+    async def _given_up(self, message: StoredMessage, error: BaseException | None) -> bool:
+        if self._give_up is None:
+            log.warning(
+                "retries exhausted, broadcast message dropped topic=%s id=%s",
+                message.topic,
+                message.message_id,
+            )
+            return True
+        return await self._give_up(message, error)
+
+
+class Permits:
+    """Lets so many tasks in at a time, in the order they came.
+
+    Args:
+        count: how many.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._taken = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+
+    def resize(self, count: int) -> None:
+        """Let this many in from now on; those that are in stay."""
+        self._count = count
+        self._let_in()
+
+    def close(self) -> None:
+        """Let everybody in who waits: they are to see that there is nothing to do."""
+        self._closed = True
+        self._let_in()
+
+    async def __aenter__(self) -> None:
+        if self._taken < self._count and not self._waiting:
+            self._taken += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self._let_in()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._leave()
+            elif turn in self._waiting:
+                self._waiting.remove(turn)
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self._taken -= 1
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._waiting and (self._closed or self._taken < self._count):
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._taken += 1
+                turn.set_result(None)

@@ -1,0 +1,1 @@
+"""The path of a message from the producer to a broker."""

@@ -1,0 +1,309 @@
+"""Messages made ready for the wire: checked, given an id, compressed, encoded.
+
+Preparing happens once for each send; every try of it puts the same bytes into another header.
+Source: Validators, DefaultMQProducerImpl.sendKernelImpl and MessageBatch, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cometmq.client._connection.namespaces import Namespace
+from cometmq.client.hooks import SendKind
+from cometmq.client.settings import ProducerSettings
+from cometmq.model import property_names as names
+from cometmq.model.errors import InvalidMessageError
+from cometmq.model.flags import SysFlag
+from cometmq.model.message import Message
+from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import (
+    RETRY_PREFIX,
+    SEND_FORBIDDEN_TOPICS,
+    TEMPLATE_TOPIC,
+    check_topic_name,
+)
+from cometmq.protocol.batch import BatchItem, encode_batch
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.compression import compress_body
+from cometmq.protocol.headers import SendMessageV2Request
+from cometmq.protocol.message_id import UniqueIds
+from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
+
+REPLY_TYPE = "reply"
+"""What the property MSG_TYPE says of a reply."""
+
+NO_NAMESPACE = Namespace()
+
+NOT_FOR_APPLICATIONS = names.RESERVED - names.TIMERS
+"""Names of properties that a message of an application may not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One message or one batch, ready for the wire."""
+
+    topic: str
+    message: Message
+    """What selectors are shown: the message, or the first one of a batch."""
+    message_id: str
+    body: bytes
+    properties: str
+    sys_flag: int = 0
+    flag: int = 0
+    is_batch: bool = False
+    code: int = RequestCode.SEND_MESSAGE_V2
+    """The request code that sends it."""
+    reconsume_times: int = 0
+    """Of a message that is delivered again; for others 0."""
+    max_reconsume_times: int | None = None
+
+    def header(
+        self,
+        group: str,
+        queue: MessageQueue,
+        *,
+        born_time_ms: int,
+        new_topic_queues: int,
+        unit_mode: bool = False,
+        broker_name: str | None = None,
+    ) -> SendMessageV2Request:
+        """Make the header for one try, to one queue; ``broker_name`` if another one serves it."""
+        return SendMessageV2Request(
+            producer_group=group,
+            topic=self.topic,
+            default_topic=TEMPLATE_TOPIC,
+            default_topic_queue_nums=new_topic_queues,
+            queue_id=queue.queue_id,
+            sys_flag=self.sys_flag,
+            born_timestamp=born_time_ms,
+            flag=self.flag,
+            properties=self.properties,
+            reconsume_times=self.reconsume_times,
+            unit_mode=unit_mode,
+            max_reconsume_times=self.max_reconsume_times,
+            batch=self.is_batch,
+            bname=broker_name or queue.broker_name,
+        )
+
+
+class Item(NamedTuple):
+    """One message of a batch, ready for the wire."""
+
+    topic: str
+    """As brokers know it."""
+    message_id: str
+    encoded: BatchItem
+
+
+def prepare(
+    message: Message,
+    settings: ProducerSettings,
+    ids: UniqueIds,
+    *,
+    namespace: Namespace = NO_NAMESPACE,
+    reserved: Mapping[str, str] | None = None,
+    trusted: bool = False,
+) -> Outgoing:
+    """Check a message and make it ready.
+
+    Args:
+        message: what the application, or the client itself, wants to send.
+        settings: limits and compression.
+        ids: makes the id of a message that has none.
+        namespace: what its topic's name is wrapped in.
+        reserved: properties that the client sets, and applications may not.
+        trusted: whether the message comes from the client itself and may have such properties.
+
+    Raises:
+        InvalidMessageError: it breaks a limit.
+        InvalidNameError: its topic has no valid name.
+    """
+    is_reply = reserved is not None and reserved.get(names.MSG_TYPE) == REPLY_TYPE
+    topic = message.topic if is_reply or not namespace else namespace.wrap_topic(message.topic)
+    check_message(message, topic, settings.body_bytes_max, trusted=trusted)
+    properties = message.all_properties()
+    if namespace:
+        properties[names.INSTANCE_ID] = namespace.name
+    if reserved:
+        properties |= reserved
+    message_id = _identified(properties, ids)
+    times, times_max = _deliveries(topic, properties)
+    body, sys_flag = bytes(message.body), 0
+    if settings.compress_level and len(body) >= settings.compress_from_bytes:
+        kind = settings.compression
+        body = compress_body(body, kind, settings.compress_level)
+        sys_flag = SysFlag.COMPRESSED | kind
+    if properties.get(names.TRAN_MSG) == "true":
+        sys_flag |= SysFlag.TRANSACTION_PREPARED
+    text = _encoded(properties)
+    return Outgoing(
+        topic,
+        message,
+        message_id,
+        body,
+        text.decode(),
+        sys_flag,
+        message.flag,
+        code=RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else RequestCode.SEND_MESSAGE_V2,
+        reconsume_times=times,
+        max_reconsume_times=times_max,
+    )
+
+
+def prepare_batch(
+    messages: Sequence[Message],
+    settings: ProducerSettings,
+    ids: UniqueIds,
+    *,
+    namespace: Namespace = NO_NAMESPACE,
+) -> Outgoing:
+    """Check the messages of a batch and make them ready as one.
+
+    Raises:
+        InvalidMessageError: one of them, or the batch as a whole, breaks a limit or a rule.
+        InvalidNameError: their topic has no valid name.
+    """
+    _check_alike(messages)
+    items = [prepare_item(message, settings, ids, namespace=namespace) for message in messages]
+    return batch_of(messages[0], items, settings.body_bytes_max)
+
+
+def prepare_item(
+    message: Message,
+    settings: ProducerSettings,
+    ids: UniqueIds,
+    *,
+    namespace: Namespace = NO_NAMESPACE,
+) -> Item:
+    """Check one message of a batch and make it ready.
+
+    Raises:
+        InvalidMessageError, InvalidNameError: it breaks a limit.
+    """
+    topic = namespace.wrap_topic(message.topic) if namespace else message.topic
+    check_message(message, topic, settings.body_bytes_max)
+    properties = message.all_properties()
+    if namespace:
+        properties[names.INSTANCE_ID] = namespace.name
+    message_id = _identified(properties, ids)
+    encoded = _encoded(properties)
+    return Item(topic, message_id, BatchItem(message.flag, bytes(message.body), encoded))
+
+
+def batch_of(first: Message, items: Sequence[Item], body_bytes_max: int) -> Outgoing:
+    """Put messages that go together into one.
+
+    Raises:
+        InvalidMessageError: they are too large together.
+    """
+    body = encode_batch(item.encoded for item in items)
+    if len(body) > body_bytes_max:
+        raise InvalidMessageError(
+            f"a batch of {len(items)} messages is {len(body)} bytes once encoded:"
+            f" at most {body_bytes_max} are allowed"
+        )
+    text = encode_properties({names.WAIT: _text(first.wait_store)}).decode()
+    return Outgoing(
+        items[0].topic,
+        first,
+        ",".join(item.message_id for item in items),
+        body,
+        text,
+        is_batch=True,
+        code=RequestCode.SEND_BATCH_MESSAGE,
+    )
+
+
+def check_message(
+    message: Message, topic: str, body_bytes_max: int, *, trusted: bool = False
+) -> None:
+    """Check what can be checked before anything is sent.
+
+    Args:
+        message: what is to be sent.
+        topic: its topic's name on the wire.
+        body_bytes_max: the largest body.
+        trusted: whether properties with reserved names are allowed.
+
+    Raises:
+        InvalidMessageError: the message breaks a limit.
+        InvalidNameError: its topic has no valid name.
+    """
+    check_topic_name(topic)
+    if topic in SEND_FORBIDDEN_TOPICS:
+        raise InvalidMessageError(
+            f"topic {message.topic} is a system topic: clients cannot send to it"
+        )
+    if not isinstance(message.body, bytes | bytearray | memoryview):
+        kind = type(message.body).__name__
+        raise InvalidMessageError(f"a body of type {kind}: bytes are expected")
+    if not -(2**31) <= message.flag < 2**31:
+        raise InvalidMessageError(f"flag {message.flag}: a number of 32 bits is expected")
+    if not message.body:
+        raise InvalidMessageError(f"a message for {message.topic} has an empty body")
+    if len(message.body) > body_bytes_max:
+        raise InvalidMessageError(
+            f"a body of {len(message.body)} bytes: at most {body_bytes_max} are allowed"
+        )
+    if trusted or not message.properties:
+        return
+    if reserved := NOT_FOR_APPLICATIONS & message.properties.keys():
+        raise InvalidMessageError(f"properties with reserved names: {', '.join(sorted(reserved))}")
+
+
+def kind_of(message: Message, reserved: Mapping[str, str]) -> SendKind:
+    """Say what sort of message this is."""
+    if names.TRAN_MSG in reserved:
+        return SendKind.TRANSACTION_HALF
+    return SendKind.DELAYED if message.is_delayed else SendKind.NORMAL
+
+
+def _check_alike(messages: Sequence[Message]) -> None:
+    if not messages:
+        raise InvalidMessageError("a batch without messages")
+    first = messages[0]
+    if first.topic.startswith(RETRY_PREFIX):
+        raise InvalidMessageError(f"a batch for {first.topic}: retries are not sent in batches")
+    for message in messages:
+        if message.topic != first.topic:
+            raise InvalidMessageError(f"a batch for both {first.topic} and {message.topic}")
+        if message.wait_store != first.wait_store:
+            raise InvalidMessageError("a batch whose messages differ in wait_store")
+        if message.is_delayed:
+            raise InvalidMessageError("a batch with a delayed message: send it by itself")
+
+
+def _identified(properties: dict[str, str], ids: UniqueIds) -> str:
+    """Give the message's id, which is a new one unless it has one already."""
+    message_id = properties.get(names.UNIQ_KEY)
+    if message_id is None:
+        message_id = properties[names.UNIQ_KEY] = ids.next()
+    return message_id
+
+
+def _deliveries(topic: str, properties: dict[str, str]) -> tuple[int, int | None]:
+    """Take out how often a message was delivered, and may be: that stands in the header."""
+    if not topic.startswith(RETRY_PREFIX):
+        return 0, None
+    times = properties.pop(names.RECONSUME_TIME, None)
+    times_max = properties.pop(names.MAX_RECONSUME_TIMES, None)
+    return int(times or 0), int(times_max) if times_max is not None else None
+
+
+def _encoded(properties: dict[str, str]) -> bytes:
+    """Write the property string, if a record has room for it."""
+    try:
+        encoded = encode_properties(properties)
+    except UnicodeEncodeError as error:
+        raise InvalidMessageError(f"properties that cannot be encoded as UTF-8: {error}") from None
+    if len(encoded) > PROPERTIES_BYTES_MAX:
+        raise InvalidMessageError(
+            f"properties of {len(encoded)} bytes: at most {PROPERTIES_BYTES_MAX} are allowed"
+        )
+    return encoded
+
+
+def _text(flag: bool) -> str:
+    return "true" if flag else "false"

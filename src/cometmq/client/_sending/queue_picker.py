@@ -1,0 +1,145 @@
+"""Which queue a message goes to.
+
+Source: TopicPublishInfo, MQFaultStrategy and SelectMessageQueueByHash, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from cometmq.client._sending.broker_latency import LatencyTable
+from cometmq.client.errors import QueueNotFoundError
+from cometmq.model.message import Message
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.hashing import java_hash
+
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""Selects one of a topic's queues for a message."""
+
+
+class RoundRobin:
+    """Takes the queues in turn, beginning anywhere."""
+
+    def __init__(self) -> None:
+        self._next = random.randrange(1 << 16)
+
+    def pick(
+        self, queues: Sequence[MessageQueue], *, avoid_broker: str | None = None
+    ) -> MessageQueue:
+        """Take the next queue, on another broker than ``avoid_broker`` if there is one."""
+        if avoid_broker is not None:
+            found = self.pick_if(queues, lambda queue: queue.broker_name != avoid_broker)
+            if found is not None:
+                return found
+        return queues[self.step(len(queues))]
+
+    def pick_if(
+        self, queues: Sequence[MessageQueue], wanted: Callable[[MessageQueue], bool]
+    ) -> MessageQueue | None:
+        """Take the next queue that is wanted, or none after looking at each once."""
+        for _ in queues:
+            queue = queues[self.step(len(queues))]
+            if wanted(queue):
+                return queue
+        return None
+
+    def step(self, count: int) -> int:
+        """Give the number of the next of so many queues."""
+        self._next += 1
+        return self._next % count
+
+    def peek(self, count: int) -> int:
+        """Give the number that `step` will give."""
+        return (self._next + 1) % count
+
+    def begin_anywhere(self) -> None:
+        """Go on at a random place."""
+        self._next = random.randrange(1 << 16)
+
+
+class QueuePicker:
+    """Whose turn it is in one topic: the queues one after the other, without slow brokers.
+
+    Args:
+        latency: how the brokers did of late; None when that does not count.
+    """
+
+    def __init__(self, latency: LatencyTable | None = None) -> None:
+        self._latency = latency
+        self._round = RoundRobin()
+        self.peek = self._round.peek
+        """Gives the number of the next of so many queues, whatever is known of their brokers."""
+        self.step = self._round.step
+        """Gives it, and goes on to the one behind it."""
+
+    def pick(
+        self, queues: Sequence[MessageQueue], *, avoid_broker: str | None, now_s: float
+    ) -> MessageQueue:
+        """Take the next queue, on another broker than ``avoid_broker`` if there is one."""
+        if self._latency is None:
+            return self._round.pick(queues, avoid_broker=avoid_broker)
+        if self._latency.line == 4:
+            return self._pick_as_4(queues, self._latency, now_s)
+        return self._pick_as_5(queues, self._latency, avoid_broker, now_s)
+
+    def _pick_as_4(
+        self, queues: Sequence[MessageQueue], latency: LatencyTable, now_s: float
+    ) -> MessageQueue:
+        found = self._round.pick_if(
+            queues, lambda queue: latency.available(queue.broker_name, now_s)
+        )
+        if found is not None:
+            return found
+        best = latency.pick_least(now_s)
+        of_best = [queue for queue in queues if queue.broker_name == best]
+        if best is not None and not of_best:
+            latency.forget(best)
+        return self._round.pick(of_best or queues)
+
+    def _pick_as_5(
+        self,
+        queues: Sequence[MessageQueue],
+        latency: LatencyTable,
+        avoid_broker: str | None,
+        now_s: float,
+    ) -> MessageQueue:
+        if avoid_broker is not None:
+            self._round.begin_anywhere()
+
+        def is_available(queue: MessageQueue) -> bool:
+            broker = queue.broker_name
+            return broker != avoid_broker and latency.available(broker, now_s)
+
+        def is_reachable(queue: MessageQueue) -> bool:
+            return queue.broker_name != avoid_broker and latency.reachable(queue.broker_name)
+
+        found = self._round.pick_if(queues, is_available)
+        found = found or self._round.pick_if(queues, is_reachable)
+        return found or self._round.pick(queues)
+
+
+def by_key(key: str) -> QueueSelector:
+    """Make a selector that sends every message of one key to the same queue.
+
+    The key's Java hash decides, so that Java producers choose the same queue.
+    """
+
+    def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        return queues[abs(java_hash(key)) % len(queues)]
+
+    return select
+
+
+def chosen(
+    selector: QueueSelector, queues: Sequence[MessageQueue], message: Message
+) -> MessageQueue:
+    """Ask a selector, and check that it picked one of the queues it was offered.
+
+    Raises:
+        QueueNotFoundError: it picked something else; nothing was sent.
+    """
+    queue = selector(queues, message)
+    if queue not in queues:
+        raise QueueNotFoundError(f"the selector picked {queue}, not a queue of {message.topic}")
+    return queue

@@ -1,0 +1,142 @@
+"""Requests that wait for a reply, by correlation id, and how a reply is made.
+
+A request is an ordinary message with three properties more: the id, the client that asks, and how
+long it waits. Whoever consumes it sends the reply to the reply topic of the cluster, whose broker
+pushes it to that client instead of storing it for consumers.
+
+Source: RequestFutureHolder, MessageUtil and ClientRemotingProcessor.receiveReplyMessage,
+RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+
+from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._sending.outgoing import REPLY_TYPE
+from cometmq.client.errors import BackPressureError, ReplyError
+from cometmq.model import property_names as names
+from cometmq.model.flags import SysFlag
+from cometmq.model.message import StoredMessage
+from cometmq.model.offsets import LogOffset, QueueOffset
+from cometmq.model.topic import REPLY_SUFFIX
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.compression import decompress_body
+from cometmq.protocol.headers import PushReplyMessageToClientRequest
+from cometmq.protocol.properties import decode_properties
+from cometmq.protocol.record import body_crc
+from cometmq.remoting import Request, Response
+
+log = logging.getLogger(__name__)
+
+REQUESTS_MAX = 65_535
+"""Requests of one client that may wait at a time."""
+
+
+class Replies:
+    """The requests of one client that wait for their replies, and the taker of replies.
+
+    Args:
+        instance: whose brokers push the replies.
+    """
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._client_id = instance.client_id
+        self._waiting: dict[str, asyncio.Future[StoredMessage]] = {}
+        instance.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self.take
+
+    @classmethod
+    def of(cls, instance: ClientInstance) -> Replies:
+        """Give the one of an instance."""
+        return instance.shared(cls, lambda: cls(instance))
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def open(self, timeout: float) -> tuple[dict[str, str], asyncio.Future[StoredMessage]]:
+        """Begin to wait for one reply; `forget` ends that.
+
+        Args:
+            timeout: seconds that the request says it waits.
+
+        Returns:
+            The properties that make a message a request, and what will become its reply.
+
+        Raises:
+            BackPressureError: too many requests wait already.
+        """
+        if len(self._waiting) >= REQUESTS_MAX:
+            raise BackPressureError(f"not sent: {len(self._waiting)} requests wait for replies")
+        correlation_id = str(uuid.uuid4())
+        future: asyncio.Future[StoredMessage] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = future
+        properties = {
+            names.CORRELATION_ID: correlation_id,
+            names.REPLY_TO_CLIENT: self._client_id,
+            names.TTL: str(round(timeout * 1000)),
+        }
+        return properties, future
+
+    def forget(self, properties: dict[str, str]) -> None:
+        """Wait no longer: a reply that comes now is dropped."""
+        self._waiting.pop(properties[names.CORRELATION_ID], None)
+
+    def take(self, request: Request) -> Response:
+        """Hand a reply that a broker pushed to whoever waits for it; nobody may."""
+        reply = reply_from(request.header(PushReplyMessageToClientRequest), request.body)
+        future = self._waiting.pop(reply.properties.get(names.CORRELATION_ID, ""), None)
+        if future is None or future.done():
+            log.debug("dropped a late reply id=%s", reply.message_id)
+        else:
+            future.set_result(reply)
+        return Response()
+
+
+def reply_from(header: PushReplyMessageToClientRequest, body: bytes) -> StoredMessage:
+    """Read a reply as a broker pushes it; it was not stored, and so has no place.
+
+    Raises:
+        CompressionError: its body is damaged, or of a kind whose package is missing.
+    """
+    properties = decode_properties(header.properties or "")
+    properties[names.ARRIVE_TIME] = str(time.time_ns() // 1_000_000)
+    return StoredMessage(
+        topic=header.topic,
+        body=decompress_body(body, header.sys_flag),
+        properties=properties,
+        queue_id=header.queue_id,
+        queue_offset=QueueOffset(0),
+        log_offset=LogOffset(0),
+        flag=header.flag,
+        sys_flag=header.sys_flag & ~(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK),
+        born_time_ms=header.born_timestamp,
+        born_host=header.born_host,
+        store_time_ms=header.store_timestamp,
+        store_host=header.store_host,
+        reconsume_times=header.reconsume_times or 0,
+        prepared_offset=0,
+        body_crc=body_crc(body),
+        size_bytes=len(body),
+        offset_message_id="",
+    )
+
+
+def reply_to(request: StoredMessage) -> tuple[str, dict[str, str]]:
+    """Give the topic and the properties that make a message the reply to ``request``.
+
+    Raises:
+        ReplyError: it is no request: it does not say who asks, or of which cluster it is.
+    """
+    wanted = (names.CLUSTER, names.CORRELATION_ID, names.REPLY_TO_CLIENT)
+    if missing := [name for name in wanted if not request.properties.get(name)]:
+        raise ReplyError(
+            f"message {request.message_id} is not a request:"
+            f" it lacks the property {', '.join(missing)}"
+        )
+    kept = (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL)
+    properties = {name: request.properties[name] for name in kept if name in request.properties}
+    properties[names.MSG_TYPE] = REPLY_TYPE
+    return request.properties[names.CLUSTER] + REPLY_SUFFIX, properties

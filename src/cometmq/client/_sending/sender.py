@@ -1,0 +1,528 @@
+"""Brings a prepared message to a broker: chooses a queue, tries, tries elsewhere.
+
+A send that is awaited is tried again elsewhere after refusals that another broker may not share,
+and after every failure of the network. One that is only begun is tried again after failures of the
+network alone. A queue that the caller chose is never exchanged for another one.
+
+Source: DefaultMQProducerImpl and MQClientAPIImpl.onExceptionImpl, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.routes import Route
+from cometmq.client._sending.outgoing import (
+    Item,
+    Outgoing,
+    batch_of,
+    kind_of,
+    prepare,
+    prepare_batch,
+    prepare_item,
+)
+from cometmq.client._sending.retry_policy import NoMasterError, RetryPolicy, attempt_of, final_error
+from cometmq.client._sending.targets import ANY_QUEUE, Destinations, SendTarget
+from cometmq.client.errors import SendAttempt
+from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
+from cometmq.client.receipt import SendReceipt, SendStatus, receipt_from
+from cometmq.client.settings import ProducerSettings
+from cometmq.model import property_names as names
+from cometmq.model.errors import CometError, RemotingError, ResponseError
+from cometmq.model.message import Message
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.headers import SendMessageV2Request
+
+INNER_GROUP = "CLIENT_INNER_PRODUCER"
+TRY_S_MIN = 0.001
+"""With less time left no further try begins; a first one gets at least this much."""
+"""The group under which a client sends on its own account."""
+
+
+class Sender:
+    """Sends for one group over one instance.
+
+    Args:
+        instance: connections and routes.
+        group: the producer's group.
+        settings: limits, retries and compression.
+        hooks: watch the sends, or forbid them.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        settings: ProducerSettings,
+        *,
+        hooks: Sequence[SendHook | ForbiddenHook] = (),
+    ) -> None:
+        self.instance = self._instance = instance
+        """Connections and routes."""
+        self.namespace = self._namespace = instance.namespace
+        """What names are wrapped in."""
+        self._group = group
+        self._wire_group = self._namespace.wrap_group(group)
+        self._settings = settings
+        self.ids = self._ids = instance.unique_ids()
+        """Makes the ids of messages."""
+        self.destinations = Destinations(instance, settings)
+        """Finds queues and brokers."""
+        self._forbidding = [hook for hook in hooks if isinstance(hook, ForbiddenHook)]
+        self._watching = [hook for hook in hooks if isinstance(hook, SendHook)]
+        self._awaited = RetryPolicy(
+            settings.retries, 0, settings.retried, settings.retry_not_stored, retry_too_many=True
+        )
+        self._begun = RetryPolicy(
+            settings.retries_async,
+            settings.retries_async,
+            frozenset(),
+            retry_not_stored=False,
+            retry_too_many=False,
+            avoid_refusing=False,
+        )
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether hooks see the sends."""
+        return bool(self._watching or self._forbidding)
+
+    def watch(self, hook: SendHook) -> None:
+        """Show further sends to one more hook, after the others."""
+        self._watching.append(hook)
+
+    # --- the whole way of a message --------------------------------------------------------------
+
+    async def send_message(
+        self,
+        message: Message,
+        place: SendTarget = ANY_QUEUE,
+        *,
+        timeout: float,
+        reserved: Mapping[str, str] | None = None,
+        trusted: bool = False,
+        awaited: bool = True,
+    ) -> SendReceipt:
+        """Check, encode and send a message, and let the hooks see it; see `Producer.send`.
+
+        Args:
+            message: what to send.
+            place: where to, if that is said.
+            timeout: seconds for all of it.
+            reserved: properties that applications cannot set.
+            trusted: whether the message itself may have such properties.
+            awaited: whether refusals may be followed by another try.
+        """
+
+        def ready(messages: Sequence[Message]) -> Outgoing:
+            return self.prepare(messages[0], reserved=reserved, trusted=trusted)
+
+        effort = self._awaited if awaited else self._begun
+        if not self.is_watched:
+            return await self.send(ready((message,)), place, timeout=timeout, effort=effort)
+        kind = kind_of(message, reserved or {})
+        return await self._watched((message,), ready, place, timeout, effort, kind)
+
+    async def send_batch(
+        self, messages: Sequence[Message], place: SendTarget = ANY_QUEUE, *, timeout: float
+    ) -> SendReceipt:
+        """Check, encode and send messages as one request; see `Producer.send_batch`."""
+        if not (self.is_watched and messages):
+            return await self.send(self.prepare_batch(messages), place, timeout=timeout)
+        return await self._watched(
+            messages, self.prepare_batch, place, timeout, self._awaited, SendKind.NORMAL
+        )
+
+    async def send_items(
+        self,
+        messages: Sequence[Message],
+        items: Sequence[Item],
+        place: SendTarget,
+        *,
+        timeout: float,
+        awaited: bool,
+    ) -> SendReceipt:
+        """Send messages that go together and are ready each, as one request.
+
+        Args:
+            messages: what hooks are shown.
+            items: the same messages, as `item` made them.
+            place: where to, if that is said.
+            timeout: seconds for all of it.
+            awaited: whether refusals may be followed by another try.
+        """
+        if len(messages) == 1:
+            reserved = {names.UNIQ_KEY: items[0].message_id}
+            return await self.send_message(
+                messages[0], place, timeout=timeout, reserved=reserved, awaited=awaited
+            )
+        effort = self._awaited if awaited else self._begun
+        if not self.is_watched:
+            batch = batch_of(messages[0], items, self._settings.body_bytes_max)
+            return await self.send(batch, place, timeout=timeout, effort=effort)
+        return await self._watched(
+            messages, self.prepare_batch, place, timeout, effort, SendKind.NORMAL
+        )
+
+    def item(self, message: Message) -> Item:
+        """Check a message of a batch and make it ready.
+
+        Raises:
+            InvalidMessageError, InvalidNameError: it breaks a limit.
+        """
+        return prepare_item(message, self._settings, self._ids, namespace=self._namespace)
+
+    async def send_message_oneway(
+        self, message: Message, place: SendTarget = ANY_QUEUE, *, timeout: float
+    ) -> str:
+        """Check, encode and send a message without waiting; see `Producer.send_oneway`."""
+        if not self.is_watched:
+            outgoing = self.prepare(message)
+            await self.send_oneway(outgoing, place, timeout=timeout)
+            return outgoing.message_id
+        context = self._context((message,), kind_of(message, {}), oneway=True)
+        async with SendHookCalls(context, self._forbidding, self._watching):
+            outgoing = self.prepare(context.messages[0])
+            context.message_id = outgoing.message_id
+            await self.send_oneway(outgoing, place, timeout=timeout, context=context)
+        return outgoing.message_id
+
+    async def _watched(
+        self,
+        messages: Sequence[Message],
+        ready: Callable[[Sequence[Message]], Outgoing],
+        place: SendTarget,
+        timeout: float,
+        effort: RetryPolicy,
+        kind: SendKind,
+    ) -> SendReceipt:
+        context = self._context(messages, kind)
+        async with SendHookCalls(context, self._forbidding, self._watching):
+            outgoing = ready(context.messages)
+            context.message_id = outgoing.message_id
+            context.receipt = await self.send(
+                outgoing, place, timeout=timeout, effort=effort, context=context
+            )
+        return context.receipt
+
+    def _context(
+        self, messages: Sequence[Message], kind: SendKind, *, oneway: bool = False
+    ) -> SendContext:
+        """Hooks see copies of the messages, so that the caller's stay as they are."""
+        return SendContext(
+            group=self._group,
+            client_id=self._instance.client_id,
+            messages=[
+                dataclasses.replace(message, properties=dict(message.properties))
+                for message in messages
+            ],
+            kind=kind,
+            oneway=oneway,
+            namespace=self._namespace.name,
+        )
+
+    def prepare(
+        self,
+        message: Message,
+        *,
+        reserved: Mapping[str, str] | None = None,
+        trusted: bool = False,
+    ) -> Outgoing:
+        """Check a message and make it ready.
+
+        Raises:
+            InvalidMessageError, InvalidNameError: nothing was sent.
+        """
+        return prepare(
+            message,
+            self._settings,
+            self._ids,
+            namespace=self._namespace,
+            reserved=reserved,
+            trusted=trusted,
+        )
+
+    def prepare_batch(self, messages: Sequence[Message]) -> Outgoing:
+        """Check messages and make them ready as one.
+
+        Raises:
+            InvalidMessageError, InvalidNameError: nothing was sent.
+        """
+        return prepare_batch(messages, self._settings, self._ids, namespace=self._namespace)
+
+    # --- what is ready ---------------------------------------------------------------------------
+
+    async def send(
+        self,
+        outgoing: Outgoing,
+        place: SendTarget = ANY_QUEUE,
+        *,
+        timeout: float,
+        effort: RetryPolicy | None = None,
+        context: SendContext | None = None,
+    ) -> SendReceipt:
+        """Send until a broker has stored it, tries run out or time does."""
+        deadline = _now() + timeout
+        route = await self.destinations.route(outgoing.topic, timeout)
+        fixed = self.destinations.fixed_queue(outgoing, route, place)
+        return await self._tries(
+            outgoing, route, fixed, deadline, effort or self._awaited, [], context
+        )
+
+    async def go_on(
+        self,
+        outgoing: Outgoing,
+        place: SendTarget,
+        deadline: float,
+        attempts: list[SendAttempt],
+        *,
+        awaited: bool,
+    ) -> SendReceipt:
+        """Go on with a send whose first try has failed.
+
+        Args:
+            outgoing: what to send.
+            place: the queue, if it was said.
+            deadline: until when, by the loop's clock.
+            attempts: the tries that have failed.
+            awaited: whether refusals may be followed by another try.
+        """
+        effort = self._awaited if awaited else self._begun
+        if attempts and not effort.allows_another(attempts[-1].error):
+            raise final_error(outgoing.topic, attempts, in_time=_is_time_left(deadline))
+        route = await self.destinations.route(outgoing.topic, max(deadline - _now(), 0.001))
+        fixed = self.destinations.fixed_queue(outgoing, route, place)
+        return await self._tries(outgoing, route, fixed, deadline, effort, attempts, None)
+
+    async def _tries(
+        self,
+        outgoing: Outgoing,
+        route: Route,
+        fixed: MessageQueue | None,
+        deadline: float,
+        effort: RetryPolicy,
+        attempts: list[SendAttempt],
+        context: SendContext | None,
+    ) -> SendReceipt:
+        stored: SendReceipt | None = None
+        avoid = attempts[-1].broker_name if attempts else None
+        for _ in range(len(attempts), 1 + (effort.fixed_retries if fixed else effort.retries)):
+            if _now() >= deadline or (attempts and not _is_time_left(deadline)):
+                break
+            target = fixed or self.destinations.next(route, avoid)
+            avoid = target.broker_name
+            try:
+                receipt = await self._try(outgoing, target, deadline, effort, context)
+            except (RemotingError, ResponseError) as error:
+                attempts.append(attempt_of(target, error))
+                if not effort.allows_another(error):
+                    break
+            else:
+                if fixed or receipt.status is SendStatus.SEND_OK or not effort.retry_not_stored:
+                    return receipt
+                stored = receipt
+        if stored is not None:
+            return stored
+        raise final_error(outgoing.topic, attempts, in_time=_is_time_left(deadline))
+
+    async def send_oneway(
+        self,
+        outgoing: Outgoing,
+        place: SendTarget = ANY_QUEUE,
+        *,
+        timeout: float,
+        context: SendContext | None = None,
+    ) -> None:
+        """Write the request to a broker's connection and be done; see `Producer.send_oneway`."""
+        deadline = _now() + timeout
+        route = await self.destinations.route(outgoing.topic, timeout)
+        target = self.destinations.fixed_queue(outgoing, route, place) or self.destinations.next(
+            route, None
+        )
+        address, broker_name = await self.destinations.master(target, deadline)
+        if context is not None:
+            context.queue, context.address, context.tries = (
+                self.destinations.shown(target),
+                address,
+                1,
+            )
+        header = self._header(outgoing, target, broker_name)
+        send_to = self._instance.send_address(address)
+        await self._instance.remoting.oneway(send_to, outgoing.code, header, outgoing.body)
+        self._instance.greet_soon(address)
+
+    async def _try(
+        self,
+        outgoing: Outgoing,
+        target: MessageQueue,
+        deadline: float,
+        effort: RetryPolicy,
+        context: SendContext | None,
+    ) -> SendReceipt:
+        began_s = _now()
+        address = ""
+        try:
+            address, broker_name = await self.destinations.master(target, deadline)
+            answer = await self._instance.remoting.call(
+                self._instance.send_address(address),
+                outgoing.code,
+                self._header(outgoing, target, broker_name),
+                outgoing.body,
+                timeout=self._time_of_try(deadline),
+            )
+            receipt = receipt_from(answer, self.destinations.shown(target), outgoing.message_id)
+        except (RemotingError, ResponseError) as error:
+            refused = isinstance(error, ResponseError) and not effort.avoid_refusing
+            self._note_latency(target.broker_name, began_s, None if refused else error)
+            self._tell_of_try(context, target, address, began_s, error)
+            raise
+        self._note_latency(target.broker_name, began_s, None)
+        self._instance.greet_soon(address)
+        self._tell_of_try(context, target, address, began_s, receipt)
+        return receipt
+
+    def _time_of_try(self, deadline: float) -> float:
+        left_s = max(deadline - _now(), TRY_S_MIN)
+        limit_ms = self._settings.try_timeout_ms
+        return min(left_s, limit_ms / 1000) if limit_ms > 0 else left_s
+
+    def _header(
+        self, outgoing: Outgoing, target: MessageQueue, broker_name: str
+    ) -> SendMessageV2Request:
+        now_ms = time.time_ns() // 1_000_000
+        return self.header(outgoing, target, broker_name, born_time_ms=now_ms)
+
+    def header(
+        self, outgoing: Outgoing, target: MessageQueue, broker_name: str, *, born_time_ms: int
+    ) -> SendMessageV2Request:
+        """Make the header for one try, to a queue that this broker serves."""
+        return outgoing.header(
+            self._wire_group,
+            target,
+            broker_name=broker_name,
+            born_time_ms=born_time_ms,
+            new_topic_queues=self._settings.new_topic_queues,
+            unit_mode=self._instance.settings.unit_mode,
+        )
+
+    def _note_latency(self, broker: str, began_s: float, error: CometError | None) -> None:
+        if self.destinations.latency is None:
+            return
+        now_s = _now()
+        isolated = error is not None and not (
+            isinstance(error, NoMasterError) and self._settings.rocketmq_version != 4
+        )
+        self.destinations.latency.record(
+            broker,
+            (now_s - began_s) * 1000,
+            isolated=isolated,
+            reachable=not (isolated and self._marks_unreachable(error)),
+            now_s=now_s,
+        )
+
+    def _marks_unreachable(self, error: CometError | None) -> bool:
+        """A refusal always does; a failure of the network only when somebody finds out its end."""
+        return isinstance(error, ResponseError) or self._settings.detector
+
+    def _tell_of_try(
+        self,
+        context: SendContext | None,
+        target: MessageQueue,
+        address: str,
+        began_s: float,
+        result: SendReceipt | CometError,
+    ) -> None:
+        if context is None:
+            return
+        context.queue, context.address = self.destinations.shown(target), address
+        context.tries += 1
+        context.cost_ms = (_now() - began_s) * 1000
+        context.receipt = result if isinstance(result, SendReceipt) else None
+        context.error = None if isinstance(result, SendReceipt) else result
+        tell(self._watching, SendHook.after_try, context)
+
+
+class InnerProducer:
+    """Sends what the client itself has to send: messages to be consumed again, and the like.
+
+    One for each instance, which needs no start and no close: take it from `of`.
+    """
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._sender = Sender(instance, INNER_GROUP, ProducerSettings())
+
+    @classmethod
+    def of(cls, instance: ClientInstance) -> InnerProducer:
+        """Give the one of an instance."""
+        return instance.shared(cls, lambda: cls(instance))
+
+    async def send(
+        self, message: Message, *, timeout: float, allow_reserved: bool = True
+    ) -> SendReceipt:
+        """Send a message, which may have properties that applications cannot set.
+
+        For a retry topic, RECONSUME_TIME and MAX_RECONSUME_TIMES travel in the header.
+
+        Raises:
+            InvalidMessageError: the message breaks a limit; nothing was sent.
+            Everything else as `Producer.send`.
+        """
+        return await self._sender.send_message(message, timeout=timeout, trusted=allow_reserved)
+
+
+def _is_time_left(deadline: float) -> bool:
+    """Whether there is time for another try: the last one may have ended a moment too early."""
+    return deadline - _now() >= TRY_S_MIN
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+log = logging.getLogger(__name__)
+
+
+class SendHookCalls:
+    """Shows one send to the hooks: before it, and when it has ended."""
+
+    def __init__(
+        self,
+        context: SendContext,
+        forbidding: Sequence[ForbiddenHook],
+        watching: Sequence[SendHook],
+    ) -> None:
+        self._context = context
+        self._forbidding = forbidding
+        self._watching = list(watching)
+        self._began_s = _now()
+
+    async def __aenter__(self) -> None:
+        for hook in self._forbidding:
+            hook.check(self._context)
+        tell(self._watching, SendHook.before_send, self._context)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        context = self._context
+        context.cost_ms = (_now() - self._began_s) * 1000
+        context.error = error
+        if error is not None:
+            context.receipt = None
+        tell(self._watching, SendHook.after_send, context)
+
+
+def tell(
+    hooks: Sequence[SendHook], what: Callable[[SendHook, SendContext], None], context: SendContext
+) -> None:
+    """Call one method of every hook; what a hook raises is logged and changes nothing."""
+    for hook in hooks:
+        try:
+            getattr(hook, what.__name__)(context)
+        except Exception:
+            log.exception("a hook failed hook=%s call=%s", type(hook).__name__, what.__name__)

@@ -1,0 +1,258 @@
+"""Finds messages, and tracks which groups have consumed one.
+
+Source: MQAdminImpl and DefaultMQAdminExtImpl.messageTrackDetail, RocketMQ 5.3."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from cometmq.client._consuming.pulls import Pull, pull_once
+from cometmq.client.admin.clients import Clients
+from cometmq.client.admin.core import AdminCore
+from cometmq.client.admin.groups import Groups
+from cometmq.client.filters import Filter
+from cometmq.client.trace.records import Record, TraceError, decode
+from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.message import StoredMessage
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import TRACE_TOPIC
+from cometmq.protocol.bodies import (
+    ConsumerConnection,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import QueryMessageRequest, ViewMessageByIdRequest
+from cometmq.protocol.message_id import decode_offset_id
+from cometmq.protocol.record import decode_messages
+
+FOUND_MAX = 64
+"""Messages that one broker gives for a key."""
+QUERY_S = 18.0
+"""Time for one broker to search its index."""
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""The group every broker lets tools read with."""
+
+
+class Queries(AdminCore):
+    """Calls that find messages."""
+
+    async def message_at(self, offset_message_id: str) -> StoredMessage:
+        """Return the message with a broker's id, from the broker in the id.
+
+        Raises:
+            InvalidMessageIdError: the text is no such id.
+            ResponseError: that broker has no such message.
+        """
+        place = decode_offset_id(offset_message_id)
+        header = ViewMessageByIdRequest(offset=place.log_offset)
+        answer = await self._ask(place.address, RequestCode.VIEW_MESSAGE_BY_ID, header)
+        message = decode_messages(answer.body)[0]
+        message.broker_name = await self._broker_at(place.address)
+        return message
+
+    async def message_by_unique_id(self, topic: str, message_id: str) -> StoredMessage | None:
+        """Find a message by the unique id of its sender.
+
+        Returns:
+            The message, or None if no broker has it. If a retried send has stored it more than
+            once, the one that was stored first.
+        """
+        found = await self.messages_by_key(topic, message_id, unique_id=True)
+        return min(found, key=lambda message: message.store_time_ms, default=None)
+
+    async def messages_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = 2**63 - 1,
+        unique_id: bool = False,
+    ) -> list[StoredMessage]:
+        """Find messages by key or by unique id.
+
+        Args:
+            topic: the topic of the messages.
+            key: the key or id.
+            begin_ms, end_ms: range of the store time, in ms since 1970.
+            unique_id: whether ``key`` is a unique id.
+
+        Returns:
+            At most 64 messages of each broker of the topic, in order of store time.
+        """
+        header = QueryMessageRequest(
+            topic=topic,
+            key=key,
+            max_num=FOUND_MAX,
+            begin_timestamp=begin_ms,
+            end_timestamp=end_ms,
+            unique_key_query=unique_id,
+        )
+        route = await self._route(topic)
+        answers = await asyncio.gather(
+            *(self._query(name, route.readable(name), header) for name in sorted(route.brokers))
+        )
+        found = [
+            message
+            for answer in answers
+            for message in answer
+            if _has_key(message, key, unique_id=unique_id)
+        ]
+        return sorted(found, key=lambda message: message.store_time_ms)
+
+    async def message_in_queue(self, queue: MessageQueue, offset: int) -> StoredMessage | None:
+        """Return the message at an offset of a queue, or None if there is none.
+
+        Raises:
+            TopicNotFoundError, QueueNotFoundError: no broker has the queue.
+        """
+        request = Pull(TOOLS_GROUP, queue, QueueOffset(offset), Filter.tags(), max_messages=1)
+        self._instance.check_running()
+        address = await self._offsets.address(queue)
+        timeout = self._instance.settings.call_timeout_ms / 1000
+        result = await pull_once(self._instance.brokers, address, request, timeout=timeout)
+        return next((found for found in result.messages if found.queue_offset == offset), None)
+
+    async def _query(
+        self, broker_name: str, address: str | None, header: QueryMessageRequest
+    ) -> list[StoredMessage]:
+        if address is None:
+            return []
+        try:
+            answer = await self._ask(address, RequestCode.QUERY_MESSAGE, header, timeout=QUERY_S)
+        except ResponseError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return []
+            raise
+        messages = decode_messages(answer.body)
+        for message in messages:
+            message.broker_name = broker_name
+        return messages
+
+    async def _broker_at(self, address: str) -> str:
+        """Give the name of the broker with this address, or nothing if it is not registered."""
+        for name, broker in (await self.cluster_info()).broker_addr_table.items():
+            if address in broker.broker_addrs.values():
+                return name
+        return ""
+
+
+def _has_key(message: StoredMessage, key: str, *, unique_id: bool) -> bool:
+    return message.unique_id == key if unique_id else key in message.keys
+
+
+class TrackKind(Enum):
+    """The state of a message in a group."""
+
+    CONSUMED = "CONSUMED"
+    """The group has committed an offset after the message."""
+    CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
+    """The same, but the group does not subscribe to the message's tag."""
+    NOT_CONSUME_YET = "NOT_CONSUME_YET"
+    """The group has not committed an offset after the message."""
+    PULL = "PULL"
+    """The members pull queues of their choice, so offsets show nothing."""
+    NOT_ONLINE = "NOT_ONLINE"
+    """No member of the group is online."""
+    BROADCAST = "CONSUME_BROADCASTING"
+    """Each member stores its own offsets; brokers do not have them."""
+    UNKNOWN = "UNKNOWN"
+    """The state could not be read; `Track.why` has the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """Whether one group has consumed a message."""
+
+    group: str
+    """The consumer group."""
+    kind: TrackKind
+    """The state of the message in the group."""
+    committed: QueueOffset | None = None
+    """The group's committed offset in the message's queue, if it was read."""
+    why: str = ""
+    """Why the state is unknown; otherwise empty."""
+
+
+class Tracks(Queries, Groups, Clients):
+    """Calls that follow a message."""
+
+    async def track(
+        self, message: StoredMessage, groups: Iterable[str] | None = None
+    ) -> list[Track]:
+        """Return whether each group that reads the message's topic has consumed it.
+
+        Args:
+            message: a message that a query returned.
+            groups: the groups to check; None for those that brokers list for the topic. Brokers
+                of 5.3 list only groups with a committed offset.
+
+        Returns:
+            One entry for each group, by name.
+        """
+        asked = await self.groups_of_topic(message.topic) if groups is None else groups
+        return [await self._track(group, message) for group in sorted(asked)]
+
+    async def trace(self, message_id: str, *, topic: str = TRACE_TOPIC) -> list[Record]:
+        """Return what producers and consumers have traced of a message, in stored order.
+
+        Args:
+            message_id: the unique id of the message.
+            topic: the topic of the traces.
+
+        Raises:
+            TopicNotFoundError: the trace topic does not exist yet.
+        """
+        found: list[Record] = []
+        for message in await self.messages_by_key(topic, message_id):
+            found += [part for part in _records(message) if _is_of(part, message_id)]
+        return found
+
+    async def _track(self, group: str, message: StoredMessage) -> Track:
+        try:
+            connection = await self.consumer_connections(group)
+        except ResponseError as error:
+            if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                return Track(group, TrackKind.NOT_ONLINE)
+            return Track(group, TrackKind.UNKNOWN, why=str(error))
+        except CometError as error:
+            return Track(group, TrackKind.UNKNOWN, why=str(error))
+        if connection.consume_type is ConsumeType.CONSUME_ACTIVELY:
+            return Track(group, TrackKind.PULL)
+        if connection.message_model is MessageModel.BROADCASTING:
+            return Track(group, TrackKind.BROADCAST)
+        return await self._compare(group, message, connection)
+
+    async def _compare(
+        self, group: str, message: StoredMessage, connection: ConsumerConnection
+    ) -> Track:
+        try:
+            committed = await self._offsets.committed(group, message.queue, zero_if_unknown=False)
+        except CometError as error:
+            return Track(group, TrackKind.UNKNOWN, why=str(error))
+        if committed is None or committed <= message.queue_offset:
+            return Track(group, TrackKind.NOT_CONSUME_YET, committed)
+        wanted = connection.subscription_table.get(message.topic)
+        kind = TrackKind.CONSUMED if _wants(wanted, message) else TrackKind.CONSUMED_BUT_FILTERED
+        return Track(group, kind, committed)
+
+
+def _wants(wanted: SubscriptionData | None, message: StoredMessage) -> bool:
+    return wanted is None or not wanted.tags_set or message.tags in wanted.tags_set
+
+
+def _records(message: StoredMessage) -> list[Record]:
+    try:
+        return decode(message.body.decode())
+    except (TraceError, UnicodeDecodeError):
+        return []
+
+
+def _is_of(record: Record, message_id: str) -> bool:
+    return message_id in record.message_id.split(",")

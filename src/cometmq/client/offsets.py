@@ -1,0 +1,453 @@
+"""The committed offsets of a group: where they are stored, and where a new group starts.
+
+An offset store is a table in memory, by queue, that is written out from time to time: to the
+brokers when members share the queues, to a local file when every member reads all queues.
+
+    file := <folder>/<client id>/<group>/offsets.json, the one before beside it with ``.bak``
+    text := {"offsetTable":{{"brokerName":…,"queueId":…,"topic":…}:offset, …}}
+
+RocketMQ's own clients write and read this file, so that either can continue where the other
+ended. It is no strict JSON, since its keys are objects; a strict form is read as well, and written
+if requested: the same with each key as a text, which is JSON itself.
+
+Source: OffsetStore, ControllableOffset, RemoteBrokerOffsetStore, LocalFileOffsetStore,
+OffsetSerializeWrapper and RebalancePushImpl.computePullFromWhereWithException, RocketMQ 5.3."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol
+
+from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._connection.queue_offsets import QueueOffsets
+from cometmq.client._failure_log import text_of, trace_of
+from cometmq.model.errors import ConfigError, StoreError
+from cometmq.model.offsets import QueueOffset
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol import fastjson
+from cometmq.protocol.bodies import ConsumeFromWhere
+from cometmq.remoting.tasks import is_call_failure
+from cometmq.system.files import Files, SystemFiles, load_with_backup, save_with_backup
+
+
+class OffsetStore(Protocol):
+    """Stores for each queue the offset of the next message to consume."""
+
+    async def load(self) -> None:
+        """Read the stored offsets; called once, before any other method.
+
+        Raises:
+            StoreError: neither the stored offsets nor their backup can be read.
+        """
+
+    def position(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the offset in memory, or None; sends no request."""
+
+    async def stored(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the stored offset and take it into memory; None if there is none.
+
+        Raises:
+            CometError: the offset could not be read. The queue must not be consumed then.
+        """
+
+    def update(
+        self, queue: MessageQueue, offset: QueueOffset, *, increase_only: bool = False
+    ) -> None:
+        """Set the offset of a queue in memory; frozen queues do not change."""
+
+    def freeze(self, queue: MessageQueue, offset: QueueOffset) -> None:
+        """Set an offset that only `forget` removes; later updates are ignored."""
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        """Store the offsets of these queues. A failure is logged; the offset stays in memory."""
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Remove the queue from memory; the stored offset remains."""
+
+    def table(self) -> Mapping[MessageQueue, QueueOffset]:
+        """Return a copy of the offsets in memory."""
+
+
+class OffsetTable:
+    """The offset of the next message to be consumed, by queue."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[MessageQueue, QueueOffset] = {}
+        self._frozen: set[MessageQueue] = set()
+
+    def get(self, queue: MessageQueue) -> QueueOffset | None:
+        """Give the queue's offset, or None."""
+        return self._offsets.get(queue)
+
+    def update(
+        self, queue: MessageQueue, offset: QueueOffset, *, increase_only: bool = False
+    ) -> None:
+        """Set a queue's offset, unless it is frozen, or would go back and must not."""
+        if queue in self._frozen:
+            return
+        if increase_only and offset <= self._offsets.get(queue, -1):
+            return
+        self._offsets[queue] = offset
+
+    def freeze(self, queue: MessageQueue, offset: QueueOffset) -> None:
+        """Set a queue's offset for good."""
+        self._offsets[queue] = offset
+        self._frozen.add(queue)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop a queue."""
+        self._offsets.pop(queue, None)
+        self._frozen.discard(queue)
+
+    def copy(self) -> Mapping[MessageQueue, QueueOffset]:
+        """Give a copy of all offsets."""
+        return dict(self._offsets)
+
+
+log = logging.getLogger(__name__)
+
+RENEW_AFTER = 12
+"""An offset that does not move is written out again every so many times: a broker may lose it."""
+
+
+class RemoteOffsetStore:
+    """Stores a group's offsets at the brokers of the queues.
+
+    Args:
+        instance: the connections to use.
+        group: the consumer group.
+    """
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self._group = group
+        self._offsets = QueueOffsets(instance.routes, instance.brokers)
+        self._table = OffsetTable()
+        self._written: dict[MessageQueue, tuple[QueueOffset, int]] = {}
+        self._failing: set[str] = set()
+        self._opened: set[tuple[str, str]] = set()
+        """Topics and brokers that have taken some offset."""
+
+    async def load(self) -> None:
+        """Do nothing: each offset is read when its queue is assigned."""
+
+    def position(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the offset in memory, or None; sends no request."""
+        return self._table.get(queue)
+
+    async def stored(self, queue: MessageQueue) -> QueueOffset | None:
+        """Read the offset from the queue's broker and take it into memory; None if it has none.
+
+        Raises:
+            ClientError: no broker serves the queue now.
+            ResponseError: the broker refused for another reason than a missing offset.
+            RemotingError: no response.
+        """
+        offset = await self._offsets.committed(self._group, queue)
+        if offset is not None:
+            self._table.update(queue, offset)
+            self._written[queue] = (offset, 0)
+        return offset
+
+    def update(
+        self, queue: MessageQueue, offset: QueueOffset, *, increase_only: bool = False
+    ) -> None:
+        """Set the offset of a queue in memory; frozen queues do not change."""
+        self._table.update(queue, offset, increase_only=increase_only)
+
+    def freeze(self, queue: MessageQueue, offset: QueueOffset) -> None:
+        """Set an offset that only `forget` removes; later updates are ignored."""
+        self._table.freeze(queue, offset)
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        """Send these queues' offsets to their brokers in parallel; returns after the responses.
+
+        An unchanged offset is sent only from time to time. A failure is logged, and the offset is
+        sent again next time.
+
+        The first offset of a topic is sent to a broker alone: a RocketMQ broker creates the
+        group's table for the topic on it, and may lose one of two parallel offsets.
+        """
+        due = [queue for queue in queues if self._is_due(queue)]
+        firsts = {_place(queue): queue for queue in due if _place(queue) not in self._opened}
+        alone = set(firsts.values())
+        due.sort(key=lambda queue: queue not in alone)
+        answers = await asyncio.gather(*(self._persist(queue) for queue in due[: len(alone)]))
+        answers += await asyncio.gather(*(self._persist(queue) for queue in due[len(alone) :]))
+        failing = {queue.broker_name for queue, ok in zip(due, answers, strict=True) if not ok}
+        self._failing -= {queue.broker_name for queue in due} - failing
+
+    def _is_due(self, queue: MessageQueue) -> bool:
+        offset = self._table.get(queue)
+        written, skipped = self._written.get(queue, (None, 0))
+        if offset is None:
+            return False
+        if offset != written or skipped + 1 >= RENEW_AFTER:
+            return True
+        self._written[queue] = (offset, skipped + 1)
+        return False
+
+    async def _persist(self, queue: MessageQueue) -> bool:
+        offset = self._table.get(queue)
+        assert offset is not None
+        try:
+            await self._offsets.commit(self._group, queue, offset)
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            level = logging.DEBUG if queue.broker_name in self._failing else logging.WARNING
+            self._failing.add(queue.broker_name)
+            log.log(
+                level,
+                "cannot commit an offset queue=%s offset=%d error=%s",
+                *(queue, offset, text_of(error)),
+                exc_info=trace_of(error),
+            )
+            return False
+        self._written[queue] = (offset, 0)
+        self._opened.add(_place(queue))
+        return True
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Remove the queue from memory; the broker's offset remains."""
+        self._table.forget(queue)
+        self._written.pop(queue, None)
+
+    def table(self) -> Mapping[MessageQueue, QueueOffset]:
+        """Return a copy of the offsets in memory."""
+        return self._table.copy()
+
+
+def _place(queue: MessageQueue) -> tuple[str, str]:
+    return queue.topic, queue.broker_name
+
+
+DEFAULT_FOLDER = Path("~/.rocketmq_offsets")
+FILE_NAME = "offsets.json"
+
+
+def offset_file(folder: Path | None, client_id: str, group: str) -> Path:
+    """Give the file of a group's offsets.
+
+    Args:
+        folder: where all such files are; None for ``.rocketmq_offsets`` in the user's home.
+        client_id: one folder below.
+        group: two folders below.
+
+    Raises:
+        ConfigError: the client id or the group cannot be the name of a folder.
+    """
+    for what, name in (("client id", client_id), ("group", group)):
+        if name in ("", ".", "..") or any(char in name for char in "/\\\0"):
+            raise ConfigError(f"{what} {name!r} cannot be the name of a folder for offsets")
+    return (folder or DEFAULT_FOLDER).expanduser() / client_id / group / FILE_NAME
+
+
+class LocalOffsetStore:
+    """Stores one client's offsets in a local file.
+
+    Args:
+        folder: the folder of all such files; None for ``.rocketmq_offsets`` in the user's home.
+        client_id: the client id; it must be the same after a restart.
+        group: the consumer group.
+        files: the file system.
+        strict: write strict JSON, which RocketMQ's clients cannot read.
+
+    Raises:
+        ConfigError: the client id or the group is not valid as a folder name.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        client_id: str,
+        group: str,
+        *,
+        files: Files | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.path = offset_file(folder, client_id, group)
+        """The file."""
+        self._files = files or SystemFiles()
+        self._strict = strict
+        self._table = OffsetTable()
+        self._kept: dict[MessageQueue, QueueOffset] = {}
+        self._version = self._written = 0
+        self._writing = threading.Lock()
+
+    async def load(self) -> None:
+        """Read the file, or its backup if the file is missing or damaged.
+
+        Raises:
+            StoreError: neither can be read; nothing was changed.
+        """
+        try:
+            found = await asyncio.to_thread(load_with_backup, self._files, self.path, parse)
+        except (ValueError, OSError) as error:
+            raise StoreError(f"offsets cannot be read: {error}") from error
+        self._kept = found or {}
+        for queue, offset in self._kept.items():
+            self._table.update(queue, offset)
+
+    def position(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the offset in memory, or None; sends no request."""
+        return self._table.get(queue)
+
+    async def stored(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the offset in the file and take it into memory; None if there is none."""
+        offset = self._kept.get(queue)
+        if offset is not None:
+            self._table.update(queue, offset)
+        return offset
+
+    def update(
+        self, queue: MessageQueue, offset: QueueOffset, *, increase_only: bool = False
+    ) -> None:
+        """Set the offset of a queue in memory; frozen queues do not change."""
+        self._table.update(queue, offset, increase_only=increase_only)
+
+    def freeze(self, queue: MessageQueue, offset: QueueOffset) -> None:
+        """Set an offset that only `forget` removes; later updates are ignored."""
+        self._table.freeze(queue, offset)
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        """Write these queues' offsets to the file if they have changed; others remain in it.
+
+        A disk error is logged, and all offsets are written next time. Cancelling stops the waiting;
+        the file is still written.
+        """
+        fresh = {
+            queue: offset for queue in queues if (offset := self._table.get(queue)) is not None
+        }
+        if any(self._kept.get(queue) != offset for queue, offset in fresh.items()):
+            self._kept = {**self._kept, **fresh}
+            self._version += 1
+        version = self._version
+        if version == self._written:
+            return
+        try:
+            await asyncio.to_thread(self._save)
+        except OSError as error:
+            log.error("cannot write offsets path=%s error=%s", self.path, error)
+        else:
+            self._written = max(self._written, version)
+
+    def _save(self) -> None:
+        """Write the newest table, one write at a time; several threads may come here."""
+        with self._writing:
+            save_with_backup(self._files, self.path, render(self._kept, strict=self._strict))
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Remove the queue from memory; the offset in the file remains."""
+        self._table.forget(queue)
+
+    def table(self) -> Mapping[MessageQueue, QueueOffset]:
+        """Return a copy of the offsets in memory."""
+        return self._table.copy()
+
+
+def render(table: Mapping[MessageQueue, QueueOffset], *, strict: bool = False) -> bytes:
+    """Write a table of offsets as RocketMQ does, or as strict JSON; sorted by queue."""
+    body = {"offsetTable": dict(sorted(table.items()))}
+    return fastjson.dumps(body) if strict else fastjson.dumps_odd(body)
+
+
+def parse(data: bytes) -> dict[MessageQueue, QueueOffset]:
+    """Read a table of offsets in either form.
+
+    Raises:
+        ValueError: it is neither; says what was met.
+    """
+    found = fastjson.loads(data)
+    table = found.get("offsetTable") if isinstance(found, dict) else None
+    if isinstance(table, dict):
+        rows = [(fastjson.loads(queue), offset) for queue, offset in table.items()]
+    elif isinstance(table, fastjson.Pairs):
+        rows = list(table)
+    else:
+        raise ValueError("a table of offsets by queue was expected under offsetTable")
+    return dict(_entry(queue, offset) for queue, offset in rows)
+
+
+def _entry(queue: Any, offset: Any) -> tuple[MessageQueue, QueueOffset]:
+    if not isinstance(queue, dict):
+        raise ValueError(f"{queue!r} is not a queue")
+    topic, broker, number = (queue.get(name) for name in ("topic", "brokerName", "queueId"))
+    if not (isinstance(topic, str) and isinstance(broker, str) and type(number) is int):
+        raise ValueError(f"{queue!r} is not a queue")
+    if type(offset) is not int or offset < 0:
+        raise ValueError(f"{offset!r} is not an offset of {topic}@{broker}:{number}")
+    return MessageQueue(topic, broker, number), QueueOffset(offset)
+
+
+class StartFrom(Enum):
+    """Where a group starts in a queue without a committed offset."""
+
+    LAST = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    """At the end of the queue. ``docs/howto/consume.md`` names an exception."""
+    FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+    """At the oldest message."""
+
+
+def check_start(group: str, start: Any, *, times: bool = True) -> None:
+    """Refuse what is no start: anything else would mean the end of the queue.
+
+    Args:
+        group: the consumer's group.
+        start: what the application gave.
+        times: whether a time is allowed.
+
+    Raises:
+        ConfigError: says what was met and what is expected.
+    """
+    if isinstance(start, StartFrom) or (times and isinstance(start, datetime)):
+        return
+    first, last = "StartFrom.FIRST", "StartFrom.LAST"
+    expected = f"{first}, {last} or a datetime" if times else f"{first} or {last}"
+    raise ConfigError(f"consumer {group}: start_from={start!r}: expected {expected}")
+
+
+def consume_from_where(start: StartFrom | datetime) -> ConsumeFromWhere:
+    """Say the start as a heartbeat does."""
+    if isinstance(start, StartFrom):
+        return start.value
+    return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+
+
+async def first_offset(
+    queue: MessageQueue,
+    *,
+    store: OffsetStore,
+    offsets: QueueOffsets,
+    start: StartFrom | datetime,
+    retry: bool,
+) -> QueueOffset:
+    """Give the offset at which to begin with a queue.
+
+    Args:
+        queue: the queue.
+        store: where the group's offsets are kept; one that is kept wins.
+        offsets: asks brokers about the queue.
+        start: where a group without an offset begins; a time means the first message stored then
+            or later.
+        retry: whether the queue is of the group's retry topic: nothing of it is skipped, as long as
+            the start is not a time.
+
+    Raises:
+        CometError: nobody could tell; the queue must not be begun in this round.
+    """
+    kept = await store.stored(queue)
+    if kept is not None:
+        return kept
+    if isinstance(start, datetime):
+        if retry:
+            return (await offsets.bounds(queue)).max_offset
+        return await offsets.at_time(queue, int(start.timestamp() * 1000))
+    if start is StartFrom.FIRST or retry:
+        return QueueOffset(0)
+    return (await offsets.bounds(queue)).max_offset

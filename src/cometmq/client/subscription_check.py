@@ -1,0 +1,259 @@
+"""Compares this member's subscriptions with those of the other members of its group.
+
+All members of a group must have the same subscriptions. A broker uses one subscription per group,
+and the group also allocates queues to members that do not read them. CometMQ's broker returns the
+subscriptions of each member. RocketMQ's broker returns only the group's table, which the last
+heartbeat overwrites.
+
+Source: ConsumerConnection, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._failure_log import text_of, trace_of
+from cometmq.client.filters import Filter
+from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.topic import RETRY_PREFIX
+from cometmq.protocol.bodies import ConsumerConnection
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import GetConsumerConnectionListRequest
+from cometmq.protocol.subscription import (
+    ALL_TAGS,
+    TAG_KIND,
+    ExpressionError,
+    is_tag_kind,
+    parse_tag_expression,
+)
+from cometmq.remoting.tasks import Supervisor, is_call_failure
+
+log = logging.getLogger(__name__)
+
+THE_GROUP = ""
+"""Stands for the client id where a broker does not tell whose subscription it is."""
+LOGGED_MAX = 10
+PAUSE_S = 1.0
+"""Shortest time from one look to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One topic whose subscription differs between this member and another one."""
+
+    client_id: str
+    """The other member; empty if the broker returns only the group's subscription."""
+    topic: str
+    """The topic."""
+    theirs: str | None
+    """The other expression; None if the other member does not subscribe to the topic."""
+    mine: str | None
+    """This member's expression; None if it does not subscribe to the topic."""
+
+    def __str__(self) -> str:
+        who = f"member {self.client_id}" if self.client_id else "the group's table at the broker"
+        return f"{who}: topic {self.topic}: theirs {_said(self.theirs)}, mine {_said(self.mine)}"
+
+
+def _said(expression: str | None) -> str:
+    return "not subscribed" if expression is None else repr(expression)
+
+
+async def check(
+    instance: ClientInstance, group: str, mine: Mapping[str, Filter]
+) -> list[Difference]:
+    """Read the other members' subscriptions from the brokers, and return the differences.
+
+    Args:
+        instance: this member's instance; its heartbeat has sent ``mine`` to the brokers.
+        group: the consumer group, without a namespace.
+        mine: this member's subscriptions by topic, without a namespace.
+
+    Returns:
+        The differences, sorted; empty if all agree, or if no broker knows the group.
+
+    Raises:
+        CometError: no broker responded.
+    """
+    names = instance.namespace
+    wire = {names.wrap_topic(topic): wanted for topic, wanted in mine.items()}
+    found: set[Difference] = set()
+    for table in await _tables(instance, names.wrap_group(group), wire):
+        found |= set(differences(table, wire, me=instance.client_id))
+    return sorted(
+        (replace(difference, topic=names.unwrap(difference.topic)) for difference in found),
+        key=lambda d: (d.client_id, d.topic, d.theirs or "", d.mine or ""),
+    )
+
+
+def differences(
+    table: ConsumerConnection, mine: Mapping[str, Filter], *, me: str
+) -> Iterator[Difference]:
+    """Give what a broker's answer says of others that differs from ``mine``.
+
+    Args:
+        table: the broker's answer.
+        mine: this member's subscriptions by topic.
+        me: this member's client id.
+    """
+    ours = {topic: Wanted.of(wanted.expression, wanted.kind) for topic, wanted in mine.items()}
+    for client_id, theirs in _subscribed(table).items():
+        if client_id == me or not theirs:  # a member without topics has no say, or not yet
+            continue
+        for topic in sorted(ours.keys() | theirs.keys()):
+            one, other = ours.get(topic), theirs.get(topic)
+            if one != other and not topic.startswith(RETRY_PREFIX):
+                yield Difference(client_id, topic, _text(other), _text(one))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A filter, made to be compared: the order of tags and blanks between them do not count."""
+
+    text: str = field(compare=False)
+    kind: str
+    meaning: str | frozenset[str]
+
+    @classmethod
+    def of(cls, expression: str, kind: str | None) -> Wanted:
+        """Understand an expression as a heartbeat says it."""
+        if not is_tag_kind(kind):
+            return cls(expression, str(kind), expression)
+        try:
+            parsed = parse_tag_expression(expression)
+        except ExpressionError:
+            return cls(expression, TAG_KIND, expression)
+        return cls(parsed.text, TAG_KIND, ALL_TAGS if parsed.selects_all else parsed.tags)
+
+
+def _subscribed(table: ConsumerConnection) -> dict[str, dict[str, Wanted]]:
+    members = table.subscriptions_by_client
+    if members is None:
+        merged = table.subscription_table.items()
+        return {THE_GROUP: {t: Wanted.of(s.sub_string, s.expression_type) for t, s in merged}}
+    return {
+        client_id: {t: Wanted.of(s.sub_string, s.expression_type) for t, s in topics.items()}
+        for client_id, topics in members.items()
+    }
+
+
+def _text(wanted: Wanted | None) -> str | None:
+    return None if wanted is None else wanted.text
+
+
+async def _tables(
+    instance: ClientInstance, group: str, mine: Mapping[str, Filter]
+) -> list[ConsumerConnection]:
+    """Ask every broker that this member's heartbeat goes to because of its topics."""
+    addresses: set[str] = set()
+    for topic in mine:
+        route = instance.routes.known(topic)
+        addresses |= set(route.masters()) if route is not None else set()
+    answers = await asyncio.gather(
+        *(_table(instance, address, group) for address in sorted(addresses)),
+        return_exceptions=True,
+    )
+    failures = [answer for answer in answers if isinstance(answer, BaseException)]
+    if failures and len(failures) == len(answers):
+        raise failures[0]
+    return [answer for answer in answers if isinstance(answer, ConsumerConnection)]
+
+
+async def _table(instance: ClientInstance, address: str, group: str) -> ConsumerConnection | None:
+    header = GetConsumerConnectionListRequest(consumer_group=group)
+    code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+    try:
+        answer = await instance.brokers.call(address, code, header)
+    except ResponseError as error:
+        if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            return None
+        raise
+    return ConsumerConnection.decode(answer.body)
+
+
+class SubscriptionCheck:
+    """Compares this member's subscriptions with its group's now and then, and says what differs.
+
+    Args:
+        instance: of this member.
+        group: the consumer group, without a namespace.
+        mine: gives this member's subscriptions by topic, without a namespace.
+        interval_s: seconds from one look to the next, when nothing calls for one.
+
+    A set of differences is logged once, when it is new, and once more when all agree again. Brokers
+    that do not answer change nothing.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        mine: Callable[[], Mapping[str, Filter]],
+        *,
+        interval_s: float = 30.0,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._mine = mine
+        self._interval_s = interval_s
+        self._called = asyncio.Event()
+        self._found: list[Difference] = []
+
+    def start(self, tasks: Supervisor) -> None:
+        """Look from now on, in a task of the caller's."""
+        tasks.spawn(self._run(), f"subscriptions-{self._group}")
+
+    def wake(self) -> None:
+        """Look soon: a heartbeat has told the brokers of a changed subscription."""
+        self._called.set()
+
+    def subscription_mismatches(self) -> list[Difference]:
+        """Give what differed at the last look."""
+        return list(self._found)
+
+    async def look(self) -> list[Difference]:
+        """Look now, log what is new, and give what differs.
+
+        Raises:
+            CometError: no broker answered; what was found before stays.
+        """
+        found = await check(self._instance, self._group, self._mine())
+        before, self._found = self._found, found
+        if found and found != before:
+            log.warning(
+                "members of a group have different subscriptions group=%s differences=%s",
+                self._group,
+                "; ".join(map(str, found[:LOGGED_MAX])),
+            )
+        elif before and not found:
+            log.info(
+                "all members of a group have the same subscriptions again group=%s", self._group
+            )
+        return list(found)
+
+    async def _run(self) -> None:
+        while True:
+            pause_s = self._interval_s * random.uniform(0.9, 1.1)
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._called.wait()
+            except TimeoutError:
+                pass
+            self._called.clear()
+            try:
+                await self.look()
+            except BaseException as error:
+                if not is_call_failure(error):
+                    raise
+                log.log(
+                    logging.DEBUG if isinstance(error, CometError) else logging.WARNING,
+                    "subscriptions not compared group=%s error=%s",
+                    *(self._group, text_of(error)),
+                    exc_info=trace_of(error),
+                )
+            await asyncio.sleep(PAUSE_S)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import cometmq.client as asynchronous
 from cometmq.client import ClientClosedError, Message, StartFrom, blocking
+
+ROOT = Path(__file__).resolve().parents[3]
 
 NAMES = (
     "Producer",
@@ -20,6 +25,10 @@ NAMES = (
 
 FOR_THE_CLIENT_ITSELF = {"membership"}
 """Public methods that other parts of the client call, not applications."""
+
+
+def test_the_generated_classes_are_current() -> None:
+    subprocess.run([sys.executable, ROOT / "make_blocking.py", "--check"], check=True)
 
 
 def calls(kind: type) -> dict[str, object]:

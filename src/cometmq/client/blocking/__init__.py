@@ -4,11 +4,16 @@ Names, parameters and behaviour are those of `cometmq.client`. Use ``with`` inst
 with``, and a plain call instead of ``await``. All objects run in one event loop in its own thread.
 """
 
-from cometmq.client.blocking.admin import AdminClient
-from cometmq.client.blocking.consumers import PopConsumer, PullConsumer, PushConsumer
-from cometmq.client.blocking.instance import ClientInstance
+from cometmq.client.blocking.base import ClientInstance
+from cometmq.client.blocking.clients import (
+    AdminClient,
+    PopConsumer,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    TransactionProducer,
+)
 from cometmq.client.blocking.portal import Portal
-from cometmq.client.blocking.producer import Producer, TransactionProducer
 
 __all__ = [
     "Producer",

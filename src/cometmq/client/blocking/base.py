@@ -1,17 +1,26 @@
-"""The base of all blocking objects: an asyncio object, and the portal that runs it."""
+"""The bases of the blocking classes: what is not generated from the asyncio classes.
+
+A blocking object holds an asyncio object, and the portal that runs it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import cometmq.client as asynchronous
 from cometmq.client._lifecycle import Lifecycle
+from cometmq.client._pull.positions import read_as
 from cometmq.client.blocking.portal import Portal, hold, let_go
 from cometmq.client.errors import ClientClosedError
+from cometmq.client.settings import ClientSettings, read_tables, resolve_settings
+from cometmq.model.message import StoredMessage
+from cometmq.model.queue import MessageQueue
 
 T = TypeVar("T")
 
@@ -95,3 +104,126 @@ class Blocking:
         if portal is None:
             raise ClientClosedError(f"this {type(self).__name__} is not running: start it first")
         return portal.begin(lambda: function(*arguments, **named))
+
+    def _begin_when_ready(
+        self,
+        function: Callable[..., Coroutine[Any, Any, asyncio.Future[T]]],
+        *arguments: Any,
+        **named: Any,
+    ) -> concurrent.futures.Future[T]:
+        """Wait for a coroutine that returns a future, and do not wait for the future."""
+        started = self._run(function(*arguments, **named))
+        return self._begin(lambda: started)
+
+
+class ClientInstance(Blocking):
+    """The connections of one client, like `cometmq.client.ClientInstance`.
+
+    Args:
+        name_servers: ``host:port;host:port``, or a sequence of addresses.
+        settings: the client's settings.
+        config: a TOML file with a table ``[client]``.
+        options: settings of `ClientSettings` by name.
+
+    Example:
+        ``with ClientInstance("127.0.0.1:9876") as instance:``
+        ``    with Producer(instance=instance, group="billing") as producer: ...``
+    """
+
+    _inner: asynchronous.ClientInstance
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str] = "",
+        *,
+        settings: ClientSettings | None = None,
+        config: Path | None = None,
+        **options: Any,
+    ) -> None:
+        tables = read_tables(config) if config else None
+        used = resolve_settings(ClientSettings, keywords=options, given=settings, tables=tables)
+        super().__init__(asynchronous.ClientInstance(name_servers, settings=used))
+
+    @property
+    def client_id(self) -> str:
+        """The id of this client at the brokers."""
+        return self._inner.client_id
+
+
+def inner_instance(instance: ClientInstance | None) -> asynchronous.ClientInstance | None:
+    """Return the asyncio object behind an instance."""
+    return None if instance is None else instance._inner
+
+
+class CallbackConsumer(Blocking):
+    """A consumer that calls a handler."""
+
+    NOTES = """
+        Plain handlers run in threads and may use blocking objects. ``async def`` handlers run in
+        the event loop and must not use them. A handler must not close its own consumer, because
+        closing waits for the handler.
+    """
+
+    _inner: asynchronous.PushConsumer | asynchronous.PopConsumer
+
+    def abort(self) -> None:
+        """Stop at once: cancel the handlers. Their messages are redelivered."""
+        if self._portal is not None:
+            self._run(self._inner.abort())
+        self.close()
+
+
+class Reader(Blocking):
+    """A consumer whose threads ask for messages."""
+
+    NOTES = """
+        Several threads may read. Each message goes to one of them, and each thread finishes its
+        own. If a thread ends, its unfinished messages are redelivered, unless they are committed.
+        Ctrl-C during a wait for messages loses no message.
+    """
+
+    _inner: asynchronous.PullConsumer
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        return self
+
+    def __next__(self) -> StoredMessage:
+        """Wait for the next message of any queue; messages of a queue come in order."""
+        found = self._uninterrupted(_next, self._inner)
+        if found is None:
+            raise StopIteration
+        return found
+
+    def poll(self, timeout: float = 5.0) -> list[StoredMessage]:
+        """Return the fetched messages of one queue, or wait for messages."""
+        return self._uninterrupted(self._inner.poll, timeout)
+
+    def commit(
+        self, offsets: Mapping[MessageQueue, int] | Iterable[MessageQueue] | None = None
+    ) -> None:
+        """Commit offsets."""
+        self._read(self._inner.commit, offsets)
+
+    def take_back(self) -> None:
+        """Redeliver the messages that this thread received last: they are not consumed."""
+        self._read(_take_back, self._inner)
+
+    def _uninterrupted(self, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Wait for messages; messages that arrive during an interrupted wait are redelivered."""
+        try:
+            return self._read(call, *arguments)
+        except KeyboardInterrupt:
+            self.take_back()
+            raise
+
+    def _read(self, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Make a call that concerns the messages of this thread."""
+        return self._run(read_as(threading.current_thread(), call, *arguments))
+
+
+async def _next(consumer: asynchronous.PullConsumer) -> StoredMessage | None:
+    return await anext(consumer, None)
+
+
+async def _take_back(consumer: asynchronous.PullConsumer) -> None:
+    consumer.take_back()

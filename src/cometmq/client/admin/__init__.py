@@ -1,7 +1,32 @@
-"""Manages a cluster: topics, groups, offsets, messages, clients, brokers."""
+"""Manages a cluster: topics, groups, offsets, messages, clients, brokers.
 
-from cometmq.client.admin.client import AdminClient
-from cometmq.client.admin.groups import Progress
-from cometmq.client.admin.messages import Track, TrackKind
+Source: DefaultMQAdminExt, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+from cometmq.client.admin.brokers import Brokers
+from cometmq.client.admin.groups import Offsets, Progress
+from cometmq.client.admin.messages import Track, TrackKind, Tracks
+from cometmq.client.admin.topics import Topics
 
 __all__ = ["AdminClient", "Progress", "Track", "TrackKind"]
+
+
+class AdminClient(Topics, Offsets, Tracks, Brokers):
+    """Manages topics, groups and offsets, finds messages, and reads the state of a cluster.
+
+    Args:
+        name_servers: ``host:port;host:port``, or a sequence of addresses.
+        client: the settings of its connections.
+        instance: a shared instance to use instead of new connections. The caller starts and
+            closes it.
+        config: a TOML file with a table ``[client]``; by default the one COMETMQ_CONFIG names.
+        options: settings of `ClientSettings` by name.
+
+    Names are the servers' names: a namespace of RocketMQ 4 is part of them.
+    Every method raises `ResponseError` if a server refuses, and `RemotingError` if none responds.
+    A method that calls several servers calls them in sequence; if one fails, the earlier calls
+    have taken effect.
+    Example: ``async with AdminClient("127.0.0.1:9876") as admin: await admin.create_topic("t")``
+    """

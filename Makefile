@@ -42,7 +42,7 @@ test-all: compile ## everything: every test on every cluster and build, long ran
 bench: compile ## compare with other brokers, an hour: BENCH='--quick' for a few minutes, '--help' for more
 	@$(BIN)/python benchmarks/run.py $(BENCH)
 
-bench-client: compile ## compare the client with the Java and the C++ client: BENCH='--quick' for less
+bench-client: compile ## compare the client with Java's, nats-py and C++'s: BENCH='--quick' for less
 	@$(BIN)/python benchmarks/client.py $(BENCH)
 
 bench-spark: compile setup-spark ## compare the Spark formats with Spark's Parquet source: BENCH='--quick' for less

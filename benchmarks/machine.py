@@ -122,15 +122,16 @@ def facts() -> dict[str, str]:
     }
 
 
-def commit() -> str:
-    """The commit of the tree, with ``-dirty`` if anything but result files differs from it."""
-    name = _said("git", "rev-parse", "--short=12", "HEAD") or "unknown"
-    return f"{name}-dirty" if changes() else name
+def commit(tree: Path = Path()) -> str:
+    """The commit of a tree, with ``-dirty`` if anything but result files differs from it."""
+    name = _said("git", "-C", str(tree), "rev-parse", "--short=12", "HEAD") or "unknown"
+    return f"{name}-dirty" if changes(tree) else name
 
 
-def changes() -> str:
+def changes(tree: Path = Path()) -> str:
     """What differs from the commit, result files left out; empty in a clean tree."""
-    return _said("git", "status", "--porcelain", "--", ".", f":(exclude){RESULT_FILES}")
+    status = ("status", "--porcelain", "--", ".", f":(exclude){RESULT_FILES}")
+    return _said("git", "-C", str(tree), *status)
 
 
 def refuse_other_sources() -> None:

@@ -7,100 +7,67 @@ import json
 import os
 import sys
 import threading
-import time
 import uuid
 
+from meter import Meter
 from rocketmq.client import Message, Producer, PushConsumer
 
 BODY = b"x" * 128
-START_S = 60.0
 
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what the native library prints must not mix with the answer
+lock = threading.Lock()
 
 
-class Meter:
-    """Counts from the end of the warm-up on, for so many seconds."""
-
-    def __init__(self, seconds, warm_s):
-        self._seconds = seconds
-        self._warm_s = warm_s
-        self._lock = threading.Lock()
-        self._began = None
-        self._before = None
-        self.count = 0
-        self.figures = None
-        self.over = threading.Event()
-
-    def add(self):
-        """Count one message."""
-        with self._lock:
-            self.count += 1
-            now = time.perf_counter()
-            if self._began is None:
-                self._began = now + self._warm_s
-            if now < self._began or self.over.is_set():
-                return
-            if self._before is None:
-                self._before = (now, time.process_time(), self.count)
-            elif now - self._before[0] >= self._seconds:
-                wall, cpu, count = self._before
-                self.figures = {
-                    "messages": self.count - count,
-                    "seconds": now - wall,
-                    "cpu_seconds": time.process_time() - cpu,
-                }
-                self.over.set()
-
-
-def send(name_servers, topic, seconds, warm_s, window):
-    meter = Meter(seconds, warm_s)
+def send(name_servers, topic, meter, window):
     free = threading.Semaphore(window)
-    errors = []
     producer = Producer("bench-senders", timeout=8000)
     producer.set_namesrv_addr(name_servers)
     producer.start()
 
     def done(_):
         free.release()
-        meter.add()
+        with lock:
+            meter.count += 1
 
     def failed(error):
-        errors.append(error)
-        done(None)
+        meter.errors += 1
+        done(error)
 
-    while not meter.over.is_set():
+    while not meter.over:
         free.acquire()
         message = Message(topic)
         message.set_body(BODY)
         producer.send_async(message, done, failed)
-    return {**meter.figures, "errors": len(errors)}
 
 
-def consume(name_servers, topic, seconds, warm_s, window):
-    meter = Meter(seconds, warm_s)
+def handler(name_servers, topic, meter, window):
     consumer = PushConsumer(f"bench-{uuid.uuid4().hex}")
     consumer.set_namesrv_addr(name_servers)
 
-    def handler(message):
+    def handle(message):
         if len(message.body) != len(BODY):
-            raise ValueError("a body of another size")
-        meter.add()
+            raise ValueError(f"a body of {len(message.body)} bytes, expected {len(BODY)}")
+        with lock:
+            meter.count += 1
 
-    consumer.subscribe(topic, handler)
+    consumer.subscribe(topic, handle)
     consumer.start()
-    if not meter.over.wait(START_S + warm_s + seconds):
-        raise TimeoutError(f"{meter.count} messages came")
-    return meter.figures
+    threading.Event().wait()  # the consumer's own threads call the handler
 
 
 def main():
-    name_servers, what, topic, seconds, window, _, warm_s = sys.argv[1:]
-    figures = {"send": send, "consume": consume}[what](
-        name_servers, topic, float(seconds), float(warm_s), int(window)
-    )
-    print(json.dumps(figures), file=answers, flush=True)
-    os._exit(0)  # the library's own threads do not always end
+    name_servers, work, topic, seconds, window, _, warm_s = sys.argv[1:]
+    meter = Meter(float(seconds), float(warm_s))
+    load = {"send": send, "handler": handler}[work]
+    arguments = (name_servers, topic, meter, int(window))
+    threading.Thread(target=load, args=arguments, daemon=True).start()
+    status = 1
+    try:
+        print(json.dumps(meter.run()), file=answers, flush=True)
+        status = 0
+    finally:
+        os._exit(status)  # the library's own threads do not always end
 
 
 main()

@@ -32,6 +32,8 @@ CACHE = Path(
 ON_CI = bool(os.environ.get("CI"))
 
 CPP_CLIENT = "rocketmq==0.4.4"
+NATS_CLIENT = "nats-py==2.16.0"
+UVLOOP = "uvloop==0.23.0"
 KAFKA_VERSION = "4.1.0"
 NATS_SERVER = "github.com/nats-io/nats-server/v2@v2.15.2"
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
@@ -156,12 +158,21 @@ def node_client() -> Path:
 
 def cpp_python() -> Path:
     """A Python that has the wrapper of the C++ client, in an environment of its own."""
+    return _python_with("cpp", CPP_CLIENT)
+
+
+def nats_python() -> Path:
+    """A Python that has the client of NATS and uvloop, in an environment of its own."""
+    return _python_with("nats", NATS_CLIENT, UVLOOP)
+
+
+def _python_with(name: str, client: str, *others: str) -> Path:
     tag = f"{sys.version_info.major}.{sys.version_info.minor}"
-    folder = CACHE / f"cpp-{CPP_CLIENT.rpartition('=')[2]}-py{tag}"
+    folder = CACHE / f"{name}-{client.rpartition('=')[2]}-py{tag}"
     with _built_once(folder) as build:
         if build:
             _run([sys.executable, "-m", "venv", str(build)])
-            _run([str(build / "bin" / "python"), "-m", "pip", "install", "-q", CPP_CLIENT])
+            _run([str(build / "bin" / "python"), "-m", "pip", "install", "-q", client, *others])
     return folder / "bin" / "python"
 
 

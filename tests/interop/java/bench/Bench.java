@@ -1,10 +1,12 @@
 import java.lang.management.ManagementFactory;
+import java.nio.file.Files;
+import java.nio.file.Paths;
 import java.util.Arrays;
+import java.util.Locale;
 import java.util.UUID;
-import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.LongAdder;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -13,26 +15,24 @@ import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * The official Java client under load, for benchmarks/client.py: prints one line of JSON with what
- * it did. Arguments: the name server, what to do (send, consume, idle), the topic, seconds, how
- * many sends are in flight, a word it does not need, and seconds of warm-up.
+ * it did. Arguments: the name server, the work (send, awaited, handler, consume, idle), the topic,
+ * seconds, how many sends are in flight, a word it does not need, and seconds of warm-up.
  */
 public final class Bench {
     private static final byte[] BODY = new byte[128];
+    private static final int MORE_SECONDS_MAX = 60;
+    private static final int SETTLE_SECONDS = 10;
 
     private final String namesrv;
     private final String topic;
     private final double seconds;
     private final double warmSeconds;
-    private final AtomicInteger errors = new AtomicInteger();
-    private final CountDownLatch over = new CountDownLatch(1);
-    private long began;
-    private long before;
-    private long cpuBefore;
-    private long counted;
-    private String figures;
+    private final LongAdder count = new LongAdder();
+    private final LongAdder errors = new LongAdder();
 
     private Bench(String namesrv, String topic, double seconds, double warmSeconds) {
         this.namesrv = namesrv;
@@ -47,23 +47,35 @@ public final class Bench {
         Arrays.fill(BODY, (byte) 'x');
         Bench bench = new Bench(args[0], args[2], Double.parseDouble(args[3]),
             Double.parseDouble(args[6]));
+        String figures;
         try {
             switch (args[1]) {
-                case "send": bench.send(Integer.parseInt(args[4])); break;
-                case "consume": bench.consume(); break;
-                case "idle": bench.idle(); break;
+                case "send":
+                case "awaited": // as many threads that wait cost more than callbacks
+                    figures = bench.send(Integer.parseInt(args[4]));
+                    break;
+                case "handler":
+                    figures = bench.consume(1);
+                    break;
+                case "consume":
+                    figures = bench.consume(32);
+                    break;
+                case "idle":
+                    figures = bench.idle();
+                    break;
                 default: throw new IllegalArgumentException(args[1]);
             }
         } catch (Throwable failure) {
             failure.printStackTrace();
             Runtime.getRuntime().halt(1); // the client's own threads would go on
+            return;
         }
-        out.println(bench.figures);
+        out.println(figures);
         out.flush();
         Runtime.getRuntime().halt(0);
     }
 
-    private void send(int window) throws Exception {
+    private String send(int window) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("bench-senders");
         producer.setNamesrvAddr(namesrv);
         producer.setVipChannelEnabled(false);
@@ -71,87 +83,107 @@ public final class Bench {
         producer.start();
         producer.send(new Message(topic, BODY));
         Semaphore free = new Semaphore(window);
-        while (over.getCount() > 0) {
-            free.acquire();
-            producer.send(new Message(topic, BODY), new SendCallback() {
-                @Override
-                public void onSuccess(SendResult result) {
-                    free.release();
-                    add(1);
-                }
+        Thread sends = new Thread(() -> {
+            try {
+                while (true) {
+                    free.acquire();
+                    producer.send(new Message(topic, BODY), new SendCallback() {
+                        @Override
+                        public void onSuccess(SendResult result) {
+                            free.release();
+                            count.increment();
+                        }
 
-                @Override
-                public void onException(Throwable error) {
-                    errors.incrementAndGet();
-                    free.release();
-                    add(1);
+                        @Override
+                        public void onException(Throwable error) {
+                            errors.increment();
+                            onSuccess(null);
+                        }
+                    });
                 }
-            });
-        }
+            } catch (Exception failure) {
+                failure.printStackTrace();
+                errors.increment();
+            }
+        });
+        sends.start();
+        return underLoad();
     }
 
-    private DefaultMQPushConsumer consumer() throws Exception {
+    private DefaultMQPushConsumer consumer(int batchMax, Runnable onMessage) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("bench-" + UUID.randomUUID());
         consumer.setNamesrvAddr(namesrv);
         consumer.setVipChannelEnabled(false);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setConsumeMessageBatchMaxSize(32);
+        consumer.setConsumeMessageBatchMaxSize(batchMax);
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            for (org.apache.rocketmq.common.message.MessageExt message : messages) {
+            for (MessageExt message : messages) {
                 if (message.getBody().length != BODY.length) {
                     return ConsumeConcurrentlyStatus.RECONSUME_LATER;
                 }
+                onMessage.run();
             }
-            add(messages.size());
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
         return consumer;
     }
 
-    private void consume() throws Exception {
-        consumer();
-        if (!over.await(60 + (long) (warmSeconds + seconds), TimeUnit.SECONDS)) {
-            throw new IllegalStateException(counted + " messages came after the warm-up, then none");
+    private String consume(int batchMax) throws Exception {
+        consumer(batchMax, count::increment);
+        return underLoad();
+    }
+
+    /** The figures from the end of the warm-up on; see client_programs/meter.py. */
+    private String underLoad() throws Exception {
+        waitForMore(0);
+        Thread.sleep((long) (warmSeconds * 1000));
+        long began = System.nanoTime();
+        long cpu = cpuNanos();
+        long before = count.sum();
+        Thread.sleep((long) (seconds * 1000));
+        double wall = (System.nanoTime() - began) / 1e9;
+        double used = (cpuNanos() - cpu) / 1e9;
+        long after = count.sum();
+        waitForMore(after);
+        return String.format(Locale.ROOT,
+            "{\"messages\": %d, \"seconds\": %.6f, \"cpu_seconds\": %.6f, \"errors\": %d}",
+            after - before, wall, used, errors.sum());
+    }
+
+    private void waitForMore(long messages) throws Exception {
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(MORE_SECONDS_MAX);
+        while (count.sum() <= messages) {
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException("no message came after " + messages + " messages");
+            }
+            Thread.sleep(10);
         }
     }
 
-    private void idle() throws Exception {
-        consumer();
-        Thread.sleep(10_000);
+    private String idle() throws Exception {
+        consumer(1, () -> { });
+        Thread.sleep(SETTLE_SECONDS * 1000L);
         long cpu = cpuNanos();
         Thread.sleep((long) (seconds * 1000));
-        figures = line(0, seconds, (cpuNanos() - cpu) / 1e9);
+        double used = (cpuNanos() - cpu) / 1e9;
+        return String.format(Locale.ROOT,
+            "{\"seconds\": %.6f, \"cpu_seconds\": %.6f, \"mib\": %.3f}",
+            seconds, used, anonymousKib() / 1024.0);
     }
 
-    private synchronized void add(int count) {
-        counted += count;
-        long now = System.nanoTime();
-        if (began == 0) {
-            began = now + (long) (warmSeconds * 1e9);
+    private static long anonymousKib() throws Exception {
+        for (String line : Files.readAllLines(Paths.get("/proc/self/status"))) {
+            if (line.startsWith("RssAnon:")) {
+                return Long.parseLong(line.replaceAll("\\D", ""));
+            }
         }
-        if (now < began || figures != null) {
-            return;
-        }
-        if (before == 0) {
-            before = now;
-            cpuBefore = cpuNanos();
-            counted = 0;
-        } else if (now - before >= seconds * 1e9) {
-            figures = line(counted, (now - before) / 1e9, (cpuNanos() - cpuBefore) / 1e9);
-            over.countDown();
-        }
+        throw new IllegalStateException("/proc/self/status has no RssAnon");
     }
 
     private static long cpuNanos() {
         return ((com.sun.management.OperatingSystemMXBean)
             ManagementFactory.getOperatingSystemMXBean()).getProcessCpuTime();
-    }
-
-    private String line(long messages, double wall, double cpu) {
-        return String.format(java.util.Locale.ROOT,
-            "{\"messages\": %d, \"seconds\": %.6f, \"cpu_seconds\": %.6f, \"errors\": %d}",
-            messages, wall, cpu, errors.get());
     }
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -13,17 +13,21 @@ from cometmq.client import (
     ClientInstance,
     ConfigError,
     Filter,
+    MessageQueue,
     OutgoingCall,
     PopConsumer,
     PullConsumer,
     PushConsumer,
     StoredMessage,
 )
+from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.remoting import Request, Response
+from support.consuming import MemoryOffsets
+from support.group_broker import GroupBroker, pulled
 from support.pop_broker import PopBroker
-from support.scripted import ScriptedCluster
+from support.scripted import ScriptedCluster, route
 
 ENDS_S = 60
 REQUESTS_MAX = 30
@@ -231,3 +235,51 @@ async def test_a_failure_while_a_pop_consumer_stops_does_not_keep_it_in_its_grou
         consumer._traces.release = release  # type: ignore[method-assign]
         async with pop(instance=instance) as again:
             assert again.running
+
+
+class SlowStore(MemoryOffsets):
+    """Stores offsets once it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+        self.persisted: dict[MessageQueue, QueueOffset] = {}
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        self.begun.set()
+        await self.may_end.wait()
+        self.persisted |= {queue: self.offsets[queue] for queue in queues}
+
+
+async def test_closing_during_a_revocation_commits_what_was_consumed() -> None:
+    """The rebalance that revokes the queue is cancelled; its commit is not."""
+    broker, store = GroupBroker(), SlowStore()
+    broker.handlers[RequestCode.LITE_PULL_MESSAGE] = broker.handlers[RequestCode.PULL_MESSAGE]
+    broker.pull_answers.append(pulled(ResponseCode.PULL_RETRY_IMMEDIATELY, 50))
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientInstance(cluster.address) as instance,
+        asyncio.timeout(ENDS_S),
+    ):
+        cluster.name_server.routes["t"] = route({"a": broker.address}, queues=1)
+        broker.members = [instance.client_id]
+        consumer = PullConsumer(
+            instance=instance,
+            group="g",
+            subscriptions={"t": "*"},
+            offset_store=store,
+            auto_commit_ms=60_000,
+            rebalance_ms=1000,
+        )
+        await consumer.start()
+        polling = asyncio.create_task(consumer.poll(ENDS_S))
+        await broker.wait_until(lambda: len(broker.pulls) == 2)
+        broker.members = [f"0{instance.client_id}", instance.client_id]
+        await store.begun.wait()
+
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0.1)
+        store.may_end.set()
+        await asyncio.wait([polling, closing])
+
+    assert store.persisted == {MessageQueue("t", "a", 0): 50}

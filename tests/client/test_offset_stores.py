@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from servers import Cluster
 
-from cometmq.client import AdminClient, ClientInstance, MessageQueue
+from cometmq.client import AdminClient, ClientInstance, Message, MessageQueue, Producer
 from cometmq.client.offsets import RemoteOffsetStore
 from cometmq.model.errors import CometError
 from cometmq.model.offsets import QueueOffset
@@ -47,6 +47,21 @@ async def test_an_offset_may_go_back_when_it_is_told_to(
         await store.persist(queues[:1])
 
     assert await RemoteOffsetStore(instance, known_group).stored(queues[0]) == 4
+
+
+async def test_a_commit_of_zero_makes_a_new_group_visible(
+    instance: ClientInstance, producer: Producer, queues: list[MessageQueue], known_group: str
+) -> None:
+    """Brokers return 0 for a group without offsets while the first message is in memory."""
+    await producer.send(Message(topic=queues[0].topic, body=b"x"), queue=queues[0])
+    store = RemoteOffsetStore(instance, known_group)
+    assert await store.stored(queues[0]) == 0
+    async with AdminClient(instance=instance) as admin:
+        assert await admin.topics_of_group(known_group) == []
+
+        await store.persist(queues[:1])
+
+        assert await admin.topics_of_group(known_group) == [queues[0].topic]
 
 
 @pytest.mark.long_on("5.3.3")

@@ -362,6 +362,25 @@ async def test_two_consumers_of_one_group_in_one_client_are_refused(
         await until(lambda: len(first.queues()) == 4)
 
 
+@pytest.mark.parametrize("pulls", [True, False], ids=["pull", "push"])
+async def test_two_kinds_of_consumers_of_one_group_in_one_client_are_refused(
+    instance: ClientInstance, topic: str, group: str, pulls: bool
+) -> None:
+    def make(kind: type[PushConsumer] | type[PullConsumer]) -> PushConsumer | PullConsumer:
+        if kind is PullConsumer:
+            return PullConsumer(instance=instance, group=group, subscriptions={topic: "*"})
+        return PushConsumer(
+            instance=instance, group=group, handler=Seen(), subscriptions={topic: "*"}
+        )
+
+    kinds = (PullConsumer, PushConsumer) if pulls else (PushConsumer, PullConsumer)
+    async with make(kinds[0]):
+        with pytest.raises(ClientError, match=f"has a {kinds[0].__name__} of {group} already"):
+            await make(kinds[1]).start()
+        async with Producer(instance=instance, group=group):
+            pass
+
+
 async def test_a_consumer_whose_filter_no_broker_can_apply_does_not_start(
     name_servers: str, topic: str, group: str
 ) -> None:

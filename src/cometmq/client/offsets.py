@@ -35,6 +35,9 @@ from cometmq.protocol.bodies import ConsumeFromWhere
 from cometmq.remoting.tasks import is_call_failure
 from cometmq.system.files import Files, SystemFiles, load_with_backup, save_with_backup
 
+Failures = Mapping[MessageQueue, BaseException]
+"""The queues whose offsets are not stored, and the error of each."""
+
 
 class OffsetStore(Protocol):
     """Stores for each queue the offset of the next message to consume."""
@@ -64,8 +67,15 @@ class OffsetStore(Protocol):
     def freeze(self, queue: MessageQueue, offset: QueueOffset) -> None:
         """Set an offset that only `forget` removes; later updates are ignored."""
 
-    async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Store the offsets of these queues. A failure is logged; the offset stays in memory."""
+    async def persist(self, queues: Iterable[MessageQueue]) -> Failures | None:
+        """Store the offsets of these queues.
+
+        Returns:
+            The queues whose offsets are not stored, and the error of each. The store logs them;
+            the offsets stay in memory and are stored by a later call. None means no failure.
+
+        If a store raises instead, the client logs the error and calls again later.
+        """
 
     def forget(self, queue: MessageQueue) -> None:
         """Remove the queue from memory; the stored offset remains."""
@@ -151,6 +161,7 @@ class RemoteOffsetStore:
         offset = await self._offsets.committed(self._group, queue)
         if offset is not None:
             self._table.update(queue, offset)
+        if offset:  # 0 may mean that there is none, and then must be sent
             self._written[queue] = (offset, 0)
         return offset
 
@@ -164,7 +175,7 @@ class RemoteOffsetStore:
         """Set an offset that only `forget` removes; later updates are ignored."""
         self._table.freeze(queue, offset)
 
-    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+    async def persist(self, queues: Iterable[MessageQueue]) -> Failures:
         """Send these queues' offsets to their brokers in parallel; returns after the responses.
 
         An unchanged offset is sent only from time to time. A failure is logged, and the offset is
@@ -172,15 +183,20 @@ class RemoteOffsetStore:
 
         The first offset of a topic is sent to a broker alone: a RocketMQ broker creates the
         group's table for the topic on it, and may lose one of two parallel offsets.
+
+        Returns:
+            The queues whose offsets were not sent, and the error of each.
         """
         due = [queue for queue in queues if self._is_due(queue)]
         firsts = {_place(queue): queue for queue in due if _place(queue) not in self._opened}
         alone = set(firsts.values())
         due.sort(key=lambda queue: queue not in alone)
-        answers = await asyncio.gather(*(self._persist(queue) for queue in due[: len(alone)]))
-        answers += await asyncio.gather(*(self._persist(queue) for queue in due[len(alone) :]))
-        failing = {queue.broker_name for queue, ok in zip(due, answers, strict=True) if not ok}
+        results = await asyncio.gather(*(self._persist(queue) for queue in due[: len(alone)]))
+        results += await asyncio.gather(*(self._persist(queue) for queue in due[len(alone) :]))
+        failures = {queue: why for queue, why in zip(due, results, strict=True) if why is not None}
+        failing = {queue.broker_name for queue in failures}
         self._failing -= {queue.broker_name for queue in due} - failing
+        return failures
 
     def _is_due(self, queue: MessageQueue) -> bool:
         offset = self._table.get(queue)
@@ -192,9 +208,10 @@ class RemoteOffsetStore:
         self._written[queue] = (offset, skipped + 1)
         return False
 
-    async def _persist(self, queue: MessageQueue) -> bool:
+    async def _persist(self, queue: MessageQueue) -> BaseException | None:
         offset = self._table.get(queue)
-        assert offset is not None
+        if offset is None:
+            return None  # forgotten while the first offsets of other topics were sent
         try:
             await self._offsets.commit(self._group, queue, offset)
         except BaseException as error:
@@ -208,10 +225,11 @@ class RemoteOffsetStore:
                 *(queue, offset, text_of(error)),
                 exc_info=trace_of(error),
             )
-            return False
-        self._written[queue] = (offset, 0)
+            return error
+        if self._table.get(queue) is not None:
+            self._written[queue] = (offset, 0)
         self._opened.add(_place(queue))
-        return True
+        return None
 
     def forget(self, queue: MessageQueue) -> None:
         """Remove the queue from memory; the broker's offset remains."""
@@ -315,11 +333,14 @@ class LocalOffsetStore:
         """Set an offset that only `forget` removes; later updates are ignored."""
         self._table.freeze(queue, offset)
 
-    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+    async def persist(self, queues: Iterable[MessageQueue]) -> Failures:
         """Write these queues' offsets to the file if they have changed; others remain in it.
 
         A disk error is logged, and all offsets are written next time. Cancelling stops the waiting;
         the file is still written.
+
+        Returns:
+            The error of each of these queues if the file could not be written.
         """
         fresh = {
             queue: offset for queue in queues if (offset := self._table.get(queue)) is not None
@@ -329,13 +350,14 @@ class LocalOffsetStore:
             self._version += 1
         version = self._version
         if version == self._written:
-            return
+            return {}
         try:
             await asyncio.to_thread(self._save)
         except OSError as error:
             log.error("cannot write offsets path=%s error=%s", self.path, error)
-        else:
-            self._written = max(self._written, version)
+            return dict.fromkeys(fresh, StoreError(f"cannot write offsets: {error}"))
+        self._written = max(self._written, version)
+        return {}
 
     def _save(self) -> None:
         """Write the newest table, one write at a time; several threads may come here."""

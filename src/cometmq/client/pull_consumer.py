@@ -18,7 +18,6 @@ from cometmq.client._consuming.group_requests import check_filters, join
 from cometmq.client._consuming.pulls import Pull, PullResult
 from cometmq.client._consuming.rebalancer import Rebalancer
 from cometmq.client._consuming.retries import Retries
-from cometmq.client._failure_log import text_of, trace_of
 from cometmq.client._lifecycle import Ending, Starting
 from cometmq.client._pull.assignment import Mode, Ownership
 from cometmq.client._pull.positions import Offsets
@@ -117,6 +116,7 @@ class PullConsumer(PlaceCalls):
         self._start_from = start_from
         self._broadcast = broadcast
         self._tasks = Supervisor(f"pull consumer {group}")
+        self._revocations = Supervisor(f"pull consumer {group}")
         self._listening = Listening(
             on_queues,
             instance=self._instance,
@@ -256,7 +256,9 @@ class PullConsumer(PlaceCalls):
         self._positions.count_finished()
         await self._fetcher.stop()
         if was_open and self._settings.auto_commit_ms:
+            await self._revocations.drain(self._instance.settings.call_timeout_ms / 1000)
             await self._commit_at_close()
+        await self._revocations.cancel()
         for hand in self._positions.hands.values():
             self._deliveries.end(hand.delivery)
         self._positions.hands.clear()
@@ -476,8 +478,7 @@ class PullConsumer(PlaceCalls):
 
     async def _auto_commit(self) -> None:
         self._take_back_failed()
-        for failure in await self._commit_due():
-            self._log_failed_commit(failure)
+        await self._commit_due()  # the store logs failures
 
     async def _commit_at_close(self) -> None:
         try:
@@ -525,22 +526,16 @@ class PullConsumer(PlaceCalls):
         return due
 
     async def _commit_given_up(self, due: Offsets) -> None:
-        if not due or not self._settings.auto_commit_ms:
-            return
+        """Commit, even if the caller is cancelled: the queues' positions are dropped already."""
+        if due and self._settings.auto_commit_ms:
+            commit = self._commit_revoked(due)
+            await asyncio.shield(self._revocations.spawn(commit, "commit-revoked", awaited=True))
+
+    async def _commit_revoked(self, due: Offsets) -> None:
         async with self._committing:
             try:
-                failures = await self._places.commit(due)
+                await self._places.commit(due)
             except BaseException as error:
                 if not is_call_failure(error):
                     raise
                 log.exception("commit of revoked queues failed group=%s", self._group)
-                return
-        for failure in failures.values():
-            self._log_failed_commit(failure)
-
-    def _log_failed_commit(self, failure: BaseException) -> None:
-        log.warning(
-            "commit failed group=%s error=%s",
-            *(self._group, text_of(failure)),
-            exc_info=trace_of(failure),
-        )

@@ -16,6 +16,7 @@ from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.remoting.tasks import Supervisor
 from support.consuming import QUEUE, MemoryOffsets, stored
+from support.seen import until
 
 
 class Loop:
@@ -252,6 +253,31 @@ async def test_an_ordered_queue_that_is_moved_goes_on_after_the_handler_that_is_
 
     assert await rig.queues.take(QUEUE)
     assert rig.broker.unlocked == []
+
+
+async def test_a_move_that_nobody_waits_for_any_more_is_finished(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    await rig.queues.take(QUEUE)
+    moving = asyncio.create_task(rig.queues.move(QUEUE, QueueOffset(77)))
+    await asyncio.sleep(0)
+    moving.cancel()
+    await asyncio.wait([moving])
+
+    await until(lambda: len(rig.loops) == 2)
+    assert moving.cancelled()
+    assert rig.loops[1].offset == 77
+    assert not rig.fetched.dropped
+
+
+async def test_a_queue_is_moved_even_if_its_offset_cannot_be_stored(
+    rigs: Callable[..., Rig],
+) -> None:
+    rig = rigs()
+    await rig.queues.take(QUEUE)
+    rig.store.failure = ValueError("the database is gone")
+
+    assert await rig.queues.move(QUEUE, QueueOffset(77))
+    assert rig.loops[1].offset == 77
 
 
 async def test_a_queue_that_is_not_owned_cannot_be_moved(rigs: Callable[..., Rig]) -> None:

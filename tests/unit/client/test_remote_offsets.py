@@ -9,6 +9,7 @@ import pytest
 
 from cometmq.client import ClientInstance
 from cometmq.client.offsets import RemoteOffsetStore
+from cometmq.model.errors import ResponseError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -75,6 +76,46 @@ async def test_what_the_broker_just_said_is_not_told_back(kept: Kept) -> None:
     assert kept.commits == []
 
 
+async def test_a_zero_that_the_broker_said_is_told_back_once(kept: Kept) -> None:
+    """It may stand for no offset at all."""
+    kept.broker.committed["t", 0] = 0
+
+    assert await kept.store.stored(ONE) == 0
+    for _ in range(3):
+        await kept.store.persist([ONE])
+
+    assert kept.commits == [(0, 0)]
+
+
+async def test_a_queue_that_is_forgotten_while_offsets_are_stored_is_passed_over() -> None:
+    """It is forgotten while the first offset of the topic is in flight."""
+    broker, forgetting = GroupBroker(), ForgettingHook()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        ClientInstance(cluster.address, hooks=[forgetting]) as instance,
+    ):
+        store = forgetting.store = RemoteOffsetStore(instance, "g")
+        for queue in (ONE, TWO):
+            store.update(queue, QueueOffset(5))
+        assert await store.persist([ONE, TWO]) == {}
+
+    assert len(broker.commits) == 1
+    assert list(store.table()) == [ONE if broker.commits[0].queue_id == 0 else TWO]
+
+
+class ForgettingHook:
+    """Forgets one of two queues when the commit of the other is sent."""
+
+    store: RemoteOffsetStore
+
+    def before_request(self, address: str, call: OutgoingCall) -> None:
+        if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            self.store.forget(TWO if call.fields["queueId"] == "0" else ONE)
+
+    def after_answer(self, address: str, call: OutgoingCall, answer: Command) -> None:
+        """Nothing is looked at."""
+
+
 async def test_an_offset_the_broker_refused_is_told_again_next_time(
     kept: Kept, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -83,8 +124,10 @@ async def test_an_offset_the_broker_refused_is_told_again_next_time(
         ResponseCode.SYSTEM_ERROR, "not now"
     )
     with caplog.at_level(logging.WARNING):
+        failures = await kept.store.persist([ONE])
         await kept.store.persist([ONE])
-        await kept.store.persist([ONE])
+    assert [type(failure) for failure in failures.values()] == [ResponseError]
+    assert list(failures) == [ONE]
     assert caplog.text.count("cannot commit an offset") == 1
 
     kept.broker.refuse.clear()

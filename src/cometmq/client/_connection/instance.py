@@ -267,11 +267,13 @@ class ClientInstance(Lifecycle):
         """Add a producer or a consumer to the heartbeat.
 
         Raises:
-            ClientError: the instance already has a member of the same kind and group.
+            ClientError: the instance already has a member of this group that produces or consumes
+                like the new one. Brokers know one member of a group per client.
         """
+        consumes = bool(member.membership().consumers)
         for other in self._members:
-            if type(other) is type(member) and other.group == member.group:
-                kind = type(member).__name__
+            if other.group == member.group and bool(other.membership().consumers) == consumes:
+                kind = type(other).__name__
                 raise ClientError(f"client {self.client_id} has a {kind} of {member.group} already")
         self._members.append(member)
         self._joined += 1

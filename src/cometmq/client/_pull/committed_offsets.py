@@ -5,18 +5,14 @@ Source: DefaultLitePullConsumerImpl.commit, RocketMQ 5.3.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 
 from cometmq.client._connection.queue_offsets import QueueOffsets
-from cometmq.client.offsets import OffsetStore, RemoteOffsetStore, StartFrom, first_offset
+from cometmq.client.offsets import Failures, OffsetStore, StartFrom, first_offset
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import retry_topic
-from cometmq.remoting.tasks import is_call_failure
-
-Failures = dict[MessageQueue, BaseException]
 
 
 class CommittedOffsets:
@@ -68,25 +64,13 @@ class CommittedOffsets:
         return await self._store.stored(queue)
 
     async def commit(self, offsets: Mapping[MessageQueue, QueueOffset]) -> Failures:
-        """Keep offsets, those of all queues at once, so that no broker keeps another one waiting.
+        """Store offsets, those of all queues at once, so that no broker delays another one.
 
         Returns:
-            The queues that were not committed, and the error of each. What a store of another kind
-            raises is raised.
+            The queues that were not committed, and the error of each. What a store raises is
+            raised.
         """
-        if isinstance(self._store, RemoteOffsetStore):
-            answers = await asyncio.gather(*(self._tell(*pair) for pair in offsets.items()))
-            return {q: why for q, why in zip(offsets, answers, strict=True) if why is not None}
         for queue, offset in offsets.items():
+            self._store.forget(queue)  # another client may have changed what was stored last
             self._store.update(queue, offset)
-        await self._store.persist(offsets)
-        return {}
-
-    async def _tell(self, queue: MessageQueue, offset: QueueOffset) -> BaseException | None:
-        try:
-            await self._offsets.commit(self._group, queue, offset)
-        except BaseException as error:
-            if not is_call_failure(error):
-                raise
-            return error
-        return None
+        return await self._store.persist(offsets) or {}

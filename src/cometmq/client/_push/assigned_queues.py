@@ -165,11 +165,16 @@ class AssignedQueues:
         """Go on with an owned queue at another offset; what was fetched of it is forgotten.
 
         A handler that is at the queue goes on, and its result no longer counts. When consuming in
-        order, the queue goes on after it.
+        order, the queue goes on after it. Cancelling stops the waiting, not the move.
 
         Returns:
             Whether the queue is this consumer's.
         """
+        moving = self._endings.spawn(self._move(queue, offset), f"move-{queue}", awaited=True)
+        await asyncio.wait([moving])
+        return not moving.cancelled() and moving.result()
+
+    async def _move(self, queue: MessageQueue, offset: QueueOffset) -> bool:
         owned = self._table.get(queue)
         if owned is None or owned.fetched.dropped:
             return False
@@ -178,7 +183,7 @@ class AssignedQueues:
         await owned.loop.stop()
         fetched.clear()
         self._store.update(queue, offset)
-        await self._store.persist([queue])
+        await self._keep_offset(queue)
         if self._closed or self._table.get(queue) is not owned:
             return False
         if self._locks() is not None and fetched.consuming.locked():

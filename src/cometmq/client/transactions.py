@@ -10,12 +10,13 @@ checkTransactionState, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from cometmq.client._callbacks import Caller
 from cometmq.client._connection.instance import ClientInstance
@@ -175,7 +176,7 @@ class TransactionProducer(Producer):
         if message.is_timed:
             raise InvalidMessageError("a message in a transaction cannot be delivered by a timer")
         reserved = {names.TRAN_MSG: "true", names.PGROUP: self._wire_group}
-        half = dataclasses.replace(message, delay_level=0, properties=dict(message.properties))
+        half = msgspec.structs.replace(message, delay_level=0, properties=dict(message.properties))
         receipt = await self._sender.send_message(
             half, timeout=self._time(timeout), reserved=reserved
         )

@@ -4,17 +4,17 @@ Source: Message and MessageExt, RocketMQ 5.3.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from cometmq.model import property_names as names
-from cometmq.model.errors import InvalidMessageError
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import retry_topic
 
 
-@dataclass(slots=True)
-class Message:
+class Message(msgspec.Struct):
     """A message to send.
 
     Example: ``Message(topic="orders", body=b"42", tags="paid", keys=["order-42"])``
@@ -30,7 +30,7 @@ class Message:
     """Keys, by which queries find the message; a key contains no blank."""
     flag: int = 0
     """A 32-bit number for the application, stored with the message."""
-    properties: dict[str, str] = field(default_factory=dict)
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
     """Further properties for the application."""
     delay_level: int = 0
     """The number of a delay level of the broker; 0 delivers at once."""
@@ -53,58 +53,6 @@ class Message:
     def is_delayed(self) -> bool:
         """Whether it is delivered later than at once."""
         return bool(self.delay_level) or self.is_timed
-
-    def all_properties(self) -> dict[str, str]:
-        """Return every property of the stored record, including tags and keys.
-
-        Raises:
-            InvalidMessageError: a key or property cannot be encoded.
-        """
-        properties = dict(self.properties)
-        for name, value in properties.items():
-            _check_property(name, value)
-        properties[names.WAIT] = "true" if self.wait_store else "false"
-        if self.tags:
-            properties[names.TAGS] = _checked(names.TAGS, self.tags)
-        if keys := self._joined_keys():
-            properties[names.KEYS] = _checked(names.KEYS, keys)
-        if self.is_delayed:
-            self._add_delay(properties)
-        return properties
-
-    def _add_delay(self, properties: dict[str, str]) -> None:
-        """Add the delay or the delivery time, of which only one is allowed."""
-        if self.delay_level:
-            properties[names.DELAY] = str(self.delay_level)
-        if self.delay_ms:
-            properties[names.TIMER_DELAY_MS] = str(self.delay_ms)
-        if self.deliver_at_ms:
-            properties[names.TIMER_DELIVER_MS] = str(self.deliver_at_ms)
-        given = sorted((names.TIMERS | {names.DELAY}) & properties.keys())
-        if len(given) != 1 or self.delay_ms < 0 or self.deliver_at_ms < 0:
-            values = ", ".join(f"{name}={properties[name]}" for name in given)
-            raise InvalidMessageError(
-                f"only one delay or delivery time is allowed, and not in the past: {values}"
-            )
-
-    def _joined_keys(self) -> str:
-        keys = [self.keys] if isinstance(self.keys, str) else list(self.keys)
-        if any(not key.strip() for key in keys):
-            raise InvalidMessageError("a key is blank")
-        return names.KEY_SEPARATOR.join(keys)
-
-
-def _check_property(name: str, value: str) -> None:
-    if not name.strip() or not value.strip():
-        raise InvalidMessageError(f"property {name!r} is {value!r}: both must have some text")
-    _checked(name, name + value)
-
-
-def _checked(name: str, text: str) -> str:
-    """Refuse the two characters that separate properties in a record."""
-    if "\x01" in text or "\x02" in text:
-        raise InvalidMessageError(f"property {name!r} contains one of the characters 0x01 and 0x02")
-    return text
 
 
 @dataclass(slots=True)

@@ -6,8 +6,9 @@ import zlib
 
 import pytest
 
-from cometmq.client._sending.outgoing import prepare, prepare_batch
+from cometmq.client._sending.outgoing import prepare, prepare_batch, properties_of
 from cometmq.client.settings import ProducerSettings
+from cometmq.model import property_names as names
 from cometmq.model.errors import InvalidMessageError, InvalidNameError
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
@@ -156,3 +157,47 @@ def test_messages_that_do_not_go_together_are_refused_as_a_batch(
 ) -> None:
     with pytest.raises(InvalidMessageError, match=reason):
         prepare_batch(messages, SETTINGS, IDS)
+
+
+def test_tags_keys_delay_and_waiting_travel_as_properties() -> None:
+    message = Message(
+        "T",
+        b"x",
+        tags="paid",
+        keys=["k1", "k2"],
+        properties={"a": "b"},
+        delay_level=3,
+        wait_store=False,
+    )
+
+    assert properties_of(message) == {
+        "a": "b",
+        names.TAGS: "paid",
+        names.KEYS: "k1 k2",
+        names.DELAY: "3",
+        names.WAIT: "false",
+    }
+
+
+def test_a_plain_message_only_says_that_it_waits() -> None:
+    assert properties_of(Message("T", b"x")) == {names.WAIT: "true"}
+
+
+def test_one_key_may_be_given_as_a_text() -> None:
+    assert properties_of(Message("T", b"x", keys="k1"))[names.KEYS] == "k1"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("T", b"", properties={"a": ""}),
+        Message("T", b"", properties={" ": "b"}),
+        Message("T", b"", properties={"a": "b\x02c"}),
+        Message("T", b"", properties={"a\x01": "b"}),
+        Message("T", b"", tags="t\x01"),
+        Message("T", b"", keys=["k", " "]),
+    ],
+)
+def test_a_property_that_cannot_be_carried_is_refused(message: Message) -> None:
+    with pytest.raises(InvalidMessageError):
+        properties_of(message)

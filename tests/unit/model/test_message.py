@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from enum import StrEnum
 from typing import Any
 
 import pytest
 
 from cometmq.model import property_names as names
-from cometmq.model.errors import InvalidMessageError
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -36,48 +38,40 @@ def stored(**changes: Any) -> StoredMessage:
     return StoredMessage(**known | changes)
 
 
-def test_tags_keys_delay_and_waiting_travel_as_properties() -> None:
-    message = Message(
-        "T",
-        b"x",
-        tags="paid",
-        keys=["k1", "k2"],
-        properties={"a": "b"},
-        delay_level=3,
-        wait_store=False,
-    )
+class Colour(StrEnum):
+    """A topic may be a member of an enumeration."""
 
-    assert message.all_properties() == {
-        "a": "b",
-        names.TAGS: "paid",
-        names.KEYS: "k1 k2",
-        names.DELAY: "3",
-        names.WAIT: "false",
-    }
+    RED = "red"
 
 
-def test_a_plain_message_only_says_that_it_waits() -> None:
-    assert Message("T", b"x").all_properties() == {names.WAIT: "true"}
+class Dated(Message):
+    """A message with a field of the application's own."""
 
-
-def test_one_key_may_be_given_as_a_text() -> None:
-    assert Message("T", b"x", keys="k1").all_properties()[names.KEYS] == "k1"
+    date: str = ""
 
 
 @pytest.mark.parametrize(
     "message",
-    [
-        Message("T", b"", properties={"a": ""}),
-        Message("T", b"", properties={" ": "b"}),
-        Message("T", b"", properties={"a": "b\x02c"}),
-        Message("T", b"", properties={"a\x01": "b"}),
-        Message("T", b"", tags="t\x01"),
-        Message("T", b"", keys=["k", " "]),
-    ],
+    [Message(Colour.RED, b"x", keys=["k"], properties={"a": "b"}), Dated("t", b"x", date="d")],
 )
-def test_a_property_that_cannot_be_carried_is_refused(message: Message) -> None:
-    with pytest.raises(InvalidMessageError):
-        message.all_properties()
+def test_messages_are_copied_pickled_and_compared_by_their_fields(message: Message) -> None:
+    other = pickle.loads(pickle.dumps(message))
+
+    assert other == message == copy.copy(message)
+    assert type(other) is type(message)
+    other.properties["c"] = "d"
+    assert other != message
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(message)
+
+
+def test_each_message_has_its_own_properties() -> None:
+    first, second = Message("t", b"x"), Message(topic="t", body=b"x")
+    first.properties["a"] = "b"
+    second.tags = "paid"
+
+    assert second == Message("t", b"x", "paid")
+    assert repr(second).startswith("Message(topic='t', body=b'x', tags='paid'")
 
 
 def test_a_stored_message_answers_from_its_properties() -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from cometmq.client._connection.routes import Route
-from cometmq.client._sending.outgoing import NOT_FOR_APPLICATIONS, Outgoing
+from cometmq.client._sending.outgoing import NOT_FOR_APPLICATIONS, Outgoing, properties_of
 from cometmq.client._sending.queue_picker import QueuePicker
 from cometmq.client._sending.retry_policy import attempt_of
 from cometmq.client._sending.sender import Sender
@@ -348,7 +348,7 @@ class FastPath:
         if NOT_FOR_APPLICATIONS & message.properties.keys() or type(message.keys) not in _KEYS:
             return None
         try:
-            properties = message.all_properties()
+            properties = properties_of(message)
             properties[names.UNIQ_KEY] = message_id
             text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
             written = _encode_text(text)

@@ -6,7 +6,7 @@ Source: Validators, DefaultMQProducerImpl.sendKernelImpl and MessageBatch, Rocke
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -123,7 +123,7 @@ def prepare(
     is_reply = reserved is not None and reserved.get(names.MSG_TYPE) == REPLY_TYPE
     topic = message.topic if is_reply or not namespace else namespace.wrap_topic(message.topic)
     check_message(message, topic, settings.body_bytes_max, trusted=trusted)
-    properties = message.all_properties()
+    properties = properties_of(message)
     if namespace:
         properties[names.INSTANCE_ID] = namespace.name
     if reserved:
@@ -184,7 +184,7 @@ def prepare_item(
     """
     topic = namespace.wrap_topic(message.topic) if namespace else message.topic
     check_message(message, topic, settings.body_bytes_max)
-    properties = message.all_properties()
+    properties = properties_of(message)
     if namespace:
         properties[names.INSTANCE_ID] = namespace.name
     message_id = _identified(properties, ids)
@@ -251,6 +251,57 @@ def check_message(
         return
     if reserved := NOT_FOR_APPLICATIONS & message.properties.keys():
         raise InvalidMessageError(f"properties with reserved names: {', '.join(sorted(reserved))}")
+
+
+def properties_of(message: Message) -> dict[str, str]:
+    """Return every property of the record, including tags and keys.
+
+    Raises:
+        InvalidMessageError: a key or property cannot be encoded.
+    """
+    properties = dict(message.properties)
+    for name, value in properties.items():
+        if not name.strip() or not value.strip():
+            raise InvalidMessageError(f"property {name!r} is {value!r}: both must have some text")
+        _check_separators(name, name + value)
+    properties[names.WAIT] = _text(message.wait_store)
+    if message.tags:
+        properties[names.TAGS] = _check_separators(names.TAGS, message.tags)
+    if keys := _joined_keys(message.keys):
+        properties[names.KEYS] = _check_separators(names.KEYS, keys)
+    if message.is_delayed:
+        _add_delay(message, properties)
+    return properties
+
+
+def _add_delay(message: Message, properties: dict[str, str]) -> None:
+    """Add the delay or the delivery time, of which only one is allowed."""
+    if message.delay_level:
+        properties[names.DELAY] = str(message.delay_level)
+    if message.delay_ms:
+        properties[names.TIMER_DELAY_MS] = str(message.delay_ms)
+    if message.deliver_at_ms:
+        properties[names.TIMER_DELIVER_MS] = str(message.deliver_at_ms)
+    given = sorted((names.TIMERS | {names.DELAY}) & properties.keys())
+    if len(given) != 1 or message.delay_ms < 0 or message.deliver_at_ms < 0:
+        values = ", ".join(f"{name}={properties[name]}" for name in given)
+        raise InvalidMessageError(
+            f"only one delay or delivery time is allowed, and not in the past: {values}"
+        )
+
+
+def _joined_keys(given: Iterable[str]) -> str:
+    keys = [given] if isinstance(given, str) else list(given)
+    if any(not key.strip() for key in keys):
+        raise InvalidMessageError("a key is blank")
+    return names.KEY_SEPARATOR.join(keys)
+
+
+def _check_separators(name: str, text: str) -> str:
+    """Refuse the two characters that separate properties in a record."""
+    if "\x01" in text or "\x02" in text:
+        raise InvalidMessageError(f"property {name!r} contains one of the characters 0x01 and 0x02")
+    return text
 
 
 def kind_of(message: Message, reserved: Mapping[str, str]) -> SendKind:

@@ -10,10 +10,11 @@ Source: DefaultMQProducerImpl and MQClientAPIImpl.onExceptionImpl, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
 
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._connection.routes import Route
@@ -218,7 +219,7 @@ class Sender:
             group=self._group,
             client_id=self._instance.client_id,
             messages=[
-                dataclasses.replace(message, properties=dict(message.properties))
+                msgspec.structs.replace(message, properties=dict(message.properties))
                 for message in messages
             ],
             kind=kind,

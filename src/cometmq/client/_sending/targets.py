@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from dataclasses import dataclass
+
+import msgspec
 
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._connection.routes import Route
@@ -135,7 +136,7 @@ class Destinations:
         if place.selector is None:
             return None
         queues = tuple(map(self.shown, route.publish_queues))
-        message = dataclasses.replace(outgoing.message)
+        message = msgspec.structs.replace(outgoing.message)
         return self.on_wire(chosen(place.selector, queues, message))
 
     def on_wire(self, queue: MessageQueue) -> MessageQueue:

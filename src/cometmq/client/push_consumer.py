@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from cometmq.client._connection.instance import ClientInstance, Membership
 from cometmq.client._connection.leases import acquire_instance
@@ -31,6 +31,7 @@ from cometmq.client.handlers import (
 )
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import OffsetStore, StartFrom, check_start, consume_from_where
+from cometmq.client.options import PushOptions
 from cometmq.client.settings import (
     ClientSettings,
     PushSettings,
@@ -114,7 +115,7 @@ class PushConsumer(Lifecycle):
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[PushOptions],
     ) -> None:
         check_group_name(group)
         if (handler is None) == (batch_handler is None):

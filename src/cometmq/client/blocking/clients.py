@@ -6,7 +6,7 @@ import concurrent.futures
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import cometmq.client as asynchronous
 from cometmq.client._connection.queue_offsets import QueueBounds
@@ -34,6 +34,13 @@ from cometmq.client.hooks import (
     SendHook,
 )
 from cometmq.client.offsets import OffsetStore, StartFrom
+from cometmq.client.options import (
+    ConnectionOptions,
+    PopOptions,
+    ProducerOptions,
+    PullOptions,
+    PushOptions,
+)
 from cometmq.client.producer import REQUEST_S
 from cometmq.client.receipt import SendReceipt
 from cometmq.client.settings import (
@@ -95,7 +102,7 @@ class Producer(base.Blocking):
         instance: ClientInstance | None = None,
         hooks: Sequence[SendHook | ForbiddenHook] = (),
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[ProducerOptions],
     ) -> None:
         base.Blocking.__init__(
             self,
@@ -270,7 +277,7 @@ class TransactionProducer(Producer):
         instance: ClientInstance | None = None,
         hooks: Sequence[SendHook | ForbiddenHook | EndTransactionHook] = (),
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[ProducerOptions],
     ) -> None:
         base.Blocking.__init__(
             self,
@@ -325,7 +332,7 @@ class PushConsumer(base.CallbackConsumer):
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[PushOptions],
     ) -> None:
         base.Blocking.__init__(
             self,
@@ -447,7 +454,7 @@ class PopConsumer(base.CallbackConsumer):
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[PopOptions],
     ) -> None:
         base.Blocking.__init__(
             self,
@@ -558,7 +565,7 @@ class PullConsumer(base.Reader):
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[PullOptions],
     ) -> None:
         base.Blocking.__init__(
             self,
@@ -709,7 +716,7 @@ class AdminClient(base.Blocking):
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[ConnectionOptions],
     ) -> None:
         base.Blocking.__init__(
             self,

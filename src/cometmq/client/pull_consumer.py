@@ -90,7 +90,7 @@ class PullConsumer(PlaceCalls):
         *,
         group: str,
         subscriptions: Mapping[str, str | Filter] | None = None,
-        start_from: StartFrom | datetime = StartFrom.LAST,
+        start_from: StartFrom | datetime | int = StartFrom.LAST,
         broadcast: bool = False,
         strategy: AllocationStrategy | None = None,
         offset_store: OffsetStore | None = None,

@@ -69,8 +69,9 @@ class PushConsumer(Lifecycle):
         broadcast: every member receives every message. Failed messages are dropped, and offsets
             are stored in a local file.
         subscriptions: topic to tags such as ``a || b``, or to a `Filter`.
-        start_from: where to start in a queue without a committed offset. A time means the first
-            message stored at that time or later.
+        start_from: where to start in a queue without a committed offset. A time (a
+            `datetime` with a time zone, or ms since 1970) means the first message stored then or
+            later.
         strategy: allocates the queues to members. All members must use the same strategy; the
             default is `Averagely`.
         offset_store: stores offsets elsewhere than the brokers or the local file.
@@ -106,7 +107,7 @@ class PushConsumer(Lifecycle):
         ordered: bool = False,
         broadcast: bool = False,
         subscriptions: Mapping[str, str | Filter] | None = None,
-        start_from: StartFrom | datetime = StartFrom.LAST,
+        start_from: StartFrom | datetime | int = StartFrom.LAST,
         strategy: AllocationStrategy | None = None,
         offset_store: OffsetStore | None = None,
         on_queues: QueueListener | None = None,

@@ -74,7 +74,7 @@ class PullCore(Lifecycle):
         name_servers: str | Sequence[str],
         *,
         group: str,
-        start_from: StartFrom | datetime,
+        start_from: StartFrom | datetime | int,
         broadcast: bool,
         offset_store: OffsetStore | None,
         hooks: Sequence[ConsumeHook | FilterHook],

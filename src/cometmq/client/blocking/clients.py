@@ -323,7 +323,7 @@ class PushConsumer(base.CallbackConsumer):
         ordered: bool = False,
         broadcast: bool = False,
         subscriptions: Mapping[str, str | Filter] | None = None,
-        start_from: StartFrom | datetime = StartFrom.LAST,
+        start_from: StartFrom | datetime | int = StartFrom.LAST,
         strategy: AllocationStrategy | None = None,
         offset_store: OffsetStore | None = None,
         on_queues: QueueListener | None = None,
@@ -555,7 +555,7 @@ class PullConsumer(base.Reader):
         *,
         group: str,
         subscriptions: Mapping[str, str | Filter] | None = None,
-        start_from: StartFrom | datetime = StartFrom.LAST,
+        start_from: StartFrom | datetime | int = StartFrom.LAST,
         broadcast: bool = False,
         strategy: AllocationStrategy | None = None,
         offset_store: OffsetStore | None = None,
@@ -644,9 +644,9 @@ class PullConsumer(base.Reader):
         """Return a queue's minimum offset, and the offset of its next message."""
         return self._run(self._inner.bounds(queue))
 
-    def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> QueueOffset:
-        """Return the offset of the first message stored at or after a time, in ms since 1970."""
-        return self._run(self._inner.offset_at_time(queue, timestamp_ms))
+    def offset_at_time(self, queue: MessageQueue, time: datetime | int) -> QueueOffset:
+        """Return the offset of the first message stored at or after a time."""
+        return self._run(self._inner.offset_at_time(queue, time))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at another offset of a queue. The next commit stores it."""
@@ -660,9 +660,9 @@ class PullConsumer(base.Reader):
         """Continue after the newest message of these queues; without arguments, of all queues."""
         self._run(self._inner.seek_to_end(*queues))
 
-    def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
+    def seek_to_time(self, time: datetime | int, *queues: MessageQueue) -> None:
         """Continue at the first message stored at or after a time."""
-        self._run(self._inner.seek_to_time(timestamp_ms, *queues))
+        self._run(self._inner.seek_to_time(time, *queues))
 
     def pause(self, *queues: MessageQueue) -> None:
         """Stop deliveries of these queues until `resume`. Their positions remain."""
@@ -796,10 +796,10 @@ class AdminClient(base.Blocking):
         return self._run(self._inner.time_spans(group, topic))
 
     def reset_to_time(
-        self, group: str, topic: str, timestamp_ms: int, *, force: bool = True
+        self, group: str, topic: str, time: datetime | int, *, force: bool = True
     ) -> dict[MessageQueue, int]:
         """Move a group to the first message stored at or after a time, in every queue."""
-        return self._run(self._inner.reset_to_time(group, topic, timestamp_ms, force=force))
+        return self._run(self._inner.reset_to_time(group, topic, time, force=force))
 
     def skip_backlog(self, group: str, topic: str) -> dict[MessageQueue, int]:
         """Move a group to the end of every queue of a topic (skip the backlog)."""
@@ -834,15 +834,13 @@ class AdminClient(base.Blocking):
         topic: str,
         key: str,
         *,
-        begin_ms: int = 0,
-        end_ms: int = 2**63 - 1,
+        begin: datetime | int = 0,
+        end: datetime | int = 2**63 - 1,
         unique_id: bool = False,
     ) -> list[StoredMessage]:
         """Find messages by key or by unique id."""
         return self._run(
-            self._inner.messages_by_key(
-                topic, key, begin_ms=begin_ms, end_ms=end_ms, unique_id=unique_id
-            )
+            self._inner.messages_by_key(topic, key, begin=begin, end=end, unique_id=unique_id)
         )
 
     def message_in_queue(self, queue: MessageQueue, offset: int) -> StoredMessage | None:

@@ -1,8 +1,9 @@
 """Writes the parts of the documentation that are generated from the code.
 
 These are whole pages about settings classes, commands and codes, and included files: a code block
-below a comment ``<!-- include: path -->`` is that file. ``python docs/pages.py`` writes all of
-them; a test fails if one of them is stale.
+below a comment ``<!-- include: path -->`` is that file. Two files that follow from the settings of
+clients are generated as well: a sample in TOML, and the types of the keywords.
+``python docs/pages.py`` writes all of them; a test fails if one of them is stale.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pkgutil
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any, ForwardRef
@@ -31,6 +32,7 @@ FUNCTION = re.compile(r"<function (\w+) at 0x[0-9a-f]+>")
 MEMBER = re.compile(r"<(\w+\.\w+): (?:[^<>]|<[^<>]*>)*>")
 MODULE = re.compile(r"\b(?:[a-z_]+\.)+(?=\w)")
 LINE_CHARS_MAX = 96
+CODE_CHARS_MAX = 100
 MACHINE_DEFAULT = "(see meaning)"
 MADE = "<!-- Made by docs/pages.py from docstrings and docs/reference/parts: change those. -->\n\n"
 """The first line of every generated page."""
@@ -408,6 +410,56 @@ def client_sample() -> str:
     return "\n".join(lines) + "\n"
 
 
+def client_options() -> str:
+    """A module that tells type checkers the keywords of constructors, and their types.
+
+    Constructors have a parameter for the addresses of the name servers, so their keywords are the
+    other settings of a connection, and those of one kind of client.
+    """
+    from cometmq.client.settings import ClientSettings
+    from cometmq.system.settings import describe
+
+    addresses, *connection = describe(ClientSettings)
+    lines = [
+        '"""Types of the settings that constructors take by name. Made by docs/pages.py."""',
+        "",
+        "from datetime import timedelta",
+        "from pathlib import Path",
+        "from typing import Literal, TypedDict",
+        *_typed_dict("ConnectionOptions", "TypedDict", "Settings of connections.", connection),
+        *_typed_dict("ClientOptions", "ConnectionOptions", "`ClientSettings`.", [addresses]),
+    ]
+    for kind in client_settings()[1:]:
+        name, text = kind.__name__.removesuffix("Settings"), f"`{kind.__name__}`."
+        lines += _typed_dict(f"{name}OnlyOptions", "TypedDict", text, describe(kind))
+        if kind.section == "trace":
+            continue  # no constructor takes these by name
+        bases = f"{name}OnlyOptions, ConnectionOptions"
+        lines += _typed_dict(f"{name}Options", bases, text[:-1] + " and settings of connections.")
+    return "\n".join(lines) + "\n"
+
+
+def _typed_dict(name: str, bases: str, text: str, settings: Iterable[Any] = ()) -> Iterator[str]:
+    yield from ("", "", f"class {name}({bases}, total=False):", f'    """{text}"""')
+    if options := [_option(setting) for setting in settings]:
+        yield from ("", *options)
+
+
+def _option(setting: Any) -> str:
+    """A setting in a program, where a time may be a `timedelta`."""
+    from cometmq.client.settings import TIME_UNITS
+
+    if setting.choices:
+        choices = [json.dumps(choice) for choice in setting.choices]
+        line = f"    {setting.name}: Literal[{', '.join(choices)}]"
+        if len(line) <= CODE_CHARS_MAX:
+            return line
+        return f"    {setting.name}: Literal[\n        " + ",\n        ".join(choices) + ",\n    ]"
+    text = inspect.formatannotation(setting.kind).rpartition("pathlib.")[2]
+    others = (["timedelta"] if setting.unit in TIME_UNITS else []) + ["None"] * setting.optional
+    return f"    {setting.name}: " + " | ".join([text, *others])
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, bool | int | float | tuple):
         return json.dumps(value)
@@ -651,6 +703,7 @@ GENERATED: dict[Path, Callable[[], str]] = {
     ROOT / "docs/reference/spark-formats.md": spark_formats_page,
     ROOT / "docs/reference/spark-pipelines.md": spark_pipelines_page,
     ROOT / "conf/client.toml": client_sample,
+    ROOT / "src/cometmq/client/options.py": client_options,
 }
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-import time
+from datetime import UTC, datetime
 
 from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
 
@@ -12,7 +12,7 @@ TOPIC, GROUP = "watched", "watchmen"
 async def main(name_server: str = "127.0.0.1:9876") -> None:
     async with AdminClient(name_server) as admin:
         await admin.create_topic(TOPIC, queues=1)
-        start_ms = time.time_ns() // 1_000_000
+        start = datetime.now(UTC)
         async with Producer(name_server, group="town") as producer:
             receipts = [
                 await producer.send(Message(topic=TOPIC, body=b"hour %d" % n)) for n in range(4)
@@ -32,7 +32,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
         found = await admin.message_by_unique_id(TOPIC, receipts[3].message_id)
         if found is not None:
             print(f"{receipts[3].queue_offset}: {found.body.decode()}")
-        await admin.reset_to_time(GROUP, TOPIC, start_ms)
+        await admin.reset_to_time(GROUP, TOPIC, start)
         for queue in (await admin.progress(GROUP, TOPIC)).values():
             print(f"after the reset: lag {queue.lag}")
 

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from cometmq.client import (
     TopicNotFoundError,
     WrongModeError,
 )
-from cometmq.client._connection.leases import lease
+from cometmq.client._connection.leases import acquire_instance
 from cometmq.client._consuming.group_requests import check_filters
 from cometmq.client.allocation import AveragelyByCircle
 from cometmq.model.topic import retry_topic
@@ -270,7 +270,7 @@ async def test_a_new_group_may_start_at_a_time(
         await consumer.assign(queues[:1])
         async with asyncio.timeout(FOUND_S):
             stored = [await anext(consumer) for _ in range(3)]
-    start = datetime.fromtimestamp(stored[1].store_time_ms / 1000)
+    start = datetime.fromtimestamp(stored[1].store_time_ms / 1000, UTC)
     first = next(m for m in stored if m.store_time_ms >= stored[1].store_time_ms)
 
     async with PullConsumer(instance=instance, group=group, start_from=start) as consumer:
@@ -279,7 +279,7 @@ async def test_a_new_group_may_start_at_a_time(
         await consumer.assign(queues[:1])
         expected = first.body.decode() if known is None else "0"
         assert await take(consumer, 1) == [expected]
-        later = int((start + timedelta(days=1)).timestamp() * 1000)
+        later = start + timedelta(days=1)
         # A broker of 4.9 gives the last message for a time behind it.
         assert await consumer.offset_at_time(queues[0], later) == (2 if target == "4.9.7" else 3)
 
@@ -549,7 +549,7 @@ class Noting:
 
 def noting(name_servers: str, settings: ClientSettings) -> Noting:
     """Note the requests of the client that the consumer with these settings shares."""
-    remoting = lease(name_servers, settings=settings).instance.remoting
+    remoting = acquire_instance(name_servers, settings=settings).instance.remoting
     remoting.hooks = (*remoting.hooks, noted := Noting())
     return noted
 

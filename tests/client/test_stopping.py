@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from datetime import datetime
 from functools import partial
 
 import pytest
@@ -408,7 +409,7 @@ async def test_a_running_consumer_keeps_its_filter_when_no_broker_can_apply_the_
 
 
 @pytest.mark.parametrize("kind", [PushConsumer, PullConsumer, PopConsumer])
-@pytest.mark.parametrize("start", ["first", "FIRST", 0, None])
+@pytest.mark.parametrize("start", ["first", "FIRST", -1, None, datetime(2026, 1, 1)])
 def test_a_start_that_is_none_is_refused(group: str, kind: type, start: object) -> None:
     """It would mean the end of the queue, and skip what is there."""
     handlers = {} if kind is PullConsumer else {"handler": print}

@@ -16,6 +16,7 @@ OffsetSerializeWrapper and RebalancePushImpl.computePullFromWhereWithException, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Mapping
@@ -27,6 +28,7 @@ from typing import Any, Protocol
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._connection.queue_offsets import QueueOffsets
 from cometmq.client._failure_log import text_of, trace_of
+from cometmq.client._time import epoch_ms
 from cometmq.model.errors import ConfigError, StoreError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -427,14 +429,18 @@ def check_start(group: str, start: Any, *, times: bool = True) -> None:
     Raises:
         ConfigError: says what was met and what is expected.
     """
-    if isinstance(start, StartFrom) or (times and isinstance(start, datetime)):
+    if isinstance(start, StartFrom):
         return
-    first, last = "StartFrom.FIRST", "StartFrom.LAST"
-    expected = f"{first}, {last} or a datetime" if times else f"{first} or {last}"
+    expected = "StartFrom.FIRST or StartFrom.LAST"
+    if times:
+        with contextlib.suppress(ConfigError):
+            epoch_ms(start)
+            return
+        expected = "StartFrom.FIRST, StartFrom.LAST, a datetime with a time zone, or ms since 1970"
     raise ConfigError(f"consumer {group}: start_from={start!r}: expected {expected}")
 
 
-def consume_from_where(start: StartFrom | datetime) -> ConsumeFromWhere:
+def consume_from_where(start: StartFrom | datetime | int) -> ConsumeFromWhere:
     """Say the start as a heartbeat does."""
     if isinstance(start, StartFrom):
         return start.value
@@ -446,7 +452,7 @@ async def first_offset(
     *,
     store: OffsetStore,
     offsets: QueueOffsets,
-    start: StartFrom | datetime,
+    start: StartFrom | datetime | int,
     retry: bool,
 ) -> QueueOffset:
     """Give the offset at which to begin with a queue.
@@ -466,10 +472,10 @@ async def first_offset(
     kept = await store.stored(queue)
     if kept is not None:
         return kept
-    if isinstance(start, datetime):
+    if not isinstance(start, StartFrom):
         if retry:
             return (await offsets.bounds(queue)).max_offset
-        return await offsets.at_time(queue, int(start.timestamp() * 1000))
+        return await offsets.at_time(queue, epoch_ms(start))
     if start is StartFrom.FIRST or retry:
         return QueueOffset(0)
     return (await offsets.bounds(queue)).max_offset

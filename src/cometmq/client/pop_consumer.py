@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from cometmq.client._connection.instance import ClientInstance, Membership
 from cometmq.client._connection.leases import acquire_instance
@@ -28,6 +28,7 @@ from cometmq.client.filters import Filter
 from cometmq.client.handlers import BatchHandler, MessageHandler, QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import StartFrom, check_start, consume_from_where
+from cometmq.client.options import PopOptions
 from cometmq.client.settings import (
     ClientSettings,
     PopSettings,
@@ -112,7 +113,7 @@ class PopConsumer(Lifecycle):
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[PopOptions],
     ) -> None:
         check_group_name(group)
         if (handler is None) == (batch_handler is None):

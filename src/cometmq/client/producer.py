@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from cometmq.client._connection.instance import ClientInstance, Membership
 from cometmq.client._connection.leases import acquire_instance
@@ -24,6 +24,7 @@ from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import SendTarget
 from cometmq.client.errors import ReplyTimeoutError, SendFailedError, SendTimeoutError
 from cometmq.client.hooks import ForbiddenHook, SendHook
+from cometmq.client.options import ProducerOptions
 from cometmq.client.receipt import SendReceipt
 from cometmq.client.settings import (
     ClientSettings,
@@ -86,7 +87,7 @@ class Producer(Lifecycle):
         instance: ClientInstance | None = None,
         hooks: Sequence[SendHook | ForbiddenHook] = (),
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[ProducerOptions],
     ) -> None:
         _check_group(group)
         own, connection = split_options(options, ProducerSettings, ClientSettings)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from cometmq.client._connection.instance import ClientInstance, Membership
 from cometmq.client._consuming.fetcher import UNLIMITED
@@ -30,6 +30,7 @@ from cometmq.client.filters import Filter
 from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import OffsetStore, StartFrom, consume_from_where
+from cometmq.client.options import PullOptions
 from cometmq.client.settings import ClientSettings, PullSettings
 from cometmq.client.subscription_check import Difference, SubscriptionCheck
 from cometmq.model.message import StoredMessage
@@ -88,7 +89,7 @@ class PullConsumer(PlaceCalls):
         *,
         group: str,
         subscriptions: Mapping[str, str | Filter] | None = None,
-        start_from: StartFrom | datetime = StartFrom.LAST,
+        start_from: StartFrom | datetime | int = StartFrom.LAST,
         broadcast: bool = False,
         strategy: AllocationStrategy | None = None,
         offset_store: OffsetStore | None = None,
@@ -98,7 +99,7 @@ class PullConsumer(PlaceCalls):
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[PullOptions],
     ) -> None:
         super().__init__(
             name_servers,

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from cometmq.client._connection.instance import ClientInstance, Membership
 from cometmq.client._connection.leases import acquire_instance
@@ -31,6 +31,7 @@ from cometmq.client.handlers import (
 )
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import OffsetStore, StartFrom, check_start, consume_from_where
+from cometmq.client.options import PushOptions
 from cometmq.client.settings import (
     ClientSettings,
     PushSettings,
@@ -68,8 +69,9 @@ class PushConsumer(Lifecycle):
         broadcast: every member receives every message. Failed messages are dropped, and offsets
             are stored in a local file.
         subscriptions: topic to tags such as ``a || b``, or to a `Filter`.
-        start_from: where to start in a queue without a committed offset. A time means the first
-            message stored at that time or later.
+        start_from: where to start in a queue without a committed offset. A time (a
+            `datetime` with a time zone, or ms since 1970) means the first message stored then or
+            later.
         strategy: allocates the queues to members. All members must use the same strategy; the
             default is `Averagely`.
         offset_store: stores offsets elsewhere than the brokers or the local file.
@@ -105,7 +107,7 @@ class PushConsumer(Lifecycle):
         ordered: bool = False,
         broadcast: bool = False,
         subscriptions: Mapping[str, str | Filter] | None = None,
-        start_from: StartFrom | datetime = StartFrom.LAST,
+        start_from: StartFrom | datetime | int = StartFrom.LAST,
         strategy: AllocationStrategy | None = None,
         offset_store: OffsetStore | None = None,
         on_queues: QueueListener | None = None,
@@ -114,7 +116,7 @@ class PushConsumer(Lifecycle):
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[PushOptions],
     ) -> None:
         check_group_name(group)
         if (handler is None) == (batch_handler is None):

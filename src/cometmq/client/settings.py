@@ -7,6 +7,8 @@ The first source that names a setting decides; a setting without a source has it
     environment   ``COMETMQ_PRODUCER_RETRIES=0``, and RocketMQ's own variables such as NAMESRV_ADDR
     TOML          ``[producer]`` and ``retries = 0`` in the file that COMETMQ_CONFIG names
 
+A time takes a number in the unit of its name, or a `timedelta` in a program.
+
 The defaults are RocketMQ's: ClientConfig, DefaultMQProducer, DefaultMQPushConsumer and
 DefaultLitePullConsumer, RocketMQ 5.3."""
 
@@ -16,10 +18,12 @@ import difflib
 import functools
 import os
 import tomllib
+import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, Unpack
 
 import msgspec
 
@@ -27,6 +31,9 @@ from cometmq.model.errors import ConfigError
 from cometmq.model.flags import SysFlag
 from cometmq.protocol.codes import LanguageCode, ResponseCode
 from cometmq.system.settings import Setting, describe, setting
+
+if TYPE_CHECKING:
+    from cometmq.client import options
 
 __all__ = [
     "ClientSettings",
@@ -55,9 +62,20 @@ def described(kind: type) -> tuple[Setting, ...]:
     return _described(kind)
 
 
-@dataclass(frozen=True)
+TIME_UNITS = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "min": timedelta(minutes=1),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Checked:
-    """Settings that are made in programs, and so are checked when they are made."""
+    """Settings that are made in programs, and so are checked when they are made.
+
+    Each kind declares its constructor for type checkers, with the types of ``options.py``: there a
+    time may be a `timedelta`, while the field is a number.
+    """
 
     section: ClassVar[str]
     """Their table in a TOML file, and a part of the names of their environment variables."""
@@ -65,30 +83,60 @@ class Checked:
     given: ClassVar[frozenset[str]] = frozenset()
     """The names of the settings that were passed, even if with the value of the default."""
 
-    def __new__(cls, *values: Any, **named: Any) -> Self:
+    def __new__(cls, **named: Any) -> Self:
         """Remember which settings were passed, since those win over files and environment."""
         made = super().__new__(cls)
-        kind: type = cls
-        names = [setting.name for setting in described(kind)]
-        object.__setattr__(made, "given", frozenset([*names[: len(values)], *named]))
+        object.__setattr__(made, "given", frozenset(named))
         return made
 
     def __post_init__(self) -> None:
-        """Check every value.
+        """Check every value, and convert times to numbers.
 
         Raises:
-            ConfigError: one is out of its range; says which, and what was expected.
+            ConfigError: one is of a wrong type or out of its range; says which, and what was
+                expected.
         """
         kind: type = type(self)
         for known in described(kind):
-            known.parse(known.render(getattr(self, known.name)))
+            object.__setattr__(self, known.name, _checked(known, getattr(self, known.name)))
 
 
-@dataclass(frozen=True)
+def _checked(known: Setting, value: Any) -> Any:
+    """Return the value of a setting, a time as a number.
+
+    Raises:
+        ConfigError: it has the wrong type or is out of range.
+    """
+    unit = TIME_UNITS.get(known.unit)
+    met = repr(value)
+    if isinstance(value, timedelta) and unit is not None:
+        whole, rest = divmod(value, unit)
+        met, value = str(value), value if rest else whole
+    if not (known.optional and value is None) and not _has_type(known.kind, value):
+        met = "(hidden)" if known.secret else met
+        several = typing.get_origin(known.kind) is tuple
+        expected = "a tuple of texts" if several else known.expectation
+        or_time = " or a timedelta of whole units" if unit else ""
+        raise ConfigError(f"{known.name}={met}: expected {expected}{or_time}")
+    known.parse(known.render(value))
+    return value
+
+
+def _has_type(kind: Any, value: Any) -> bool:
+    if typing.get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(isinstance(part, str) for part in value)
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClientSettings(Checked):
     """Settings shared by producers, consumers and the admin client."""
 
     section: ClassVar[str] = "client"
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **named: Unpack[options.ClientOptions]) -> None: ...
 
     name_servers: str = setting("", key="namesrvAddr", environment="NAMESRV_ADDR")
     """``host:port;host:port``; if empty, the list is fetched from ``http_domain``."""
@@ -213,11 +261,15 @@ RETRIED = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProducerSettings(Checked):
     """Settings of a producer."""
 
     section: ClassVar[str] = "producer"
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **named: Unpack[options.ProducerOnlyOptions]) -> None: ...
 
     timeout_ms: int = setting(3_000, key="sendMsgTimeout", unit="ms", low=1)
     """Timeout of a whole send with its retries, if the call sets none."""
@@ -349,11 +401,15 @@ def _response_code(text: str) -> int:
 UNLIMITED = -1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PushSettings(Checked):
     """Settings of a push consumer."""
 
     section: ClassVar[str] = "push"
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **named: Unpack[options.PushOnlyOptions]) -> None: ...
 
     concurrency: int = setting(20, key="consumeThreadMax", low=1, high=1000)
     """Number of handler calls that run at a time, over all queues."""
@@ -442,11 +498,15 @@ class PushSettings(Checked):
     """How long `close` waits for running handlers. RocketMQ's default is not to wait."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PullSettings(Checked):
     """Settings of a pull consumer."""
 
     section: ClassVar[str] = "pull"
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **named: Unpack[options.PullOnlyOptions]) -> None: ...
 
     pull_batch: int = setting(32, key="pullBatchSize", low=1, high=1024)
     """Messages per pull; a broker returns at most 32 messages that are in memory."""
@@ -494,11 +554,15 @@ class PullSettings(Checked):
     """Topic of the traces; empty for RocketMQ's trace topic."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PopSettings(Checked):
     """Settings of a pop consumer."""
 
     section: ClassVar[str] = "pop"
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **named: Unpack[options.PopOnlyOptions]) -> None: ...
 
     concurrency: int = setting(20, key="consumeThreadMax", low=1, high=1000)
     """Number of handler calls that run at a time, over all queues."""
@@ -548,11 +612,15 @@ class PopSettings(Checked):
     """How long `close` waits for running handlers."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TraceSettings(Checked):
     """Settings of the trace dispatcher, which batches and sends trace records."""
 
     section: ClassVar[str] = "trace"
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **named: Unpack[options.TraceOnlyOptions]) -> None: ...
 
     waiting_max: int = setting(2_048, low=1)
     """Limit on waiting records; further records are dropped and counted."""

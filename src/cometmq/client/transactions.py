@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
@@ -22,6 +22,7 @@ from cometmq.client._callbacks import Caller
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client.handlers import LocalState, TransactionListener
 from cometmq.client.hooks import EndContext, EndTransactionHook, ForbiddenHook, SendHook
+from cometmq.client.options import ProducerOptions
 from cometmq.client.producer import Producer
 from cometmq.client.receipt import SendReceipt, SendStatus
 from cometmq.client.settings import ClientSettings, ProducerSettings
@@ -100,7 +101,7 @@ class TransactionProducer(Producer):
         instance: ClientInstance | None = None,
         hooks: Sequence[SendHook | ForbiddenHook | EndTransactionHook] = (),
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[ProducerOptions],
     ) -> None:
         super().__init__(
             name_servers,

@@ -30,7 +30,7 @@ class CommittedOffsets:
         group: str,
         offsets: QueueOffsets,
         store: OffsetStore,
-        start: StartFrom | datetime,
+        start: StartFrom | datetime | int,
     ) -> None:
         self._group = group
         self._offsets = offsets

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -74,7 +74,7 @@ class PullCore(Lifecycle):
         name_servers: str | Sequence[str],
         *,
         group: str,
-        start_from: StartFrom | datetime,
+        start_from: StartFrom | datetime | int,
         broadcast: bool,
         offset_store: OffsetStore | None,
         hooks: Sequence[ConsumeHook | FilterHook],
@@ -82,7 +82,7 @@ class PullCore(Lifecycle):
         client: ClientSettings | None,
         instance: ClientInstance | None,
         config: Path | None,
-        options: dict[str, Any],
+        options: Mapping[str, Any],
     ) -> None:
         check_group_name(group)
         check_start(group, start_from)

@@ -6,9 +6,11 @@ Source: DefaultLitePullConsumerImpl.seek, commit, pause and relatives, RocketMQ 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 from cometmq.client._connection.queue_offsets import QueueBounds
 from cometmq.client._pull.core import PullCore
+from cometmq.client._time import epoch_ms
 from cometmq.client.errors import OffsetRangeError
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
@@ -74,10 +76,15 @@ class PlaceCalls(PullCore):
         self._check_running()
         return await self._offsets.bounds(self._inner(queue))
 
-    async def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> QueueOffset:
-        """Return the offset of the first message stored at or after a time, in ms since 1970."""
+    async def offset_at_time(self, queue: MessageQueue, time: datetime | int) -> QueueOffset:
+        """Return the offset of the first message stored at or after a time.
+
+        Args:
+            queue: any queue.
+            time: a `datetime` with a time zone, or ms since 1970.
+        """
         self._check_running()
-        return await self._offsets.at_time(self._inner(queue), timestamp_ms)
+        return await self._offsets.at_time(self._inner(queue), epoch_ms(time))
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at another offset of a queue. The next commit stores it.
@@ -104,11 +111,11 @@ class PlaceCalls(PullCore):
         for queue in self._own(queues or self.assignment()):
             self._move(queue, (await self._offsets.bounds(queue)).max_offset)
 
-    async def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
+    async def seek_to_time(self, time: datetime | int, *queues: MessageQueue) -> None:
         """Continue at the first message stored at or after a time.
 
         Args:
-            timestamp_ms: milliseconds since 1970.
+            time: a `datetime` with a time zone, or ms since 1970.
             queues: the queues to move; none means all assigned queues.
 
         Raises:
@@ -116,8 +123,9 @@ class PlaceCalls(PullCore):
             ResponseError, RemotingError: a broker refused or did not respond. Earlier queues
                 have moved.
         """
+        start_ms = epoch_ms(time)
         for queue in self._own(queues or self.assignment()):
-            self._move(queue, await self._offsets.at_time(queue, timestamp_ms))
+            self._move(queue, await self._offsets.at_time(queue, start_ms))
 
     def pause(self, *queues: MessageQueue) -> None:
         """Stop deliveries of these queues until `resume`. Their positions remain.

@@ -69,7 +69,7 @@ class ConsumerSpec:
     batch_handler: Callable[..., Any] | None
     ordered: bool
     broadcast: bool
-    start_from: StartFrom | datetime
+    start_from: StartFrom | datetime | int
     strategy: AllocationStrategy
     offset_store: OffsetStore | None
     on_queues: QueueListener | None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._connection.leases import acquire_instance
@@ -15,6 +15,7 @@ from cometmq.client._connection.queue_offsets import QueueOffsets
 from cometmq.client._connection.routes import MASTER_ID, Route
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client.errors import ClientError
+from cometmq.client.options import ConnectionOptions
 from cometmq.client.settings import ClientSettings, read_tables, resolve_settings
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import ClusterInfo
@@ -40,7 +41,7 @@ class AdminCore(Lifecycle):
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[ConnectionOptions],
     ) -> None:
         tables = read_tables(config) if config else None
         settings = resolve_settings(ClientSettings, keywords=options, given=client, tables=tables)

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 
 from cometmq.client._connection.routes import Route
+from cometmq.client._time import epoch_ms
 from cometmq.client.admin.core import AdminCore
 from cometmq.model.errors import ResponseError
 from cometmq.model.group import SubscriptionGroupConfig
@@ -240,7 +242,7 @@ class Offsets(AdminCore):
         return sorted(found, key=lambda span: span.message_queue)
 
     async def reset_to_time(
-        self, group: str, topic: str, timestamp_ms: int, *, force: bool = True
+        self, group: str, topic: str, time: datetime | int, *, force: bool = True
     ) -> dict[MessageQueue, int]:
         """Move a group to the first message stored at or after a time, in every queue.
 
@@ -250,7 +252,7 @@ class Offsets(AdminCore):
         Args:
             group: the group.
             topic: the topic.
-            timestamp_ms: ms since 1970; -1 for the end of the queue.
+            time: a `datetime` with a time zone, or ms since 1970.
             force: if False, do not move the group forward. Brokers of 5.2 and later ignore it.
 
         Returns:
@@ -260,15 +262,11 @@ class Offsets(AdminCore):
             ResponseError, RemotingError: a broker refused or did not respond. On earlier brokers
                 the group has moved.
         """
-        route = await self._route(topic)
-        found: dict[MessageQueue, int] = {}
-        for name in sorted(route.brokers):
-            found.update(await self._reset(route, name, group, timestamp_ms, force=force))
-        return found
+        return await self._reset_all(group, topic, epoch_ms(time), force=force)
 
     async def skip_backlog(self, group: str, topic: str) -> dict[MessageQueue, int]:
         """Move a group to the end of every queue of a topic (skip the backlog)."""
-        return await self.reset_to_time(group, topic, TO_THE_END)
+        return await self._reset_all(group, topic, TO_THE_END, force=True)
 
     async def reset_to_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Move a group to an offset of one queue.
@@ -305,6 +303,15 @@ class Offsets(AdminCore):
             header = CloneGroupOffsetRequest(src_group=source, dest_group=target, topic=topic)
             for address in (await self._route(topic)).masters():
                 await self._ask(address, RequestCode.CLONE_GROUP_OFFSET, header)
+
+    async def _reset_all(
+        self, group: str, topic: str, timestamp_ms: int, *, force: bool
+    ) -> dict[MessageQueue, int]:
+        route = await self._route(topic)
+        found: dict[MessageQueue, int] = {}
+        for name in sorted(route.brokers):
+            found.update(await self._reset(route, name, group, timestamp_ms, force=force))
+        return found
 
     async def _reset(
         self, route: Route, broker: str, group: str, timestamp_ms: int, *, force: bool

@@ -7,9 +7,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 
 from cometmq.client._consuming.pulls import Pull, pull_once
+from cometmq.client._time import epoch_ms
 from cometmq.client.admin.clients import Clients
 from cometmq.client.admin.core import AdminCore
 from cometmq.client.admin.groups import Groups
@@ -71,8 +73,8 @@ class Queries(AdminCore):
         topic: str,
         key: str,
         *,
-        begin_ms: int = 0,
-        end_ms: int = 2**63 - 1,
+        begin: datetime | int = 0,
+        end: datetime | int = 2**63 - 1,
         unique_id: bool = False,
     ) -> list[StoredMessage]:
         """Find messages by key or by unique id.
@@ -80,7 +82,8 @@ class Queries(AdminCore):
         Args:
             topic: the topic of the messages.
             key: the key or id.
-            begin_ms, end_ms: range of the store time, in ms since 1970.
+            begin, end: range of the store time; each a `datetime` with a time zone, or ms since
+                1970.
             unique_id: whether ``key`` is a unique id.
 
         Returns:
@@ -90,8 +93,8 @@ class Queries(AdminCore):
             topic=topic,
             key=key,
             max_num=FOUND_MAX,
-            begin_timestamp=begin_ms,
-            end_timestamp=end_ms,
+            begin_timestamp=epoch_ms(begin, "begin"),
+            end_timestamp=epoch_ms(end, "end"),
             unique_key_query=unique_id,
         )
         route = await self._route(topic)

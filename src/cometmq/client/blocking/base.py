@@ -11,13 +11,14 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 import cometmq.client as asynchronous
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._pull.positions import read_as
 from cometmq.client.blocking.portal import Portal, hold, let_go
 from cometmq.client.errors import ClientClosedError
+from cometmq.client.options import ConnectionOptions
 from cometmq.client.settings import ClientSettings, read_tables, resolve_settings
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
@@ -138,7 +139,7 @@ class ClientInstance(Blocking):
         *,
         settings: ClientSettings | None = None,
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[ConnectionOptions],
     ) -> None:
         tables = read_tables(config) if config else None
         used = resolve_settings(ClientSettings, keywords=options, given=settings, tables=tables)

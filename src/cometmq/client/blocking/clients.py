@@ -6,7 +6,7 @@ import concurrent.futures
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import cometmq.client as asynchronous
 from cometmq.client._connection.queue_offsets import QueueBounds
@@ -34,6 +34,13 @@ from cometmq.client.hooks import (
     SendHook,
 )
 from cometmq.client.offsets import OffsetStore, StartFrom
+from cometmq.client.options import (
+    ConnectionOptions,
+    PopOptions,
+    ProducerOptions,
+    PullOptions,
+    PushOptions,
+)
 from cometmq.client.producer import REQUEST_S
 from cometmq.client.receipt import SendReceipt
 from cometmq.client.settings import (
@@ -95,7 +102,7 @@ class Producer(base.Blocking):
         instance: ClientInstance | None = None,
         hooks: Sequence[SendHook | ForbiddenHook] = (),
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[ProducerOptions],
     ) -> None:
         base.Blocking.__init__(
             self,
@@ -270,7 +277,7 @@ class TransactionProducer(Producer):
         instance: ClientInstance | None = None,
         hooks: Sequence[SendHook | ForbiddenHook | EndTransactionHook] = (),
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[ProducerOptions],
     ) -> None:
         base.Blocking.__init__(
             self,
@@ -316,7 +323,7 @@ class PushConsumer(base.CallbackConsumer):
         ordered: bool = False,
         broadcast: bool = False,
         subscriptions: Mapping[str, str | Filter] | None = None,
-        start_from: StartFrom | datetime = StartFrom.LAST,
+        start_from: StartFrom | datetime | int = StartFrom.LAST,
         strategy: AllocationStrategy | None = None,
         offset_store: OffsetStore | None = None,
         on_queues: QueueListener | None = None,
@@ -325,7 +332,7 @@ class PushConsumer(base.CallbackConsumer):
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[PushOptions],
     ) -> None:
         base.Blocking.__init__(
             self,
@@ -447,7 +454,7 @@ class PopConsumer(base.CallbackConsumer):
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[PopOptions],
     ) -> None:
         base.Blocking.__init__(
             self,
@@ -548,7 +555,7 @@ class PullConsumer(base.Reader):
         *,
         group: str,
         subscriptions: Mapping[str, str | Filter] | None = None,
-        start_from: StartFrom | datetime = StartFrom.LAST,
+        start_from: StartFrom | datetime | int = StartFrom.LAST,
         broadcast: bool = False,
         strategy: AllocationStrategy | None = None,
         offset_store: OffsetStore | None = None,
@@ -558,7 +565,7 @@ class PullConsumer(base.Reader):
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[PullOptions],
     ) -> None:
         base.Blocking.__init__(
             self,
@@ -637,9 +644,9 @@ class PullConsumer(base.Reader):
         """Return a queue's minimum offset, and the offset of its next message."""
         return self._run(self._inner.bounds(queue))
 
-    def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> QueueOffset:
-        """Return the offset of the first message stored at or after a time, in ms since 1970."""
-        return self._run(self._inner.offset_at_time(queue, timestamp_ms))
+    def offset_at_time(self, queue: MessageQueue, time: datetime | int) -> QueueOffset:
+        """Return the offset of the first message stored at or after a time."""
+        return self._run(self._inner.offset_at_time(queue, time))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at another offset of a queue. The next commit stores it."""
@@ -653,9 +660,9 @@ class PullConsumer(base.Reader):
         """Continue after the newest message of these queues; without arguments, of all queues."""
         self._run(self._inner.seek_to_end(*queues))
 
-    def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
+    def seek_to_time(self, time: datetime | int, *queues: MessageQueue) -> None:
         """Continue at the first message stored at or after a time."""
-        self._run(self._inner.seek_to_time(timestamp_ms, *queues))
+        self._run(self._inner.seek_to_time(time, *queues))
 
     def pause(self, *queues: MessageQueue) -> None:
         """Stop deliveries of these queues until `resume`. Their positions remain."""
@@ -709,7 +716,7 @@ class AdminClient(base.Blocking):
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
         config: Path | None = None,
-        **options: Any,
+        **options: Unpack[ConnectionOptions],
     ) -> None:
         base.Blocking.__init__(
             self,
@@ -789,10 +796,10 @@ class AdminClient(base.Blocking):
         return self._run(self._inner.time_spans(group, topic))
 
     def reset_to_time(
-        self, group: str, topic: str, timestamp_ms: int, *, force: bool = True
+        self, group: str, topic: str, time: datetime | int, *, force: bool = True
     ) -> dict[MessageQueue, int]:
         """Move a group to the first message stored at or after a time, in every queue."""
-        return self._run(self._inner.reset_to_time(group, topic, timestamp_ms, force=force))
+        return self._run(self._inner.reset_to_time(group, topic, time, force=force))
 
     def skip_backlog(self, group: str, topic: str) -> dict[MessageQueue, int]:
         """Move a group to the end of every queue of a topic (skip the backlog)."""
@@ -827,15 +834,13 @@ class AdminClient(base.Blocking):
         topic: str,
         key: str,
         *,
-        begin_ms: int = 0,
-        end_ms: int = 2**63 - 1,
+        begin: datetime | int = 0,
+        end: datetime | int = 2**63 - 1,
         unique_id: bool = False,
     ) -> list[StoredMessage]:
         """Find messages by key or by unique id."""
         return self._run(
-            self._inner.messages_by_key(
-                topic, key, begin_ms=begin_ms, end_ms=end_ms, unique_id=unique_id
-            )
+            self._inner.messages_by_key(topic, key, begin=begin, end=end, unique_id=unique_id)
         )
 
     def message_in_queue(self, queue: MessageQueue, offset: int) -> StoredMessage | None:

@@ -108,13 +108,19 @@ CLIENT_PAGES = (
         ),
     ),
     ClientPage(
-        "assignment.md",
-        "Queue assignment and offset stores",
-        "How a group allocates queues to its members, and where it keeps its offsets.",
+        "allocation.md",
+        "Allocation strategies",
+        "How a group allocates the queues of a topic to its members.",
         (
             *("AllocationStrategy", "Averagely", "AveragelyByCircle", "ConsistentHash"),
-            *("ByConfiguration", "MachineRoom", "MachineRoomNearby", "OffsetStore"),
+            *("ByConfiguration", "MachineRoom", "MachineRoomNearby"),
         ),
+    ),
+    ClientPage(
+        "offset-stores.md",
+        "Offset stores",
+        "Where a group keeps its offsets, if not at the brokers.",
+        ("OffsetStore", "RemoteOffsetStore", "LocalOffsetStore"),
     ),
     ClientPage(
         "hooks.md",
@@ -134,6 +140,17 @@ CLIENT_PAGES = (
     ),
 )
 """The pages of the client's reference; settings and errors have pages of their own."""
+
+CLIENT_MODULES = (
+    "cometmq.client",
+    *(f"cometmq.client.{part}" for part in ("admin", "allocation", "errors", "hooks", "offsets")),
+)
+"""The modules whose public names are on these pages; the first one that has a name counts."""
+
+
+def client_module(name: str) -> str:
+    """The module from which applications import a name of the client."""
+    return next(path for path in CLIENT_MODULES if name in importlib.import_module(path).__all__)
 
 
 def pages() -> list[Path]:
@@ -310,8 +327,6 @@ def _branches(error: type[Exception], before: str = "") -> Iterator[str]:
 
 def client_index_page() -> str:
     """One line for each public name of the client, with a link to its page."""
-    import cometmq.client
-
     lines = [(ROOT / "docs/reference/parts/client.md").read_text().rstrip()]
     for page in CLIENT_PAGES:
         lines += [
@@ -322,20 +337,30 @@ def client_index_page() -> str:
             "|---|---|",
         ]
         for name in page.names:
-            thing = getattr(cometmq.client, name)
+            module = client_module(name)
+            thing = getattr(importlib.import_module(module), name)
             link = f"[`{name}`](client/{page.file}#{name.lower()})"
-            lines.append(_row(link, _summary(name, thing, cometmq.client.__name__)))
+            lines.append(_row(link, _summary(name, thing, module)))
     return "\n".join(lines) + "\n"
 
 
 def client_page(page: ClientPage) -> str:
     """The public names of one page of the client, with their docstrings."""
-    import cometmq.client
-
     lines = [f"# {page.title}", "", page.text, "", "[All names of the client](../client.md)"]
+    if imports := list(_imports(page)):
+        lines += ["", "```text", *imports, "```"]
     for name in page.names:
-        lines += _described(name, getattr(cometmq.client, name), cometmq.client.__name__)
+        module = client_module(name)
+        lines += _described(name, getattr(importlib.import_module(module), name), module)
     return "\n".join(lines) + "\n"
+
+
+def _imports(page: ClientPage) -> Iterator[str]:
+    """How a program imports those names of a page that are not in `cometmq.client`."""
+    for module in CLIENT_MODULES[1:]:
+        if names := [name for name in page.names if client_module(name) == module]:
+            line = f"from {module} import {', '.join(names)}"
+            yield line if len(line) <= LINE_CHARS_MAX else f"from {module} import ..."
 
 
 def testing_page() -> str:
@@ -350,7 +375,7 @@ def testing_page() -> str:
 
 def client_parts_page() -> str:
     """The public names of the client's packages that are imported one by one."""
-    from cometmq.client import idempotent, offsets, subscription_check, telemetry
+    from cometmq.client import idempotent, subscription_check, telemetry
     from cometmq.client.idempotent import sqlalchemy
 
     lines = [(ROOT / "docs/reference/parts/client-parts.md").read_text().rstrip()]
@@ -358,8 +383,7 @@ def client_parts_page() -> str:
         idempotent: idempotent.__all__,
         sqlalchemy: ["SqlAlchemyMarks", "SqlTransaction", "AsyncSqlTransaction"],
         telemetry: telemetry.__all__,
-        offsets: ["RemoteOffsetStore", "LocalOffsetStore"],
-        subscription_check: ["check", "Difference"],
+        subscription_check: subscription_check.__all__,
     }
     for module, names in parts.items():
         lines += ["", f"## {module.__name__}", "", *_docstring(module)]
@@ -384,9 +408,7 @@ def client_settings() -> list[Any]:
     """The settings classes of the client, in the order of their page."""
     from cometmq.client import settings
 
-    kinds = [getattr(settings, name) for name in settings.__all__]
-    base = _checked_settings()
-    return [kind for kind in kinds if _is_kind(kind, base) and kind is not base]
+    return [getattr(settings, name) for name in settings.__all__]
 
 
 def client_sample() -> str:
@@ -464,12 +486,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool | int | float | tuple):
         return json.dumps(value)
     return json.dumps("" if value is None else str(value))
-
-
-def _checked_settings() -> type:
-    from cometmq.client.settings import Checked
-
-    return Checked
 
 
 def _variable_prefix(kind: Any) -> str:

@@ -6,7 +6,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cometmq.client import Message, Producer, ProducerSettings
+from cometmq.client import Message, Producer
+from cometmq.client.settings import ProducerSettings
 
 FILE = """
 [producer]

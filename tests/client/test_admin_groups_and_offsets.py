@@ -11,7 +11,6 @@ import pytest
 from cometmq.client import (
     AdminClient,
     ClientInstance,
-    InvalidNameError,
     Message,
     MessageQueue,
     Producer,
@@ -19,6 +18,7 @@ from cometmq.client import (
     ResponseError,
     StartFrom,
 )
+from cometmq.client.errors import InvalidNameError
 from cometmq.model.group import SubscriptionGroupConfig
 from support.seen import until_answered
 

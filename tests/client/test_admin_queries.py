@@ -19,8 +19,8 @@ from cometmq.client import (
     ResponseError,
     StartFrom,
     StoredMessage,
-    TrackKind,
 )
+from cometmq.client.admin import TrackKind
 from cometmq.client.trace.records import ConsumeAfter, Publish
 from support.seen import until_answered
 

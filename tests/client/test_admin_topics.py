@@ -13,13 +13,13 @@ from cometmq.client import (
     AdminClient,
     ClientError,
     ClientInstance,
-    InvalidNameError,
     Message,
     MessageQueue,
     Producer,
     ResponseError,
     TopicNotFoundError,
 )
+from cometmq.client.errors import InvalidNameError
 from cometmq.model.topic import Perm
 from support.seen import until_answered
 

@@ -14,9 +14,8 @@ from cometmq.client import (
     MessageQueue,
     Producer,
     ResponseError,
-    SendContext,
-    SendHook,
 )
+from cometmq.client.hooks import SendContext, SendHook
 from cometmq.protocol.batch import decode_batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.properties import decode_properties

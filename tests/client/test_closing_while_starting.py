@@ -14,12 +14,12 @@ from cometmq.client import (
     ConfigError,
     Filter,
     MessageQueue,
-    OutgoingCall,
     PopConsumer,
     PullConsumer,
     PushConsumer,
     StoredMessage,
 )
+from cometmq.client.hooks import OutgoingCall
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.command import Command

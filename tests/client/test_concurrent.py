@@ -13,7 +13,6 @@ from cometmq.client import (
     ClientInstance,
     ConfigError,
     Filter,
-    FilterHook,
     Message,
     MessageQueue,
     Producer,
@@ -30,6 +29,7 @@ from cometmq.client.allocation import (
     MachineRoomNearby,
 )
 from cometmq.client.handlers import ConsumeContext
+from cometmq.client.hooks import FilterHook
 from cometmq.client.push_consumer import PushConsumer
 from cometmq.protocol.codes import RequestCode
 from support.clusters import COMET

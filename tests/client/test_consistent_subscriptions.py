@@ -10,12 +10,12 @@ import pytest
 from cometmq.client import (
     AdminClient,
     ClientInstance,
-    ClientSettings,
     Filter,
     MessageQueue,
     PushConsumer,
     StoredMessage,
 )
+from cometmq.client.settings import ClientSettings
 from cometmq.client.subscription_check import Difference, SubscriptionCheck, check
 from support.cancelling import cancel_at_every_await
 

@@ -6,15 +6,8 @@ import asyncio
 
 import pytest
 
-from cometmq.client import (
-    ConsumeEnd,
-    Message,
-    Producer,
-    PullConsumer,
-    PushConsumer,
-    StartFrom,
-    StoredMessage,
-)
+from cometmq.client import Message, Producer, PullConsumer, PushConsumer, StartFrom, StoredMessage
+from cometmq.client.hooks import ConsumeEnd
 from cometmq.client.trace import ConsumeAfter, ConsumeBefore, decode
 from cometmq.model.topic import TRACE_TOPIC
 from support.seen import WAIT_S, Seen

@@ -14,7 +14,8 @@ from cometmq.protocol.message_id import decode_unique_id
 
 PROGRAM = """
 import asyncio, json, os, sys, warnings
-from cometmq.client import ClientClosedError, ClientSettings, Message, Producer
+from cometmq.client import ClientClosedError, Message, Producer
+from cometmq.client.settings import ClientSettings
 
 warnings.simplefilter("ignore")
 ADDRESS, TOPIC = sys.argv[1:]

@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from cometmq.client import AdminClient, ClientInstance, OutgoingCall, PushConsumer, StoredMessage
+from cometmq.client import AdminClient, ClientInstance, PushConsumer, StoredMessage
+from cometmq.client.hooks import OutgoingCall
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command
 from support.tiers import rounds

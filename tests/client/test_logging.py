@@ -9,7 +9,6 @@ import pytest
 
 from cometmq.client import (
     ClientError,
-    ClientSettings,
     CometError,
     Message,
     MessageQueue,
@@ -20,6 +19,7 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
+from cometmq.client.settings import ClientSettings
 
 BODY, SECRET = "the-body-of-a-message", "the-secret-of-an-account"
 CAME_S = 120.0

@@ -9,8 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from cometmq.client import ClientInstance, ClientSettings, Message, NameServerError, Producer
+from cometmq.client import ClientInstance, Message, Producer
 from cometmq.client._connection.name_servers import NameServers
+from cometmq.client.errors import NameServerError
+from cometmq.client.settings import ClientSettings
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.remoting import RemotingClient

@@ -10,7 +10,6 @@ import pytest
 from cometmq.client import (
     AdminClient,
     ClientInstance,
-    ClientSettings,
     Message,
     Producer,
     PullConsumer,
@@ -18,6 +17,7 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
+from cometmq.client.settings import ClientSettings
 from cometmq.model import property_names as names
 from cometmq.remoting import Connection
 from support.scripted import ScriptedBroker, ScriptedCluster

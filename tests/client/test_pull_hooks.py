@@ -13,10 +13,7 @@ from cometmq.client import (
     ClientError,
     ClientInstance,
     ConfigError,
-    ConsumeHook,
-    DeliveryContext,
     Filter,
-    FilterHook,
     Message,
     MessageQueue,
     Producer,
@@ -24,7 +21,7 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
-from cometmq.client.hooks import ConsumeEnd
+from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext, FilterHook
 from cometmq.client.trace.records import ConsumeAfter
 from support.seen import until_answered
 

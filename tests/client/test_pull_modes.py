@@ -17,21 +17,20 @@ from cometmq.client import (
     AdminClient,
     ClientClosedError,
     ClientInstance,
-    ClientSettings,
     Filter,
     Message,
     MessageQueue,
-    NotAssignedError,
     Producer,
     PullConsumer,
     StartFrom,
     StoredMessage,
     TopicNotFoundError,
-    WrongModeError,
 )
 from cometmq.client._connection.leases import acquire_instance
 from cometmq.client._consuming.group_requests import check_filters
 from cometmq.client.allocation import AveragelyByCircle
+from cometmq.client.errors import NotAssignedError, WrongModeError
+from cometmq.client.settings import ClientSettings
 from cometmq.model.topic import retry_topic
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command

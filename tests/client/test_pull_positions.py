@@ -12,13 +12,13 @@ from cometmq.client import (
     ClientInstance,
     Message,
     MessageQueue,
-    OffsetRangeError,
     Producer,
     PullConsumer,
-    PullSettings,
     StartFrom,
     StoredMessage,
 )
+from cometmq.client.errors import OffsetRangeError
+from cometmq.client.settings import PullSettings
 
 BY_HAND = PullSettings(auto_commit_ms=0)
 

@@ -19,10 +19,10 @@ from cometmq.client import (
     MessageQueue,
     Producer,
     PullConsumer,
-    PullSettings,
     StartFrom,
     StoredMessage,
 )
+from cometmq.client.settings import PullSettings
 
 COUNT = 10
 BY_HAND = PullSettings(auto_commit_ms=0)

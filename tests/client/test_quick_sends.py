@@ -18,12 +18,12 @@ from cometmq.client import (
     Producer,
     ResponseError,
     SendFailedError,
-    SendHook,
     SendReceipt,
     SendStatus,
     SendTimeoutError,
 )
 from cometmq.client._sending import fast_path as quick_module
+from cometmq.client.hooks import SendHook
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.command import Command
 from cometmq.protocol.headers import SendMessageResponse

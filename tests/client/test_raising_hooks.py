@@ -12,20 +12,19 @@ import pytest
 
 from cometmq.client import (
     ClientInstance,
-    ClientSettings,
     Filter,
     LocalState,
     Message,
     MessageQueue,
-    OutgoingCall,
     PopConsumer,
     PullConsumer,
-    PullSettings,
     PushConsumer,
     StartFrom,
     StoredMessage,
     TransactionProducer,
 )
+from cometmq.client.hooks import OutgoingCall
+from cometmq.client.settings import ClientSettings, PullSettings
 from cometmq.client.subscription_check import SubscriptionCheck
 from cometmq.client.trace import Publish, TraceDispatcher
 from cometmq.model.topic import TRACE_TOPIC

@@ -17,7 +17,6 @@ from cometmq.client import (
     MessageQueue,
     Producer,
     PullConsumer,
-    ReplyError,
     ReplyTimeoutError,
     ResponseError,
     SendFailedError,
@@ -27,6 +26,7 @@ from cometmq.client import (
 )
 from cometmq.client._sending import replies as replies_module
 from cometmq.client._sending.replies import Replies
+from cometmq.client.errors import ReplyError
 from cometmq.model import property_names as names
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import PushReplyMessageToClientRequest

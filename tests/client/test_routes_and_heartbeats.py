@@ -12,16 +12,15 @@ from servers import Cluster
 from cometmq.client import (
     AdminClient,
     ClientInstance,
-    ClientSettings,
     Message,
     MessageQueue,
     Producer,
     PullConsumer,
-    PullSettings,
     SendTimeoutError,
     TopicNotFoundError,
 )
 from cometmq.client._connection.routes import Route
+from cometmq.client.settings import ClientSettings, PullSettings
 from cometmq.model.errors import CometError, ResponseError
 from cometmq.protocol.bodies import ConsumerConnection
 from cometmq.protocol.codes import RequestCode

@@ -11,7 +11,6 @@ from cometmq.client import (
     ClientClosedError,
     Message,
     MessageQueue,
-    NameServerError,
     Producer,
     ResponseError,
     SendFailedError,
@@ -20,6 +19,7 @@ from cometmq.client import (
     SendTimeoutError,
     TopicNotFoundError,
 )
+from cometmq.client.errors import NameServerError
 from cometmq.client.settings import RETRIED, ProducerSettings
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.codes import ResponseCode

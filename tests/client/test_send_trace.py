@@ -10,16 +10,15 @@ import pytest
 from cometmq.client import (
     AdminClient,
     ClientInstance,
-    ClientSettings,
     LocalState,
     Message,
     MessageQueue,
     Producer,
-    SendKind,
     StoredMessage,
     TransactionProducer,
 )
-from cometmq.client.settings import TraceSettings
+from cometmq.client.hooks import SendKind
+from cometmq.client.settings import ClientSettings, TraceSettings
 from cometmq.client.trace import EndTransaction, Publish, Recall, TraceDispatcher, decode
 from cometmq.client.trace import dispatcher as dispatcher_module
 from cometmq.model.topic import TRACE_TOPIC

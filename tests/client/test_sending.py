@@ -12,23 +12,18 @@ from cometmq.client import (
     BackPressureError,
     ClientError,
     ClientInstance,
-    ClientSettings,
-    ForbiddenHook,
     InvalidMessageError,
-    InvalidNameError,
     Message,
     MessageQueue,
     Producer,
-    ProducerSettings,
-    QueueNotFoundError,
     ResponseError,
-    SendContext,
-    SendHook,
-    SendKind,
     SendReceipt,
     SendStatus,
 )
 from cometmq.client._sending.sender import INNER_GROUP, InnerProducer
+from cometmq.client.errors import InvalidNameError, QueueNotFoundError
+from cometmq.client.hooks import ForbiddenHook, SendContext, SendHook, SendKind
+from cometmq.client.settings import ClientSettings, ProducerSettings
 from cometmq.model.errors import ConfigError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.message_id import decode_unique_id

@@ -12,13 +12,13 @@ from cometmq.client import (
     ClientClosedError,
     ClientError,
     ClientInstance,
-    ClientSettings,
     Message,
     MessageQueue,
-    NameServerError,
     Producer,
 )
 from cometmq.client._connection.leases import acquire_instance
+from cometmq.client.errors import NameServerError
+from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import Connection, ConsumerConnection
 from cometmq.protocol.codes import RequestCode

@@ -10,16 +10,10 @@ from pathlib import Path
 import pytest
 from servers import Cluster, Settings
 
-from cometmq.client import (
-    AdminClient,
-    ClientInstance,
-    ClientSettings,
-    Message,
-    NameServerError,
-    Producer,
-    PullConsumer,
-)
+from cometmq.client import AdminClient, ClientInstance, Message, Producer, PullConsumer
 from cometmq.client._connection.signing import signature
+from cometmq.client.errors import NameServerError
+from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ConfigError, ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest

@@ -10,9 +10,6 @@ import pytest
 from cometmq.client import (
     AdminClient,
     ClientInstance,
-    ClientSettings,
-    EndContext,
-    EndTransactionHook,
     InvalidMessageError,
     LocalState,
     Message,
@@ -26,6 +23,8 @@ from cometmq.client import (
     TransactionProducer,
     TransactionReceipt,
 )
+from cometmq.client.hooks import EndContext, EndTransactionHook
+from cometmq.client.settings import ClientSettings
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import EndTransactionRequest
 from cometmq.protocol.properties import decode_properties

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from cometmq.client import AdminClient, RemotingError, ResponseError, TrackKind
+from cometmq.client import AdminClient, RemotingError, ResponseError
+from cometmq.client.admin import TrackKind
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import LogOffset, QueueOffset
 from cometmq.model.queue import MessageQueue

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.client import AdminClient, Message, Producer, PullConsumer, PullSettings, StartFrom
+from cometmq.client import AdminClient, Message, Producer, PullConsumer, StartFrom
+from cometmq.client.settings import PullSettings
 from cometmq.model.errors import RemotingError
 from cometmq.protocol import fastjson
 from cometmq.protocol.codes import RequestCode, ResponseCode

@@ -8,13 +8,9 @@ import pytest
 
 from cometmq.client import (
     ClientClosedError,
-    ClientSettings,
     Message,
     MessageQueue,
-    NameServerError,
     Producer,
-    ProducerSettings,
-    QueueNotFoundError,
     ResponseError,
     SendFailedError,
     SendStatus,
@@ -22,6 +18,8 @@ from cometmq.client import (
     TopicNotFoundError,
 )
 from cometmq.client._connection.name_servers import NameServers
+from cometmq.client.errors import NameServerError, QueueNotFoundError
+from cometmq.client.settings import ClientSettings, ProducerSettings
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.remoting import RemotingClient

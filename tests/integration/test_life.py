@@ -12,15 +12,14 @@ import pytest
 
 from cometmq.client import (
     AdminClient,
-    ClientSettings,
     Message,
     Producer,
     PullConsumer,
-    PullSettings,
     ResponseError,
     SendFailedError,
     StartFrom,
 )
+from cometmq.client.settings import ClientSettings, PullSettings
 from cometmq.remoting.ports import free_broker_port, free_port
 from cometmq.testing import ServerProcess, ServerStartError
 

@@ -113,7 +113,7 @@ async def test_a_delayed_message_waits_for_its_time(name_servers: str, topic: st
 
 async def test_a_body_over_the_brokers_limit_is_refused(name_servers: str, topic: str) -> None:
     """The client's own limit is set higher here, so that the broker's is the one to be met."""
-    from cometmq.client import ProducerSettings
+    from cometmq.client.settings import ProducerSettings
 
     settings = ProducerSettings(body_bytes_max=6 * 1024 * 1024, compress_level=0)
     async with Producer(name_servers, group="big", settings=settings) as sending:

@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from cometmq.client import ClientInstance, ClientSettings, MessageQueue, StartFrom
+from cometmq.client import ClientInstance, MessageQueue, StartFrom
 from cometmq.client._connection.queue_offsets import QueueOffsets
 from cometmq.client._pull.committed_offsets import CommittedOffsets
 from cometmq.client.offsets import RemoteOffsetStore
+from cometmq.client.settings import ClientSettings
 from cometmq.model.offsets import QueueOffset
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import UpdateConsumerOffsetRequest

@@ -11,14 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.client import (
-    ClientSettings,
-    Message,
-    NameServerError,
-    Producer,
-    PullConsumer,
-    StartFrom,
-)
+from cometmq.client import Message, Producer, PullConsumer, StartFrom
+from cometmq.client.errors import NameServerError
+from cometmq.client.settings import ClientSettings
 from cometmq.remoting.ports import free_broker_port
 from cometmq.testing import ServerProcess
 from cometmq.testing.cluster import SMALL_FILES

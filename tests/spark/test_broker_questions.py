@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from cometmq.client import ClientInstance, ClientSettings
+from cometmq.client import ClientInstance
+from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import ConnectError, Request, Response

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.client import ClientInstance, ClientSettings
+from cometmq.client import ClientInstance
 from cometmq.client.filters import Filter
+from cometmq.client.settings import ClientSettings
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import PullMessageResponse
 from cometmq.protocol.record import decode_messages

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from servers import Cluster, Settings
 
-from cometmq.client import ClientSettings, Message
+from cometmq.client import Message
 from cometmq.client.blocking import AdminClient, Producer
+from cometmq.client.settings import ClientSettings
 from cometmq.protocol.record import decode_messages
 from cometmq.spark.brokers import Bounds, BrokerSession, connect, disconnect_all
 from cometmq.spark.errors import SourceError, UnreachableError

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from cometmq.client import ClientInstance, ProducerSettings
+from cometmq.client import ClientInstance
 from cometmq.client._sending.sender import Sender
+from cometmq.client.settings import ProducerSettings
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.batch import BatchItem, decode_batch, encode_batch
 from cometmq.protocol.codes import ResponseCode

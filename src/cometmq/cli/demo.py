@@ -25,12 +25,12 @@ from cometmq.client import (
     Message,
     Producer,
     PullConsumer,
-    PullSettings,
     ResponseError,
     SendFailedError,
     StartFrom,
     StoredMessage,
 )
+from cometmq.client.settings import PullSettings
 from cometmq.model.errors import CometError
 from cometmq.remoting.ports import free_broker_port, free_port
 from cometmq.testing.process import ServerProcess

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cometmq.cli.lines import line_of
-from cometmq.client import ClientSettings, Filter, Message, Producer, PullConsumer, PullSettings
+from cometmq.client import Filter, Message, Producer, PullConsumer
+from cometmq.client.settings import ClientSettings, PullSettings
 from cometmq.model.errors import CometError
 
 GROUP = "cometmq-cli"

@@ -1,38 +1,30 @@
-"""The asyncio client: send messages, consume them, manage topics and groups."""
+"""The asyncio client: send messages, consume them, manage topics and groups.
+
+What fewer applications need is in submodules: `settings`, `errors` (all of them), `hooks`,
+`allocation`, `offsets`, `admin`, `blocking`, `idempotent`, `telemetry`.
+"""
 
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._connection.queue_offsets import QueueBounds
-from cometmq.client._connection.signing import Credentials, Signer
 from cometmq.client._consuming.pulls import PullResult, PullStatus
 from cometmq.client._sending.queue_picker import QueueSelector
-from cometmq.client.admin import AdminClient, Progress, Track, TrackKind
-from cometmq.client.allocation import (
-    AllocationError,
-    AllocationStrategy,
-    Averagely,
-    AveragelyByCircle,
-    ByConfiguration,
-    ConsistentHash,
-    MachineRoom,
-    MachineRoomNearby,
-)
+from cometmq.client.admin import AdminClient
 from cometmq.client.errors import (
     BackPressureError,
     ClientClosedError,
     ClientError,
+    CometError,
+    ConfigError,
+    ConnectError,
     ConsumeLater,
-    KeyMissingError,
-    NameServerError,
-    NotAssignedError,
-    OffsetRangeError,
-    QueueNotFoundError,
-    ReplyError,
+    InvalidMessageError,
+    RemotingError,
     ReplyTimeoutError,
-    SendAttempt,
+    ResponseError,
     SendFailedError,
     SendTimeoutError,
+    StoreError,
     TopicNotFoundError,
-    WrongModeError,
 )
 from cometmq.client.filters import Filter
 from cometmq.client.handlers import (
@@ -47,43 +39,15 @@ from cometmq.client.handlers import (
     QueueListener,
     TransactionListener,
 )
-from cometmq.client.hooks import (
-    ConsumeEnd,
-    ConsumeHook,
-    DeliveryContext,
-    EndContext,
-    EndTransactionHook,
-    FilterHook,
-    ForbiddenHook,
-    SendContext,
-    SendHook,
-    SendKind,
-)
-from cometmq.client.offsets import OffsetStore, StartFrom
+from cometmq.client.offsets import StartFrom
 from cometmq.client.pop_consumer import PopConsumer
 from cometmq.client.producer import Producer
 from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.push_consumer import PushConsumer
 from cometmq.client.receipt import SendReceipt, SendStatus
-from cometmq.client.settings import (
-    ClientSettings,
-    PopSettings,
-    ProducerSettings,
-    PullSettings,
-    PushSettings,
-)
 from cometmq.client.transactions import TransactionProducer, TransactionReceipt
-from cometmq.model.errors import (
-    CometError,
-    ConfigError,
-    InvalidMessageError,
-    InvalidNameError,
-    RemotingError,
-    ResponseError,
-)
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
-from cometmq.remoting import OutgoingCall, RpcHook
 
 __all__ = [
     # who sends, consumes and manages
@@ -94,9 +58,6 @@ __all__ = [
     "PopConsumer",
     "PullConsumer",
     "AdminClient",
-    "Progress",
-    "Track",
-    "TrackKind",
     "ClientInstance",
     # what is sent and consumed
     "Message",
@@ -121,59 +82,20 @@ __all__ = [
     "QueueListener",
     "TransactionListener",
     "LocalState",
-    # how a group divides its queues, and where it keeps its place
-    "AllocationStrategy",
-    "Averagely",
-    "AveragelyByCircle",
-    "ConsistentHash",
-    "ByConfiguration",
-    "MachineRoom",
-    "MachineRoomNearby",
-    "OffsetStore",
-    # what may watch
-    "SendHook",
-    "SendContext",
-    "SendKind",
-    "ForbiddenHook",
-    "ConsumeHook",
-    "DeliveryContext",
-    "ConsumeEnd",
-    "FilterHook",
-    "EndTransactionHook",
-    "EndContext",
-    # what sees every request of a client
-    "RpcHook",
-    "OutgoingCall",
-    "Signer",
-    "Credentials",
-    # what can be set
-    "ClientSettings",
-    "ProducerSettings",
-    "PushSettings",
-    "PopSettings",
-    "PullSettings",
-    # what can go wrong
+    # what applications catch and raise
     "CometError",
     "ConfigError",
     "ClientError",
     "ClientClosedError",
     "TopicNotFoundError",
-    "QueueNotFoundError",
     "BackPressureError",
-    "WrongModeError",
-    "NotAssignedError",
-    "OffsetRangeError",
-    "AllocationError",
-    "KeyMissingError",
-    "ReplyError",
-    "ReplyTimeoutError",
-    "ConsumeLater",
-    "NameServerError",
     "SendFailedError",
     "SendTimeoutError",
-    "SendAttempt",
+    "ReplyTimeoutError",
     "InvalidMessageError",
-    "InvalidNameError",
     "ResponseError",
     "RemotingError",
+    "ConnectError",
+    "StoreError",
+    "ConsumeLater",
 ]

@@ -13,6 +13,17 @@ from typing import Protocol, TypeVar
 from cometmq.model.errors import CometError, ConfigError
 from cometmq.model.queue import MessageQueue
 
+__all__ = [
+    "AllocationStrategy",
+    "Averagely",
+    "AveragelyByCircle",
+    "ByConfiguration",
+    "ConsistentHash",
+    "MachineRoom",
+    "MachineRoomNearby",
+    "AllocationError",
+]
+
 
 class AllocationError(CometError):
     """A strategy cannot allocate these queues; the assignment does not change."""

@@ -29,7 +29,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cometmq.model.errors import CometError, RemotingError
+from cometmq.model.errors import (
+    CometError,
+    ConfigError,
+    InvalidMessageError,
+    InvalidNameError,
+    RemotingError,
+    ResponseError,
+    StoreError,
+)
+from cometmq.remoting import CallTimeoutError, ConnectError, ConnectionLostError, TooManyCallsError
+
+__all__ = [
+    "CometError",
+    "ConfigError",
+    "InvalidMessageError",
+    "InvalidNameError",
+    "ResponseError",
+    "StoreError",
+    "ClientError",
+    "ClientClosedError",
+    "TopicNotFoundError",
+    "QueueNotFoundError",
+    "BackPressureError",
+    "ReplyError",
+    "ReplyTimeoutError",
+    "WrongModeError",
+    "NotAssignedError",
+    "OffsetRangeError",
+    "KeyMissingError",
+    "ConsumeLater",
+    "RemotingError",
+    "ConnectError",
+    "ConnectionLostError",
+    "CallTimeoutError",
+    "TooManyCallsError",
+    "NameServerError",
+    "SendFailedError",
+    "SendTimeoutError",
+    "SendAttempt",
+]
 
 
 class ClientError(CometError):

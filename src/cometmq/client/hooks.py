@@ -15,10 +15,29 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from cometmq.client._connection.signing import Credentials, Signer
 from cometmq.client.handlers import LocalState
 from cometmq.client.receipt import SendReceipt
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.remoting import OutgoingCall, RpcHook
+
+__all__ = [
+    "SendHook",
+    "SendContext",
+    "SendKind",
+    "ForbiddenHook",
+    "ConsumeHook",
+    "DeliveryContext",
+    "ConsumeEnd",
+    "FilterHook",
+    "EndTransactionHook",
+    "EndContext",
+    "RpcHook",
+    "OutgoingCall",
+    "Signer",
+    "Credentials",
+]
 
 
 class SendKind(IntEnum):

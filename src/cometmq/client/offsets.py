@@ -37,6 +37,8 @@ from cometmq.protocol.bodies import ConsumeFromWhere
 from cometmq.remoting.tasks import is_call_failure
 from cometmq.system.files import Files, SystemFiles, load_with_backup, save_with_backup
 
+__all__ = ["OffsetStore", "RemoteOffsetStore", "LocalOffsetStore", "StartFrom"]
+
 Failures = Mapping[MessageQueue, BaseException]
 """The queues whose offsets are not stored, and the error of each."""
 

@@ -42,10 +42,6 @@ __all__ = [
     "PullSettings",
     "PopSettings",
     "TraceSettings",
-    "Checked",
-    "resolve_settings",
-    "split_options",
-    "read_tables",
 ]
 
 KIB = 1024

@@ -33,6 +33,8 @@ from cometmq.protocol.subscription import (
 )
 from cometmq.remoting.tasks import Supervisor, is_call_failure
 
+__all__ = ["check", "Difference"]
+
 log = logging.getLogger(__name__)
 
 THE_GROUP = ""

@@ -15,16 +15,8 @@ import sys
 import time
 from typing import Any
 
-from cometmq.client import (
-    ClientSettings,
-    Message,
-    Producer,
-    PushConsumer,
-    PushSettings,
-    SendReceipt,
-    StartFrom,
-    StoredMessage,
-)
+from cometmq.client import Message, Producer, PushConsumer, SendReceipt, StartFrom, StoredMessage
+from cometmq.client.settings import ClientSettings, PushSettings
 
 QUICK = {"heartbeat_ms": 1_000, "route_refresh_ms": 1_000}
 PUSH = PushSettings(

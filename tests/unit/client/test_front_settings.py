@@ -9,17 +9,8 @@ from typing import Any
 import pytest
 
 from cometmq import client as asynchronous
-from cometmq.client import (
-    ClientInstance,
-    LocalState,
-    Message,
-    ProducerSettings,
-    PullSettings,
-    PushSettings,
-    StoredMessage,
-    blocking,
-)
-from cometmq.client.settings import PopSettings
+from cometmq.client import ClientInstance, LocalState, Message, StoredMessage, blocking
+from cometmq.client.settings import PopSettings, ProducerSettings, PullSettings, PushSettings
 from cometmq.client.trace import Publish, TraceDispatcher
 from cometmq.model.errors import ConfigError
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from cometmq.client import ClientInstance, ClientSettings
+from cometmq.client import ClientInstance
 from cometmq.client.errors import NameServerError
+from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import GetRouteinfoByTopicRequest

@@ -11,9 +11,10 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from cometmq.client import ClientInstance, MessageQueue, ProducerSettings
+from cometmq.client import ClientInstance, MessageQueue
 from cometmq.client._sending.sender import Sender
 from cometmq.client.blocking.portal import Portal
+from cometmq.client.settings import ProducerSettings
 from cometmq.spark.options.writing import TopicWriteOptions
 from cometmq.spark.writing.delivery import check_delivery
 from cometmq.spark.writing.destinations import grouped

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from servers import Cluster
@@ -62,8 +63,8 @@ async def test_a_recalled_message_is_not_delivered(timer_cluster: str) -> None:
         Producer(timer_cluster, group="g") as producer,
         PullConsumer(timer_cluster, group="readers") as consumer,
     ):
-        recalled = await producer.send(Message("recalled", b"recalled", delay_ms=15_000))
-        await producer.send(Message("recalled", b"kept", delay_ms=15_000))
+        recalled = await producer.send(Message("recalled", b"recalled", delay=15))
+        await producer.send(Message("recalled", b"kept", delay=15))
         assert recalled.recall_handle is not None
         message_id = await producer.recall("recalled", recalled.recall_handle)
         assert message_id == recalled.message_id
@@ -79,12 +80,12 @@ async def test_a_recalled_message_is_not_delivered(timer_cluster: str) -> None:
 
 
 @pytest.mark.only_on("5.3.3")
-@pytest.mark.parametrize("how", ["delay_ms", "deliver_at_ms", names.TIMER_DELAY_SEC])
+@pytest.mark.parametrize("how", ["delay", "deliver_at", names.TIMER_DELAY_SEC])
 async def test_a_timer_message_is_delivered_when_it_is_due(timer_cluster: str, how: str) -> None:
     sent_ms = now_ms()
     message = {
-        "delay_ms": Message("t", b"later", delay_ms=3_000),
-        "deliver_at_ms": Message("t", b"later", deliver_at_ms=sent_ms + 3_000),
+        "delay": Message("t", b"later", delay=timedelta(seconds=3)),
+        "deliver_at": Message("t", b"later", deliver_at=datetime.now(UTC) + timedelta(seconds=3)),
         names.TIMER_DELAY_SEC: Message("t", b"later", properties={names.TIMER_DELAY_SEC: "3"}),
     }[how]
     message.topic = topic = f"timer-{how.lower()}"
@@ -101,7 +102,7 @@ async def test_a_timer_message_is_delivered_when_it_is_due(timer_cluster: str, h
 async def test_a_broker_without_timers_refuses_timer_messages(
     name_servers: str, topic: str, group: str
 ) -> None:
-    timer = Message(topic, b"x", delay_ms=3_000)
+    timer = Message(topic, b"x", delay=3)
     async with Producer(name_servers, group=group) as producer:
         with pytest.raises(ResponseError):
             await producer.send(timer)

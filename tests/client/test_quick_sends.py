@@ -143,7 +143,7 @@ async def test_the_short_way_takes_all_queues_in_turn(short: Short) -> None:
         (Message("t", b"x" * 5_000), {}, {}),
         (Message("t", bytearray(b"x")), {}, {}),
         (Message("t", b"x", delay_level=1), {}, {}),
-        (Message("t", b"x", delay_ms=500), {}, {}),
+        (Message("t", b"x", delay=0.5), {}, {}),
         (Message("t", b"x", keys=(key for key in ("k1", "k2"))), {}, {}),
         (MESSAGE, {"order_key": "k"}, {}),
         (MESSAGE, {}, {"hooks": [SendHook()]}),

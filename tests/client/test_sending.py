@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from cometmq.client import (
     Message,
     MessageQueue,
     Producer,
+    PullConsumer,
     ResponseError,
     SendReceipt,
     SendStatus,
@@ -500,3 +502,17 @@ async def test_the_client_s_own_messages_may_have_reserved_properties() -> None:
     properties = decode_properties(header.properties or "")
     assert properties["ORIGIN_MESSAGE_ID"] == "ID"
     assert not {"RECONSUME_TIME", "MAX_RECONSUME_TIMES"} & properties.keys()
+
+
+async def test_durations_may_be_timedeltas(
+    name_servers: str, producer: Producer, topic: str, group: str
+) -> None:
+    receipt = await producer.send(Message(topic, b"x"), timeout=timedelta(seconds=30))
+    async with PullConsumer(name_servers, group=group) as consumer:
+        result = await consumer.pull(
+            receipt.queue, receipt.queue_offset, wait=timedelta(0), timeout=timedelta(seconds=30)
+        )
+
+    assert [message.body for message in result.messages] == [b"x"]
+    with pytest.raises(ConfigError, match="timeout='30': expected a number of seconds"):
+        await producer.send(Message(topic, b"x"), timeout="30")  # type: ignore[arg-type]

@@ -166,7 +166,7 @@ async def test_a_half_message_says_that_it_is_one_and_is_not_delayed() -> None:
     assert delayed.delay_level == 3
 
 
-@pytest.mark.parametrize("when", [{"delay_ms": 500}, {"properties": {"TIMER_DELAY_SEC": "5"}}])
+@pytest.mark.parametrize("when", [{"delay": 0.5}, {"properties": {"TIMER_DELAY_SEC": "5"}}])
 async def test_a_timer_message_is_refused_before_anything_is_done(when: dict[str, Any]) -> None:
     broker, listener = TransactionBroker(), Listener()
     timer = Message(topic="t", body=b"x", **when)

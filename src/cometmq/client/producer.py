@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -22,6 +23,7 @@ from cometmq.client._sending.recall import recall
 from cometmq.client._sending.replies import Replies, reply_to
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import SendTarget
+from cometmq.client._time import seconds
 from cometmq.client.errors import ReplyTimeoutError, SendFailedError, SendTimeoutError
 from cometmq.client.hooks import ForbiddenHook, SendHook
 from cometmq.client.options import ProducerOptions
@@ -189,7 +191,7 @@ class Producer(Lifecycle):
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> SendReceipt:
         """Send one message and wait until a broker has stored it.
 
@@ -246,7 +248,7 @@ class Producer(Lifecycle):
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> asyncio.Future[SendReceipt]:
         """Start to send one message, and return without waiting.
 
@@ -271,7 +273,7 @@ class Producer(Lifecycle):
         place = _target(queue, order_key, selector)
         return self._begun.begin(message, place, self._time(timeout), gathered=timeout is None)
 
-    async def drain(self, *, timeout: float | None = None) -> bool:
+    async def drain(self, *, timeout: float | timedelta | None = None) -> bool:
         """Wait until there is room for the message that `send_nowait` refused (back-pressure).
 
         Other tasks may use the room first: send again, and drain again if it is refused.
@@ -288,7 +290,7 @@ class Producer(Lifecycle):
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> SendReceipt:
         """Send several messages in one request to one queue. All are stored, or none.
 
@@ -319,7 +321,7 @@ class Producer(Lifecycle):
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> list[SendReceipt]:
         """Send any number of messages in as few requests as possible, in sequence.
 
@@ -357,7 +359,7 @@ class Producer(Lifecycle):
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> str:
         """Send one message without waiting for a response.
 
@@ -386,7 +388,7 @@ class Producer(Lifecycle):
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float = REQUEST_S,
+        timeout: float | timedelta = REQUEST_S,
     ) -> StoredMessage:
         """Send a request message, and wait for the reply of its consumer.
 
@@ -407,6 +409,7 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.request, RocketMQ 5.3.
         Example: ``reply = await producer.request(Message(topic="quotes", body=b"EUR"))``
         """
+        timeout = seconds(timeout)
         deadline = _now() + timeout
         replies = Replies.of(self._instance)
         await self._sender.destinations.introduce(message.topic, timeout)
@@ -436,7 +439,7 @@ class Producer(Lifecycle):
         *,
         tags: str | None = None,
         properties: Mapping[str, str] | None = None,
-        timeout: float = REQUEST_S,
+        timeout: float | timedelta = REQUEST_S,
     ) -> SendReceipt:
         """Reply to a message that was sent with `request`.
 
@@ -460,9 +463,11 @@ class Producer(Lifecycle):
         """
         topic, reserved = reply_to(request)
         message = Message(topic=topic, body=body, tags=tags, properties=dict(properties or {}))
-        return await self._sender.send_message(message, timeout=timeout, reserved=reserved)
+        return await self._sender.send_message(message, timeout=seconds(timeout), reserved=reserved)
 
-    async def recall(self, topic: str, handle: str, *, timeout: float = REQUEST_S) -> str:
+    async def recall(
+        self, topic: str, handle: str, *, timeout: float | timedelta = REQUEST_S
+    ) -> str:
         """Recall a timer message before it is due. Needs a broker of RocketMQ 5.
 
         Args:
@@ -483,12 +488,16 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.recallMessage, RocketMQ 5.3.
         Example: ``await producer.recall("orders", receipt.recall_handle)``
         """
-        message_id = await recall(self._instance, self._group, topic, handle, timeout=timeout)
+        message_id = await recall(
+            self._instance, self._group, topic, handle, timeout=seconds(timeout)
+        )
         if self._traces is not None:
             trace_recall(self._traces, self._settings.trace_topic, self._group, topic, message_id)
         return message_id
 
-    async def fetch_queues(self, topic: str, *, timeout: float | None = None) -> list[MessageQueue]:
+    async def fetch_queues(
+        self, topic: str, *, timeout: float | timedelta | None = None
+    ) -> list[MessageQueue]:
         """Return the writable queues of a topic.
 
         Raises:
@@ -508,8 +517,8 @@ class Producer(Lifecycle):
             *(self._sender.destinations.queues(topic, READY_S) for topic in topics)
         )
 
-    def _time(self, timeout: float | None) -> float:
-        return self._settings.timeout_ms / 1000 if timeout is None else timeout
+    def _time(self, timeout: float | timedelta | None) -> float:
+        return self._settings.timeout_ms / 1000 if timeout is None else seconds(timeout)
 
 
 _ANYWHERE = SendTarget()

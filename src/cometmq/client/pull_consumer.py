@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Unpack
 
@@ -24,6 +24,7 @@ from cometmq.client._pull.positions import Offsets
 from cometmq.client._pull.queue_listener import Listening
 from cometmq.client._pull.request_handlers import PullRequestHandlers
 from cometmq.client._pull.seeking import PlaceCalls
+from cometmq.client._time import milliseconds, seconds
 from cometmq.client.allocation import AllocationStrategy, Averagely
 from cometmq.client.errors import ClientClosedError, ClientError
 from cometmq.client.filters import Filter
@@ -391,7 +392,7 @@ class PullConsumer(PlaceCalls):
             raise StopAsyncIteration
         return hand.messages[0]
 
-    async def poll(self, timeout: float = 5.0) -> list[StoredMessage]:
+    async def poll(self, timeout: float | timedelta = 5.0) -> list[StoredMessage]:
         """Return the fetched messages of one queue, or wait for messages.
 
         Args:
@@ -405,7 +406,7 @@ class PullConsumer(PlaceCalls):
         """
         self._check_running()
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds(timeout)):
                 hand = await self._receive(UNLIMITED)
         except TimeoutError:
             return []
@@ -428,8 +429,8 @@ class PullConsumer(PlaceCalls):
         *,
         wanted: str | Filter = "*",
         max_messages: int = 32,
-        wait: float = 0.0,
-        timeout: float = 10.0,
+        wait: float | timedelta = 0.0,
+        timeout: float | timedelta = 10.0,
     ) -> PullResult:
         """Pull messages of a queue once, from an offset. Assigns and commits nothing.
 
@@ -456,9 +457,9 @@ class PullConsumer(PlaceCalls):
             offset=QueueOffset(offset),
             wanted=Filter.of(wanted),
             max_messages=max_messages,
-            hold_ms=int(wait * 1000),
+            hold_ms=milliseconds(wait, "wait"),
         )
-        return self._shown(await self._pull(request, wait + timeout))
+        return self._shown(await self._pull(request, seconds(wait) + seconds(timeout)))
 
     async def send_back(self, message: StoredMessage, *, delay_level: int = 0) -> None:
         """Send a message to the group's retry topic, for redelivery after a delay.

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -149,7 +150,7 @@ class TransactionProducer(Producer):
             await super()._close()
 
     async def send_in_transaction(
-        self, message: Message, argument: object = None, *, timeout: float | None = None
+        self, message: Message, argument: object = None, *, timeout: float | timedelta | None = None
     ) -> TransactionReceipt:
         """Store a half message, run the local transaction, and send its state to the broker.
 

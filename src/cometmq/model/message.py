@@ -5,6 +5,7 @@ Source: Message and MessageExt, RocketMQ 5.3.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -36,18 +37,18 @@ class Message(msgspec.Struct):
     """The number of a delay level of the broker; 0 delivers at once."""
     wait_store: bool = True
     """Whether the broker responds only after flush and replication, as its settings require."""
-    delay_ms: int = 0
-    """Deliver this many milliseconds after the broker has stored it; 0 delivers at once. Needs a
-    broker of RocketMQ 5 with its timer enabled, which rounds up to whole seconds."""
-    deliver_at_ms: int = 0
-    """Deliver at this time, in ms since 1970; 0 delivers at once. Needs the same broker."""
+    delay: float | timedelta = 0
+    """Deliver this many seconds, or a `timedelta`, after the broker has stored it; 0 delivers at
+    once. Needs a broker of RocketMQ 5 with its timer enabled, which rounds up to whole seconds."""
+    deliver_at: datetime | int | None = None
+    """Deliver at this time: a `datetime` with a time zone, or ms since 1970; None delivers at once.
+    Needs the same broker."""
 
     @property
     def is_timed(self) -> bool:
         """Whether a broker's timer delivers it, instead of a delay level."""
-        return bool(self.delay_ms or self.deliver_at_ms) or not names.TIMERS.isdisjoint(
-            self.properties
-        )
+        given = bool(self.delay) or self.deliver_at is not None
+        return given or not names.TIMERS.isdisjoint(self.properties)
 
     @property
     def is_delayed(self) -> bool:

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from cometmq.client import AdminClient, MessageQueue, PullConsumer, StartFrom
+from cometmq.client import AdminClient, Message, MessageQueue, Producer, PullConsumer, StartFrom
 
 YESTERDAY = datetime.now(UTC) - timedelta(days=1)
 
@@ -24,3 +24,16 @@ async def reset(admin: AdminClient) -> None:
     await admin.reset_to_time("audit", "orders", "yesterday")  # error
     await admin.messages_by_key("orders", "order-1", begin=YESTERDAY, end=datetime.now(UTC))
     await admin.messages_by_key("orders", "order-1", begin_ms=0)  # error
+
+
+async def send(producer: Producer) -> None:
+    await producer.send(Message("orders", b"1", delay=timedelta(minutes=5)), timeout=0.5)
+    await producer.send(Message("orders", b"1", deliver_at=YESTERDAY), timeout=timedelta(seconds=1))
+    await producer.send(Message("orders", b"1"), timeout="1 s")  # error
+    Message("orders", b"1", delay_ms=5_000)  # error
+    Message("orders", b"1", deliver_at="2027-01-15")  # error
+
+
+async def pull(consumer: PullConsumer, queue: MessageQueue) -> None:
+    await consumer.poll(timedelta(seconds=1))
+    await consumer.pull(queue, 0, wait=timedelta(seconds=20), timeout=5)

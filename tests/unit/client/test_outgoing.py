@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -97,9 +98,14 @@ def test_an_application_may_say_when_a_timer_message_is_due() -> None:
     ("message", "said"),
     [
         (Message("t", b"x", delay_level=3), {"DELAY": "3"}),
-        (Message("t", b"x", delay_ms=500), {"TIMER_DELAY_MS": "500"}),
+        (Message("t", b"x", delay=0.5), {"TIMER_DELAY_MS": "500"}),
+        (Message("t", b"x", delay=timedelta(minutes=1)), {"TIMER_DELAY_MS": "60000"}),
         (
-            Message("t", b"x", deliver_at_ms=1_800_000_000_000),
+            Message("t", b"x", deliver_at=1_800_000_000_000),
+            {"TIMER_DELIVER_MS": "1800000000000"},
+        ),
+        (
+            Message("t", b"x", deliver_at=datetime(2027, 1, 15, 8, tzinfo=UTC)),
             {"TIMER_DELIVER_MS": "1800000000000"},
         ),
     ],
@@ -117,16 +123,28 @@ def test_a_delayed_message_says_when_it_is_due(message: Message, said: dict[str,
 @pytest.mark.parametrize(
     "when",
     [
-        {"delay_level": 1, "delay_ms": 500},
-        {"delay_ms": 500, "deliver_at_ms": 1},
-        {"delay_ms": 500, "properties": {"TIMER_DELAY_SEC": "1"}},
+        {"delay_level": 1, "delay": 0.5},
+        {"delay": 0.5, "deliver_at": 1},
+        {"delay": 0.5, "properties": {"TIMER_DELAY_SEC": "1"}},
         {"properties": {"TIMER_DELAY_SEC": "1", "TIMER_DELIVER_MS": "1"}},
-        {"delay_ms": -1},
-        {"deliver_at_ms": -1},
+        {"delay": -1},
     ],
 )
 def test_a_message_is_due_once_and_not_before_now(when: dict[str, object]) -> None:
     with pytest.raises(InvalidMessageError, match="only one delay or delivery time"):
+        prepare(Message("t", b"x", **when), SETTINGS, IDS)
+
+
+@pytest.mark.parametrize(
+    ("when", "reason"),
+    [
+        ({"delay": "3 s"}, "delay='3 s': expected a number of seconds or a timedelta"),
+        ({"deliver_at": -1}, "deliver_at=-1: expected a datetime with a time zone"),
+        ({"deliver_at": datetime(2027, 1, 15)}, "deliver_at=.*: expected a datetime with a time"),
+    ],
+)
+def test_a_time_that_is_none_is_refused(when: dict[str, object], reason: str) -> None:
+    with pytest.raises(InvalidMessageError, match=reason):
         prepare(Message("t", b"x", **when), SETTINGS, IDS)
 
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cometmq.client._connection.namespaces import Namespace
+from cometmq.client._time import epoch_ms, milliseconds
 from cometmq.client.hooks import SendKind
 from cometmq.client.settings import ProducerSettings
 from cometmq.model import property_names as names
-from cometmq.model.errors import InvalidMessageError
+from cometmq.model.errors import ConfigError, InvalidMessageError
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
@@ -278,12 +279,15 @@ def _add_delay(message: Message, properties: dict[str, str]) -> None:
     """Add the delay or the delivery time, of which only one is allowed."""
     if message.delay_level:
         properties[names.DELAY] = str(message.delay_level)
-    if message.delay_ms:
-        properties[names.TIMER_DELAY_MS] = str(message.delay_ms)
-    if message.deliver_at_ms:
-        properties[names.TIMER_DELIVER_MS] = str(message.deliver_at_ms)
+    try:
+        if delay_ms := milliseconds(message.delay, "delay"):
+            properties[names.TIMER_DELAY_MS] = str(delay_ms)
+        if message.deliver_at is not None:
+            properties[names.TIMER_DELIVER_MS] = str(epoch_ms(message.deliver_at, "deliver_at"))
+    except ConfigError as error:
+        raise InvalidMessageError(str(error)) from None
     given = sorted((names.TIMERS | {names.DELAY}) & properties.keys())
-    if len(given) != 1 or message.delay_ms < 0 or message.deliver_at_ms < 0:
+    if len(given) != 1 or delay_ms < 0:
         values = ", ".join(f"{name}={properties[name]}" for name in given)
         raise InvalidMessageError(
             f"only one delay or delivery time is allowed, and not in the past: {values}"

@@ -9,6 +9,7 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -195,7 +196,7 @@ class Reader(Blocking):
             raise StopIteration
         return found
 
-    def poll(self, timeout: float = 5.0) -> list[StoredMessage]:
+    def poll(self, timeout: float | timedelta = 5.0) -> list[StoredMessage]:
         """Return the fetched messages of one queue, or wait for messages."""
         return self._uninterrupted(self._inner.poll, timeout)
 

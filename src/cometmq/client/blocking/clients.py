@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Unpack
 
@@ -135,7 +135,7 @@ class Producer(base.Blocking):
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> SendReceipt:
         """Send one message and wait until a broker has stored it."""
         return self._run(
@@ -151,7 +151,7 @@ class Producer(base.Blocking):
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> concurrent.futures.Future[SendReceipt]:
         """Start to send one message, and return without waiting."""
         return self._begin(
@@ -163,7 +163,7 @@ class Producer(base.Blocking):
             timeout=timeout,
         )
 
-    def drain(self, *, timeout: float | None = None) -> bool:
+    def drain(self, *, timeout: float | timedelta | None = None) -> bool:
         """Wait until there is room for the message that `send_nowait` refused (back-pressure)."""
         return self._run(self._inner.drain(timeout=timeout))
 
@@ -174,7 +174,7 @@ class Producer(base.Blocking):
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> SendReceipt:
         """Send several messages in one request to one queue. All are stored, or none."""
         return self._run(
@@ -190,7 +190,7 @@ class Producer(base.Blocking):
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> list[SendReceipt]:
         """Send any number of messages in as few requests as possible, in sequence."""
         return self._run(
@@ -206,7 +206,7 @@ class Producer(base.Blocking):
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> str:
         """Send one message without waiting for a response."""
         return self._run(
@@ -222,7 +222,7 @@ class Producer(base.Blocking):
         queue: MessageQueue | None = None,
         order_key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float = REQUEST_S,
+        timeout: float | timedelta = REQUEST_S,
     ) -> StoredMessage:
         """Send a request message, and wait for the reply of its consumer."""
         return self._run(
@@ -238,18 +238,20 @@ class Producer(base.Blocking):
         *,
         tags: str | None = None,
         properties: Mapping[str, str] | None = None,
-        timeout: float = REQUEST_S,
+        timeout: float | timedelta = REQUEST_S,
     ) -> SendReceipt:
         """Reply to a message that was sent with `request`."""
         return self._run(
             self._inner.reply(request, body, tags=tags, properties=properties, timeout=timeout)
         )
 
-    def recall(self, topic: str, handle: str, *, timeout: float = REQUEST_S) -> str:
+    def recall(self, topic: str, handle: str, *, timeout: float | timedelta = REQUEST_S) -> str:
         """Recall a timer message before it is due. Needs a broker of RocketMQ 5."""
         return self._run(self._inner.recall(topic, handle, timeout=timeout))
 
-    def fetch_queues(self, topic: str, *, timeout: float | None = None) -> list[MessageQueue]:
+    def fetch_queues(
+        self, topic: str, *, timeout: float | timedelta | None = None
+    ) -> list[MessageQueue]:
         """Return the writable queues of a topic."""
         return self._run(self._inner.fetch_queues(topic, timeout=timeout))
 
@@ -295,7 +297,7 @@ class TransactionProducer(Producer):
         )
 
     def send_in_transaction(
-        self, message: Message, argument: object = None, *, timeout: float | None = None
+        self, message: Message, argument: object = None, *, timeout: float | timedelta | None = None
     ) -> TransactionReceipt:
         """Store a half message, run the local transaction, and send its state to the broker."""
         return self._run(self._inner.send_in_transaction(message, argument, timeout=timeout))
@@ -614,8 +616,8 @@ class PullConsumer(base.Reader):
         *,
         wanted: str | Filter = "*",
         max_messages: int = 32,
-        wait: float = 0.0,
-        timeout: float = 10.0,
+        wait: float | timedelta = 0.0,
+        timeout: float | timedelta = 10.0,
     ) -> PullResult:
         """Pull messages of a queue once, from an offset. Assigns and commits nothing."""
         return self._run(

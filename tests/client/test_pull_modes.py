@@ -29,7 +29,7 @@ from cometmq.client import (
     TopicNotFoundError,
     WrongModeError,
 )
-from cometmq.client._connection.leases import lease
+from cometmq.client._connection.leases import acquire_instance
 from cometmq.client._consuming.group_requests import check_filters
 from cometmq.client.allocation import AveragelyByCircle
 from cometmq.model.topic import retry_topic
@@ -549,7 +549,7 @@ class Noting:
 
 def noting(name_servers: str, settings: ClientSettings) -> Noting:
     """Note the requests of the client that the consumer with these settings shares."""
-    remoting = lease(name_servers, settings=settings).instance.remoting
+    remoting = acquire_instance(name_servers, settings=settings).instance.remoting
     remoting.hooks = (*remoting.hooks, noted := Noting())
     return noted
 

@@ -18,7 +18,7 @@ from cometmq.client import (
     NameServerError,
     Producer,
 )
-from cometmq.client._connection.leases import lease
+from cometmq.client._connection.leases import acquire_instance
 from cometmq.model.errors import ResponseError
 from cometmq.protocol.bodies import Connection, ConsumerConnection
 from cometmq.protocol.codes import RequestCode
@@ -93,8 +93,10 @@ async def test_the_instance_name_default_becomes_one_of_this_process_unless_it_h
     name_servers: str,
 ) -> None:
     settings = ClientSettings(client_ip="10.1.2.3")
-    names = [lease(name_servers, settings=settings).instance.client_id for _ in range(2)]
-    kept = [lease(name_servers, settings=settings, keep_name=True).instance for _ in range(2)]
+    names = [acquire_instance(name_servers, settings=settings).instance.client_id for _ in range(2)]
+    kept = [
+        acquire_instance(name_servers, settings=settings, keep_name=True).instance for _ in range(2)
+    ]
 
     assert len(set(names)) == 2
     assert all(name.startswith("10.1.2.3@") and "#" in name for name in names)

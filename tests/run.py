@@ -20,7 +20,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from support import spark_layer  # noqa: E402
 from support.stages import (  # noqa: E402
-    REAL,
     Outcome,
     Stage,
     results_folder,
@@ -29,9 +28,10 @@ from support.stages import (  # noqa: E402
     table,
 )
 from support.tiers import ALL, QUICK, TEST, TIERS  # noqa: E402
+from support.versions import ALL_VERSIONS, VERSIONS  # noqa: E402
 
 BOTH = ("compiled", "interpreted")
-CLUSTERS = ("comet", *REAL)
+CLUSTERS = ("comet", *VERSIONS)
 UNIT = ("tests/unit", "tests/golden")
 CONFORMANCE = ("tests/conformance_run/run.py",)
 EXPECTED = "tests/conformance_run/expected_failures.py"
@@ -46,6 +46,7 @@ def stages_of(tier: str) -> list[Stage]:
         parts = [Stage("unit", paths, part=part) for part in ("1/2", "2/2")]
         return [replace(stage, tier=tier, variables=_in_memory()) for stage in parts]
     builds = BOTH if tier == ALL else BOTH[:1]
+    versions = ALL_VERSIONS if tier == ALL else VERSIONS
     on_both = [
         Stage("integration", ("tests/integration",), cores=0.4),
         Stage("client", ("tests/client",), cluster="comet", cores=0.3),
@@ -62,7 +63,10 @@ def stages_of(tier: str) -> list[Stage]:
         ),
         *(_spark("local", part) for part in ("1/2", "2/2")),
         _spark("standalone"),
-        *(Stage("client", ("tests/client",), cluster=name, cores=0.4) for name in reversed(REAL)),
+        *(
+            Stage("client", ("tests/client",), cluster=name, cores=0.4)
+            for name in reversed(versions)
+        ),
         *(replace(stage, build=build) for stage in on_both for build in builds),
     ]
     return [replace(stage, tier=tier) for stage in stages]

@@ -1,12 +1,12 @@
 """Clusters for the tests of this folder: ours, and real ones of both lines of RocketMQ.
 
 Every test that asks for a cluster runs on those that ``COMETMQ_CLUSTERS`` names: ``comet`` (the
-default), ``4.9.7``, ``5.3.3``, with commas between, or ``all``. The others, most of which script
-what their servers do, run once, where ours is named. What only some clusters can do is marked
-``@pytest.mark.only_on("4.9.7", "5.3.3")``. On long runs a test runs on each of its clusters; on
-others on ours and on one of RocketMQ's, and on ours alone if it is marked ``long_elsewhere``, or
-not on those that ``long_on("5.3.3")`` names. A test of what our broker refuses for now asserts the
-refusal where ``target`` is ``comet``.
+default), ``4.9.7``, ``5.3.3``, ``5.5.0``, with commas between, or ``all``. The others, most of
+which script what their servers do, run once, where ours is named. What only some clusters can do is
+marked ``@pytest.mark.only_on("4.9.7", "5.3.3")``. On long runs a test runs on each of its clusters;
+on others on ours and on one of 4.9.7 and 5.3.3, and on ours alone if it is marked
+``long_elsewhere``, or not on those that ``long_on("5.3.3")`` names. A test of what our broker
+refuses for now asserts the refusal where ``target`` is ``comet``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ from support.clusters import (
 )
 from support.leaks import left_behind, open_sockets, other_tasks
 from support.tiers import deselect
+from support.versions import VERSIONS_5
 
 PATIENT: Settings = {"waitTimeMillsInSendQueue": 60_000}
 """By default a broker refuses sends that waited for 0.2 s, as they may on a busy machine."""
+TIMERS: Settings = {"timerWheelEnable": True, "recallMessageEnable": True}
+"""RocketMQ 5 refuses timer messages, pops and the deletion of topics without its timer wheel."""
 
 __all__ = ["make_cluster", "name_servers", "own_cluster", "target"]
 """Fixtures that stand elsewhere."""
@@ -65,7 +68,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A name server and a broker that all tests of a run share; delay levels are 1 s to 18 s."""
-    running = Cluster(target, tmp_path_factory.mktemp("cluster"), PATIENT)
+    settings = PATIENT | TIMERS if target in VERSIONS_5 else PATIENT
+    running = Cluster(target, tmp_path_factory.mktemp("cluster"), settings)
     try:
         running.start()
         yield running

@@ -41,6 +41,7 @@ from cometmq.model.errors import CometError
 from support.cancelling import cancel_at_every_await
 from support.fault_proxy import Proxied, proxied
 from support.leaks import left_behind, open_sockets, other_tasks
+from support.versions import VERSIONS_5
 
 pytestmark = pytest.mark.long_elsewhere
 
@@ -309,7 +310,7 @@ async def test_calls_can_be_cancelled_wherever_they_wait(world: World, kind: str
             raise
 
 
-@pytest.mark.only_on("5.3.3")
+@pytest.mark.only_on(*VERSIONS_5)
 async def test_calls_of_a_pop_consumer_can_be_cancelled_wherever_they_wait(world: World) -> None:
     async with PopConsumer(
         instance=world.instance,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,18 +12,7 @@ from servers import Cluster
 from cometmq.client import Message, MessageQueue, Producer, PullConsumer, ResponseError
 from cometmq.model import property_names as names
 from support.reading import read_all
-
-
-@pytest.fixture(scope="module")
-def timer_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The name server of a cluster whose broker knows timers and takes messages back."""
-    settings = {"timerWheelEnable": True, "recallMessageEnable": True}
-    running = Cluster(target, tmp_path_factory.mktemp("timers"), settings)
-    try:
-        running.start()
-        yield running.namesrv
-    finally:
-        running.kill()
+from support.versions import VERSIONS_5
 
 
 def now_ms() -> int:
@@ -57,11 +45,11 @@ async def test_a_level_above_the_highest_is_the_highest(
     assert receipt.queue.topic == topic
 
 
-@pytest.mark.only_on("5.3.3")
-async def test_a_recalled_message_is_not_delivered(timer_cluster: str) -> None:
+@pytest.mark.only_on(*VERSIONS_5)
+async def test_a_recalled_message_is_not_delivered(name_servers: str) -> None:
     async with (
-        Producer(timer_cluster, group="g") as producer,
-        PullConsumer(timer_cluster, group="readers") as consumer,
+        Producer(name_servers, group="g") as producer,
+        PullConsumer(name_servers, group="readers") as consumer,
     ):
         recalled = await producer.send(Message("recalled", b"recalled", delay=15))
         await producer.send(Message("recalled", b"kept", delay=15))
@@ -79,9 +67,9 @@ async def test_a_recalled_message_is_not_delivered(timer_cluster: str) -> None:
     assert got == [b"kept"]
 
 
-@pytest.mark.only_on("5.3.3")
+@pytest.mark.only_on(*VERSIONS_5)
 @pytest.mark.parametrize("how", ["delay", "deliver_at", names.TIMER_DELAY_SEC])
-async def test_a_timer_message_is_delivered_when_it_is_due(timer_cluster: str, how: str) -> None:
+async def test_a_timer_message_is_delivered_when_it_is_due(name_servers: str, how: str) -> None:
     sent_ms = now_ms()
     message = {
         "delay": Message("t", b"later", delay=timedelta(seconds=3)),
@@ -89,20 +77,21 @@ async def test_a_timer_message_is_delivered_when_it_is_due(timer_cluster: str, h
         names.TIMER_DELAY_SEC: Message("t", b"later", properties={names.TIMER_DELAY_SEC: "3"}),
     }[how]
     message.topic = topic = f"timer-{how.lower()}"
-    async with Producer(timer_cluster, group="g") as producer:
+    async with Producer(name_servers, group="g") as producer:
         await producer.send(message)
         queues = await producer.fetch_queues(topic)
-    (got,) = await read_all(timer_cluster, queues, 1)
+    (got,) = await read_all(name_servers, queues, 1)
 
     assert got.body == b"later"
     assert got.store_time_ms >= sent_ms + 1_900, "brokers count in whole seconds"
 
 
-@pytest.mark.only_on("comet", "5.3.3")
+@pytest.mark.only_on("comet", *VERSIONS_5)
+@pytest.mark.long_on(*VERSIONS_5)
 async def test_a_broker_without_timers_refuses_timer_messages(
-    name_servers: str, topic: str, group: str
+    own_cluster: Cluster, group: str
 ) -> None:
-    timer = Message(topic, b"x", delay=3)
-    async with Producer(name_servers, group=group) as producer:
+    timer = Message("t", b"x", delay=3)
+    async with Producer(own_cluster.namesrv, group=group) as producer:
         with pytest.raises(ResponseError):
             await producer.send(timer)

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from _pytest.mark.structures import ParameterSet
-from servers import VERSIONS, Cluster, Settings
+from servers import Cluster
 
 from support.examples import EXPECTED, NEEDS_ROCKETMQ, every_example, run
+from support.versions import ALL_VERSIONS
 
 
 def with_clusters(path: Path) -> ParameterSet:
     """An example and which clusters serve it; on ours the documentation's tests run it."""
-    served = NEEDS_ROCKETMQ.get(path.stem, VERSIONS)
+    served = NEEDS_ROCKETMQ.get(path.stem, ALL_VERSIONS)
     return pytest.param(path, id=path.stem, marks=pytest.mark.only_on(*served))
-
-
-@pytest.fixture(scope="module")
-def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster for this file: RocketMQ hands out messages only while its timer wheel turns."""
-    settings: Settings = {"timerWheelEnable": True} if target.startswith("5.") else {}
-    running = Cluster(target, tmp_path_factory.mktemp("examples"), settings)
-    try:
-        running.start()
-        yield running
-    finally:
-        running.kill()
 
 
 @pytest.mark.parametrize("path", [with_clusters(path) for path in every_example()])

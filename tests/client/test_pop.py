@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
-from servers import Cluster, Settings
 
 from cometmq.client import (
     ClientClosedError,
@@ -30,20 +29,9 @@ from support.consuming import from_the_first
 from support.dead_letters import dead_letters
 from support.in_flight import InFlight
 from support.seen import WAIT_S, FailsAtFirst, Seen, until
+from support.versions import VERSIONS_5
 
-only_5 = pytest.mark.only_on("5.3.3")
-
-
-@pytest.fixture(scope="module")
-def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster for this file: RocketMQ hands out messages only while its timer wheel turns."""
-    settings: Settings = {"timerWheelEnable": True} if target == "5.3.3" else {}
-    running = Cluster(target, tmp_path_factory.mktemp("pops"), settings)
-    try:
-        running.start()
-        yield running
-    finally:
-        running.kill()
+only_5 = pytest.mark.only_on(*VERSIONS_5)
 
 
 async def send(producer: Producer, topic: str, count: int) -> list[bytes]:

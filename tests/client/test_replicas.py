@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from servers import VERSIONS, Cluster
+from servers import Cluster
 
 from cometmq.client import (
     AdminClient,
@@ -22,9 +22,10 @@ from cometmq.client import (
 from cometmq.client._connection.queue_offsets import QueueOffsets
 from cometmq.model.errors import CometError
 from support.replicas import MASTER, WAIT_S, Replica
+from support.versions import ALL_VERSIONS
 
 pytestmark = [
-    pytest.mark.only_on(*VERSIONS),
+    pytest.mark.only_on(*ALL_VERSIONS),
     pytest.mark.long_on("5.3.3"),
     pytest.mark.slow,
 ]

@@ -11,6 +11,7 @@ from cometmq.client import ClientInstance, Message, MessageQueue, Producer, Pull
 from cometmq.protocol.bodies import LogicQueueMappingItem, TopicQueueMappingDetail
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import UpdateAndCreateTopicRequest
+from support.versions import VERSIONS_5
 
 LOGICAL = "__syslo__global__"
 QUEUES = 3
@@ -47,7 +48,7 @@ async def static_topic(client: ClientInstance) -> str:
     return name
 
 
-@pytest.mark.only_on("5.3.3")
+@pytest.mark.only_on(*VERSIONS_5)
 async def test_a_static_topic_is_sent_to_and_read_by_its_own_queue_numbers(
     instance: ClientInstance, group: str
 ) -> None:

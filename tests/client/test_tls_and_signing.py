@@ -20,6 +20,7 @@ from cometmq.protocol.headers import GetRouteinfoByTopicRequest
 from cometmq.remoting import RemotingServer, Request, Response, TlsSettings
 from support.certificates import Authority
 from support.scripted import route
+from support.versions import VERSIONS_5
 
 HOST = "127.0.0.1"
 ACCOUNT = ClientSettings(access_key="cometmq-user", secret_key="very-secret-1")
@@ -37,21 +38,22 @@ ACCOUNTS = """accounts:
   - guarded=SUB
 """
 AUTH = "org.apache.rocketmq.auth"
+_IN_5: Settings = {
+    "authenticationEnabled": True,
+    "authenticationProvider": f"{AUTH}.authentication.provider.DefaultAuthenticationProvider",
+    "authenticationMetadataProvider": (
+        f"{AUTH}.authentication.provider.LocalAuthenticationMetadataProvider"
+    ),
+    "authorizationEnabled": True,
+    "authorizationProvider": f"{AUTH}.authorization.provider.DefaultAuthorizationProvider",
+    "authorizationMetadataProvider": (
+        f"{AUTH}.authorization.provider.LocalAuthorizationMetadataProvider"
+    ),
+    "migrateAuthFromV1Enabled": True,
+}
 ACCESS_CONTROL: dict[str, Settings] = {
     "4.9.7": {"aclEnable": True},
-    "5.3.3": {
-        "authenticationEnabled": True,
-        "authenticationProvider": f"{AUTH}.authentication.provider.DefaultAuthenticationProvider",
-        "authenticationMetadataProvider": (
-            f"{AUTH}.authentication.provider.LocalAuthenticationMetadataProvider"
-        ),
-        "authorizationEnabled": True,
-        "authorizationProvider": f"{AUTH}.authorization.provider.DefaultAuthorizationProvider",
-        "authorizationMetadataProvider": (
-            f"{AUTH}.authorization.provider.LocalAuthorizationMetadataProvider"
-        ),
-        "migrateAuthFromV1Enabled": True,
-    },
+    **dict.fromkeys(VERSIONS_5, _IN_5),
 }
 """What makes a broker check whose requests are whose; 5.3 takes over the accounts of the file."""
 REFUSED = [

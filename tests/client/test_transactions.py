@@ -30,6 +30,7 @@ from cometmq.protocol.headers import EndTransactionRequest
 from cometmq.protocol.properties import decode_properties
 from support.scripted import Act, ScriptedCluster
 from support.transacting import LOG_OFFSET, QUEUE_OFFSET, TransactionBroker
+from support.versions import ALL_VERSIONS
 
 MESSAGE = Message(topic="t", body=b"paid", keys=["order-1"])
 BITS = {LocalState.COMMIT: 8, LocalState.ROLLBACK: 12, LocalState.UNKNOWN: 0}
@@ -386,7 +387,7 @@ class Table:
         return self.checked[message.body.decode()]
 
 
-@pytest.mark.only_on("4.9.7", "5.3.3")
+@pytest.mark.only_on(*ALL_VERSIONS)
 async def test_messages_are_delivered_when_their_transaction_commits(make_cluster: Any) -> None:
     """Committed at once or by a check, each is delivered; the others never are."""
     cluster = make_cluster({"transactionTimeOut": 1000, "transactionCheckInterval": 1000})

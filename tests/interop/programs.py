@@ -3,12 +3,14 @@
 Each program (java/client, go, node, cpp, and python for our own client) gets the name server as
 its argument, reads one JSON command per line on standard input, and writes one JSON object per line
 on standard output: the answer ``{"reply": id, "result": …}`` or ``{"reply": id, "error": text}``,
-and between them one ``{"event": "message", "consumer": name, …}`` per message received. The
-commands:
+and between them one ``{"event": "message", "consumer": name, …}`` per message received. Java and
+ours write ``{"event": "queues", "consumer": name, "queues": […], …}`` too, just before a push
+consumer changes its assignment. The commands:
 
 - ``send`` group topic style messages [shard]: sync, async, oneway, batch, ordered; a result each
 - ``consume`` name group topic expression mode: concurrent, orderly, broadcast, reply; the first
-  delivery of a body that starts with "retry" fails
+  delivery of a body that starts with "retry" fails. Java and ours take ``pace_ms``, how long each
+  message takes, and Java 5 and ours the mode pop
 - ``stop`` name: leave the group
 - ``pull`` group topic expression count: all messages of the topic through the pull consumer; Go
   goes on until it has as many
@@ -16,7 +18,7 @@ commands:
 
 Java also has ``transaction``, ``request``, ``query`` and ``lite_pull``.
 Ours has ``queues`` and ``abort``.
-A message is ``{"body", "tag"?, "keys"?, "delay"?, "properties"?}``.
+A message is ``{"body", "tag"?, "keys"?, "delay"?, "properties"?}``; for ours also ``"shard"``.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -52,11 +55,12 @@ class Program:
 
     def __init__(self, arguments: list[str], log: Path, *, cwd: Path | None = None) -> None:
         home = log.with_suffix(".home")  # some clients keep offsets and logs in their home folder
-        home.mkdir(parents=True)
-        self.process = Process(
-            arguments, log, cwd=cwd, env=os.environ | {"HOME": str(home)}, talks=True
-        )
+        home.mkdir(parents=True, exist_ok=True)
+        env = os.environ | {"HOME": str(home), "JDK_JAVA_OPTIONS": f"-Duser.home={home}"}
+        self.process = Process(arguments, log, cwd=cwd, env=env, talks=True)
         self.received: list[Received] = []
+        self.assigned: list[Received] = []
+        """Its events about queues."""
         self._replies: dict[int, dict[str, Any]] = {}
         self._ids = itertools.count(1)
         self._changed = threading.Condition()
@@ -104,9 +108,19 @@ class Program:
         with self._changed:
             if "reply" in line:
                 self._replies[line["reply"]] = line
+            elif line["event"] == "queues":
+                self.assigned.append(line)
             else:
                 self.received.append(line)
             self._changed.notify_all()
+
+    def pause(self) -> None:
+        """Stop all its threads, as a long garbage collection does, until `resume`."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        os.kill(self.process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """End the program with SIGKILL; what it had written by then is in `received`."""

@@ -21,8 +21,8 @@ from processes import Process, ProcessError, accepts
 from wire import Address, Connection
 
 from cometmq.remoting.ports import free_broker_port, free_port
+from support.versions import ALL_VERSIONS
 
-VERSIONS = ("4.9.7", "5.3.3")
 CLUSTER, BROKER_NAME = "DefaultCluster", "broker-a"
 READY_SECONDS_MAX = 180.0
 
@@ -53,7 +53,7 @@ _JVM = [
     "-Xmx512m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
-    "-XX:MaxDirectMemorySize=256m",
+    "-XX:MaxDirectMemorySize=1g",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -329,14 +329,14 @@ class Cluster:
         if target == "comet":
             ours = CometStandalone(folder / "standalone", store=self.store, settings=extra)
             self._servers, self.namesrv = [ours], ours.namesrv
-        elif target in VERSIONS:
+        elif target in ALL_VERSIONS:
             namesrv = RealNameServer(target, folder / "namesrv")
             broker = RealBroker(
                 target, folder / "broker", namesrv.address, store=self.store, settings=extra
             )
             self._servers, self.namesrv = [namesrv, broker], namesrv.address
         else:
-            raise ProcessError(f"target {target!r}: expected comet, {' or '.join(VERSIONS)}")
+            raise ProcessError(f"target {target!r}: expected comet or one of {ALL_VERSIONS}")
 
     @property
     def broker(self) -> str:

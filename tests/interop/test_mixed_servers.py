@@ -16,7 +16,6 @@ import pytest
 from codes import Request
 from programs import JAVA_49, JAVA_53, Client
 from servers import (
-    VERSIONS,
     CometBroker,
     CometNameServer,
     RealBroker,
@@ -24,6 +23,8 @@ from servers import (
     connect,
     wait_for_route,
 )
+
+from support.versions import VERSIONS
 
 JAVA = {"4.9.7": JAVA_49, "5.3.3": JAVA_53}
 TOPIC, GROUP = "Orders", "billing"

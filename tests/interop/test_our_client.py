@@ -7,7 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from servers import VERSIONS, Cluster
+from servers import Cluster
 
 from cometmq.client import (
     AdminClient,
@@ -19,6 +19,7 @@ from cometmq.client import (
     StartFrom,
     StoredMessage,
 )
+from support.versions import VERSIONS
 
 FOUND_SECONDS_MAX = 120
 """An official broker fills queues and index a moment after it has answered a send."""

@@ -11,7 +11,6 @@ from codes import Request
 from servers import (
     BROKER_NAME,
     CLUSTER,
-    VERSIONS,
     CometBroker,
     CometNameServer,
     RealBroker,
@@ -21,6 +20,8 @@ from servers import (
     registered_brokers,
     wait_for_route,
 )
+
+from support.versions import VERSIONS
 
 
 @pytest.fixture(scope="module")

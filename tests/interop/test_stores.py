@@ -15,7 +15,6 @@ import pytest
 from messages import QUEUES, Ledger, check_all, fill
 from servers import (
     SMALL_FILES,
-    VERSIONS,
     CometStandalone,
     RealBroker,
     RealNameServer,
@@ -23,6 +22,8 @@ from servers import (
     connect,
     copy_store,
 )
+
+from support.versions import VERSIONS
 
 TOPICS = ["Orders", "Bills"]
 GROUP = "billing"

@@ -228,9 +228,12 @@ def _run(
 
 def main() -> None:
     """Install everything at once: ``python tests/interop/toolchain.py``."""
+    sys.path.append(str(HERE.parent))
+    from support.versions import ALL_VERSIONS
+
     steps: list[Callable[[], object]] = [
         *(functools.partial(rocketmq_jars, "client", version) for version in ("4.9.8", "5.3.3")),
-        *(functools.partial(rocketmq_jars, "servers", version) for version in ("4.9.7", "5.3.3")),
+        *(functools.partial(rocketmq_jars, "servers", version) for version in ALL_VERSIONS),
         go_client,
         node_client,
         cpp_python,

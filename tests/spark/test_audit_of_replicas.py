@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from servers import VERSIONS
 
 from cometmq.spark.pipelines.audit import AuditSettings, audit
 from support.replicas import Pair, running_pair
 from support.spark_kills import topic_of
 from support.spark_topics import fill
+from support.versions import VERSIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

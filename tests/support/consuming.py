@@ -49,6 +49,8 @@ class MemoryOffsets:
 
     def __init__(self) -> None:
         self.offsets: dict[MessageQueue, QueueOffset] = {}
+        self.kept: dict[MessageQueue, QueueOffset] = {}
+        """What `persist` has kept."""
         self.failure: BaseException | None = None
         """What `persist` raises."""
 
@@ -78,6 +80,7 @@ class MemoryOffsets:
         """Keep what is there."""
         if self.failure is not None:
             raise self.failure
+        self.kept |= {queue: self.offsets[queue] for queue in queues if queue in self.offsets}
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop a queue."""

@@ -2,13 +2,16 @@
 
 Nothing may be lost: every message that was stored was seen by somebody. In order: of each queue, no
 message is seen for the first time before all the earlier ones were; going back is allowed, since a
-member that dies leaves what it has not committed to the next one. Shares: every queue belongs to
-somebody, and none to two members for longer than a rebalance takes.
+member that dies leaves what it has not committed to the next one, but not behind what is committed.
+Repeated: no member sees a message twice unless it lost the queue in between. Shares: every queue
+belongs to somebody, and none to two members for longer than a rebalance takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 TOLD_MAX = 10
@@ -31,6 +34,24 @@ class Seen:
     queue: str
     offset: int
     body: str
+    at_ms: int
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """The queues that a member is about to have."""
+
+    member: str
+    queues: frozenset[str]
+    at_ms: int
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A committed offset as a broker gave it before this time."""
+
+    queue: str
+    offset: int
     at_ms: int
 
 
@@ -77,6 +98,94 @@ def skipped(seen: Iterable[Seen]) -> list[str]:
     for queue, found in offsets.items():
         gaps = [offset for offset in range(max(found)) if offset not in found]
         problems += [f"{queue} {offset} was never seen" for offset in gaps]
+    return _some(problems)
+
+
+class Tenures:
+    """When members got queues that they did not have before.
+
+    Args:
+        assigned: all assignments of all members; of members that have none, all queues are always.
+    """
+
+    def __init__(self, assigned: Iterable[Assigned]) -> None:
+        self._begun: dict[tuple[str, str], list[int]] = defaultdict(list)
+        before: dict[str, frozenset[str]] = {}
+        for one in sorted(assigned, key=lambda one: one.at_ms):
+            for queue in one.queues - before.get(one.member, frozenset()):
+                self._begun[one.member, queue].append(one.at_ms)
+            before[one.member] = one.queues
+
+    def number(self, one: Seen) -> int:
+        """How often the member had got the queue when it saw this message."""
+        return bisect_right(self._begun[one.member, one.queue], one.at_ms)
+
+
+Repeat = tuple[Seen, Seen]
+"""A message as it was seen the time before, and as it was seen again."""
+
+
+def repeats(seen: Iterable[Seen]) -> list[Repeat]:
+    """All messages that were seen again, by the time they were; ``seen`` is in this order."""
+    found, last = [], dict[str, Seen]()
+    for one in seen:
+        if (before := last.get(one.body)) is not None:
+            found.append((before, one))
+        last[one.body] = one
+    return found
+
+
+def repeats_of_each(seen: Iterable[Seen]) -> list[Repeat]:
+    """The messages that one and the same member has seen again."""
+    by_member: dict[str, list[Seen]] = defaultdict(list)
+    for one in seen:
+        by_member[one.member].append(one)
+    return [pair for of_member in by_member.values() for pair in repeats(of_member)]
+
+
+def without_reason(pairs: Iterable[Repeat], may: Callable[[Seen, Seen], bool]) -> list[str]:
+    """The repeats that ``may`` does not allow."""
+    return _some(
+        [
+            f"{again.queue} {again.offset} was seen by {again.member} "
+            f"{again.at_ms - before.at_ms} ms after it was by {before.member}"
+            for before, again in pairs
+            if not may(before, again)
+        ]
+    )
+
+
+def most_at_once(pairs: Iterable[Repeat], tenures: Tenures) -> int:
+    """How many messages of a queue were repeated at most to one member that had got it."""
+    counts = Counter((again.queue, again.member, tenures.number(again)) for _, again in pairs)
+    return max(counts.values(), default=0)
+
+
+def behind_commits(
+    seen: Iterable[Seen], commits: Iterable[Committed], may: Callable[[Seen], bool]
+) -> list[str]:
+    """The messages that were seen after a higher offset of their queue was committed.
+
+    Args:
+        seen: what members saw.
+        commits: what brokers gave, in this order of time.
+        may: which messages may be; for members that unlock queues before they commit.
+    """
+    times: dict[str, list[int]] = defaultdict(list)
+    highest: dict[str, list[int]] = defaultdict(list)
+    for one in commits:
+        times[one.queue].append(one.at_ms)
+        before = highest[one.queue]
+        before.append(max(one.offset, before[-1] if before else 0))
+    problems = []
+    for each in seen:
+        count = bisect_left(times[each.queue], each.at_ms)
+        committed = highest[each.queue][count - 1] if count else 0
+        if each.offset < committed and not may(each):
+            problems.append(
+                f"{each.queue} {each.offset} was seen by {each.member} after {committed} was "
+                "committed"
+            )
     return _some(problems)
 
 

@@ -22,11 +22,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from support.tiers import ALL, TEST
+from support.versions import ALL_VERSIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "test-results"
-REAL = ("4.9.7", "5.3.3")
-"""RocketMQ's own clusters."""
 LIMIT_S = 3 * 3600.0
 """It only ends what hangs: more than twice what the longest stage took on a busy machine."""
 TEST_LIMIT_S = 1200
@@ -129,7 +128,7 @@ class Failure:
     @property
     def is_on_real_cluster(self) -> bool:
         """Whether the test connected to one of RocketMQ's own clusters."""
-        return self.cluster in REAL
+        return self.cluster in ALL_VERSIONS
 
     def __str__(self) -> str:
         return f"{self.node}: {self.why}" if self.node else self.why

@@ -2,8 +2,7 @@
 
 Each consumer has a client of its own, as if it ran elsewhere. Besides the common commands there is
 ``queues`` name, which answers the queues a consumer has now, and ``abort`` name, which ends one
-without a farewell. ``pace_ms`` of ``consume`` is how long each message takes. Argument: the name
-server.
+without a farewell. Argument: the name server.
 """
 
 from __future__ import annotations
@@ -13,10 +12,21 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from cometmq.client import Message, Producer, PushConsumer, SendReceipt, StartFrom, StoredMessage
-from cometmq.client.settings import ClientSettings, PushSettings
+from cometmq.client import (
+    Message,
+    MessageQueue,
+    PopConsumer,
+    Producer,
+    PushConsumer,
+    SendReceipt,
+    StartFrom,
+    StoredMessage,
+)
+from cometmq.client.allocation import Averagely
+from cometmq.client.settings import ClientSettings, PopSettings, PushSettings
 
 QUICK = {"heartbeat_ms": 1_000, "route_refresh_ms": 1_000}
 PUSH = PushSettings(
@@ -27,6 +37,9 @@ PUSH = PushSettings(
     suspend_ms=500,
     retry_ms=500,
     stop_ms=3_000,
+)
+POP = PopSettings(
+    concurrency=2, invisible_ms=10_000, assignment_ms=1_000, retry_ms=500, stop_ms=3_000
 )
 Fields = dict[str, Any]
 
@@ -73,13 +86,36 @@ def received(message: StoredMessage) -> Fields:
     }
 
 
+class Reporting:
+    """Allocates as all members do, and reports each change of the member's own queues."""
+
+    name = "AVG"
+
+    def __init__(self, consumer: str, topic: str) -> None:
+        self._consumer = consumer
+        self._topic = topic
+        self._before: list[int] | None = None
+
+    def allocate(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]
+    ) -> list[MessageQueue]:
+        mine = Averagely().allocate(group, client_id, queues, clients)
+        if queues[0].topic == self._topic:
+            numbers = [queue.queue_id for queue in mine]
+            if numbers != self._before:
+                self._before = numbers
+                whose = {"event": "queues", "consumer": self._consumer}
+                emit(whose | {"queues": numbers, "now_ms": int(time.time() * 1000)})
+        return mine
+
+
 class Program:
     """The producers and consumers that commands have started."""
 
     def __init__(self, name_servers: str) -> None:
         self._name_servers = name_servers
         self._producers: dict[str, Producer] = {}
-        self._consumers: dict[str, PushConsumer] = {}
+        self._consumers: dict[str, PushConsumer | PopConsumer] = {}
 
     async def run(self, command: Fields) -> object:
         return await getattr(self, f"do_{command['do']}")(command)
@@ -95,8 +131,11 @@ class Program:
             return [result(receipt) for receipt in await asyncio.gather(*sends)]
         if style == "oneway":
             return [await producer.send_oneway(message) for message in messages]
-        key = command["shard"] if style == "ordered" else None
-        return [result(await producer.send(message, order_key=key)) for message in messages]
+        keys = [item.get("shard", command.get("shard")) for item in command["messages"]]
+        return [
+            result(await producer.send(message, order_key=key if style == "ordered" else None))
+            for message, key in zip(messages, keys, strict=True)
+        ]
 
     async def _producer(self, group: str) -> Producer:
         if group not in self._producers:
@@ -114,17 +153,25 @@ class Program:
             if message.body.startswith(b"retry") and message.reconsume_times == 0:
                 raise ValueError("fails on purpose")
 
-        consumer = PushConsumer(
-            self._name_servers,
-            group=command["group"],
-            handler=take,
-            ordered=command["mode"] == "orderly",
-            broadcast=command["mode"] == "broadcast",
-            subscriptions={command["topic"]: command["expression"]},
-            start_from=StartFrom.FIRST,
-            settings=PUSH,
-            client=ClientSettings(instance_name=name, **QUICK),
-        )
+        common: Fields = {
+            "group": command["group"],
+            "handler": take,
+            "subscriptions": {command["topic"]: command["expression"]},
+            "start_from": StartFrom.FIRST,
+            "client": ClientSettings(instance_name=name, **QUICK),
+        }
+        consumer: PushConsumer | PopConsumer
+        if command["mode"] == "pop":
+            consumer = PopConsumer(self._name_servers, settings=POP, **common)
+        else:
+            consumer = PushConsumer(
+                self._name_servers,
+                ordered=command["mode"] == "orderly",
+                broadcast=command["mode"] == "broadcast",
+                strategy=Reporting(name, command["topic"]),
+                settings=PUSH,
+                **common,
+            )
         await consumer.start()
         self._consumers[name] = consumer
 

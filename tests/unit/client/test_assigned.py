@@ -224,6 +224,23 @@ async def test_an_ordered_queue_is_unlocked_only_after_the_handler_that_is_at_it
     assert await rig.queues.take(QUEUE)
 
 
+async def test_what_the_last_handler_of_an_ordered_queue_consumed_is_kept_before_the_unlock(
+    rigs: Callable[..., Rig],
+) -> None:
+    rig = rigs(locks=True)
+    await rig.queues.take(QUEUE)
+    rig.store.update(QUEUE, QueueOffset(6))
+    async with rig.fetched.consuming:
+        assert not await rig.queues.give_up(QUEUE)
+        assert rig.store.kept == {QUEUE: 6}, "the handler may take long"
+        rig.store.update(QUEUE, QueueOffset(7))
+    async with asyncio.timeout(60):
+        await rig.broker.moved.wait()
+
+    assert rig.store.kept == {QUEUE: 7}
+    assert rig.store.position(QUEUE) is None
+
+
 async def test_a_queue_that_is_moved_goes_on_there_without_what_was_fetched(
     rigs: Callable[..., Rig],
 ) -> None:

@@ -15,7 +15,8 @@ import pytest
 import run
 from support import stages
 from support.stages import Outcome, Stage, next_stage, outcome_of, run_stages
-from support.tiers import ALL, TIERS
+from support.tiers import ALL, TEST, TIERS
+from support.versions import NEWEST, VERSIONS
 
 
 @pytest.fixture
@@ -71,6 +72,16 @@ def test_every_stage_has_a_title_and_a_report_of_its_own(tier: str) -> None:
     found = run.stages_of(tier)
 
     assert len({each.title for each in found}) == len({each.report for each in found}) == len(found)
+
+
+def test_the_newest_rocketmq_is_left_to_long_runs() -> None:
+    clusters = {
+        tier: {stage.cluster for stage in run.stages_of(tier) if stage.name == "client"}
+        for tier in (TEST, ALL)
+    }
+
+    assert clusters[ALL] - clusters[TEST] == {NEWEST}
+    assert clusters[TEST] == {"comet", *VERSIONS}
 
 
 def test_what_a_stage_needs_is_a_preparation_of_its_tier() -> None:

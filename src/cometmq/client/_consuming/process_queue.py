@@ -40,7 +40,9 @@ class ProcessQueue:
     def __init__(self, queue: MessageQueue, *, now: Callable[[], float] = time.monotonic) -> None:
         self.queue = queue
         self.dropped = False
-        """Whether the queue was given up: nothing of it may be consumed or committed any more."""
+        """Whether the queue was given up: nothing more of it may be consumed."""
+        self.revoked = False
+        """Whether it was dropped because another member is to have it."""
         self.locked = False
         """Whether a broker has locked the queue for this client."""
         self.locked_at = self.pulled_at = self.consumed_at = now()
@@ -212,9 +214,19 @@ class ProcessQueue:
         return self._fetched.get(message.queue_offset) is message
 
     def drop(self) -> None:
-        """Give the queue up: whoever is at it must neither go on nor commit."""
+        """Give the queue up: no handler call begins any more, and the result of one is ignored."""
         self.dropped = True
         self._tell_of_room()
+
+    def revoke(self) -> None:
+        """Give the queue up for another member: the handler that is at it may still commit."""
+        self.revoked = True
+        self.drop()
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether an ordered consumer may commit: no other member has the queue's lock."""
+        return not self.dropped or (self.revoked and self.lock_is_fresh())
 
     def clear(self) -> None:
         """Forget all messages, those in a handler's hands included."""

@@ -1,7 +1,8 @@
 """The queues that are this consumer's now: taken, pulled, given up.
 
     take     lock (when in order) -> find the first offset -> process queue and pull loop
-    give up  drop -> stop pulling -> keep the offset -> wait for the handler and unlock (in order)
+    give up  drop -> stop pulling -> keep the offset
+             when in order: -> wait for the handler -> keep its offset, too -> unlock
 
 Giving up goes on in a task of its own, so that nobody who stops waiting leaves a queue half given
 up; meanwhile the queue is neither owned nor can be taken.
@@ -120,7 +121,7 @@ class AssignedQueues:
         """End with a queue; False while a handler is still at it, which is seen to."""
         owned = self._table.pop(queue, None)
         if owned is not None:
-            owned.fetched.drop()
+            owned.fetched.revoke()
             self._leaving[queue] = self._endings.spawn(self._end(owned), f"leave-{queue}")
         ending = self._leaving.get(queue)
         if ending is not None:
@@ -221,14 +222,17 @@ class AssignedQueues:
         queue, locks = owned.fetched.queue, self._locks()
         try:
             await owned.loop.stop()
-            await self._keep_offset(queue)
-            self._store.forget(queue)
-            if locks is not None:
-                if owned.fetched.consuming.locked():
-                    owned.fetched.unlock_tries += 1
-                async with owned.fetched.consuming:
-                    delay_s = self._unlock_delay_s if owned.fetched.count else 0.0
-                    await locks.release(owned.fetched, delay_s=delay_s)
+            await self._keep_offset(queue)  # a handler may take long, and its process may die
+            if locks is None:
+                self._store.forget(queue)
+                return
+            if owned.fetched.consuming.locked():
+                owned.fetched.unlock_tries += 1
+            async with owned.fetched.consuming:
+                await self._keep_offset(queue)
+                self._store.forget(queue)
+                delay_s = self._unlock_delay_s if owned.fetched.count else 0.0
+                await locks.release(owned.fetched, delay_s=delay_s)
         finally:
             self._leaving.pop(queue, None)
             self._on_free()

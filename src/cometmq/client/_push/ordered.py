@@ -250,7 +250,7 @@ class OrderedService:
 
     def _commit(self, queue: ProcessQueue) -> None:
         offset = queue.commit()
-        if offset is not None and not queue.dropped:
+        if offset is not None and queue.may_commit:
             self._store.update(queue.queue, offset)
 
     async def _all_given_up(self, messages: list[StoredMessage], outcome: OrderedOutcome) -> bool:

@@ -5,6 +5,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -15,6 +16,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -43,6 +45,7 @@ final class Consumers {
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
+        consumer.setAllocateMessageQueueStrategy(new Reporting(name, command.getString("topic")));
         subscribe(consumer, command);
         listen(consumer, command, name);
         consumer.start();
@@ -63,19 +66,24 @@ final class Consumers {
     private void listen(DefaultMQPushConsumer consumer, JSONObject command, String name)
             throws Exception {
         String mode = command.getString("mode");
+        long paceMs = command.getLongValue("pace_ms");
         if ("orderly".equals(mode)) {
             consumer.setSuspendCurrentQueueTimeMillis(500);
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
-                accept(name, messages.get(0)) ? ConsumeOrderlyStatus.SUCCESS
+                accept(name, messages.get(0), paceMs) ? ConsumeOrderlyStatus.SUCCESS
                     : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
             return;
         }
         if ("broadcast".equals(mode)) {
             beBroadcasting(consumer);
         }
+        if ("pop".equals(mode)) { // only RocketMQ 5 has these two
+            set(consumer, "setClientRebalance", boolean.class, false);
+            set(consumer, "setPopInvisibleTime", long.class, 10_000L);
+        }
         DefaultMQProducer replier = "reply".equals(mode) ? replier(name) : null;
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            boolean done = accept(name, messages.get(0));
+            boolean done = accept(name, messages.get(0), paceMs);
             if (done && replier != null) {
                 reply(replier, messages.get(0));
             }
@@ -84,12 +92,21 @@ final class Consumers {
         });
     }
 
+    private static void set(Object of, String method, Class<?> type, Object value) throws Exception {
+        of.getClass().getMethod(method, type).invoke(of, value);
+    }
+
     /** Reports the message; false for the first delivery of one whose body starts with "retry". */
-    private static boolean accept(String name, MessageExt message) {
+    private static boolean accept(String name, MessageExt message, long paceMs) {
         Map<String, Object> event = Messages.received(message);
         event.put("event", "message");
         event.put("consumer", name);
         Client.emit(event);
+        try {
+            Thread.sleep(paceMs);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
         boolean mayFail = new String(message.getBody(), StandardCharsets.UTF_8).startsWith("retry");
         return !mayFail || message.getReconsumeTimes() > 0;
     }
@@ -196,5 +213,48 @@ final class Consumers {
 
     void close() {
         new ArrayList<>(running.keySet()).forEach(this::stop);
+    }
+
+    /** Allocates as all members do, and reports each change of the member's own queues. */
+    private static final class Reporting implements AllocateMessageQueueStrategy {
+        private final AllocateMessageQueueStrategy averagely = new AllocateMessageQueueAveragely();
+        private final String consumer;
+        private final String topic;
+        private List<Integer> before;
+
+        Reporting(String consumer, String topic) {
+            this.consumer = consumer;
+            this.topic = topic;
+        }
+
+        @Override
+        public List<MessageQueue> allocate(String group, String clientId, List<MessageQueue> all,
+                List<String> clients) {
+            List<MessageQueue> mine = averagely.allocate(group, clientId, all, clients);
+            if (all.get(0).getTopic().equals(topic)) {
+                report(mine);
+            }
+            return mine;
+        }
+
+        private void report(List<MessageQueue> mine) {
+            List<Integer> numbers = new ArrayList<>();
+            mine.forEach(queue -> numbers.add(queue.getQueueId()));
+            if (numbers.equals(before)) {
+                return;
+            }
+            before = numbers;
+            Map<String, Object> event = new HashMap<>();
+            event.put("event", "queues");
+            event.put("consumer", consumer);
+            event.put("queues", numbers);
+            event.put("now_ms", System.currentTimeMillis());
+            Client.emit(event);
+        }
+
+        @Override
+        public String getName() {
+            return averagely.getName();
+        }
     }
 }

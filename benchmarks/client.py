@@ -99,7 +99,7 @@ class Client:
     loop: str = "asyncio"
     warm_s: float = WARM_S
     """Seconds of load before the figure counts."""
-    server: type[servers.RocketServer | rivals.Nats] = servers.Comet
+    server: type[servers.Server] = servers.Comet
     consumes_per_s_max: int = 1_500_000
     """Faster than it consumed so far, so that a backlog lasts."""
 
@@ -155,7 +155,7 @@ def _before(checkout: Path) -> Client:
         sys.exit(
             f"--before {checkout} runs {source}, {version}, and not compiled modules of its own"
         )
-    title = f"CometMQ before, {machine.commit(checkout)}, uvloop"
+    title = f"{CLIENTS[OURS].title}, before"
     return replace(CLIENTS[OURS], name=BEFORE, title=title, program=lambda: command)
 
 
@@ -196,8 +196,11 @@ def main() -> int:
     """Run the comparison that the command line asks for."""
     options = _options()
     clients, rows = _chosen(options.clients, CLIENTS), _chosen(options.rows, ROWS)
+    settings = {"seconds per figure": options.seconds, "quick": options.quick}
     if options.before:
-        clients.append(_before(options.before.resolve()))
+        before = options.before.resolve()
+        clients.append(_before(before))
+        settings["before"] = machine.commit(before)
     _print_plan(clients, rows, options)
     if options.plan:
         return 0
@@ -208,7 +211,7 @@ def main() -> int:
     results = Figures(
         figures.where(options.save, quick=options.quick),
         machine.facts() | {"CometMQ": version_line()},
-        {"seconds per figure": options.seconds, "quick": options.quick},
+        settings,
         options.noise_max,
     )
     if options.resume:

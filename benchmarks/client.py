@@ -130,6 +130,7 @@ def _java(version: str) -> Client:
 
     return Client(
         f"java-{version}",
+        # not "many": this client needs minutes to start 1,000 consumers
         (*LOADS, "idle") if version == "5.3.3" else LOADS,
         f"Java {version}, heap 512 MiB",
         program,

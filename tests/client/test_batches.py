@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cometmq.client import (
+    BackPressureError,
     ClientClosedError,
     InvalidMessageError,
     Message,
@@ -226,6 +227,47 @@ async def test_messages_are_sent_alone_while_too_many_bytes_wait() -> None:
         await producer.send_nowait(Message("t", b"alone"))
         assert [command.body for command in broker.commands] == [b"alone"]
         await waiting
+
+
+async def test_small_bodies_with_large_properties_do_not_exceed_a_request() -> None:
+    """150 messages of a byte with 30 KiB of properties each are more than 4 MiB."""
+    broker = SentBroker()
+    properties = {"trace": "x" * 30 * 1024}
+    async with ScriptedCluster([broker]) as cluster, gathering(cluster) as producer:
+        messages = [Message("t", b"x", properties=properties) for _ in range(150)]
+        receipts = await asyncio.gather(*map(producer.send, messages))
+
+    assert len({receipt.message_id for receipt in receipts}) == 150
+    assert [len(decode_batch(command.body)) for command in broker.commands] == [136, 14]
+
+
+async def test_gathered_messages_hold_their_room_until_their_batch_has_ended() -> None:
+    broker = SentBroker()
+    async with (
+        ScriptedCluster([broker]) as cluster,
+        gathering(cluster, auto_batch_delay_ms=30_000, back_pressure_messages=10) as producer,
+    ):
+        sends = [producer.send_nowait(Message("t", b"x")) for _ in range(10)]
+        sends[0].cancel()
+        with pytest.raises(BackPressureError, match="10 messages"):
+            producer.send_nowait(Message("t", b"x"))
+        await producer.flush()
+        assert [send.done() for send in sends] == [True] * 10
+        later = producer.send_nowait(Message("t", b"x"))
+        await producer.flush()
+        assert later.done()
+
+    assert [len(decode_batch(command.body)) for command in broker.commands[:1]] == [9]
+
+
+async def test_keys_of_a_generator_are_sent_in_a_batch() -> None:
+    broker = SentBroker()
+    messages = [Message("t", b"x", keys=(key for key in ("k1", "k2"))) for _ in range(2)]
+    async with ScriptedCluster([broker]) as cluster, gathering(cluster) as producer:
+        await producer.send_all(messages)
+
+    items = decode_batch(broker.commands[0].body)
+    assert [decode_properties(item.properties)["KEYS"] for item in items] == ["k1 k2"] * 2
 
 
 async def test_one_bad_message_does_not_spoil_the_others() -> None:

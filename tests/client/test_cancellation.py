@@ -227,7 +227,12 @@ ARGUMENTS: dict[str, Callable[[World], object]] = {
 Call = Callable[[World], Coroutine[Any, Any, Any]]
 
 
-async def soon(world: World) -> None:
+async def start_and_wait(world: World) -> None:
+    """A call whose future is awaited."""
+    await (await world.producer.send_soon(world.message()))
+
+
+async def start_at_once(world: World) -> None:
     """A plain call whose future is awaited."""
     await world.producer.send_nowait(world.message())
 
@@ -238,7 +243,8 @@ async def next_message(world: World) -> None:
 
 
 CALLS: dict[str, Call] = {
-    "Producer.send_nowait": soon,
+    "Producer.send_nowait": start_at_once,
+    "Producer.send_soon": start_and_wait,
     "Producer.request": lambda w: w.producer.request(w.message(), timeout=0.1),
     "PullConsumer.__anext__": next_message,
     "PullConsumer.poll": lambda w: w.puller.poll(0.05),

@@ -11,6 +11,7 @@ import pytest
 
 from cometmq.client import (
     BackPressureError,
+    ClientClosedError,
     ClientError,
     ClientInstance,
     InvalidMessageError,
@@ -21,6 +22,7 @@ from cometmq.client import (
     ResponseError,
     SendReceipt,
     SendStatus,
+    SendTimeoutError,
 )
 from cometmq.client._sending.sender import INNER_GROUP, InnerProducer
 from cometmq.client.errors import InvalidNameError, QueueNotFoundError
@@ -301,64 +303,150 @@ async def test_every_message_has_an_id_of_this_client() -> None:
 # --- back-pressure ------------------------------------------------------------------------------
 
 
-async def test_refused_drained_and_sent_again_never_blocks_the_loop() -> None:
-    """The limit of bytes is full while the broker stays silent: that is no room."""
-    broker = ScriptedBroker("a", Act.STAY_SILENT)
-    limits = {"back_pressure": True, "back_pressure_bytes": 1024 * 1024}
-    large = Message(topic="t", body=b"x" * 1024 * 1024)
-    rounds = 0
-    async with (
-        ScriptedCluster([broker]) as cluster,
-        Producer(cluster.address, group="g", retries_async=0, **limits) as producer,
-    ):
-        silent = producer.send_nowait(large, timeout=0.3)
-        while rounds < 100:
-            rounds += 1
-            try:
-                receipt = await producer.send_nowait(large)
-            except BackPressureError:
-                assert await producer.drain(timeout=60.0)
-            else:
-                break
-        await asyncio.gather(silent, return_exceptions=True)
+def limited(cluster: ScriptedCluster, **options: Any) -> Producer:
+    """A producer with the smallest limits."""
+    limits = {"back_pressure_messages": 10, "back_pressure_bytes": 1 << 20, **options}
+    return Producer(cluster.address, group="g", compress_level=0, **limits)
 
-    assert receipt.status is SendStatus.SEND_OK
-    assert rounds == 2
+
+LARGE = Message("t", b"x" * 700_000)
 
 
 @pytest.mark.usefixtures("virtual_time")
-async def test_what_exceeds_the_limit_is_refused_until_there_is_room() -> None:
+async def test_without_room_send_nowait_raises_and_the_others_wait() -> None:
     broker = ScriptedBroker("a", *[Act.STAY_SILENT] * 10)
-    limits = {"back_pressure": True, "back_pressure_messages": 10}
-    async with (
-        ScriptedCluster([broker]) as cluster,
-        Producer(cluster.address, group="g", retries_async=0, **limits) as producer,
-    ):
-        sends = [producer.send_nowait(MESSAGE, timeout=0.3) for _ in range(10)]
-        with pytest.raises(BackPressureError, match="10 messages"):
-            await producer.send_nowait(MESSAGE)
-        assert not await producer.drain(timeout=0.01)
+    async with ScriptedCluster([broker]) as cluster, limited(cluster, retries=0) as producer:
+        silent = [asyncio.create_task(producer.send(MESSAGE, timeout=0.3)) for _ in range(10)]
+        await broker.wait_until(lambda: len(broker.sends) == 10)
+        with pytest.raises(BackPressureError, match="10 messages of 10 bytes are in flight"):
+            producer.send_nowait(MESSAGE)
+        waiting = asyncio.create_task(producer.send(MESSAGE))
+        await asyncio.sleep(0.1)
+        assert len(broker.sends) == 10
 
-        assert await producer.drain(timeout=5.0)
-        assert (await producer.send_nowait(MESSAGE)).status is SendStatus.SEND_OK
-        await asyncio.gather(*sends, return_exceptions=True)
+        future = await producer.send_soon(MESSAGE)
+        assert (await waiting).status is (await future).status is SendStatus.SEND_OK
+        failures = await asyncio.gather(*silent, return_exceptions=True)
+
+    assert [type(failure) for failure in failures] == [SendTimeoutError] * 10
 
 
-async def test_back_pressure_counts_bytes_too() -> None:
+async def test_a_full_limit_of_bytes_is_no_room() -> None:
+    """Waiting does not block the event loop, and ends when there is room."""
     broker = ScriptedBroker("a", Act.STAY_SILENT)
-    limits = {"back_pressure": True, "back_pressure_bytes": 1 << 20, "compress_level": 0}
-    large = Message("t", b"x" * 700_000)
+    async with ScriptedCluster([broker]) as cluster, limited(cluster) as producer:
+        first = producer.send_nowait(Message("t", b"x" * (1 << 20)), timeout=60.0)
+        await broker.wait_until(lambda: bool(broker.sends))
+        waiting = asyncio.create_task(producer.send(MESSAGE))
+        with pytest.raises(BackPressureError, match="1048576 bytes are in flight"):
+            producer.send_nowait(MESSAGE)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert len(broker.sends) == 1
+
+        broker.hang_up()
+        assert (await waiting).status is (await first).status is SendStatus.SEND_OK
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_send_without_room_in_time_was_not_sent() -> None:
+    broker = ScriptedBroker("a", Act.STAY_SILENT)
+    async with ScriptedCluster([broker]) as cluster, limited(cluster) as producer:
+        silent = producer.send_nowait(LARGE, timeout=60.0)
+        for send in (producer.send, producer.send_soon):
+            with pytest.raises(SendTimeoutError, match=r"no room within 0.2 s: 1 mess") as failure:
+                await send(LARGE, timeout=0.2)
+            assert isinstance(failure.value, TimeoutError)
+            assert not failure.value.maybe_stored
+        silent.cancel()
+
+    assert len(broker.sends) == 1
+
+
+@pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize("hooks", [[], [SendHook()]], ids=["fast path", "general path"])
+async def test_a_send_keeps_its_room_until_its_last_attempt_has_ended(
+    hooks: list[SendHook],
+) -> None:
+    """The second attempt follows a broken connection: the message still takes memory."""
+    broker = ScriptedBroker("a", ResponseCode.SUCCESS, Act.HANG_UP, Act.STAY_SILENT)
+    async with ScriptedCluster([broker]) as cluster, limited(cluster, hooks=hooks) as producer:
+        await producer.send(MESSAGE)
+        retried = producer.send_nowait(LARGE, timeout=1.0)
+        await broker.wait_until(lambda: len(broker.sends) == 3)
+        with pytest.raises(BackPressureError, match="700000 bytes"):
+            producer.send_nowait(LARGE)
+        assert (await producer.send(LARGE)).status is SendStatus.SEND_OK
+        with pytest.raises(SendTimeoutError):
+            await retried
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_cancelled_send_keeps_its_room_until_the_response_or_the_timeout() -> None:
+    broker = ScriptedBroker("a", ResponseCode.SUCCESS, Act.STAY_SILENT)
+    async with ScriptedCluster([broker]) as cluster, limited(cluster) as producer:
+        await producer.send(MESSAGE)
+        cancelled = await producer.send_soon(LARGE, timeout=0.5)
+        cancelled.cancel()
+        with pytest.raises(BackPressureError):
+            producer.send_nowait(LARGE)
+        assert (await producer.send(LARGE, timeout=5.0)).status is SendStatus.SEND_OK
+
+
+async def test_batches_count_for_the_limits_too() -> None:
+    broker = ScriptedBroker("a", Act.STAY_SILENT)
+    async with ScriptedCluster([broker]) as cluster, limited(cluster) as producer:
+        batch = asyncio.create_task(producer.send_batch([LARGE, LARGE], timeout=60.0))
+        await broker.wait_until(lambda: bool(broker.sends))
+        with pytest.raises(BackPressureError, match="1 messages of 1400000 bytes"):
+            producer.send_nowait(MESSAGE)
+        batch.cancel()
+        await asyncio.wait([batch])
+        assert await producer.send_nowait(MESSAGE)
+
+
+async def test_ten_thousand_sends_at_once_wait_for_room_and_are_all_stored() -> None:
+    broker = SentBroker()
     async with (
         ScriptedCluster([broker]) as cluster,
-        Producer(cluster.address, group="g", **limits) as producer,
+        Producer(cluster.address, group="g", timeout_ms=60_000) as producer,
     ):
-        first = producer.send_nowait(large, timeout=60.0)
-        with pytest.raises(BackPressureError, match="700000 bytes"):
-            await producer.send_nowait(large)
-        await broker.wait_until(lambda: bool(broker.sends))
-        first.cancel()
-        await asyncio.sleep(0)
-        assert (await producer.send_nowait(large)).status is SendStatus.SEND_OK
+        await producer.send(MESSAGE)
+        receipts = await asyncio.gather(*(producer.send(MESSAGE) for _ in range(10_000)))
+
+    assert len({receipt.message_id for receipt in receipts}) == 10_000
+    assert len(broker.sends) == 10_001
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_flush_returns_when_earlier_sends_have_ended() -> None:
+    broker = ScriptedBroker("a", ResponseCode.SUCCESS, Act.STAY_SILENT, Act.STAY_SILENT)
+    async with ScriptedCluster([broker]) as cluster, limited(cluster) as producer:
+        await producer.flush()
+        await producer.send(MESSAGE)
+        sends = [producer.send_nowait(MESSAGE, timeout=limit) for limit in (0.2, 0.4)]
+        await producer.flush()
+        assert [type(send.exception()) for send in sends] == [SendTimeoutError] * 2
+
+
+async def test_closing_refuses_the_sends_that_wait_for_room() -> None:
+    broker = ScriptedBroker("a", Act.STAY_SILENT)
+    async with ScriptedCluster([broker]) as cluster:
+        async with limited(cluster, timeout_ms=50) as producer:
+            first = producer.send_nowait(LARGE, timeout=60.0)
+            waiting = asyncio.create_task(producer.send(LARGE, timeout=60.0))
+            await broker.wait_until(lambda: bool(broker.sends))
+        results = await asyncio.gather(first, waiting, return_exceptions=True)
+        for send in (producer.send, producer.send_soon):
+            with pytest.raises(ClientClosedError):
+                await send(MESSAGE)
+        with pytest.raises(ClientClosedError):
+            producer.send_nowait(MESSAGE)
+
+    assert [str(result).partition(":")[0] for result in results] == [
+        "the producer was closed",
+        "not sent",
+    ]
 
 
 async def test_closing_waits_for_what_was_begun() -> None:
@@ -385,8 +473,8 @@ class Watching(SendHook):
         self.calls.append("before")
         context.messages[0].properties["added"] = "by a hook"
 
-    def after_try(self, context: SendContext) -> None:
-        self.calls.append(f"try {context.tries} {type(context.error).__name__}")
+    def after_attempt(self, context: SendContext) -> None:
+        self.calls.append(f"try {context.attempts} {type(context.error).__name__}")
 
     def after_send(self, context: SendContext) -> None:
         self.calls.append("after")
@@ -436,7 +524,7 @@ async def test_a_hook_that_fails_changes_nothing() -> None:
         def before_send(self, context: SendContext) -> None:
             raise ValueError("a bad hook")
 
-        after_try = after_send = before_send
+        after_attempt = after_send = before_send
 
     broker, hook = SentBroker(), Watching()
     async with (

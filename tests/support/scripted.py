@@ -22,7 +22,7 @@ from cometmq.protocol.headers import (
     SendMessageV2Request,
     UnregisterClientRequest,
 )
-from cometmq.remoting import RemotingServer, RemotingSettings, Request, Response, TlsSettings
+from cometmq.remoting import Peer, RemotingServer, RemotingSettings, Request, Response, TlsSettings
 
 HOST = "127.0.0.1"
 OFFSET_ID = "7F00000100002A9F0000000000001000"
@@ -73,6 +73,7 @@ class ScriptedBroker(_Peer):
         self.sends: list[SendMessageV2Request] = []
         self.heartbeats: list[HeartbeatData] = []
         self.goodbyes: list[UnregisterClientRequest] = []
+        self._connections: list[Peer] = []
         super().__init__(
             {
                 RequestCode.SEND_MESSAGE_V2: self._send,
@@ -82,9 +83,15 @@ class ScriptedBroker(_Peer):
             }
         )
 
+    def hang_up(self) -> None:
+        """Close every connection, and accept new ones."""
+        for connection in self._connections:
+            connection.abort()
+
     def _send(self, request: Request) -> Response | None:
         header = request.header(SendMessageV2Request)
         self.sends.append(header)
+        self._connections.append(request.connection)
         self.moved.set()
         act = self.script.popleft() if self.script else ResponseCode.SUCCESS
         if act is Act.HANG_UP:

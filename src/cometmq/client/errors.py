@@ -1,27 +1,29 @@
-"""The client's own errors: what went wrong, and what is true of the message then.
+"""The client's own errors, and what each says about the message.
 
 CometError
-├── InvalidMessageError        breaks a limit: nothing was sent            (model.errors)
-├── InvalidNameError           a name breaks the rules: nothing was sent   (model.errors)
-├── ResponseError              the broker refused it: not stored           (model.errors)
+├── InvalidMessageError        the message breaks a limit; not sent          (model.errors)
+├── InvalidNameError           a topic or group name is invalid; not sent    (model.errors)
+├── ResponseError              the broker refused it; not stored             (model.errors)
 ├── ClientError
-│   ├── ClientClosedError      the client was not started, or was closed already
-│   ├── TopicNotFoundError     no broker serves the topic: nothing was sent
-│   ├── QueueNotFoundError     the topic has no such queue: nothing was sent
-│   ├── BackPressureError      too much is being sent already: nothing was sent
-│   ├── ReplyError             the request was delivered, or may have been, and no reply came
-│   │   └── ReplyTimeoutError  no reply came in time
-│   ├── WrongModeError         subscribed and assigned queues do not mix
-│   ├── NotAssignedError       the queue is not this consumer's
-│   ├── OffsetRangeError       the queue does not reach to this offset
-│   └── KeyMissingError        the message has no key to tell it from others: nothing was written
-├── ConsumeLater               raised by handlers: deliver this message again
+│   ├── ClientClosedError      the client is not running
+│   ├── TopicNotFoundError     no broker has the topic; not sent
+│   ├── QueueNotFoundError     the topic has no such queue; not sent
+│   ├── BackPressureError      a limit on what is in flight is reached; not sent
+│   ├── ReplyError             a request got no reply; a consumer may have processed it
+│   │   └── ReplyTimeoutError  no reply in time (a TimeoutError, too)
+│   ├── WrongModeError         `assign` and `subscribe` are mixed
+│   ├── NotAssignedError       the queue is not assigned to this consumer
+│   ├── OffsetRangeError       the offset is outside the queue
+│   └── KeyMissingError        a message for `Idempotent` has no key; nothing was written
+├── ConsumeLater               raised by handlers: redeliver the message later
 └── RemotingError
-    ├── NameServerError        no name server answered
-    └── SendFailedError        no broker answered; ``maybe_stored`` tells the rest
-        └── SendTimeoutError   the time ran out before an answer came
+    ├── CallTimeoutError       no response in time (a TimeoutError, too)     (remoting.errors)
+    ├── ConnectError           the peer cannot be reached; not sent          (remoting.errors)
+    ├── NameServerError        no name server responded
+    └── SendFailedError        no broker responded; ``maybe_stored`` says what that means
+        └── SendTimeoutError   no response in time (a TimeoutError, too)
 
-Source: ours; RocketMQ folds these into MQClientException and its codes 10001 to 10005.
+Source: MQClientException and its codes 10001 to 10005, RocketMQ 5.3.
 """
 
 from __future__ import annotations
@@ -113,7 +115,7 @@ class ReplyError(ClientError):
     """A request got no reply; a consumer may have processed it."""
 
 
-class ReplyTimeoutError(ReplyError):
+class ReplyTimeoutError(ReplyError, TimeoutError):
     """No reply in time; a later reply is dropped."""
 
 
@@ -207,20 +209,26 @@ class SendFailedError(RemotingError):
     """Every attempt of a send failed without a response.
 
     Args:
-        topic: where the message was to go.
-        attempts: the tries in order; empty if time ran out before the first.
+        topic: the topic of the message.
+        attempts: the attempts in order; empty if time ran out before the first.
+        reason: why there was no attempt.
 
-    ``maybe_stored`` is False when no try reached a broker; otherwise the message is perhaps
-    stored and sending it again may duplicate it.
+    ``maybe_stored`` is False when no attempt reached a broker; otherwise the message may be stored,
+    and a second send may duplicate it.
     """
 
-    def __init__(self, topic: str, attempts: Sequence[SendAttempt]) -> None:
-        tries = "; ".join(str(attempt) for attempt in attempts) or "no time for a first attempt"
-        super().__init__(f"sending to {topic} failed after {len(attempts)} attempts: {tries}")
+    def __init__(
+        self,
+        topic: str,
+        attempts: Sequence[SendAttempt],
+        reason: str = "no time for a first attempt",
+    ) -> None:
+        failures = "; ".join(str(attempt) for attempt in attempts) or reason
+        super().__init__(f"sending to {topic} failed after {len(attempts)} attempts: {failures}")
         self.topic = topic
         self.attempts = tuple(attempts)
         self.maybe_stored = any(attempt.maybe_stored for attempt in attempts)
 
 
-class SendTimeoutError(SendFailedError):
+class SendTimeoutError(SendFailedError, TimeoutError):
     """The send timed out; ``maybe_stored`` says whether the message may be stored."""

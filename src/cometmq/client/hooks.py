@@ -77,7 +77,7 @@ class SendContext:
     """The target queue of the current attempt."""
     address: str = ""
     """The broker's address in the current attempt."""
-    tries: int = 0
+    attempts: int = 0
     """The number of attempts so far."""
     cost_ms: float = 0.0
     """Duration of the current attempt; in `after_send`, of the whole send."""
@@ -95,7 +95,7 @@ class SendHook:
     def before_send(self, context: SendContext) -> None:
         """Runs before a send is encoded; may add properties."""
 
-    def after_try(self, context: SendContext) -> None:
+    def after_attempt(self, context: SendContext) -> None:
         """Runs after each attempt, with a receipt or an error."""
 
     def after_send(self, context: SendContext) -> None:

@@ -85,7 +85,6 @@ class ProducerOnlyOptions(TypedDict, total=False):
     detector: bool
     detect_timeout_ms: int | timedelta
     detect_interval_ms: int | timedelta
-    back_pressure: bool
     back_pressure_messages: int
     back_pressure_bytes: int
     auto_batch: bool

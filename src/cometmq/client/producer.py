@@ -15,14 +15,14 @@ from typing import Any, Unpack
 from cometmq.client._connection.instance import ClientInstance, Membership
 from cometmq.client._connection.leases import acquire_instance
 from cometmq.client._lifecycle import Ending, Lifecycle
-from cometmq.client._sending.batching import Accumulator, split
+from cometmq.client._sending.batching import split
 from cometmq.client._sending.broker_latency import Detector
 from cometmq.client._sending.pending_sends import PendingSends
 from cometmq.client._sending.queue_picker import QueueSelector, by_key
 from cometmq.client._sending.recall import recall
 from cometmq.client._sending.replies import Replies, reply_to
 from cometmq.client._sending.sender import Sender
-from cometmq.client._sending.targets import SendTarget
+from cometmq.client._sending.targets import ANY_QUEUE, SendTarget
 from cometmq.client._time import seconds
 from cometmq.client.errors import ReplyTimeoutError, SendFailedError, SendTimeoutError
 from cometmq.client.hooks import ForbiddenHook, SendHook
@@ -73,8 +73,9 @@ class Producer(Lifecycle):
         ConfigError: a setting is unknown or out of range.
         InvalidNameError: the group name is invalid.
 
-    Many sends may be in flight: await them with ``asyncio.gather``, or start them with
-    `send_nowait`, which costs less.
+    Many sends may be in flight: await them with ``asyncio.gather``, or start them with `send_soon`.
+    Above the limits of the settings ``back_pressure_messages`` and ``back_pressure_bytes`` they
+    wait for room, in order.
     Example:
         ``async with Producer("127.0.0.1:9876", group="shop") as producer: ...``
     """
@@ -103,10 +104,7 @@ class Producer(Lifecycle):
         self._lease = acquire_instance(name_servers, settings=used, instance=instance)
         self._instance = self._lease.instance
         self._sender = Sender(self._instance, group, self._settings, hooks=hooks)
-        self._accumulator = (
-            Accumulator(self._sender, self._settings) if self._settings.auto_batch else None
-        )
-        self._begun = PendingSends(self._sender, self._settings, self._accumulator)
+        self._pending = PendingSends(self._sender, self._settings)
         latency = self._sender.destinations.latency
         self._detector = (
             Detector(latency, self._instance, self._settings)
@@ -141,7 +139,7 @@ class Producer(Lifecycle):
             ClientError: the shared instance already has a producer of this group.
         """
         await self._lease.open(self)
-        self._begun.open()
+        self._pending.open()
         if self._detector is not None:
             self._detector.start()
         if self._settings.trace and self._traces is None:
@@ -165,7 +163,7 @@ class Producer(Lifecycle):
     async def close(self) -> None:
         """Wait for the sends in flight, unregister from the brokers and close the connections.
 
-        Sends that `send_nowait` started have until their timeout. Sends that other tasks await
+        Sends in flight get as much time as the setting ``timeout_ms``. Sends that wait for room
         fail. Cancelling stops the waiting, not the closing.
         """
         await self._ending.reached()
@@ -175,9 +173,7 @@ class Producer(Lifecycle):
         try:
             if self._detector is not None:
                 await self._detector.close()
-            if self._accumulator is not None:
-                await self._accumulator.close(timeout)
-            await self._begun.close(timeout)
+            await self._pending.close(timeout)
             traces, self._traces = self._traces, None
             if traces is not None:
                 await traces.release()
@@ -195,13 +191,16 @@ class Producer(Lifecycle):
     ) -> SendReceipt:
         """Send one message and wait until a broker has stored it.
 
+        If the limits on sends in flight are reached, it waits for room first.
+
         Args:
             message: topic, properties and a body of 1 byte to 4 MiB.
             queue: the target queue. The send is not retried.
             order_key: messages with the same key go to the same queue. The send is not retried.
                 Await each send before the next one to keep their order.
             selector: picks the target queue from the queues of the topic. The send is not retried.
-            timeout: seconds for the whole call, including up to two retries on other brokers.
+            timeout: seconds for the whole call, with the wait for room and up to two retries on
+                other brokers.
                 Retries follow at once: while the only broker of a topic is away, the call fails
                 long before the timeout.
                 None uses the setting ``timeout_ms``. With the setting ``auto_batch``, only sends
@@ -219,8 +218,8 @@ class Producer(Lifecycle):
             NameServerError: the route is unknown and no name server responded; not sent.
             ResponseError: the broker refused the message. It is not stored, unless an earlier
                 attempt got no response and stored it. The error's notes list such attempts.
-            SendTimeoutError: no response in time. The message may be stored, so a second send may
-                duplicate it.
+            SendTimeoutError: no response in time, or no room. ``maybe_stored`` says whether the
+                message may be stored; then a second send may duplicate it.
             SendFailedError: no broker responded. ``maybe_stored`` says whether the message may be
                 stored.
 
@@ -228,18 +227,54 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.send, RocketMQ 5.3.
         Example: ``receipt = await producer.send(Message(topic="orders", body=b"42"))``
         """
-        place = _target(queue, order_key, selector)
-        gathers = self._accumulator
-        if gathers is not None and timeout is None and gathers.takes(message, place):
-            self._instance.check_running()
-            promise: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
-            gathers.add(message, place, promise, awaited=True)
-            return await promise
-        seconds = self._time(timeout)
-        quick = self._begun.begin_awaited(message, place, seconds)
-        if quick is not None:
-            return await quick
-        return await self._sender.send_message(message, place, timeout=seconds)
+        return await self._pending.send(
+            message,
+            _target(queue, order_key, selector),
+            self._time(timeout),
+            batched=timeout is None,
+        )
+
+    async def send_soon(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> asyncio.Future[SendReceipt]:
+        """Start to send one message, and return without waiting for the receipt.
+
+        If the limits on sends in flight are reached, it waits for room first.
+
+        Args:
+            message, queue, order_key, selector, timeout: as for `send`.
+
+        Returns:
+            A future with the receipt, or with an error that `send` raises. Network failures are
+            retried. With a chosen queue, the retry goes to the same broker. A refusal by the
+            broker is not retried.
+
+        Raises:
+            SendTimeoutError: there was no room in time; not sent.
+            ClientClosedError: the producer is not running; not sent.
+
+        Two messages may be stored in another order than they were started, even in one queue.
+        Await each `send` where the order matters.
+
+        Cancelling the call stops the wait for room. Cancelling the future stops the waiting for the
+        receipt: the message may still be stored, and counts for the limits until its last attempt
+        has ended.
+        Source: DefaultMQProducer.send(Message, SendCallback), RocketMQ 5.3. Unlike RocketMQ, a
+        retry on another broker uses a queue that this broker has.
+        Example: ``futures = [await producer.send_soon(message) for message in messages]``
+        """
+        return await self._pending.start(
+            message,
+            _target(queue, order_key, selector),
+            self._time(timeout),
+            batched=timeout is None,
+        )
 
     def send_nowait(
         self,
@@ -250,38 +285,36 @@ class Producer(Lifecycle):
         selector: QueueSelector | None = None,
         timeout: float | timedelta | None = None,
     ) -> asyncio.Future[SendReceipt]:
-        """Start to send one message, and return without waiting.
+        """Start to send one message at once; raise if there is no room for it.
 
         Args:
             message, queue, order_key, selector, timeout: as for `send`.
 
         Returns:
-            A future with the receipt, or with an error that `send` raises. Network failures are
-            retried. With a chosen queue, the retry goes to the same broker. A refusal by the
-            broker is not retried. With the setting ``back_pressure``, the future has a
-            BackPressureError if the limit on sends in flight is reached; the message is not sent
-            then, and `drain` waits for room.
+            A future, as for `send_soon`.
 
-        Two messages may be stored in another order than they were started, even in one queue.
-        Await each `send` where the order matters.
+        Raises:
+            BackPressureError: the limits on sends in flight are reached, or others wait for room;
+                not sent. `send_soon` waits instead.
+            ClientClosedError: the producer is not running; not sent.
 
-        Cancelling the future stops the waiting. The message may still be stored.
-        Source: DefaultMQProducer.send(Message, SendCallback), RocketMQ 5.3. Unlike RocketMQ, a
-        retry on another broker uses a queue that this broker has.
-        Example: ``receipts = await asyncio.gather(*map(producer.send_nowait, messages))``
+        Example: ``future = producer.send_nowait(Message(topic="logs", body=b"seen"))``
         """
-        place = _target(queue, order_key, selector)
-        return self._begun.begin(message, place, self._time(timeout), gathered=timeout is None)
+        return self._pending.start_nowait(
+            message,
+            _target(queue, order_key, selector),
+            self._time(timeout),
+            batched=timeout is None,
+        )
 
-    async def drain(self, *, timeout: float | timedelta | None = None) -> bool:
-        """Wait until there is room for the message that `send_nowait` refused (back-pressure).
+    async def flush(self) -> None:
+        """Wait until all sends that were started before have ended, with a receipt or an error.
 
-        Other tasks may use the room first: send again, and drain again if it is refused.
-
-        Returns:
-            Whether there was room within ``timeout`` seconds. None uses the setting.
+        Messages that wait for a batch (setting ``auto_batch``) are sent at once. Sends that wait
+        for room have not started; sends that start meanwhile are not waited for.
+        Example: ``await producer.flush()``
         """
-        return await self._begun.drain(self._time(timeout))
+        await self._pending.flush()
 
     async def send_batch(
         self,
@@ -311,8 +344,8 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.send(Collection), RocketMQ 5.3.
         Example: ``await producer.send_batch([Message(topic="t", body=b"1")] * 3)``
         """
-        place = _target(queue, order_key, selector)
-        return await self._sender.send_batch(messages, place, timeout=self._time(timeout))
+        target = _target(queue, order_key, selector)
+        return await self._pending.send_batch(messages, target, self._time(timeout))
 
     async def send_all(
         self,
@@ -342,13 +375,13 @@ class Producer(Lifecycle):
 
         Example: ``await producer.send_all(Message(topic="t", body=line) for line in lines)``
         """
-        place, seconds = _target(queue, order_key, selector), self._time(timeout)
+        target, time_s = _target(queue, order_key, selector), self._time(timeout)
         receipts = []
         for part in split(messages, self._settings.split_bytes):
             if len(part) == 1:
-                receipt = await self._sender.send_message(part[0], place, timeout=seconds)
+                receipt = await self._pending.send(part[0], target, time_s)
             else:
-                receipt = await self._sender.send_batch(part, place, timeout=seconds)
+                receipt = await self._pending.send_batch(part, target, time_s)
             receipts.append(receipt)
         return receipts
 
@@ -378,8 +411,8 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.sendOneway, RocketMQ 5.3.
         Example: ``await producer.send_oneway(Message(topic="logs", body=b"seen"))``
         """
-        place = _target(queue, order_key, selector)
-        return await self._sender.send_message_oneway(message, place, timeout=self._time(timeout))
+        target = _target(queue, order_key, selector)
+        return await self._sender.send_message_oneway(message, target, timeout=self._time(timeout))
 
     async def request(
         self,
@@ -414,12 +447,14 @@ class Producer(Lifecycle):
         replies = Replies.of(self._instance)
         await self._sender.destinations.introduce(message.topic, timeout)
         properties, reply = replies.open(timeout)
-        place = _target(queue, order_key, selector)
-        sending = self._begun.begin(message, place, max(deadline - _now(), 0.001), properties)
+        target = _target(queue, order_key, selector)
+        sending: asyncio.Future[SendReceipt] | None = None
         try:
+            left_s = max(deadline - _now(), 0.001)
+            sending = await self._pending.start(message, target, left_s, properties)
             await _first_of(reply, sending, deadline)
             error = None if reply.done() or not sending.done() else sending.exception()
-            if error is not None and not _is_perhaps_stored(error):
+            if error is not None and not _is_maybe_stored(error):
                 raise error
             await _first_of(reply, reply, deadline)
             if reply.done():
@@ -430,7 +465,8 @@ class Producer(Lifecycle):
             raise ReplyTimeoutError(late) from error
         finally:
             replies.forget(properties)
-            _close_files(sending)
+            if sending is not None:
+                _ignore(sending)
 
     async def reply(
         self,
@@ -521,9 +557,6 @@ class Producer(Lifecycle):
         return self._settings.timeout_ms / 1000 if timeout is None else seconds(timeout)
 
 
-_ANYWHERE = SendTarget()
-
-
 def _check_group(name: str) -> None:
     check_group_name(name)
     if name == DEFAULT_GROUP:
@@ -550,12 +583,12 @@ async def _first_of(
         await asyncio.wait({one, other}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _is_perhaps_stored(error: BaseException) -> bool:
+def _is_maybe_stored(error: BaseException) -> bool:
     return isinstance(error, SendFailedError) and error.maybe_stored
 
 
-def _close_files(sending: asyncio.Future[SendReceipt]) -> None:
-    """Nobody looks at this send any more."""
+def _ignore(sending: asyncio.Future[SendReceipt]) -> None:
+    """Stop waiting for a send whose result does not matter any more."""
     if not sending.done():
         sending.cancel()
     elif not sending.cancelled():
@@ -570,7 +603,7 @@ def _target(
     queue: MessageQueue | None, order_key: str | None, selector: QueueSelector | None
 ) -> SendTarget:
     if queue is None and order_key is None and selector is None:
-        return _ANYWHERE
+        return ANY_QUEUE
     if (queue, order_key, selector).count(None) < 2:
         raise TypeError("queue, order_key and selector choose the queue: give one of them")
     return SendTarget(queue, selector if order_key is None else by_key(order_key))

@@ -277,7 +277,8 @@ class ProducerSettings(Checked):
     """Retries after the first attempt failed, on other brokers if there are any."""
 
     retries_async: int = setting(2, key="retryTimesWhenSendAsyncFailed", low=0, high=16)
-    """The same for `Producer.send_nowait`, which retries only if a broker cannot be reached."""
+    """The same for `Producer.send_soon` and `Producer.send_nowait`, which retry only if a broker
+    cannot be reached."""
 
     retry_not_stored: bool = setting(False, key="retryAnotherBrokerWhenNotStoreOK")
     """Whether a message with a status other than ``SEND_OK`` is sent to another broker too."""
@@ -322,16 +323,13 @@ class ProducerSettings(Checked):
     detect_interval_ms: int = setting(2_000, key="detectInterval", unit="ms", low=10)
     """Interval of probes of an avoided broker."""
 
-    back_pressure: bool = setting(False, key="enableBackpressureForAsyncMode")
-    """Whether `Producer.send_nowait` refuses messages above the next two limits."""
-
-    back_pressure_messages: int = setting(10_000, key="backPressureForAsyncSendNum", low=10)
-    """Limit on messages in flight."""
+    back_pressure_messages: int = setting(1_024, key="backPressureForAsyncSendNum", low=10)
+    """Limit on sends in flight, with their retries; a batch is one. Other sends wait for room."""
 
     back_pressure_bytes: int = setting(
         100 * MIB, key="backPressureForAsyncSendSize", unit="bytes", low=MIB
     )
-    """Limit on bytes of bodies in flight."""
+    """Limit on bytes of bodies in flight. A larger message is sent alone."""
 
     auto_batch: bool = setting(False, key="autoBatch")
     """Whether single sends are combined into batches."""

@@ -21,6 +21,7 @@ import msgspec
 
 from cometmq.client._callbacks import Caller
 from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._sending.targets import ANY_QUEUE
 from cometmq.client.handlers import LocalState, TransactionListener
 from cometmq.client.hooks import EndContext, EndTransactionHook, ForbiddenHook, SendHook
 from cometmq.client.options import ProducerOptions
@@ -179,9 +180,7 @@ class TransactionProducer(Producer):
             raise InvalidMessageError("a message in a transaction cannot be delivered by a timer")
         reserved = {names.TRAN_MSG: "true", names.PGROUP: self._wire_group}
         half = msgspec.structs.replace(message, delay_level=0, properties=dict(message.properties))
-        receipt = await self._sender.send_message(
-            half, timeout=self._time(timeout), reserved=reserved
-        )
+        receipt = await self._pending.send(half, ANY_QUEUE, self._time(timeout), reserved)
         transaction_id = receipt.transaction_id or receipt.message_id
         half.properties[names.UNIQ_KEY] = receipt.message_id
         half.properties[names.TRANSACTION_ID] = transaction_id

@@ -10,7 +10,7 @@ class ConnectError(RemotingError):
     """The peer cannot be reached; not sent."""
 
 
-class CallTimeoutError(RemotingError):
+class CallTimeoutError(RemotingError, TimeoutError):
     """No response in time; the peer may have processed the request."""
 
 

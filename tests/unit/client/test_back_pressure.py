@@ -1,279 +1,228 @@
-"""How much may be on its way at a time."""
+"""The limits on sends in flight: nothing exceeds them, and waiting is in order."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cometmq.client._sending.back_pressure import BackPressure
+from cometmq.client._sending.back_pressure import BackPressure, Epoch
 
-ENDS_S, ROUNDS_MAX = 60.0, 100
-
-Drain = Callable[[BackPressure], Awaitable[bool]]
-
-
-def test_no_more_messages_than_allowed_are_on_their_way() -> None:
-    pressure = BackPressure(2)
-
-    assert [pressure.take(1) for _ in range(3)] == [True, True, False]
-    pressure.give_back(1)
-    assert pressure.take(1)
-
-
-def test_no_more_bytes_than_allowed_are_on_their_way() -> None:
-    pressure = BackPressure(10, 100)
-
-    assert pressure.take(60)
-    assert not pressure.take(41)
-    assert pressure.take(40)
-
-
-def test_a_message_larger_than_all_bytes_goes_alone() -> None:
-    pressure = BackPressure(10, 100)
-
-    assert pressure.take(500)
-    assert not pressure.take(1)
-    pressure.give_back(500)
-    assert (pressure.messages, pressure.size_bytes) == (0, 0)
-
-
-async def retry(pressure: BackPressure, size: int) -> None:
-    """Do what applications do: refused, wait for room, try again."""
-    for _ in range(ROUNDS_MAX):
-        if pressure.take(size):
-            return
-        assert await pressure.drain(ENDS_S)
-    raise AssertionError(f"refused {ROUNDS_MAX} times, though each time there was room")
+ENDS_S = 60.0
+BYTES = 1 << 40
 
 
 async def turns() -> None:
-    """Let the other tasks run until nothing is left to do for them."""
+    """Let the other tasks run until none of them can go on."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-async def test_draining_waits_until_what_was_refused_has_room() -> None:
+def taken(pressure: BackPressure, size: int = 1) -> Epoch:
+    epoch = pressure.try_acquire(size)
+    assert epoch is not None
+    return epoch
+
+
+def waits(pressure: BackPressure, size: int = 1, timeout: float = ENDS_S) -> asyncio.Task[Epoch]:
+    return asyncio.create_task(pressure.acquire(size, timeout))
+
+
+def test_no_more_messages_than_allowed_are_in_flight() -> None:
+    pressure = BackPressure(2, BYTES)
+    first = taken(pressure)
+    taken(pressure)
+
+    assert pressure.try_acquire(1) is None
+    pressure.release(1, first)
+    assert pressure.try_acquire(1) is not None
+
+
+def test_no_more_bytes_than_allowed_are_in_flight() -> None:
     pressure = BackPressure(10, 100)
-    assert pressure.take(60)
-    assert pressure.take(30)
-    waiting = asyncio.create_task(retry(pressure, 50))
+    taken(pressure, 60)
+
+    assert pressure.try_acquire(41) is None
+    assert pressure.try_acquire(40) is not None
+    assert pressure.try_acquire(1) is None
+
+
+def test_a_message_larger_than_all_bytes_is_sent_alone() -> None:
+    pressure = BackPressure(10, 100)
+    epoch = taken(pressure, 500)
+
+    assert pressure.try_acquire(1) is None
+    pressure.release(500, epoch)
+    assert (pressure.messages, pressure.size_bytes) == (0, 0)
+
+
+async def test_acquiring_waits_while_the_limit_of_bytes_is_reached() -> None:
+    """A message without a size would fit, but the one that waits does not."""
+    pressure = BackPressure(10, 100)
+    first, second = taken(pressure, 70), taken(pressure, 30)
+    waiting = waits(pressure, 50)
     await turns()
     assert not waiting.done()
 
-    pressure.give_back(30)
+    pressure.release(30, second)
     await turns()
-    assert not waiting.done(), "40 bytes are free"
+    assert not waiting.done(), "30 bytes are free"
 
-    pressure.give_back(60)
+    pressure.release(70, first)
     await waiting
     assert (pressure.messages, pressure.size_bytes) == (1, 50)
 
 
-async def test_draining_waits_while_all_bytes_are_taken() -> None:
-    pressure = BackPressure(10, 100)
-    assert pressure.take(100)
-
-    assert not await pressure.drain(0.001)
-    pressure.give_back(100)
-    assert await pressure.drain(ENDS_S)
-
-
-async def test_draining_again_after_a_timeout_still_waits_for_what_was_refused() -> None:
-    pressure = BackPressure(10, 100)
-    assert pressure.take(60)
-    assert not pressure.take(50)
-
-    assert not await pressure.drain(0.001)
-    assert not await pressure.drain(0.001)
-    pressure.give_back(60)
-    assert await pressure.drain(ENDS_S)
-
-
-@pytest.mark.parametrize("messages_max", [1, 2])
-async def test_many_that_wait_all_get_their_turn(messages_max: int) -> None:
-    """A task that waits must not be refused because of room that is kept for another one."""
-    pressure = BackPressure(messages_max)
-    assert pressure.take(1)
+async def test_sends_get_room_in_the_order_in_which_they_came() -> None:
+    pressure = BackPressure(1, BYTES)
+    epoch = taken(pressure)
     order: list[int] = []
 
-    async def go(number: int) -> None:
-        await retry(pressure, 1)
+    async def send(number: int) -> None:
+        epoch = await pressure.acquire(1, ENDS_S)
         order.append(number)
         await asyncio.sleep(0)
-        pressure.give_back(1)
+        pressure.release(1, epoch)
 
-    pressure.take(1)
-    waiting = [asyncio.create_task(go(number)) for number in range(6)]
+    sends = [asyncio.create_task(send(number)) for number in range(6)]
     await turns()
-    assert not pressure.take(1), "nobody passes those who wait"
-    for _ in range(messages_max):
-        pressure.give_back(1)
-    async with asyncio.timeout(ENDS_S):
-        await asyncio.gather(*waiting)
+    assert pressure.try_acquire(1) is None
+    pressure.release(1, epoch)
+    assert pressure.try_acquire(1) is None, "nothing passes the sends that wait"
+    await asyncio.gather(*sends)
 
     assert order == list(range(6))
     assert (pressure.messages, pressure.size_bytes) == (0, 0)
 
 
-@pytest.mark.parametrize("room_first", [True, False])
-async def test_a_cancelled_waiter_holds_nobody_up(*, room_first: bool) -> None:
-    pressure = BackPressure(1)
-    assert pressure.take(1)
-    cancelled, other = (asyncio.create_task(retry(pressure, 1)) for _ in range(2))
+async def test_small_messages_do_not_keep_a_large_one_from_being_sent() -> None:
+    pressure = BackPressure(10, 100)
+    first, second = taken(pressure, 50), taken(pressure, 50)
+    large = waits(pressure, 90)
+    await turns()
+    pressure.release(50, first)
+
+    assert pressure.try_acquire(10) is None, "it fits, but the large one would wait for good"
+    small = waits(pressure, 10)
+    await turns()
+    assert not small.done()
+    pressure.release(50, second)
+
+    await asyncio.gather(large, small)
+    assert pressure.size_bytes == 100
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+async def test_a_cancelled_wait_takes_no_room_and_holds_nothing_up(*, has_room: bool) -> None:
+    pressure = BackPressure(1, BYTES)
+    epoch = taken(pressure)
+    cancelled, other = waits(pressure), waits(pressure)
     await turns()
 
-    if room_first:
-        pressure.give_back(1)
+    if has_room:
+        pressure.release(1, epoch)  # the room is granted, and the task has not run yet
     cancelled.cancel()
     await asyncio.wait([cancelled])
-    if not room_first:
-        pressure.give_back(1)
+    if not has_room:
+        pressure.release(1, epoch)
 
-    async with asyncio.timeout(ENDS_S):
-        await other
+    assert cancelled.cancelled()
+    await other
     assert pressure.messages == 1
 
 
-async def test_who_gives_up_lets_smaller_ones_behind_it_pass() -> None:
+async def test_cancelling_a_large_message_lets_the_smaller_one_behind_it_go() -> None:
     pressure = BackPressure(10, 100)
-    assert pressure.take(60)
-    assert not pressure.take(90)
-    large = asyncio.create_task(pressure.drain(0.01))
-    await asyncio.sleep(0)
-    small = asyncio.create_task(retry(pressure, 30))
-    await asyncio.sleep(0)
+    taken(pressure, 60)
+    large, small = waits(pressure, 90), waits(pressure, 30)
+    await turns()
 
-    assert not await large
+    large.cancel()
+
     await small
     assert pressure.size_bytes == 90
 
 
-async def test_one_that_does_not_use_its_turn_lets_the_next_one_go() -> None:
-    pressure = BackPressure(1)
-    assert pressure.take(1)
-    assert not pressure.take(1)
-    first = asyncio.create_task(pressure.drain(ENDS_S))
-    await asyncio.sleep(0)
-    second = asyncio.create_task(retry(pressure, 1))
-    await turns()
-
-    pressure.give_back(1)
-
-    assert await first
-    async with asyncio.timeout(ENDS_S):
-        await second
-    assert pressure.messages == 1
-
-
-async def send_repeatedly(pressure: BackPressure, count: int, drain: Drain) -> int:
-    """Send messages, and yield between waiting and trying again; gives how many were refused."""
-    refused = 0
-    for _ in range(count):
-        while not pressure.take(1):
-            refused += 1
-            assert await drain(pressure)
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        pressure.give_back(1)
-    return refused
-
-
-async def drain_here(pressure: BackPressure) -> bool:
-    return await pressure.drain(ENDS_S)
-
-
-async def drain_in_another_task(pressure: BackPressure) -> bool:
-    """As `asyncio.wait_for` does in Python 3.11."""
-    return await asyncio.create_task(pressure.drain(ENDS_S))
-
-
-@pytest.mark.parametrize("drain", [drain_here, drain_in_another_task])
-@pytest.mark.parametrize("tasks", [3, 8, 64])
-async def test_tasks_that_yield_before_they_try_again_all_send(tasks: int, drain: Drain) -> None:
-    pressure, count = BackPressure(1), 20
-
-    async with asyncio.timeout(ENDS_S):
-        refused = await asyncio.gather(
-            *(send_repeatedly(pressure, count, drain) for _ in range(tasks))
-        )
-
-    assert pressure.messages == 0
-    assert sum(refused) <= 3 * tasks * count, "most tasks that are woken send"
-
-
-async def test_a_task_that_never_waits_does_not_keep_those_who_wait_from_sending() -> None:
-    """It hears of the end of its message at the moment in which there is room."""
-    pressure = BackPressure(1)
-    waiting: asyncio.Task[None] | None = None
-
-    for _ in range(ROUNDS_MAX):
-        if pressure.take(1):
-            waiting = waiting or asyncio.create_task(retry(pressure, 1))
-            await turns()
-            pressure.give_back(1)
-        else:
-            await asyncio.sleep(0)
-        if waiting is not None and waiting.done():
-            break
-
-    assert waiting is not None
-    assert waiting.done()
-
-
-async def test_small_messages_do_not_keep_a_large_one_from_being_sent() -> None:
-    pressure = BackPressure(10, 100)
-    assert pressure.take(50)
-    assert pressure.take(50)
-    large = asyncio.create_task(retry(pressure, 90))
-    await turns()
-    pressure.give_back(50)
-
-    assert not pressure.take(10), "there is room, but the large one would wait for good"
-    small = asyncio.create_task(retry(pressure, 10))
-    await turns()
-    pressure.give_back(50)
-
-    async with asyncio.timeout(ENDS_S):
-        await asyncio.gather(large, small)
-    assert pressure.size_bytes == 100
-
-
 @pytest.mark.usefixtures("virtual_time")
-async def test_as_many_are_woken_as_there_is_room_for() -> None:
-    pressure = BackPressure(3)
-    for _ in range(3):
-        assert pressure.take(1)
-    assert not pressure.take(1)
-    waiting = [asyncio.create_task(pressure.drain(ENDS_S)) for _ in range(5)]
+async def test_a_wait_ends_in_time_and_lets_the_next_one_go() -> None:
+    pressure = BackPressure(10, 100)
+    taken(pressure, 60)
+    large, small = waits(pressure, 90, timeout=3.0), waits(pressure, 30, timeout=5.0)
+    late = waits(pressure, 50, timeout=1.0)
+
+    with pytest.raises(TimeoutError):
+        await late
+    assert not large.done()
+    with pytest.raises(TimeoutError):
+        await large
+    await small
+    assert pressure.size_bytes == 90
+
+
+async def test_a_flush_waits_for_earlier_sends_only() -> None:
+    pressure = BackPressure(10, BYTES)
+    first, second = taken(pressure), taken(pressure)
+    flush = asyncio.create_task(pressure.flush())
+    await turns()
+    later = taken(pressure)
+    again = asyncio.create_task(pressure.flush())
     await turns()
 
-    for _ in range(3):
-        pressure.give_back(1)
+    pressure.release(1, second)
+    await turns()
+    assert not flush.done()
+    pressure.release(1, first)
+    await flush
+    assert not again.done()
+    pressure.release(1, later)
+    await again
+    await pressure.flush()
+
+
+async def test_a_cancelled_flush_leaves_the_others() -> None:
+    pressure = BackPressure(10, BYTES)
+    epoch = taken(pressure)
+    cancelled, other = (asyncio.create_task(pressure.flush()) for _ in range(2))
     await turns()
 
-    assert [task.done() for task in waiting] == [True] * 3 + [False] * 2
-    for task in waiting:
-        task.cancel()
-    await asyncio.wait(waiting)
+    cancelled.cancel()
+    await turns()
+    assert not other.done()
+    pressure.release(1, epoch)
+
+    await other
+    assert cancelled.cancelled()
+
+
+async def test_every_wait_can_be_refused() -> None:
+    pressure = BackPressure(1, BYTES)
+    epoch = taken(pressure)
+    waiting = [waits(pressure) for _ in range(3)]
+    await turns()
+
+    pressure.refuse_all(ValueError("closed"))
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert [type(result) for result in results] == [ValueError] * 3
+    pressure.release(1, epoch)
+    assert pressure.messages == 0
 
 
 async def test_very_many_may_wait() -> None:
-    """Waking one must not look at all others: this would take minutes."""
-    pressure, many = BackPressure(10), 30_000
-    for _ in range(10):
-        assert pressure.take(1)
+    """Granting room to one must not look at all others: that would take minutes."""
+    pressure, many = BackPressure(10, BYTES), 30_000
+    epochs = [taken(pressure) for _ in range(10)]
+    loop = asyncio.get_running_loop()
 
-    async def go() -> None:
-        await retry(pressure, 1)
-        asyncio.get_running_loop().call_soon(pressure.give_back, 1)
+    async def send() -> None:
+        epoch = await pressure.acquire(1, ENDS_S)
+        loop.call_soon(pressure.release, 1, epoch)
 
-    waiting = [asyncio.create_task(go()) for _ in range(many)]
+    sends = [asyncio.create_task(send()) for _ in range(many)]
     await turns()
-    for _ in range(10):
-        pressure.give_back(1)
+    for epoch in epochs:
+        pressure.release(1, epoch)
     async with asyncio.timeout(ENDS_S / 2):
-        await asyncio.gather(*waiting)
+        await asyncio.gather(*sends)
 
     assert pressure.messages == 0

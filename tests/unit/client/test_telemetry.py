@@ -58,10 +58,10 @@ class Spans:
     def send(self, context: SendContext, error: BaseException | None = None) -> ReadableSpan:
         """What a sender does."""
         self.hooks.before_send(context)
-        context.queue, context.address, context.tries = QUEUE, "10.0.0.1:10911", 1
+        context.queue, context.address, context.attempts = QUEUE, "10.0.0.1:10911", 1
         context.message_id = "the-id"
         context.receipt, context.error = (None, error) if error else (receipt(), None)
-        self.hooks.after_try(context)
+        self.hooks.after_attempt(context)
         self.hooks.after_send(context)
         return self.ended()[-1]
 
@@ -138,7 +138,7 @@ def test_failed_send_is_an_error_with_its_tries(spans: Spans) -> None:
 
     assert span.status.status_code is trace.StatusCode.ERROR
     assert (span.attributes or {})["error.type"] == "14"
-    assert [event.name for event in span.events] == ["try failed", "exception"]
+    assert [event.name for event in span.events] == ["attempt failed", "exception"]
 
 
 def test_span_of_a_delivery_links_to_the_sends(spans: Spans) -> None:
@@ -201,7 +201,7 @@ def test_sends_are_counted_by_their_outcome(
     registry: CollectorRegistry, result: object, outcome: str, messages: float | None
 ) -> None:
     hooks = MetricHooks(registry)
-    context = sending(Message("orders", b"x"), Message("orders", b"y"), tries=3, cost_ms=20.0)
+    context = sending(Message("orders", b"x"), Message("orders", b"y"), attempts=3, cost_ms=20.0)
     if isinstance(result, SendReceipt):
         context.receipt = result
     elif isinstance(result, BaseException):
@@ -210,7 +210,7 @@ def test_sends_are_counted_by_their_outcome(
 
     assert value(registry, "sends_total", topic="orders", outcome=outcome) == 1
     assert value(registry, "sent_messages_total", topic="orders") == messages
-    assert value(registry, "send_tries_total", topic="orders") == 3
+    assert value(registry, "send_attempts_total", topic="orders") == 3
     assert value(registry, "send_seconds_sum", topic="orders") == pytest.approx(0.02)
 
 

@@ -1,9 +1,8 @@
-"""Limits on the messages, and the bytes of their bodies, that are in flight at a time.
+"""Limits on the sends that are in flight, and on the bytes of their bodies.
 
-Tasks that were refused wait in a queue. When there is room, the first of them is woken and gets an
-offer: one `take` that may pass those who still wait. An offer holds no permits. The next `take`
-uses it, whichever task calls, because a woken task may yield, or try again in another task. An
-unused offer expires, and the next task is woken.
+A send holds its room from the first attempt to the end of the last one. Sends that wait for room
+get it in the order in which they came: a small message never passes a large one that waits, which
+might otherwise wait for good.
 
 Source: DefaultMQProducerImpl.executeAsyncMessageSend, RocketMQ 5.3.
 """
@@ -11,116 +10,161 @@ Source: DefaultMQProducerImpl.executeAsyncMessageSend, RocketMQ 5.3.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 
-UNLIMITED = 1 << 62
-OFFER_S = 0.05
-"""How long the next task is not woken while a woken one may still retry."""
+SWEEP_S = 0.05
+"""How late the end of a wait may be noticed: one timer serves all that wait."""
+
+
+class Epoch:
+    """Counts the sends in flight that began between two calls of `BackPressure.flush`."""
+
+    __slots__ = ("ended", "in_flight")
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.ended: asyncio.Future[None] | None = None
+        """Done when none is left; None while sends of this epoch may still begin."""
+
+
+class _Waiter:
+    """A send that waits for room."""
+
+    __slots__ = ("deadline_s", "room", "size")
+
+    def __init__(self, room: asyncio.Future[Epoch], size: int, deadline_s: float) -> None:
+        self.room = room
+        self.size = size
+        self.deadline_s = deadline_s
 
 
 class BackPressure:
     """Counts what is in flight. A message larger than all bytes goes when nothing else does.
 
     Args:
-        messages_max: messages at a time.
+        messages_max: sends at a time.
         bytes_max: bytes at a time.
     """
 
-    def __init__(self, messages_max: int, bytes_max: int = UNLIMITED) -> None:
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self.messages = 0
         """How many are in flight."""
         self.size_bytes = 0
         """How large they are together."""
-        self._refused = 0
-        """Size of the largest message that was refused and not waited for."""
-        self._waiting: OrderedDict[asyncio.Future[None], int] = OrderedDict()
-        """The sizes for which tasks wait, in the order in which they came."""
-        self._woken = 0
-        """Tasks that were woken and do not run yet; until then, others may not take their room."""
-        self._offers: deque[tuple[float, int]] = deque()
-        """When the offers to woken tasks expire, and their sizes."""
-        self._offered_bytes = 0
-        """Sizes of the offers and of the woken tasks together."""
-        self._expiry: asyncio.TimerHandle | None = None
+        self._epoch = Epoch()
+        self._past_epochs: list[Epoch] = []
+        """Earlier epochs with sends in flight."""
+        self._waiting: deque[_Waiter] = deque()
+        """The first one still waits; others may have given up."""
+        self._sweep_at_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
-    def take(self, size: int) -> bool:
-        """Take the permits for one message of ``size`` bytes, or none; False when too few are left.
+    def try_acquire(self, size: int) -> Epoch | None:
+        """Take room for a send of ``size`` bytes; None if there is none, or if others wait for it.
 
-        While others wait, only a task with an offer gets permits, so that small messages do not
-        pass large ones for good.
+        Returns:
+            What `release` needs.
         """
-        others_wait = (self._waiting or self._woken) and not self._offers
-        if others_wait or not self._fits(size, self.messages, self.size_bytes):
-            self._refused = max(self._refused, size)
-            return False
-        if self._offers:
-            self._offered_bytes -= self._offers.popleft()[1]
-        self.messages += 1
-        self.size_bytes += size
-        return True
+        if self._waiting or not self._fits(size):
+            return None
+        return self._take(size)
 
-    async def drain(self, timeout: float) -> bool:
-        """Wait until there is room for what was refused; False when time runs out.
+    async def acquire(self, size: int, timeout: float) -> Epoch:
+        """Wait for room, and take it. Cancelling leaves the queue.
 
-        Takes no permits: the caller tries again. Tasks are woken in the order in which they came.
+        Raises:
+            TimeoutError: there was no room within ``timeout`` seconds.
         """
-        size, self._refused = max(self._refused, 1), 0
-        others_wait = self._waiting or self._woken
-        if not others_wait and self._fits(size, self.messages, self.size_bytes):
-            return True
+        epoch = self.try_acquire(size)
+        if epoch is not None:
+            return epoch
         loop = asyncio.get_running_loop()
-        room: asyncio.Future[None] = loop.create_future()
-        self._waiting[room] = size
+        waiter = _Waiter(loop.create_future(), size, loop.time() + timeout)
+        self._waiting.append(waiter)
+        self._sweep_by(loop, waiter.deadline_s)
+        room = waiter.room
         try:
-            async with asyncio.timeout(timeout):
-                await room
-            self._offers.append((loop.time() + OFFER_S, size))
-            self._offered_bytes += size
-            if self._expiry is None:
-                self._expiry = loop.call_later(OFFER_S, self._expire, loop)
-        except TimeoutError:
-            self._refused = max(self._refused, size)
-            return False
-        finally:
-            if self._waiting.pop(room, None) is None:
-                self._woken -= 1
-                self._offered_bytes -= size
-            self._wake()
-        return True
+            return await room
+        except asyncio.CancelledError:
+            if room.done() and not room.cancelled() and room.exception() is None:
+                self.release(size, room.result())  # the room and the cancellation came together
+            else:
+                self._grant()
+            raise
 
-    def give_back(self, size: int) -> None:
-        """Return the permits of one message, and wake the tasks for which there is room now."""
+    def release(self, size: int, epoch: Epoch) -> None:
+        """Give the room of a send back, and let those that wait have it."""
         self.messages -= 1
         self.size_bytes -= size
-        self._wake()
+        epoch.in_flight -= 1
+        if not epoch.in_flight and epoch.ended is not None:
+            self._past_epochs.remove(epoch)
+            epoch.ended.set_result(None)
+        if self._waiting:
+            self._grant()
 
-    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End the offers that were not used in time, and wake the next tasks instead."""
-        now = loop.time()
-        while self._offers and self._offers[0][0] <= now:
-            self._offered_bytes -= self._offers.popleft()[1]
-        self._expiry = None
-        if self._offers:
-            self._expiry = loop.call_at(self._offers[0][0], self._expire, loop)
-        self._wake()
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until all that is in flight now has ended, for ``timeout`` seconds at most."""
+        if self._epoch.in_flight:
+            self._epoch.ended = asyncio.get_running_loop().create_future()
+            self._past_epochs.append(self._epoch)
+            self._epoch = Epoch()
+        ends = [epoch.ended for epoch in self._past_epochs if epoch.ended is not None]
+        if ends:
+            await asyncio.wait(ends, timeout=timeout)
 
-    def _wake(self) -> None:
-        """Wake tasks in order, while there is room beside what is in flight and what is offered."""
-        while self._waiting:
-            room, size = next(iter(self._waiting.items()))
-            messages = self.messages + self._woken + len(self._offers)
-            if not self._fits(size, messages, self.size_bytes + self._offered_bytes):
-                return
-            del self._waiting[room]
-            if not room.done():
-                room.set_result(None)
-            self._woken += 1
-            self._offered_bytes += size
+    def refuse_all(self, error: Exception) -> None:
+        """End every wait for room with an error."""
+        waiting, self._waiting = self._waiting, deque()
+        for waiter in waiting:
+            if not waiter.room.done():
+                waiter.room.set_exception(error)
 
-    def _fits(self, size: int, messages: int, size_bytes: int) -> bool:
-        """Whether a message has room beside this many messages of this many bytes."""
-        if not messages:
+    def _fits(self, size: int) -> bool:
+        if not self.messages:
             return True
-        return messages < self._messages_max and size_bytes + size <= self._bytes_max
+        return self.messages < self._messages_max and self.size_bytes + size <= self._bytes_max
+
+    def _take(self, size: int) -> Epoch:
+        self.messages += 1
+        self.size_bytes += size
+        epoch = self._epoch
+        epoch.in_flight += 1
+        return epoch
+
+    def _grant(self) -> None:
+        """Give room to those that wait, in order, as far as it goes."""
+        waiting = self._waiting
+        while waiting:
+            waiter = waiting[0]
+            if not waiter.room.done():
+                if not self._fits(waiter.size):
+                    return
+                waiter.room.set_result(self._take(waiter.size))
+            waiting.popleft()
+
+    def _sweep_by(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:
+        if self._timer is not None:
+            if self._sweep_at_s <= deadline_s:
+                return
+            self._timer.cancel()
+        self._sweep_at_s = deadline_s
+        self._timer = loop.call_at(deadline_s, self._sweep, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the waits that have lasted long enough."""
+        self._timer = None
+        now_s = loop.time()
+        next_s = float("inf")
+        for waiter in self._waiting:
+            if waiter.room.done():
+                continue
+            if waiter.deadline_s <= now_s:
+                waiter.room.set_exception(TimeoutError())
+            else:
+                next_s = min(next_s, waiter.deadline_s)
+        self._grant()
+        if self._waiting:
+            self._sweep_by(loop, max(next_s, now_s + SWEEP_S))

@@ -1,14 +1,16 @@
-"""Batches: sends that wait for others of their topic, and long lists cut into requests.
+"""Batches: single sends that are combined, and long lists that are split into requests.
 
 Source: ProduceAccumulator and the list splitter of the batch examples, RocketMQ 5.3."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from cometmq.client._sending.back_pressure import BackPressure, Epoch
 from cometmq.client._sending.outgoing import Item
+from cometmq.client._sending.retry_policy import RetryPolicy
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import SendTarget
 from cometmq.client.errors import ClientClosedError
@@ -18,10 +20,11 @@ from cometmq.model.message import Message
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import RETRY_PREFIX
+from cometmq.protocol.batch import ITEM_BYTES_MIN
 from cometmq.remoting.tasks import Supervisor
 
-ITEM_BYTES = 20
-"""What a message of a batch takes beside its topic, body and properties."""
+ESTIMATED_BYTES = 20
+"""What a message takes beside its texts, as RocketMQ's examples estimate it."""
 
 
 def split(messages: Iterable[Message], bytes_max: int) -> Iterator[list[Message]]:
@@ -45,9 +48,10 @@ def split(messages: Iterable[Message], bytes_max: int) -> Iterator[list[Message]
 
 
 def estimated_bytes(message: Message) -> int:
-    """Give about how many bytes a message takes in a batch."""
-    size = ITEM_BYTES + len(message.topic) + len(message.body) + len(message.tags or "")
-    size += sum(len(key) for key in message.keys)
+    """Return about how many bytes a message takes in a batch."""
+    size = ESTIMATED_BYTES + len(message.topic) + len(message.body) + len(message.tags or "")
+    if isinstance(message.keys, Collection):  # a generator can be read only once
+        size += sum(len(key) for key in message.keys)
     return size + sum(len(name) + len(value) for name, value in message.properties.items())
 
 
@@ -65,7 +69,7 @@ def _go_together(one: Message, other: Message) -> bool:
     )
 
 
-Promise = asyncio.Future[SendReceipt]
+SendFuture = asyncio.Future[SendReceipt]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,89 +78,106 @@ class _Key:
     queue: MessageQueue | None
     wait_store: bool
     tags: str | None
-    awaited: bool
+    policy: RetryPolicy
 
 
 @dataclass(slots=True)
 class _Entry:
     message: Message
     item: Item
-    promise: Promise
+    future: SendFuture
+    size: int
+    epoch: Epoch
 
 
 @dataclass(slots=True)
-class _Gathering:
+class _Batch:
     entries: list[_Entry] = field(default_factory=list)
-    size_bytes: int = 0
+    body_bytes: int = 0
+    encoded_bytes: int = 0
     timer: asyncio.TimerHandle | None = None
 
 
 class Accumulator:
-    """The messages of one producer that wait for others.
+    """The messages of one producer that wait for others to form a batch.
 
     Args:
-        sender: brings the batches to brokers.
+        sender: sends the batches.
         settings: how long messages wait, and how large batches become.
+        pressure: gets the room of each message back when its batch has ended.
     """
 
-    def __init__(self, sender: Sender, settings: ProducerSettings) -> None:
+    def __init__(self, sender: Sender, settings: ProducerSettings, pressure: BackPressure) -> None:
         self._sender = sender
         self._settings = settings
+        self._pressure = pressure
         self._timeout_s = settings.timeout_ms / 1000
-        self._gathering: dict[_Key, _Gathering] = {}
+        self._batches: dict[_Key, _Batch] = {}
         self._tasks = Supervisor("batches")
-        self._closed = False
-        self.held_bytes = 0
-        """Size of all messages that wait to leave."""
+        self._held_bytes = 0
 
-    def takes(self, message: Message, place: SendTarget) -> bool:
-        """Whether a message may wait for others: not if it is large, delayed, or goes elsewhere."""
+    def takes(self, message: Message, target: SendTarget) -> bool:
+        """Whether a message may wait for others: it is small, not delayed, and has no selector."""
         return (
-            self.held_bytes < self._settings.auto_batch_total_bytes
+            self._held_bytes < self._settings.auto_batch_total_bytes
             and len(message.body) < self._settings.auto_batch_bytes
-            and place.selector is None
-            and not self._closed
+            and target.selector is None
             and not goes_alone(message)
         )
 
-    def add(self, message: Message, place: SendTarget, promise: Promise, *, awaited: bool) -> None:
-        """Take a message that `takes` agreed to; its receipt, or an error, is put into ``promise``.
+    def add(
+        self, message: Message, target: SendTarget, policy: RetryPolicy, size: int, epoch: Epoch
+    ) -> SendFuture:
+        """Take a message that `takes` agreed to, with its room; return its future.
 
         Raises:
             InvalidMessageError, InvalidNameError: the message breaks a limit; it is not taken.
         """
         item = self._sender.item(message)
-        key = _Key(message.topic, place.queue, message.wait_store, message.tags, awaited)
-        gathering = self._gathering.get(key)
-        if gathering is None:
-            gathering = self._gathering[key] = _Gathering()
+        item_bytes = ITEM_BYTES_MIN + len(item.encoded.body) + len(item.encoded.properties)
+        key = _Key(message.topic, target.queue, message.wait_store, message.tags, policy)
+        batch = self._batches.get(key)
+        if batch and batch.encoded_bytes + item_bytes > self._settings.body_bytes_max:
+            self._leave(key)  # small bodies may have large properties
+            batch = None
+        loop = asyncio.get_running_loop()
+        if batch is None:
+            batch = self._batches[key] = _Batch()
             delay_s = self._settings.auto_batch_delay_ms / 1000
-            loop = asyncio.get_running_loop()
-            gathering.timer = loop.call_later(delay_s, self._leave, key)
-        gathering.entries.append(_Entry(message, item, promise))
-        gathering.size_bytes += len(message.body)
-        self.held_bytes += len(message.body)
-        if gathering.size_bytes > self._settings.auto_batch_bytes:
+            batch.timer = loop.call_later(delay_s, self._leave, key)
+        future: SendFuture = loop.create_future()
+        batch.entries.append(_Entry(message, item, future, size, epoch))
+        batch.body_bytes += size
+        batch.encoded_bytes += item_bytes
+        self._held_bytes += size
+        if batch.body_bytes > self._settings.auto_batch_bytes:
+            self._leave(key)
+        return future
+
+    def flush(self) -> None:
+        """Send the batches that wait, without waiting for more messages."""
+        for key in list(self._batches):
             self._leave(key)
 
-    async def close(self, timeout: float) -> None:
-        """Send what waits, for ``timeout`` seconds at most; late sends end with an error."""
-        self._closed = True
-        for key in list(self._gathering):
-            self._leave(key)
-        await self._tasks.drain(timeout)
+    async def cancel(self) -> None:
+        """End the sends of batches that are still in flight."""
         await self._tasks.cancel()
 
     def _leave(self, key: _Key) -> None:
-        """Let a batch go; messages whose sender has gone stay behind."""
-        gathering = self._gathering.pop(key)
-        if gathering.timer is not None:
-            gathering.timer.cancel()
-        self.held_bytes -= gathering.size_bytes
-        entries = [entry for entry in gathering.entries if not entry.promise.cancelled()]
+        """Send a batch, without the messages whose future was cancelled."""
+        batch = self._batches.pop(key)
+        if batch.timer is not None:
+            batch.timer.cancel()
+        self._held_bytes -= batch.body_bytes
+        entries = []
+        for entry in batch.entries:
+            if entry.future.cancelled():
+                self._pressure.release(entry.size, entry.epoch)
+            else:
+                entries.append(entry)
         if entries:
-            task = self._tasks.spawn(self._send(key, entries), "send")
-            task.add_done_callback(lambda _: _end_all(entries))
+            task = self._tasks.spawn(self._send(key, entries), "send", awaited=True)
+            task.add_done_callback(lambda _: self._end(entries))
 
     async def _send(self, key: _Key, entries: list[_Entry]) -> None:
         try:
@@ -165,16 +186,25 @@ class Accumulator:
                 [entry.item for entry in entries],
                 SendTarget(key.queue),
                 timeout=self._timeout_s,
-                awaited=key.awaited,
+                policy=key.policy,
             )
         except Exception as error:
             for entry in entries:
-                if not entry.promise.done():
-                    entry.promise.set_exception(error)
+                if not entry.future.done():
+                    entry.future.set_exception(error)
         else:
             for entry, own in zip(entries, split_receipt(receipt, len(entries)), strict=True):
-                if not entry.promise.done():
-                    entry.promise.set_result(own)
+                if not entry.future.done():
+                    entry.future.set_result(own)
+
+    def _end(self, entries: list[_Entry]) -> None:
+        """Release the room of a batch; messages without a result were cut off by the closing."""
+        for entry in entries:
+            self._pressure.release(entry.size, entry.epoch)
+            if not entry.future.done():
+                entry.future.set_exception(
+                    ClientClosedError("the producer was closed: the message may be stored")
+                )
 
 
 def split_receipt(receipt: SendReceipt, count: int) -> list[SendReceipt]:
@@ -200,11 +230,3 @@ def split_receipt(receipt: SendReceipt, count: int) -> list[SendReceipt]:
         )
         for number in range(count)
     ]
-
-
-def _end_all(entries: list[_Entry]) -> None:
-    for entry in entries:
-        if not entry.promise.done():
-            entry.promise.set_exception(
-                ClientClosedError("the producer was closed: the message may be stored")
-            )

@@ -7,7 +7,7 @@ Source: Validators, DefaultMQProducerImpl.sendKernelImpl and MessageBatch, Rocke
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from cometmq.client._connection.namespaces import Namespace
@@ -15,7 +15,7 @@ from cometmq.client._time import epoch_ms, milliseconds
 from cometmq.client.hooks import SendKind
 from cometmq.client.settings import ProducerSettings
 from cometmq.model import property_names as names
-from cometmq.model.errors import ConfigError, InvalidMessageError
+from cometmq.model.errors import ConfigError, InvalidMessageError, InvalidNameError
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
@@ -32,6 +32,9 @@ from cometmq.protocol.headers import SendMessageV2Request
 from cometmq.protocol.message_id import UniqueIds
 from cometmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 
+_check_topic_once = lru_cache(maxsize=4_096)(check_topic_name)
+"""Checks the name of a topic once, not for every message."""
+
 REPLY_TYPE = "reply"
 """What the property MSG_TYPE says of a reply."""
 
@@ -41,24 +44,62 @@ NOT_FOR_APPLICATIONS = names.RESERVED - names.TIMERS
 """Names of properties that a message of an application may not have."""
 
 
-@dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One message or one batch, ready for the wire."""
+    """One message or one batch, ready for the wire.
 
-    topic: str
-    message: Message
-    """What selectors are shown: the message, or the first one of a batch."""
-    message_id: str
-    body: bytes
-    properties: str
-    sys_flag: int = 0
-    flag: int = 0
-    is_batch: bool = False
-    code: int = RequestCode.SEND_MESSAGE_V2
-    """The request code that sends it."""
-    reconsume_times: int = 0
-    """Of a message that is delivered again; for others 0."""
-    max_reconsume_times: int | None = None
+    Args:
+        topic: the name on the wire.
+        message: what selectors get: the message, or the first one of a batch.
+        message_id: the unique id, for a batch all ids joined by commas.
+        body: the body, compressed if that is set.
+        properties: the property string.
+        sys_flag: bits of `SysFlag`.
+        flag: the application's number.
+        is_batch: whether the body is a batch.
+        code: the request code that sends it.
+        reconsume_times: of a message that is delivered again; for others 0.
+        max_reconsume_times: how often it may be delivered again; None for others.
+    """
+
+    __slots__ = (
+        "body",
+        "code",
+        "flag",
+        "is_batch",
+        "max_reconsume_times",
+        "message",
+        "message_id",
+        "properties",
+        "reconsume_times",
+        "sys_flag",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        message: Message,
+        message_id: str,
+        body: bytes,
+        properties: str,
+        sys_flag: int = 0,
+        flag: int = 0,
+        is_batch: bool = False,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+        reconsume_times: int = 0,
+        max_reconsume_times: int | None = None,
+    ) -> None:
+        self.topic = topic
+        self.message = message
+        self.message_id = message_id
+        self.body = body
+        self.properties = properties
+        self.sys_flag = sys_flag
+        self.flag = flag
+        self.is_batch = is_batch
+        self.code = code
+        self.reconsume_times = reconsume_times
+        self.max_reconsume_times = max_reconsume_times
 
     def header(
         self,
@@ -121,36 +162,50 @@ def prepare(
         InvalidMessageError: it breaks a limit.
         InvalidNameError: its topic has no valid name.
     """
+    if not isinstance(message.topic, str):
+        raise InvalidNameError(f"topic {message.topic!r}: text is expected")
     is_reply = reserved is not None and reserved.get(names.MSG_TYPE) == REPLY_TYPE
     topic = message.topic if is_reply or not namespace else namespace.wrap_topic(message.topic)
     check_message(message, topic, settings.body_bytes_max, trusted=trusted)
-    properties = properties_of(message)
-    if namespace:
-        properties[names.INSTANCE_ID] = namespace.name
-    if reserved:
-        properties |= reserved
-    message_id = _identified(properties, ids)
-    times, times_max = _deliveries(topic, properties)
-    body, sys_flag = bytes(message.body), 0
+    times, times_max = 0, None
+    sys_flag = 0
+    if namespace or reserved or not _is_plain(message) or topic.startswith(RETRY_PREFIX):
+        properties = properties_of(message)
+        if namespace:
+            properties[names.INSTANCE_ID] = namespace.name
+        if reserved:
+            properties |= reserved
+        message_id = _identified(properties, ids)
+        times, times_max = _deliveries(topic, properties)
+        if properties.get(names.TRAN_MSG) == "true":
+            sys_flag = int(SysFlag.TRANSACTION_PREPARED)
+        text = _encoded(properties).decode()
+    else:
+        message_id = ids.next()
+        text = f"WAIT\x01{_text(message.wait_store)}\x02UNIQ_KEY\x01{message_id}\x02"
+    body = bytes(message.body)
     if settings.compress_level and len(body) >= settings.compress_from_bytes:
         kind = settings.compression
         body = compress_body(body, kind, settings.compress_level)
-        sys_flag = SysFlag.COMPRESSED | kind
-    if properties.get(names.TRAN_MSG) == "true":
-        sys_flag |= SysFlag.TRANSACTION_PREPARED
-    text = _encoded(properties)
+        sys_flag |= SysFlag.COMPRESSED | kind
     return Outgoing(
         topic,
         message,
         message_id,
         body,
-        text.decode(),
-        sys_flag,
-        message.flag,
-        code=RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else RequestCode.SEND_MESSAGE_V2,
-        reconsume_times=times,
-        max_reconsume_times=times_max,
+        text,
+        int(sys_flag),
+        int(message.flag),
+        False,
+        RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else RequestCode.SEND_MESSAGE_V2,
+        times,
+        times_max,
     )
+
+
+def _is_plain(message: Message) -> bool:
+    """Whether a message has no properties but those that every message has."""
+    return not (message.properties or message.keys or message.tags or message.is_delayed)
 
 
 def prepare_batch(
@@ -183,6 +238,8 @@ def prepare_item(
     Raises:
         InvalidMessageError, InvalidNameError: it breaks a limit.
     """
+    if not isinstance(message.topic, str):
+        raise InvalidNameError(f"topic {message.topic!r}: text is expected")
     topic = namespace.wrap_topic(message.topic) if namespace else message.topic
     check_message(message, topic, settings.body_bytes_max)
     properties = properties_of(message)
@@ -190,7 +247,7 @@ def prepare_item(
         properties[names.INSTANCE_ID] = namespace.name
     message_id = _identified(properties, ids)
     encoded = _encoded(properties)
-    return Item(topic, message_id, BatchItem(message.flag, bytes(message.body), encoded))
+    return Item(topic, message_id, BatchItem(int(message.flag), bytes(message.body), encoded))
 
 
 def batch_of(first: Message, items: Sequence[Item], body_bytes_max: int) -> Outgoing:
@@ -232,7 +289,7 @@ def check_message(
         InvalidMessageError: the message breaks a limit.
         InvalidNameError: its topic has no valid name.
     """
-    check_topic_name(topic)
+    _check_topic_once(topic)
     if topic in SEND_FORBIDDEN_TOPICS:
         raise InvalidMessageError(
             f"topic {message.topic} is a system topic: clients cannot send to it"
@@ -240,7 +297,7 @@ def check_message(
     if not isinstance(message.body, bytes | bytearray | memoryview):
         kind = type(message.body).__name__
         raise InvalidMessageError(f"a body of type {kind}: bytes are expected")
-    if not -(2**31) <= message.flag < 2**31:
+    if not isinstance(message.flag, int) or not -(2**31) <= message.flag < 2**31:
         raise InvalidMessageError(f"flag {message.flag}: a number of 32 bits is expected")
     if not message.body:
         raise InvalidMessageError(f"a message for {message.topic} has an empty body")
@@ -262,7 +319,7 @@ def properties_of(message: Message) -> dict[str, str]:
     """
     properties = dict(message.properties)
     for name, value in properties.items():
-        if not name.strip() or not value.strip():
+        if not (_has_text(name) and _has_text(value)):
             raise InvalidMessageError(f"property {name!r} is {value!r}: both must have some text")
         _check_separators(name, name + value)
     properties[names.WAIT] = _text(message.wait_store)
@@ -296,13 +353,20 @@ def _add_delay(message: Message, properties: dict[str, str]) -> None:
 
 def _joined_keys(given: Iterable[str]) -> str:
     keys = [given] if isinstance(given, str) else list(given)
-    if any(not key.strip() for key in keys):
-        raise InvalidMessageError("a key is blank")
+    for key in keys:
+        if not _has_text(key):
+            raise InvalidMessageError("a key is blank or no text")
     return names.KEY_SEPARATOR.join(keys)
+
+
+def _has_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _check_separators(name: str, text: str) -> str:
     """Refuse the two characters that separate properties in a record."""
+    if not isinstance(text, str):
+        raise InvalidMessageError(f"{name} is {text!r}: text is expected")
     if "\x01" in text or "\x02" in text:
         raise InvalidMessageError(f"property {name!r} contains one of the characters 0x01 and 0x02")
     return text

@@ -1,165 +1,263 @@
-"""Sends that were begun and are not awaited: how many there may be, and what becomes of each.
+"""The sends of one producer that are in flight, within the limits of its settings.
 
-Source: DefaultMQProducerImpl.sendDefaultImpl with a callback, RocketMQ 5.3.
+Each send first gets room, then a first attempt without a task if the fast path allows, and a task
+otherwise. It holds its room until its last attempt has ended, even if its future was cancelled.
+
+Source: DefaultMQProducerImpl.sendDefaultImpl, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
-from cometmq.client._sending.back_pressure import BackPressure
+from cometmq.client._sending.back_pressure import BackPressure, Epoch
 from cometmq.client._sending.batching import Accumulator
 from cometmq.client._sending.fast_path import FastPath, FastSend
+from cometmq.client._sending.retry_policy import RetryPolicy
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import SendTarget
-from cometmq.client.errors import BackPressureError, ClientClosedError
+from cometmq.client.errors import BackPressureError, ClientClosedError, SendTimeoutError
 from cometmq.client.receipt import SendReceipt
 from cometmq.client.settings import ProducerSettings
-from cometmq.model.errors import CometError
 from cometmq.model.message import Message
 from cometmq.remoting.tasks import Supervisor
 
-MESSAGES_MAX = 65_535
-"""How many may be on their way when no smaller limit is set."""
-
-Promise = asyncio.Future[SendReceipt]
+SendFuture = asyncio.Future[SendReceipt]
 
 
 class PendingSends:
-    """The sends of one producer that nobody may be waiting for.
+    """The sends of one producer that are in flight.
 
     Args:
-        sender: brings the messages to brokers.
-        settings: how many may be on their way.
-        accumulator: gathers messages into batches, if that is wanted.
+        sender: sends the messages.
+        settings: the limits, and whether messages are combined into batches.
     """
 
-    def __init__(
-        self, sender: Sender, settings: ProducerSettings, accumulator: Accumulator | None = None
-    ) -> None:
+    def __init__(self, sender: Sender, settings: ProducerSettings) -> None:
         self._sender = sender
-        self._accumulator = accumulator
-        self._tasks = Supervisor("begun sends")
+        self._tasks = Supervisor("sends")
         self._open = False
-        self._pressure = (
-            BackPressure(settings.back_pressure_messages, settings.back_pressure_bytes)
-            if settings.back_pressure
-            else BackPressure(MESSAGES_MAX)
+        self._pressure = BackPressure(settings.back_pressure_messages, settings.back_pressure_bytes)
+        self._accumulator = (
+            Accumulator(sender, settings, self._pressure) if settings.auto_batch else None
         )
-        self._quick = FastPath(sender, settings, self._pressure.give_back, self._quick_failed)
+        self._fast_path = FastPath(sender, self._pressure, self._retry)
 
     def open(self) -> None:
-        """Take sends from now on."""
+        """Accept sends from now on."""
         self._open = True
 
-    def begin(
+    async def send(
         self,
         message: Message,
-        place: SendTarget,
+        target: SendTarget,
         timeout: float,
         reserved: Mapping[str, str] | None = None,
         *,
-        gathered: bool = False,
-    ) -> Promise:
-        """Begin to send, and give what will become of it; see `Producer.send_nowait`.
+        batched: bool = False,
+    ) -> SendReceipt:
+        """Wait for room, send a message and wait for its receipt; see `Producer.send`.
 
-        ``gathered`` says that the message may wait for others to form a batch.
+        Args:
+            message: the message.
+            target: the queue or the selector, if the caller chose.
+            timeout: seconds for all of it.
+            reserved: properties that applications cannot set.
+            batched: whether the message may wait for others to form a batch.
         """
-        if not self._open:
-            return _failed(ClientClosedError("the producer is not running: start it first"))
+        self._check_open()
         size = _size_of(message)
-        if not self._pressure.take(size):
-            return _failed(
-                BackPressureError(
-                    f"not sent: {self._pressure.messages} messages of"
-                    f" {self._pressure.size_bytes} bytes are on their way already"
-                )
+        epoch = self._pressure.try_acquire(size)
+        if epoch is None:
+            epoch, timeout = await self._wait_for_room(message.topic, size, timeout)
+        policy = self._sender.awaited
+        if reserved is None:
+            future = self._begin(message, target, timeout, size, epoch, policy, batched)
+            if future is not None:
+                return await future
+        try:
+            return await self._sender.send_message(
+                message, target, timeout=timeout, reserved=reserved
             )
-        if reserved is None and self._accumulator is None:
-            quick = self._quick.begin(message, place, timeout)
-            if quick is not None:
-                return quick
-        promise: Promise = asyncio.get_running_loop().create_future()
-        promise.add_done_callback(lambda _: self._pressure.give_back(size))
-        if not (gathered and self._gather(message, place, promise)):
-            work = self._sender.send_message(
-                message, place, timeout=timeout, reserved=reserved, awaited=False
-            )
-            self._work(work, promise)
-        return promise
+        finally:
+            self._pressure.release(size, epoch)
 
-    def begin_awaited(self, message: Message, place: SendTarget, timeout: float) -> Promise | None:
-        """Begin a send that its caller awaits, or give None if it has to go the long way."""
-        return self._quick.begin(message, place, timeout, awaited=True) if self._open else None
+    async def send_batch(
+        self, messages: Sequence[Message], target: SendTarget, timeout: float
+    ) -> SendReceipt:
+        """Wait for room, send messages as one request and wait for its receipt."""
+        self._check_open()
+        size = sum(map(_size_of, messages))
+        epoch = self._pressure.try_acquire(size)
+        if epoch is None:
+            epoch, timeout = await self._wait_for_room(messages[0].topic, size, timeout)
+        try:
+            return await self._sender.send_batch(messages, target, timeout=timeout)
+        finally:
+            self._pressure.release(size, epoch)
 
-    async def drain(self, timeout: float) -> bool:
-        """Wait until there is room for what was refused; False when time runs out."""
-        return await self._pressure.drain(timeout)
+    async def start(
+        self,
+        message: Message,
+        target: SendTarget,
+        timeout: float,
+        reserved: Mapping[str, str] | None = None,
+        *,
+        batched: bool = False,
+    ) -> SendFuture:
+        """Wait for room, start a send and return its future; see `Producer.send_soon`."""
+        self._check_open()
+        size = _size_of(message)
+        epoch = self._pressure.try_acquire(size)
+        if epoch is None:
+            epoch, timeout = await self._wait_for_room(message.topic, size, timeout)
+        return self._start(message, target, timeout, reserved, size, epoch, batched)
+
+    def start_nowait(
+        self, message: Message, target: SendTarget, timeout: float, *, batched: bool = False
+    ) -> SendFuture:
+        """Start a send and return its future; see `Producer.send_nowait`.
+
+        Raises:
+            BackPressureError: there is no room, or others wait for it.
+        """
+        self._check_open()
+        size = _size_of(message)
+        epoch = self._pressure.try_acquire(size)
+        if epoch is None:
+            raise BackPressureError(f"not sent: {self._in_flight()}")
+        return self._start(message, target, timeout, None, size, epoch, batched)
+
+    async def flush(self) -> None:
+        """Send the batches that wait for more messages; return when all sends so far have ended."""
+        if self._accumulator is not None:
+            self._accumulator.flush()
+        await self._pressure.flush()
 
     async def close(self, timeout: float) -> None:
-        """Take no more sends, and wait for those that were begun; late ones end with an error."""
+        """Accept no more sends, and wait for those in flight; later ones end with an error."""
         self._open = False
-        await self._quick.drain(timeout)
-        await self._tasks.drain(timeout)
+        self._pressure.refuse_all(ClientClosedError("not sent: the producer was closed"))
+        if self._accumulator is not None:
+            self._accumulator.flush()
+        await self._pressure.flush(timeout)
+        if self._accumulator is not None:
+            await self._accumulator.cancel()
         await self._tasks.cancel()
 
-    def _work(self, work: Coroutine[Any, Any, SendReceipt], promise: Promise) -> None:
-        """Let a task find out what becomes of a send."""
-        task = self._tasks.spawn(_fulfil(work, promise), "send", awaited=True)
-        promise.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
-        task.add_done_callback(lambda _: _end(promise))
-
-    def _quick_failed(self, failed: FastSend, error: Exception) -> None:
-        """Try again what was written and got no answer, or leave it at that."""
+    def _check_open(self) -> None:
         if not self._open:
-            _fail(failed.promise, closed_error())
-            return
-        self._work(self._quick.again(failed, error), failed.promise)
+            raise ClientClosedError("the producer is not running: start it first")
 
-    def _gather(self, message: Message, place: SendTarget, promise: Promise) -> bool:
-        if self._accumulator is None or not self._accumulator.takes(message, place):
-            return False
+    async def _wait_for_room(self, topic: str, size: int, timeout: float) -> tuple[Epoch, float]:
+        """Wait for room; return it and the seconds that are left."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         try:
-            self._accumulator.add(message, place, promise, awaited=False)
-        except CometError as error:
-            promise.set_exception(error)
-        return True
+            epoch = await self._pressure.acquire(size, timeout)
+        except TimeoutError:
+            reason = f"no room within {timeout:g} s: {self._in_flight()}"
+            raise SendTimeoutError(topic, (), reason) from None
+        return epoch, began_s + timeout - loop.time()
+
+    def _in_flight(self) -> str:
+        pressure = self._pressure
+        return f"{pressure.messages} messages of {pressure.size_bytes} bytes are in flight"
+
+    def _start(
+        self,
+        message: Message,
+        target: SendTarget,
+        timeout: float,
+        reserved: Mapping[str, str] | None,
+        size: int,
+        epoch: Epoch,
+        batched: bool,
+    ) -> SendFuture:
+        policy = self._sender.started
+        if reserved is None:
+            try:
+                begun = self._begin(message, target, timeout, size, epoch, policy, batched)
+            except Exception as error:
+                begun = asyncio.get_running_loop().create_future()
+                begun.set_exception(error)
+            if begun is not None:
+                return begun
+        future: SendFuture = asyncio.get_running_loop().create_future()
+        work = self._sender.send_message(
+            message, target, timeout=timeout, reserved=reserved, policy=policy
+        )
+        self._spawn(work, future, size, epoch)
+        return future
+
+    def _begin(
+        self,
+        message: Message,
+        target: SendTarget,
+        timeout: float,
+        size: int,
+        epoch: Epoch,
+        policy: RetryPolicy,
+        batched: bool,
+    ) -> SendFuture | None:
+        """Start a send without a task, as part of a batch or on the fast path; None if it cannot.
+
+        Raises:
+            CometError: the message breaks a limit. Its room is released.
+        """
+        try:
+            accumulator = self._accumulator if batched else None
+            if accumulator is not None and accumulator.takes(message, target):
+                return accumulator.add(message, target, policy, size, epoch)
+            return self._fast_path.begin(message, target, timeout, policy, size, epoch)
+        except BaseException:
+            self._pressure.release(size, epoch)
+            raise
+
+    def _retry(self, failed: FastSend, error: Exception) -> None:
+        """Continue in a task after a failed first attempt."""
+        if not self._open:
+            self._pressure.release(failed.size, failed.epoch)
+            failed.future.set_exception(closed_error())
+            return
+        work = self._fast_path.retry(failed, error)
+        self._spawn(work, failed.future, failed.size, failed.epoch)
+
+    def _spawn(
+        self, work: Coroutine[Any, Any, SendReceipt], future: SendFuture, size: int, epoch: Epoch
+    ) -> None:
+        """Run a send in a task, which ends its future and then releases its room."""
+        task = self._tasks.spawn(_complete(work, future), "send", awaited=True)
+        future.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
+
+        def ended(_: asyncio.Task[None]) -> None:
+            self._pressure.release(size, epoch)
+            if not future.done():
+                future.set_exception(closed_error())
+
+        task.add_done_callback(ended)
 
 
-async def _fulfil(work: Coroutine[Any, Any, SendReceipt], promise: Promise) -> None:
+async def _complete(work: Coroutine[Any, Any, SendReceipt], future: SendFuture) -> None:
     try:
         receipt = await work
     except Exception as error:
-        _fail(promise, error)
+        if not future.done():
+            future.set_exception(error)
     else:
-        if not promise.done():
-            promise.set_result(receipt)
-
-
-def _failed(error: Exception) -> Promise:
-    promise: Promise = asyncio.get_running_loop().create_future()
-    promise.set_exception(error)
-    return promise
-
-
-def _fail(promise: Promise, error: Exception) -> None:
-    if not promise.done():
-        promise.set_exception(error)
-
-
-def _end(promise: Promise) -> None:
-    _fail(promise, closed_error())
+        if not future.done():
+            future.set_result(receipt)
 
 
 def closed_error() -> ClientClosedError:
-    """The end of a send that was begun and not finished when its producer was closed."""
+    """Return the error of a send that was in flight when its producer was closed."""
     return ClientClosedError("the producer was closed: the message may be stored")
 
 
 def _size_of(message: Message) -> int:
-    """How much of the limit a message takes; what is wrong with it is found out later."""
+    """Return the size that counts for the limit; a body of a wrong type is refused later."""
     try:
         return len(message.body)
     except TypeError:

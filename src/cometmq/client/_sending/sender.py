@@ -1,8 +1,8 @@
-"""Brings a prepared message to a broker: chooses a queue, tries, tries elsewhere.
+"""Sends a prepared message: chooses a queue, calls its broker, and retries on other brokers.
 
-A send that is awaited is tried again elsewhere after refusals that another broker may not share,
-and after every failure of the network. One that is only begun is tried again after failures of the
-network alone. A queue that the caller chose is never exchanged for another one.
+A send whose caller waits for the receipt is retried after network failures, and after refusals that
+another broker may not share. A send whose caller got a future is retried after network failures
+only. If the caller chose the queue, every attempt uses that queue.
 
 Source: DefaultMQProducerImpl and MQClientAPIImpl.onExceptionImpl, RocketMQ 5.3.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -40,9 +41,9 @@ from cometmq.model.queue import MessageQueue
 from cometmq.protocol.headers import SendMessageV2Request
 
 INNER_GROUP = "CLIENT_INNER_PRODUCER"
-TRY_S_MIN = 0.001
-"""With less time left no further try begins; a first one gets at least this much."""
-"""The group under which a client sends on its own account."""
+"""The group of the messages that the client itself sends."""
+ATTEMPT_S_MIN = 0.001
+"""With less time left there is no further attempt; a first one gets at least this much."""
 
 
 class Sender:
@@ -76,17 +77,14 @@ class Sender:
         """Finds queues and brokers."""
         self._forbidding = [hook for hook in hooks if isinstance(hook, ForbiddenHook)]
         self._watching = [hook for hook in hooks if isinstance(hook, SendHook)]
-        self._awaited = RetryPolicy(
-            settings.retries, 0, settings.retried, settings.retry_not_stored, retry_too_many=True
-        )
-        self._begun = RetryPolicy(
-            settings.retries_async,
-            settings.retries_async,
-            frozenset(),
-            retry_not_stored=False,
-            retry_too_many=False,
-            avoid_refusing=False,
-        )
+        self.awaited = RetryPolicy.of_awaited(settings)
+        """For sends whose caller waits for the receipt."""
+        self.started = RetryPolicy.of_started(settings)
+        """For sends whose caller got a future."""
+        self.attempt_s_max = math.inf
+        """The longest time of one attempt."""
+        if settings.try_timeout_ms > 0:
+            self.attempt_s_max = settings.try_timeout_ms / 1000
 
     @property
     def is_watched(self) -> bool:
@@ -102,72 +100,71 @@ class Sender:
     async def send_message(
         self,
         message: Message,
-        place: SendTarget = ANY_QUEUE,
+        target: SendTarget = ANY_QUEUE,
         *,
         timeout: float,
         reserved: Mapping[str, str] | None = None,
         trusted: bool = False,
-        awaited: bool = True,
+        policy: RetryPolicy | None = None,
     ) -> SendReceipt:
-        """Check, encode and send a message, and let the hooks see it; see `Producer.send`.
+        """Check, encode and send a message, with the hooks around it; see `Producer.send`.
 
         Args:
             message: what to send.
-            place: where to, if that is said.
+            target: the queue or the selector, if the caller chose.
             timeout: seconds for all of it.
             reserved: properties that applications cannot set.
             trusted: whether the message itself may have such properties.
-            awaited: whether refusals may be followed by another try.
+            policy: when to retry; None for that of awaited sends.
         """
 
-        def ready(messages: Sequence[Message]) -> Outgoing:
+        def prepare(messages: Sequence[Message]) -> Outgoing:
             return self.prepare(messages[0], reserved=reserved, trusted=trusted)
 
-        effort = self._awaited if awaited else self._begun
+        policy = policy or self.awaited
         if not self.is_watched:
-            return await self.send(ready((message,)), place, timeout=timeout, effort=effort)
+            return await self.send(prepare((message,)), target, timeout=timeout, policy=policy)
         kind = kind_of(message, reserved or {})
-        return await self._watched((message,), ready, place, timeout, effort, kind)
+        return await self._watched((message,), prepare, target, timeout, policy, kind)
 
     async def send_batch(
-        self, messages: Sequence[Message], place: SendTarget = ANY_QUEUE, *, timeout: float
+        self, messages: Sequence[Message], target: SendTarget = ANY_QUEUE, *, timeout: float
     ) -> SendReceipt:
         """Check, encode and send messages as one request; see `Producer.send_batch`."""
         if not (self.is_watched and messages):
-            return await self.send(self.prepare_batch(messages), place, timeout=timeout)
+            return await self.send(self.prepare_batch(messages), target, timeout=timeout)
         return await self._watched(
-            messages, self.prepare_batch, place, timeout, self._awaited, SendKind.NORMAL
+            messages, self.prepare_batch, target, timeout, self.awaited, SendKind.NORMAL
         )
 
     async def send_items(
         self,
         messages: Sequence[Message],
         items: Sequence[Item],
-        place: SendTarget,
+        target: SendTarget,
         *,
         timeout: float,
-        awaited: bool,
+        policy: RetryPolicy,
     ) -> SendReceipt:
         """Send messages that go together and are ready each, as one request.
 
         Args:
             messages: what hooks are shown.
             items: the same messages, as `item` made them.
-            place: where to, if that is said.
+            target: the queue or the selector, if the caller chose.
             timeout: seconds for all of it.
-            awaited: whether refusals may be followed by another try.
+            policy: when to retry; None for that of awaited sends.
         """
         if len(messages) == 1:
             reserved = {names.UNIQ_KEY: items[0].message_id}
             return await self.send_message(
-                messages[0], place, timeout=timeout, reserved=reserved, awaited=awaited
+                messages[0], target, timeout=timeout, reserved=reserved, policy=policy
             )
-        effort = self._awaited if awaited else self._begun
         if not self.is_watched:
             batch = batch_of(messages[0], items, self._settings.body_bytes_max)
-            return await self.send(batch, place, timeout=timeout, effort=effort)
+            return await self.send(batch, target, timeout=timeout, policy=policy)
         return await self._watched(
-            messages, self.prepare_batch, place, timeout, effort, SendKind.NORMAL
+            messages, self.prepare_batch, target, timeout, policy, SendKind.NORMAL
         )
 
     def item(self, message: Message) -> Item:
@@ -179,35 +176,35 @@ class Sender:
         return prepare_item(message, self._settings, self._ids, namespace=self._namespace)
 
     async def send_message_oneway(
-        self, message: Message, place: SendTarget = ANY_QUEUE, *, timeout: float
+        self, message: Message, target: SendTarget = ANY_QUEUE, *, timeout: float
     ) -> str:
         """Check, encode and send a message without waiting; see `Producer.send_oneway`."""
         if not self.is_watched:
             outgoing = self.prepare(message)
-            await self.send_oneway(outgoing, place, timeout=timeout)
+            await self.send_oneway(outgoing, target, timeout=timeout)
             return outgoing.message_id
         context = self._context((message,), kind_of(message, {}), oneway=True)
         async with SendHookCalls(context, self._forbidding, self._watching):
             outgoing = self.prepare(context.messages[0])
             context.message_id = outgoing.message_id
-            await self.send_oneway(outgoing, place, timeout=timeout, context=context)
+            await self.send_oneway(outgoing, target, timeout=timeout, context=context)
         return outgoing.message_id
 
     async def _watched(
         self,
         messages: Sequence[Message],
-        ready: Callable[[Sequence[Message]], Outgoing],
-        place: SendTarget,
+        prepare: Callable[[Sequence[Message]], Outgoing],
+        target: SendTarget,
         timeout: float,
-        effort: RetryPolicy,
+        policy: RetryPolicy,
         kind: SendKind,
     ) -> SendReceipt:
         context = self._context(messages, kind)
         async with SendHookCalls(context, self._forbidding, self._watching):
-            outgoing = ready(context.messages)
+            outgoing = prepare(context.messages)
             context.message_id = outgoing.message_id
             context.receipt = await self.send(
-                outgoing, place, timeout=timeout, effort=effort, context=context
+                outgoing, target, timeout=timeout, policy=policy, context=context
             )
         return context.receipt
 
@@ -261,70 +258,69 @@ class Sender:
     async def send(
         self,
         outgoing: Outgoing,
-        place: SendTarget = ANY_QUEUE,
+        target: SendTarget = ANY_QUEUE,
         *,
         timeout: float,
-        effort: RetryPolicy | None = None,
+        policy: RetryPolicy | None = None,
         context: SendContext | None = None,
     ) -> SendReceipt:
-        """Send until a broker has stored it, tries run out or time does."""
+        """Send until a broker has stored it, or there is no attempt or no time left."""
         deadline = _now() + timeout
         route = await self.destinations.route(outgoing.topic, timeout)
-        fixed = self.destinations.fixed_queue(outgoing, route, place)
-        return await self._tries(
-            outgoing, route, fixed, deadline, effort or self._awaited, [], context
+        fixed = self.destinations.fixed_queue(outgoing, route, target)
+        return await self._attempt_all(
+            outgoing, route, fixed, deadline, policy or self.awaited, [], context
         )
 
     async def go_on(
         self,
         outgoing: Outgoing,
-        place: SendTarget,
+        target: SendTarget,
         deadline: float,
         attempts: list[SendAttempt],
         *,
-        awaited: bool,
+        policy: RetryPolicy,
     ) -> SendReceipt:
-        """Go on with a send whose first try has failed.
+        """Continue a send whose first attempt has failed.
 
         Args:
             outgoing: what to send.
-            place: the queue, if it was said.
+            target: the queue or the selector, if the caller chose.
             deadline: until when, by the loop's clock.
-            attempts: the tries that have failed.
-            awaited: whether refusals may be followed by another try.
+            attempts: the attempts that have failed.
+            policy: when to retry; None for that of awaited sends.
         """
-        effort = self._awaited if awaited else self._begun
-        if attempts and not effort.allows_another(attempts[-1].error):
+        if attempts and not policy.allows_another(attempts[-1].error):
             raise final_error(outgoing.topic, attempts, in_time=_is_time_left(deadline))
         route = await self.destinations.route(outgoing.topic, max(deadline - _now(), 0.001))
-        fixed = self.destinations.fixed_queue(outgoing, route, place)
-        return await self._tries(outgoing, route, fixed, deadline, effort, attempts, None)
+        fixed = self.destinations.fixed_queue(outgoing, route, target)
+        return await self._attempt_all(outgoing, route, fixed, deadline, policy, attempts, None)
 
-    async def _tries(
+    async def _attempt_all(
         self,
         outgoing: Outgoing,
         route: Route,
         fixed: MessageQueue | None,
         deadline: float,
-        effort: RetryPolicy,
+        policy: RetryPolicy,
         attempts: list[SendAttempt],
         context: SendContext | None,
     ) -> SendReceipt:
         stored: SendReceipt | None = None
         avoid = attempts[-1].broker_name if attempts else None
-        for _ in range(len(attempts), 1 + (effort.fixed_retries if fixed else effort.retries)):
+        for _ in range(len(attempts), 1 + (policy.fixed_retries if fixed else policy.retries)):
             if _now() >= deadline or (attempts and not _is_time_left(deadline)):
                 break
-            target = fixed or self.destinations.next(route, avoid)
-            avoid = target.broker_name
+            queue = fixed or self.destinations.next(route, avoid)
+            avoid = queue.broker_name
             try:
-                receipt = await self._try(outgoing, target, deadline, effort, context)
+                receipt = await self._attempt(outgoing, queue, deadline, policy, context)
             except (RemotingError, ResponseError) as error:
-                attempts.append(attempt_of(target, error))
-                if not effort.allows_another(error):
+                attempts.append(attempt_of(queue, error))
+                if not policy.allows_another(error):
                     break
             else:
-                if fixed or receipt.status is SendStatus.SEND_OK or not effort.retry_not_stored:
+                if fixed or receipt.status is SendStatus.SEND_OK or not policy.retry_not_stored:
                     return receipt
                 stored = receipt
         if stored is not None:
@@ -334,7 +330,7 @@ class Sender:
     async def send_oneway(
         self,
         outgoing: Outgoing,
-        place: SendTarget = ANY_QUEUE,
+        target: SendTarget = ANY_QUEUE,
         *,
         timeout: float,
         context: SendContext | None = None,
@@ -342,69 +338,66 @@ class Sender:
         """Write the request to a broker's connection and be done; see `Producer.send_oneway`."""
         deadline = _now() + timeout
         route = await self.destinations.route(outgoing.topic, timeout)
-        target = self.destinations.fixed_queue(outgoing, route, place) or self.destinations.next(
-            route, None
-        )
-        address, broker_name = await self.destinations.master(target, deadline)
+        queue = self.destinations.fixed_queue(outgoing, route, target)
+        queue = queue or self.destinations.next(route, None)
+        address, broker_name = await self.destinations.master(queue, deadline)
         if context is not None:
-            context.queue, context.address, context.tries = (
-                self.destinations.shown(target),
+            context.queue, context.address, context.attempts = (
+                self.destinations.shown(queue),
                 address,
                 1,
             )
-        header = self._header(outgoing, target, broker_name)
+        header = self._header(outgoing, queue, broker_name)
         send_to = self._instance.send_address(address)
         await self._instance.remoting.oneway(send_to, outgoing.code, header, outgoing.body)
         self._instance.greet_soon(address)
 
-    async def _try(
+    async def _attempt(
         self,
         outgoing: Outgoing,
-        target: MessageQueue,
+        queue: MessageQueue,
         deadline: float,
-        effort: RetryPolicy,
+        policy: RetryPolicy,
         context: SendContext | None,
     ) -> SendReceipt:
         began_s = _now()
         address = ""
         try:
-            address, broker_name = await self.destinations.master(target, deadline)
-            answer = await self._instance.remoting.call(
+            address, broker_name = await self.destinations.master(queue, deadline)
+            response = await self._instance.remoting.call(
                 self._instance.send_address(address),
                 outgoing.code,
-                self._header(outgoing, target, broker_name),
+                self._header(outgoing, queue, broker_name),
                 outgoing.body,
-                timeout=self._time_of_try(deadline),
+                timeout=self._attempt_s(deadline),
             )
-            receipt = receipt_from(answer, self.destinations.shown(target), outgoing.message_id)
+            receipt = receipt_from(response, self.destinations.shown(queue), outgoing.message_id)
         except (RemotingError, ResponseError) as error:
-            refused = isinstance(error, ResponseError) and not effort.avoid_refusing
-            self._note_latency(target.broker_name, began_s, None if refused else error)
-            self._tell_of_try(context, target, address, began_s, error)
+            refused = isinstance(error, ResponseError) and not policy.avoid_refusing
+            self._note_latency(queue.broker_name, began_s, None if refused else error)
+            self._report_attempt(context, queue, address, began_s, error)
             raise
-        self._note_latency(target.broker_name, began_s, None)
+        self._note_latency(queue.broker_name, began_s, None)
         self._instance.greet_soon(address)
-        self._tell_of_try(context, target, address, began_s, receipt)
+        self._report_attempt(context, queue, address, began_s, receipt)
         return receipt
 
-    def _time_of_try(self, deadline: float) -> float:
-        left_s = max(deadline - _now(), TRY_S_MIN)
-        limit_ms = self._settings.try_timeout_ms
-        return min(left_s, limit_ms / 1000) if limit_ms > 0 else left_s
+    def _attempt_s(self, deadline: float) -> float:
+        return min(max(deadline - _now(), ATTEMPT_S_MIN), self.attempt_s_max)
 
     def _header(
-        self, outgoing: Outgoing, target: MessageQueue, broker_name: str
+        self, outgoing: Outgoing, queue: MessageQueue, broker_name: str
     ) -> SendMessageV2Request:
         now_ms = time.time_ns() // 1_000_000
-        return self.header(outgoing, target, broker_name, born_time_ms=now_ms)
+        return self.header(outgoing, queue, broker_name, born_time_ms=now_ms)
 
     def header(
-        self, outgoing: Outgoing, target: MessageQueue, broker_name: str, *, born_time_ms: int
+        self, outgoing: Outgoing, queue: MessageQueue, broker_name: str, *, born_time_ms: int
     ) -> SendMessageV2Request:
-        """Make the header for one try, to a queue that this broker serves."""
+        """Make the header of one attempt, for a queue that this broker serves."""
         return outgoing.header(
             self._wire_group,
-            target,
+            queue,
             broker_name=broker_name,
             born_time_ms=born_time_ms,
             new_topic_queues=self._settings.new_topic_queues,
@@ -427,25 +420,25 @@ class Sender:
         )
 
     def _marks_unreachable(self, error: CometError | None) -> bool:
-        """A refusal always does; a failure of the network only when somebody finds out its end."""
+        """A refusal always does; a network failure only if the detector finds out its end."""
         return isinstance(error, ResponseError) or self._settings.detector
 
-    def _tell_of_try(
+    def _report_attempt(
         self,
         context: SendContext | None,
-        target: MessageQueue,
+        queue: MessageQueue,
         address: str,
         began_s: float,
         result: SendReceipt | CometError,
     ) -> None:
         if context is None:
             return
-        context.queue, context.address = self.destinations.shown(target), address
-        context.tries += 1
+        context.queue, context.address = self.destinations.shown(queue), address
+        context.attempts += 1
         context.cost_ms = (_now() - began_s) * 1000
         context.receipt = result if isinstance(result, SendReceipt) else None
         context.error = None if isinstance(result, SendReceipt) else result
-        tell(self._watching, SendHook.after_try, context)
+        call_hooks(self._watching, SendHook.after_attempt, context)
 
 
 class InnerProducer:
@@ -477,8 +470,8 @@ class InnerProducer:
 
 
 def _is_time_left(deadline: float) -> bool:
-    """Whether there is time for another try: the last one may have ended a moment too early."""
-    return deadline - _now() >= TRY_S_MIN
+    """Whether there is time for another attempt: the last one may have ended a moment too early."""
+    return deadline - _now() >= ATTEMPT_S_MIN
 
 
 def _now() -> float:
@@ -505,7 +498,7 @@ class SendHookCalls:
     async def __aenter__(self) -> None:
         for hook in self._forbidding:
             hook.check(self._context)
-        tell(self._watching, SendHook.before_send, self._context)
+        call_hooks(self._watching, SendHook.before_send, self._context)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
@@ -515,15 +508,15 @@ class SendHookCalls:
         context.error = error
         if error is not None:
             context.receipt = None
-        tell(self._watching, SendHook.after_send, context)
+        call_hooks(self._watching, SendHook.after_send, context)
 
 
-def tell(
-    hooks: Sequence[SendHook], what: Callable[[SendHook, SendContext], None], context: SendContext
+def call_hooks(
+    hooks: Sequence[SendHook], method: Callable[[SendHook, SendContext], None], context: SendContext
 ) -> None:
     """Call one method of every hook; what a hook raises is logged and changes nothing."""
     for hook in hooks:
         try:
-            getattr(hook, what.__name__)(context)
+            getattr(hook, method.__name__)(context)
         except Exception:
-            log.exception("a hook failed hook=%s call=%s", type(hook).__name__, what.__name__)
+            log.exception("a hook failed hook=%s call=%s", type(hook).__name__, method.__name__)

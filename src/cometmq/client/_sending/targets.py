@@ -1,4 +1,4 @@
-"""Where a message goes: the topic's route, the queue whose turn it is, the broker that serves it.
+"""Finds the target of a send: the topic's route, the next queue, the broker of that queue.
 
 Source: DefaultMQProducerImpl.tryToFindTopicPublishInfo and MQFaultStrategy, RocketMQ 5.3.
 """
@@ -24,7 +24,7 @@ from cometmq.model.queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class SendTarget:
-    """Where a message is to go, if its sender says so."""
+    """The queue that the caller of a send chose, or a selector of it."""
 
     queue: MessageQueue | None = None
     selector: QueueSelector | None = None
@@ -45,14 +45,14 @@ class Destinations:
         self._instance = instance
         self._namespace = instance.namespace
         self._settings = settings
-        self._turns: dict[str, QueuePicker] = {}
+        self._pickers: dict[str, QueuePicker] = {}
         self.latency = (
             LatencyTable.of_line(settings.rocketmq_version) if settings.latency_avoidance else None
         )
-        """How the brokers did of late, if they are avoided for it."""
+        """How fast the brokers were, if slow ones are avoided."""
 
     async def route(self, topic: str, timeout: float) -> Route:
-        """Give the topic's route, which has queues to write to.
+        """Return the topic's route, which has queues to write to.
 
         Raises:
             ClientClosedError, TopicNotFoundError, NameServerError: nothing can be sent.
@@ -66,7 +66,7 @@ class Destinations:
         return route
 
     async def queues(self, topic: str, timeout: float) -> list[MessageQueue]:
-        """Give the queues of a topic that can be sent to, as applications know them."""
+        """Return the queues of a topic that can be sent to, as applications know them."""
         route = await self.route(self._namespace.wrap_topic(topic), timeout)
         return list(map(self.shown, route.publish_queues))
 
@@ -84,78 +84,78 @@ class Destinations:
                     await self._instance.ensure_heartbeat(address)
 
     async def master_of(self, queue: MessageQueue, timeout: float) -> tuple[str, str]:
-        """Give the address and the name of the broker that serves a queue.
+        """Return the address and the name of the broker that serves a queue.
 
         Raises:
             NoMasterError: it has no master now.
         """
         return await self.master(self.on_wire(queue), _now() + timeout)
 
-    async def master(self, target: MessageQueue, deadline: float) -> tuple[str, str]:
-        """Give the address of the broker that serves a queue, and its name."""
+    async def master(self, queue: MessageQueue, deadline: float) -> tuple[str, str]:
+        """Return the address of the broker that serves a queue, and its name."""
         routes = self._instance.routes
-        route = routes.known(target.topic)
-        address = _master_in(route, target)
+        route = routes.known(queue.topic)
+        address = _master_in(route, queue)
         if address is None:
             left_s = max(deadline - _now(), 0.001)
-            route = await routes.refresh(target.topic, timeout=left_s)
-            address = _master_in(route, target)
+            route = await routes.refresh(queue.topic, timeout=left_s)
+            address = _master_in(route, queue)
         if address is None or route is None:
-            raise NoMasterError(f"broker {target.broker_name} has no master now")
-        return address, route.physical(target)
+            raise NoMasterError(f"broker {queue.broker_name} has no master now")
+        return address, route.physical(queue)
 
     def next(self, route: Route, avoid: str | None) -> MessageQueue:
-        """Choose a queue by the newest route, on another broker than the last try if possible."""
+        """Choose a queue by the newest route, if possible on another broker than ``avoid``."""
         newest = self._instance.routes.known(route.topic) or route
-        return self.turn(route.topic).pick(
+        return self.picker(route.topic).pick(
             newest.publish_queues or route.publish_queues, avoid_broker=avoid, now_s=_now()
         )
 
-    def turn(self, topic: str) -> QueuePicker:
-        """Give whose turn it is among the queues of a topic, by its name on the wire."""
-        turn = self._turns.get(topic)
-        if turn is None:
-            turn = self._turns[topic] = QueuePicker(self.latency)
-        return turn
+    def picker(self, topic: str) -> QueuePicker:
+        """Return the picker of a topic's queues, by its name on the wire."""
+        picker = self._pickers.get(topic)
+        if picker is None:
+            picker = self._pickers[topic] = QueuePicker(self.latency)
+        return picker
 
     def fixed_queue(
-        self, outgoing: Outgoing, route: Route, place: SendTarget
+        self, outgoing: Outgoing, route: Route, target: SendTarget
     ) -> MessageQueue | None:
-        """Give the queue that the caller said or has its selector pick, or None for any.
+        """Return the queue that the caller said or has its selector pick, or None for any.
 
         Raises:
             QueueNotFoundError: the topic has no such queue; nothing was sent.
         """
-        if place.queue is not None:
-            queue = self.on_wire(place.queue)
+        if target.queue is not None:
+            queue = self.on_wire(target.queue)
             if queue.topic != outgoing.topic:
                 raise QueueNotFoundError(
-                    f"{place.queue} is not a queue of {outgoing.message.topic}"
+                    f"{target.queue} is not a queue of {outgoing.message.topic}"
                 )
             return queue
-        if place.selector is None:
+        if target.selector is None:
             return None
         queues = tuple(map(self.shown, route.publish_queues))
         message = msgspec.structs.replace(outgoing.message)
-        return self.on_wire(chosen(place.selector, queues, message))
+        return self.on_wire(chosen(target.selector, queues, message))
 
     def on_wire(self, queue: MessageQueue) -> MessageQueue:
-        """Give a queue as brokers know it."""
+        """Return a queue as brokers know it."""
         if not self._namespace:
             return queue
         topic = self._namespace.wrap_topic(queue.topic)
         return MessageQueue(topic, queue.broker_name, queue.queue_id)
 
     def shown(self, queue: MessageQueue) -> MessageQueue:
-        """Give a queue as applications know it."""
+        """Return a queue as applications know it."""
         if not self._namespace:
             return queue
         topic = self._namespace.unwrap(queue.topic)
         return MessageQueue(topic, queue.broker_name, queue.queue_id)
 
 
-def _master_in(route: Route | None, target: MessageQueue) -> str | None:
-    return route.master(target) if route is not None else None
+def _master_in(route: Route | None, queue: MessageQueue) -> str | None:
+    return route.master(queue) if route is not None else None
 
 
 def _now() -> float:

@@ -144,6 +144,25 @@ class Producer(base.Blocking):
             )
         )
 
+    def send_soon(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> concurrent.futures.Future[SendReceipt]:
+        """Start to send one message, and return without waiting for the receipt."""
+        return self._begin_when_ready(
+            self._inner.send_soon,
+            message,
+            queue=queue,
+            order_key=order_key,
+            selector=selector,
+            timeout=timeout,
+        )
+
     def send_nowait(
         self,
         message: Message,
@@ -153,7 +172,7 @@ class Producer(base.Blocking):
         selector: QueueSelector | None = None,
         timeout: float | timedelta | None = None,
     ) -> concurrent.futures.Future[SendReceipt]:
-        """Start to send one message, and return without waiting."""
+        """Start to send one message at once; raise if there is no room for it."""
         return self._begin(
             self._inner.send_nowait,
             message,
@@ -163,9 +182,9 @@ class Producer(base.Blocking):
             timeout=timeout,
         )
 
-    def drain(self, *, timeout: float | timedelta | None = None) -> bool:
-        """Wait until there is room for the message that `send_nowait` refused (back-pressure)."""
-        return self._run(self._inner.drain(timeout=timeout))
+    def flush(self) -> None:
+        """Wait until all sends that were started before have ended, with a receipt or an error."""
+        self._run(self._inner.flush())
 
     def send_batch(
         self,

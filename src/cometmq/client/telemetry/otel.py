@@ -70,12 +70,12 @@ class TracingHooks(SendHook, ConsumeHook):
             # A dictionary of its own: the application may share one among messages.
             message.properties = {**message.properties, **carrier}
 
-    def after_try(self, context: SendContext) -> None:
+    def after_attempt(self, context: SendContext) -> None:
         """Record a failed attempt."""
         span = context.notes.get(_SPAN)
         if span is not None and context.error is not None:
             span.add_event(
-                "try failed",
+                "attempt failed",
                 {"server.address": context.address, "error.type": _error_type(context.error)},
             )
 

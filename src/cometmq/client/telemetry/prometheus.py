@@ -2,8 +2,8 @@
 
     cometmq_client_sends_total{group,topic,outcome}             by status, or by the error's class
     cometmq_client_sent_messages_total{group,topic}             stored, so far as an answer said so
-    cometmq_client_send_seconds{group,topic}                    whole sends, all tries together
-    cometmq_client_send_tries_total{group,topic}                one or more for each send
+    cometmq_client_send_seconds{group,topic}                    whole sends, all attempts together
+    cometmq_client_send_attempts_total{group,topic}             one or more for each send
     cometmq_client_handled_messages_total{group,topic,outcome}  by how the handler's call ended
     cometmq_client_handler_seconds{group,topic}                 calls of the handler
     cometmq_client_delivery_seconds{group,topic}                from storing to the handler's call
@@ -87,8 +87,8 @@ class MetricHooks(SendHook, ConsumeHook):
         self._send_seconds = Histogram(
             "cometmq_client_send_seconds", "Time of sends.", LABELS, registry=where, buckets=SECONDS
         )
-        self._tries = Counter(
-            "cometmq_client_send_tries", "Tries of sends.", LABELS, registry=where
+        self._attempts = Counter(
+            "cometmq_client_send_attempts", "Attempts of sends.", LABELS, registry=where
         )
         self._handled = Counter(
             "cometmq_client_handled_messages",
@@ -136,7 +136,7 @@ class MetricHooks(SendHook, ConsumeHook):
         self._sends.labels(context.group, topic, _outcome(context)).inc()
         if context.error is None:
             self._sent.labels(context.group, topic).inc(len(context.messages))
-        self._tries.labels(context.group, topic).inc(context.tries)
+        self._attempts.labels(context.group, topic).inc(context.attempts)
         self._send_seconds.labels(context.group, topic).observe(context.cost_ms / 1000)
 
     def before(self, context: DeliveryContext) -> None:

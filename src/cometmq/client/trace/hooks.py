@@ -43,7 +43,7 @@ class SendTrace(SendHook):
         self._dispatcher = dispatcher
         self._topic = topic
 
-    def after_try(self, context: SendContext) -> None:
+    def after_attempt(self, context: SendContext) -> None:
         """Record a try that stored the message."""
         receipt = context.receipt
         message = context.messages[0]

@@ -213,7 +213,7 @@ class Lanes:
         )
         async with self._slots:
             try:
-                receipt = await self._sender.send(outgoing, place, timeout=timeout, effort=effort)
+                receipt = await self._sender.send(outgoing, place, timeout=timeout, policy=effort)
             except CometError as error:
                 return error
         if receipt.status is SendStatus.SEND_OK or not self._limits.safe:

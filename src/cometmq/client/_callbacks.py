@@ -34,7 +34,7 @@ class Caller:
         """Call ``function`` and give what it returns, or raise what it raises."""
         if not is_async(function):
             context = contextvars.copy_context()
-            work = functools.partial(context.run, function, *arguments)
+            work = functools.partial(context.run, _without_stop, function, *arguments)
             result = await asyncio.get_running_loop().run_in_executor(self._executor(), work)
         else:
             result = function(*arguments)
@@ -69,6 +69,17 @@ class Caller:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=self._name)
         return self._pool
+
+
+def _without_stop(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function; a StopIteration, which no future can hold, becomes a RuntimeError.
+
+    Python does the same where a coroutine raises it (PEP 479).
+    """
+    try:
+        return function(*arguments)
+    except StopIteration as error:
+        raise RuntimeError(f"{function!r} raised StopIteration") from error
 
 
 def is_async(function: Callable[..., Any]) -> bool:

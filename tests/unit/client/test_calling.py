@@ -72,6 +72,17 @@ async def test_plain_functions_see_context_variables_and_their_errors_come_back(
         await caller.call(fail)
 
 
+async def test_a_plain_function_that_raises_stop_iteration_ends_with_an_error(
+    caller: Caller,
+) -> None:
+    def stop() -> None:
+        next(iter(()))
+
+    async with asyncio.timeout(30):
+        with pytest.raises(RuntimeError, match="raised StopIteration"):
+            await caller.call(stop)
+
+
 async def test_more_threads_let_more_calls_run_while_old_ones_go_on() -> None:
     caller = Caller(1, "few")
     held, meeting = threading.Event(), threading.Barrier(2, timeout=60)

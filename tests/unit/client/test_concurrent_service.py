@@ -496,6 +496,28 @@ async def test_hooks_see_each_call_and_their_errors_change_nothing(
     ]
 
 
+async def test_hooks_see_the_end_of_a_call_that_a_stop_cancels(rigs: Callable[..., Rig]) -> None:
+    begun = asyncio.Event()
+    seen: list[tuple[ConsumeEnd | None, BaseException | None]] = []
+
+    class Watch(ConsumeHook):
+        def after(self, context: DeliveryContext) -> None:
+            seen.append((context.end, context.error))
+
+    async def handle(message: StoredMessage) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    rig = rigs(handler=handle, hooks=[Watch()])
+    rig.fetch(0)
+    await begun.wait()
+    await rig.service.stop(grace_s=0)
+
+    [(end, error)] = seen
+    assert end is ConsumeEnd.EXCEPTION
+    assert isinstance(error, asyncio.CancelledError)
+
+
 async def test_statistics_count_what_is_done_and_what_failed(rigs: Callable[..., Rig]) -> None:
     async def handle(message: StoredMessage) -> None:
         if message.queue_offset % 2:

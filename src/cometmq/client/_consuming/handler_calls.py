@@ -17,6 +17,7 @@ from cometmq.client.handlers import ConsumeContext, OrderedContext
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
+from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class HandlerCalls:
         """Call the handler and wait for its end, however it ends.
 
         A `CancelledError` that the handler raises of its own is its failure; one that is meant for
-        the calling task goes through.
+        the calling task goes through, after the hooks were called.
         """
         delivery = self._before(context.queue, messages) if self._hooks else None
         loop = asyncio.get_running_loop()
@@ -96,14 +97,13 @@ class HandlerCalls:
         error: BaseException | None = None
         try:
             result = await self._call(messages, context)
-        except asyncio.CancelledError as cancelled:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            error = cancelled
-        except Exception as raised:
+        except BaseException as raised:
             error = raised
-        return Ended(result, error, loop.time() - begun, delivery)
+        ended = Ended(result, error, loop.time() - begun, delivery)
+        if error is not None and not is_call_failure(error):
+            self.after(ended, ConsumeEnd.EXCEPTION)
+            raise error
+        return ended
 
     def shown(self, queue: MessageQueue) -> MessageQueue:
         """Give a queue as applications know it."""

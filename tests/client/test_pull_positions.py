@@ -85,11 +85,16 @@ async def test_without_a_commit_everything_is_handed_out_again(
 
 
 async def test_closing_commits_what_is_finished_and_not_the_message_in_hand(
-    name_servers: str, queue: MessageQueue
+    name_servers: str, queue: MessageQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with consumer(name_servers, queue) as reading:
         await reading.assign([queue])
-        await take(reading, 4)
+        async for message in reading:
+            if message.queue_offset == 3:
+                break
+
+    assert "closed with unfinished messages" in caplog.text
+    assert "offset=3 messages=1" in caplog.text
 
     async with consumer(name_servers, queue) as reading:
         assert await reading.committed(queue) == 3

@@ -17,7 +17,7 @@ from cometmq.client._consuming.fetcher import UNLIMITED
 from cometmq.client._consuming.group_requests import check_filters, join
 from cometmq.client._consuming.pulls import Pull, PullResult
 from cometmq.client._consuming.rebalancer import Rebalancer
-from cometmq.client._consuming.retries import Retries
+from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._lifecycle import Ending, Starting
 from cometmq.client._pull.assignment import Mode, Ownership
 from cometmq.client._pull.positions import Offsets
@@ -134,7 +134,7 @@ class PullConsumer(PlaceCalls):
         self._sending_back = Retries(
             self._instance,
             self._group,
-            deliveries_max=self._settings.deliveries_max,
+            rule=DeadLetterRule.of(self._settings.deliveries_max),
             wrap_topic=self._names.wrap_topic,
         )
         self._rebalancer = Rebalancer(
@@ -261,9 +261,7 @@ class PullConsumer(PlaceCalls):
             await self._revocations.drain(self._instance.settings.call_timeout_ms / 1000)
             await self._commit_at_close()
         await self._revocations.cancel()
-        for hand in self._positions.hands.values():
-            self._deliveries.end(hand.delivery)
-        self._positions.hands.clear()
+        self._end_hands()
         self._listening.close()
         try:
             await self._traces_end()
@@ -379,7 +377,9 @@ class PullConsumer(PlaceCalls):
     async def __anext__(self) -> StoredMessage:
         """Wait for the next message of any queue; each queue's come in order.
 
-        The iteration ends when the consumer is closed.
+        Asking for the next message finishes the one before. After a ``break`` the last message is
+        not finished and is redelivered to the group, unless `commit` is called. The iteration ends
+        when the consumer is closed.
 
         Raises:
             ClientClosedError: the consumer was never started.

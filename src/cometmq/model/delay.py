@@ -61,6 +61,13 @@ class DelayLevels:
             return 0
         return min(max(int(text), 0), self.highest)
 
+    def level_for(self, delay_ms: float) -> int:
+        """Return the level with the shortest delay of at least ``delay_ms``, else the longest."""
+        longer = [item for item in self._delays_ms.items() if item[1] >= delay_ms]
+        if longer:
+            return min(longer, key=lambda item: item[1])[0]
+        return max(self._delays_ms, key=self._delays_ms.__getitem__, default=0)
+
     def delay_ms(self, level: int) -> int:
         """Return the delay of a level."""
         return self._delays_ms.get(level, _UNKNOWN_MS)

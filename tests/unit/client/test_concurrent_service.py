@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.client._consuming import handler_calls
 from cometmq.client._consuming.handler_calls import HandlerCalls
 from cometmq.client._consuming.process_queue import ProcessQueue
 from cometmq.client._consuming.statistics import Statistics
@@ -516,6 +517,60 @@ async def test_hooks_see_the_end_of_a_call_that_a_stop_cancels(rigs: Callable[..
     [(end, error)] = seen
     assert end is ConsumeEnd.EXCEPTION
     assert isinstance(error, asyncio.CancelledError)
+
+
+async def test_each_failed_delivery_is_one_line_and_each_kind_of_error_one_traceback(
+    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(message: StoredMessage) -> None:
+        if message.queue_offset == 2:
+            raise LookupError("no such\norder")
+        raise ValueError(message.queue_offset)
+
+    rig = rigs(handler=handle, concurrency=1)
+    rig.fetch(0, 1, 2)
+    await rig.empty()
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        "handler failed topic=t id=ID0 attempt=1 messages=1 error=builtins.ValueError: 0",
+        "handler failed topic=t id=ID1 attempt=1 messages=1 error=builtins.ValueError: 1",
+        "handler failed topic=t id=ID2 attempt=1 messages=1"
+        " error=builtins.LookupError: no such order",
+    ]
+    assert [bool(record.exc_info) for record in caplog.records] == [True, False, True]
+
+
+def test_a_traceback_is_logged_once_a_minute_and_the_kinds_are_bounded() -> None:
+    now = 0.0
+    times = handler_calls._TraceTimes(lambda: now)
+
+    assert [times.is_due(ValueError()), times.is_due(ValueError())] == [True, False]
+    now = 59.9
+    assert not times.is_due(ValueError())
+    now = 60.0
+    assert times.is_due(ValueError())
+    for number in range(handler_calls.KINDS_MAX):
+        assert times.is_due(type(f"Error{number}", (Exception,), {})())
+    assert times.is_due(ValueError()), "it was forgotten for newer ones"
+
+
+async def test_a_result_without_a_meaning_is_success_and_warned_of_once_for_each_type(
+    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(message: StoredMessage) -> object:
+        return [False, True, "done", None, Consumed.SUCCESS][message.queue_offset]
+
+    rig = rigs(handler=handle, concurrency=1)
+    rig.fetch(*range(5))
+    await rig.empty()
+
+    assert rig.committed == 5
+    assert [record.getMessage() for record in caplog.records] == [
+        f"handler returned {result}, which counts as success; expected None, Consumed or"
+        " ConsumedInOrder group=g"
+        for result in ("False (bool)", "'done' (str)")
+    ]
 
 
 async def test_statistics_count_what_is_done_and_what_failed(rigs: Callable[..., Rig]) -> None:

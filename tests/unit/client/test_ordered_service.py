@@ -11,6 +11,7 @@ import pytest
 
 from cometmq.client._consuming.handler_calls import HandlerCalls
 from cometmq.client._consuming.process_queue import ProcessQueue
+from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._push.ordered import OrderedService, Permits
 from cometmq.client._push.queue_locks import Locks
@@ -100,7 +101,7 @@ class Rig:
             concurrency=concurrency,
             batch_max=batch_max,
             suspend_ms=suspend_ms,
-            deliveries_max=deliveries_max,
+            dead_letters=DeadLetterRule(deliveries_max),
             statistics=Statistics(lambda: self.now),
             continuous_s=continuous_s,
         )

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
-from cometmq.client._consuming.outcomes import OrderedAction, ordered_outcome_of, outcome_of
+from cometmq.client._consuming.outcomes import (
+    OrderedAction,
+    has_meaning,
+    ordered_outcome_of,
+    outcome_of,
+)
+from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder, OrderedContext
 from cometmq.client.hooks import ConsumeEnd
-from support.consuming import QUEUE
+from cometmq.model.errors import ConfigError
+from support.consuming import QUEUE, stored
 
 
 def context(*, done: int | None = None, delay_level: int = 0) -> ConsumeContext:
@@ -113,4 +123,85 @@ def test_a_pause_is_kept_between_10_ms_and_30_s(
 def test_an_ordered_message_is_given_up_when_the_handler_orders_a_dead_letter() -> None:
     order = ConsumeLater(delay_level=-1)
 
-    assert ordered_outcome_of(None, order, OrderedContext("g", QUEUE), suspend_ms=1000).give_up
+    outcome = ordered_outcome_of(None, order, OrderedContext("g", QUEUE), suspend_ms=1000)
+
+    assert outcome.delay_level == -1
+
+
+@pytest.mark.parametrize(
+    ("delay", "level"),
+    [
+        (0, 1),
+        (1, 1),
+        (1.001, 2),
+        (45, 5),
+        (timedelta(minutes=1), 5),
+        (timedelta(minutes=11), 15),
+        (timedelta(hours=2), 18),
+        (timedelta(days=3), 18),
+    ],
+)
+def test_a_delay_is_mapped_to_the_shortest_level_that_is_not_shorter(
+    delay: float | timedelta, level: int
+) -> None:
+    outcome = outcome_of(None, ConsumeLater(delay=delay), context(), 5)
+
+    assert outcome.delay_level == level
+    assert outcome.delay_s == (delay if not isinstance(delay, timedelta) else delay.total_seconds())
+
+
+def test_a_delay_is_the_pause_of_an_ordered_queue_unless_the_pause_is_given() -> None:
+    def pause(later: ConsumeLater) -> int:
+        return ordered_outcome_of(
+            None, later, OrderedContext("g", QUEUE), suspend_ms=1000
+        ).suspend_ms
+
+    assert pause(ConsumeLater(delay=2.5)) == 2500
+    assert pause(ConsumeLater(delay=2.5, suspend_ms=70)) == 70
+
+
+@pytest.mark.parametrize(
+    "options", [{"delay": 1, "delay_level": 3}, {"delay": -1}, {"delay": "5s"}], ids=str
+)
+def test_a_delay_that_is_none_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="delay="):
+        ConsumeLater(**options)
+
+
+@pytest.mark.parametrize(
+    ("result", "means"),
+    [
+        (None, True),
+        (Consumed.LATER, True),
+        (ConsumedInOrder.COMMIT, True),
+        (False, False),
+        (0, False),
+        ("ok", False),
+    ],
+)
+def test_only_the_enumerations_and_none_have_a_meaning(result: object, *, means: bool) -> None:
+    assert has_meaning(result) is means
+
+
+@pytest.mark.parametrize(
+    ("setting", "ordered", "times", "level", "dead"),
+    [
+        (3, False, 2, 0, False),
+        (3, False, 3, 0, True),
+        (3, True, 3, 0, True),
+        (0, False, 0, 0, True),
+        (-1, False, 15, 0, False),
+        (-1, False, 16, 0, True),
+        (-1, True, 1_000_000, 0, False),
+        (-1, True, 0, -1, True),
+        (3, False, 0, -1, True),
+        (3, False, 0, 18, False),
+    ],
+)
+def test_which_failed_messages_become_dead_letters(
+    *, setting: int, ordered: bool, times: int, level: int, dead: bool
+) -> None:
+    message = stored(0)
+    message.reconsume_times = times
+
+    assert DeadLetterRule.of(setting, ordered=ordered).applies_to(message, level) is dead

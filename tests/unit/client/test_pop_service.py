@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from cometmq.client._consuming.handler_calls import HandlerCalls
+from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._pop.receipts import Handle
 from cometmq.client._pop.service import Popped, PopQueue, PopService
+from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, Consumed
 from cometmq.model.message import StoredMessage
 from support.consuming import QUEUE, stored
@@ -64,7 +67,7 @@ class Rig:
             show=lambda messages: None,
             concurrency=concurrency,
             batch_max=8,
-            deliveries_max=deliveries_max,
+            dead_letters=DeadLetterRule(deliveries_max),
             statistics=Statistics(),
         )
 
@@ -162,6 +165,19 @@ async def test_the_rest_of_a_batch_is_put_off_by_the_level_that_was_ordered(
 
     assert rig.broker.done_with == [0]
     assert sorted(rig.broker.put_off) == [(1, 60), (2, 60)]
+
+
+async def test_a_message_is_put_off_for_exactly_the_delay_that_was_asked_for(
+    rigs: Callable[..., Rig],
+) -> None:
+    async def handle(message: StoredMessage) -> None:
+        raise ConsumeLater(delay=timedelta(seconds=7.5))
+
+    rig = rigs(handler=handle)
+    rig.pop(tried(0, 3))
+    await rig.settled()
+
+    assert rig.broker.put_off == [(0, 7.5)]
 
 
 async def test_what_failed_too_often_is_given_up_and_then_acknowledged(

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cometmq.client._callbacks import Caller, is_async
 from cometmq.client._connection.namespaces import Namespace
+from cometmq.client._consuming.outcomes import has_meaning
+from cometmq.client._consuming.retries import error_text
+from cometmq.client.errors import ConsumeLater
 from cometmq.client.handlers import ConsumeContext, OrderedContext
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, DeliveryContext
 from cometmq.model.message import StoredMessage
@@ -20,6 +25,13 @@ from cometmq.model.queue import MessageQueue
 from cometmq.remoting.tasks import is_call_failure
 
 log = logging.getLogger(__name__)
+
+TRACE_EVERY_S = 60.0
+"""From one traceback of a kind of error to the next, in seconds."""
+KINDS_MAX = 256
+"""Kinds of errors that are remembered; of more, the ones logged longest ago are forgotten."""
+ODD_RESULTS_MAX = 16
+"""Types of results without a meaning that a consumer warns about."""
 
 Call = Callable[[Sequence[StoredMessage], ConsumeContext | OrderedContext], Awaitable[object]]
 """Calls the handler, whatever its kind, and gives what it returns or raises what it raises."""
@@ -74,6 +86,8 @@ class HandlerCalls:
         self.plain = not is_async(self._function)
         """Whether the handler runs in a thread, and cannot be cancelled there."""
         self._call = self._chosen_call()
+        self._traces = _TraceTimes()
+        self._odd_results: set[str] = set()
 
     def _chosen_call(self) -> Call:
         if self.takes_one:
@@ -119,6 +133,30 @@ class HandlerCalls:
         delivery.cost_ms, delivery.end, delivery.error = ended.seconds * 1000, end, ended.error
         for hook in self._hooks:
             _guarded(hook.after, delivery)
+
+    def report(self, messages: Sequence[StoredMessage], ended: Ended) -> None:
+        """Log what is wrong with a call: what it raised, or a result that means nothing."""
+        if ended.error is None:
+            if not has_meaning(ended.result):
+                self._warn_of(ended.result)
+        elif not isinstance(ended.error, ConsumeLater):
+            first = messages[0]
+            log.warning(
+                "handler failed topic=%s id=%s attempt=%d messages=%d error=%s",
+                *(first.topic, first.message_id, first.reconsume_times + 1, len(messages)),
+                error_text(ended.error),
+                exc_info=ended.error if self._traces.is_due(ended.error) else None,
+            )
+
+    def _warn_of(self, result: object) -> None:
+        kind = type(result).__name__
+        if kind not in self._odd_results and len(self._odd_results) < ODD_RESULTS_MAX:
+            self._odd_results.add(kind)
+            log.warning(
+                "handler returned %.100r (%s), which counts as success; expected None, Consumed or"
+                " ConsumedInOrder group=%s",
+                *(result, kind, self.group),
+            )
 
     def resize(self, threads: int) -> None:
         """Let this many plain calls run at a time from now on."""
@@ -171,6 +209,32 @@ class HandlerCalls:
     ) -> object:
         result: object = await self._caller.call(self._function, messages, context)
         return result
+
+
+class _TraceTimes:
+    """Says when a traceback belongs into the log: once a minute for each kind of error.
+
+    Errors of one class that were raised at one line are of one kind.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._logged: dict[tuple[type[BaseException], object, int], float] = {}
+
+    def is_due(self, error: BaseException) -> bool:
+        """Return whether to log the traceback of this error, and remember that."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        where = (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace else ("", 0)
+        kind, now = (type(error), *where), self._now()
+        if now - self._logged.get(kind, -math.inf) < TRACE_EVERY_S:
+            return False
+        self._logged.pop(kind, None)  # the order of the table is that of the times
+        if len(self._logged) >= KINDS_MAX:
+            del self._logged[next(iter(self._logged))]
+        self._logged[kind] = now
+        return True
 
 
 def _guarded(act: Callable[[DeliveryContext], None], delivery: DeliveryContext) -> None:

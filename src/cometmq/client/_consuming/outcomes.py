@@ -19,8 +19,11 @@ from cometmq.client.hooks import ConsumeEnd
 
 SUSPEND_MS_MIN = 10
 SUSPEND_MS_MAX = 30_000
-DEAD_LETTER = -1
-"""The delay level that makes a dead letter at once."""
+
+
+def has_meaning(result: object) -> bool:
+    """Return whether a result says what became of the messages; any other counts as success."""
+    return result is None or isinstance(result, (Consumed, ConsumedInOrder))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class Outcome:
     end: ConsumeEnd
     error: BaseException | None = None
     """What the handler raised, if that says why it failed."""
+    delay_s: float | None = None
+    """For those others: the exact delay that the handler asked for, or None."""
 
 
 def outcome_of(
@@ -48,7 +53,7 @@ def outcome_of(
         count: how many messages it was given.
     """
     if isinstance(error, ConsumeLater):
-        return Outcome(0, error.delay_level, ConsumeEnd.FAILED)
+        return Outcome(0, error.delay_level, ConsumeEnd.FAILED, delay_s=error.delay_s)
     if error is not None:
         return Outcome(0, context.delay_level, ConsumeEnd.EXCEPTION, error)
     if result in (Consumed.LATER, ConsumedInOrder.SUSPEND, ConsumedInOrder.ROLLBACK):
@@ -78,8 +83,8 @@ class OrderedOutcome:
     suspend_ms: int
     end: ConsumeEnd
     error: BaseException | None = None
-    give_up: bool = False
-    """Whether the messages are to become dead letters at once."""
+    delay_level: int = 0
+    """-1 to dead-letter the messages at once."""
 
 
 def ordered_outcome_of(
@@ -96,8 +101,8 @@ def ordered_outcome_of(
     asked = error.suspend_ms if isinstance(error, ConsumeLater) else None
     pause = _clamped(next(ms for ms in (asked, context.suspend_ms, suspend_ms) if ms is not None))
     if isinstance(error, ConsumeLater):
-        dead = error.delay_level == DEAD_LETTER
-        return OrderedOutcome(OrderedAction.SUSPEND, pause, ConsumeEnd.FAILED, give_up=dead)
+        level = error.delay_level
+        return OrderedOutcome(OrderedAction.SUSPEND, pause, ConsumeEnd.FAILED, delay_level=level)
     if error is not None:
         return OrderedOutcome(OrderedAction.SUSPEND, pause, ConsumeEnd.EXCEPTION, error)
     if result in (ConsumedInOrder.SUSPEND, Consumed.LATER):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._sending.sender import InnerProducer
@@ -40,6 +41,7 @@ RETRIES_MAX = 16
 FIRST_LEVEL = 3
 """The delay level of the first retry; each further one takes the next."""
 DEAD_LETTER = -1
+"""The delay level that makes a dead letter at once."""
 
 _NOT_CARRIED_ON = (
     names.TRAN_MSG,
@@ -58,13 +60,38 @@ _NOT_CARRIED_ON = (
 """What said how the message was to travel the last time."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetterRule:
+    """Decides which failed messages become dead letters."""
+
+    retries_max: int | None
+    """Retries of a message before it becomes a dead letter; None for no limit."""
+
+    @classmethod
+    def of(cls, deliveries_max: int, *, ordered: bool = False) -> DeadLetterRule:
+        """Read the setting ``deliveries_max``: below 0 is RocketMQ's limit, in order none."""
+        if deliveries_max >= 0:
+            return cls(deliveries_max)
+        return cls(None if ordered else RETRIES_MAX)
+
+    def applies_to(self, message: StoredMessage, delay_level: int = 0) -> bool:
+        """Return whether a message that failed is not retried any more.
+
+        Args:
+            message: as it was delivered.
+            delay_level: the level that its handler asks for.
+        """
+        used_up = self.retries_max is not None and message.reconsume_times >= self.retries_max
+        return delay_level <= DEAD_LETTER or used_up
+
+
 class Retries:
     """Sends messages of one group back to their brokers.
 
     Args:
         instance: whose connections are used.
         group: as brokers know it.
-        deliveries_max: retries before a message becomes a dead letter.
+        rule: decides which messages become dead letters.
         wrap_topic: makes a topic's name, as handlers see it, the one that brokers know.
         on_first: called when the first message was taken back: only now is there a retry topic to
             be sure of.
@@ -75,14 +102,16 @@ class Retries:
         instance: ClientInstance,
         group: str,
         *,
-        deliveries_max: int,
+        rule: DeadLetterRule,
         wrap_topic: Callable[[str], str] = str,
         on_first: Callable[[], None] | None = None,
     ) -> None:
         self._instance = instance
         self._group = group
         self._topic = retry_topic(group)
-        self._max = deliveries_max
+        self._rule = rule
+        self._max = RETRIES_MAX if rule.retries_max is None else rule.retries_max
+        """The limit as brokers are told of it, who have no word for none."""
         self._wrap = wrap_topic
         self._on_first = on_first
         self._producer = InnerProducer.of(instance)
@@ -170,7 +199,7 @@ class Retries:
         self, message: StoredMessage, delay_level: int, error: BaseException | None
     ) -> None:
         times = message.reconsume_times
-        is_dead = delay_level < 0 or times >= self._max
+        is_dead = self._rule.applies_to(message, delay_level)
         properties = self._properties(message, error)
         # Brokers of both lines compare the two numbers, one with >= and the other with >: these
         # pairs mean the same to both.

@@ -16,7 +16,7 @@ from typing import Any
 from cometmq.client._callbacks import Caller
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._consuming.handler_calls import HandlerCalls
-from cometmq.client._consuming.retries import RETRIES_MAX, Retries
+from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.subscriptions import Subscriptions
 from cometmq.client._consuming.supervision import SupervisedTasks
@@ -92,11 +92,11 @@ class PopEngine:
             threads=settings.concurrency,
             namespace=instance.namespace,
         )
-        limit = RETRIES_MAX if settings.deliveries_max < 0 else settings.deliveries_max
+        dead_letters = DeadLetterRule.of(settings.deliveries_max)
         self._back = Retries(
             instance,
             self.group,
-            deliveries_max=limit,
+            rule=dead_letters,
             wrap_topic=instance.namespace.wrap_topic,
         )
         self.service = PopService(
@@ -106,7 +106,7 @@ class PopEngine:
             show=self._show,
             concurrency=settings.concurrency,
             batch_max=settings.batch_max,
-            deliveries_max=limit,
+            dead_letters=dead_letters,
             statistics=self.statistics,
         )
         self.assignment = Assignment(

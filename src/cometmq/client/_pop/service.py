@@ -20,7 +20,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from cometmq.client._consuming.handler_calls import Ended, HandlerCalls
-from cometmq.client._consuming.outcomes import DEAD_LETTER, Outcome, outcome_of
+from cometmq.client._consuming.outcomes import Outcome, outcome_of
+from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers
 from cometmq.client._pop.receipts import Acks, Handle, delay_s
@@ -100,7 +101,7 @@ class PopService:
         show: prepares messages for the handler.
         concurrency: calls that run at a time.
         batch_max: messages of one call.
-        deliveries_max: retries before a message is made a dead letter.
+        dead_letters: decides which messages become dead letters.
         statistics: counts.
     """
 
@@ -113,7 +114,7 @@ class PopService:
         show: Callable[[Sequence[StoredMessage]], None],
         concurrency: int,
         batch_max: int,
-        deliveries_max: int,
+        dead_letters: DeadLetterRule,
         statistics: Statistics,
     ) -> None:
         self._handling = handling
@@ -121,7 +122,7 @@ class PopService:
         self._give_up = give_up
         self._show = show
         self._batch_max = 1 if handling.takes_one else batch_max
-        self._max = deliveries_max
+        self._dead_letters = dead_letters
         self._statistics = statistics
         self._workers: Workers[Popped] = Workers(
             self._consume, concurrency, owner=f"pop consumer {handling.group}"
@@ -174,25 +175,20 @@ class PopService:
         )
 
     def _count(self, popped: Popped, ended: Ended, outcome: Outcome) -> None:
-        first, failed = popped.messages[0], len(popped.messages) - outcome.done
-        self._statistics.consumed(first.topic, outcome.done, failed, ended.seconds * 1000)
+        failed = len(popped.messages) - outcome.done
+        topic = popped.messages[0].topic
+        self._statistics.consumed(topic, outcome.done, failed, ended.seconds * 1000)
         self._handling.after(ended, outcome.end)
-        if outcome.error is not None:
-            log.warning(
-                "a handler failed topic=%s id=%s error=%s",
-                first.topic,
-                first.message_id,
-                type(outcome.error).__name__,
-                exc_info=outcome.error,
-            )
+        self._handling.report(popped.messages, ended)
 
     async def _settle(self, popped: Popped, position: int, outcome: Outcome) -> None:
         message, handle = popped.messages[position], popped.handles[position]
         if position >= outcome.done:
-            too_often = message.reconsume_times >= self._max
-            dies = outcome.delay_level == DEAD_LETTER or too_often
-            if not dies or not await self._give_up(message, outcome.error):
-                wait_s = delay_s(message.reconsume_times, outcome.delay_level)
+            is_dead = self._dead_letters.applies_to(message, outcome.delay_level)
+            if not is_dead or not await self._give_up(message, outcome.error):
+                wait_s = outcome.delay_s
+                if wait_s is None:
+                    wait_s = delay_s(message.reconsume_times, outcome.delay_level)
                 await self._acks.later(popped.topic, handle, wait_s)
                 return
         await self._acks.done(popped.topic, handle)

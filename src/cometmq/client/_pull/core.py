@@ -278,6 +278,21 @@ class PullCore(Lifecycle):
                     reader.name if isinstance(reader, threading.Thread) else reader.get_name(),
                 )
 
+    def _end_hands(self) -> None:
+        """Leave what readers have in hand unfinished, and log that it is redelivered.
+
+        That is what a `break` out of ``async for`` comes to, if no `commit` follows.
+        """
+        for hand in self._positions.hands.values():
+            self._deliveries.end(hand.delivery)
+            if not hand.dropped:
+                log.warning(
+                    "closed with unfinished messages, which are redelivered; call commit() before"
+                    " close() if they are consumed group=%s queue=%s offset=%d messages=%d",
+                    *(self._plain_group, hand.batch.queue, hand.batch.begins, len(hand.messages)),
+                )
+        self._positions.hands.clear()
+
     def _settle_ended(self) -> None:
         """Finish what ended readers had in hand, or let it be handed out again if they failed."""
         self._unsettled = 0

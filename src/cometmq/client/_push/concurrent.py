@@ -166,14 +166,7 @@ class ConcurrentService:
         if ended.delivery is not None:
             took_too_long = ended.seconds >= self._timeout_s
             self._handling.after(ended, ConsumeEnd.TIMEOUT if took_too_long else outcome.end)
-        if outcome.error is not None:
-            log.warning(
-                "a handler failed topic=%s id=%s error=%s",
-                messages[0].topic,
-                messages[0].message_id,
-                type(outcome.error).__name__,
-                exc_info=outcome.error,
-            )
+        self._handling.report(messages, ended)
 
     async def _settle_failed(
         self, queue: ProcessQueue, messages: list[StoredMessage], outcome: Outcome

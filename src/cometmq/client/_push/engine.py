@@ -27,7 +27,7 @@ from cometmq.client._consuming.process_queue import Limits, ProcessQueue
 from cometmq.client._consuming.pull_loop import PullLoop
 from cometmq.client._consuming.pulls import ReplicaChoice
 from cometmq.client._consuming.rebalancer import Rebalancer
-from cometmq.client._consuming.retries import RETRIES_MAX, Retries
+from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.subscriptions import Subscriptions
 from cometmq.client._consuming.supervision import SupervisedTasks
@@ -127,6 +127,7 @@ class Engine:
             namespace=instance.namespace,
         )
         self._locks: Locks | None = None
+        self._dead_letters = DeadLetterRule.of(settings.deliveries_max, ordered=wish.ordered)
         self.service = self._make_service()
         self.queues = AssignedQueues(
             self.group,
@@ -235,11 +236,10 @@ class Engine:
         return self._ordered_service(back) if self.wish.ordered else self._concurrent_service(back)
 
     def _sending_back(self) -> Retries:
-        limit = self.settings.deliveries_max
         return Retries(
             self._instance,
             self.group,
-            deliveries_max=RETRIES_MAX if limit < 0 else limit,
+            rule=self._dead_letters,
             wrap_topic=self._instance.namespace.wrap_topic,
             on_first=self._retries_begin,
         )
@@ -258,7 +258,6 @@ class Engine:
         )
 
     def _ordered_service(self, back: Retries | None) -> OrderedService:
-        limit = self.settings.deliveries_max
         if not self.wish.broadcast:
             self._locks = Locks(
                 self.calls,
@@ -277,7 +276,7 @@ class Engine:
             concurrency=self.settings.concurrency,
             batch_max=self.settings.batch_max,
             suspend_ms=self.settings.suspend_ms,
-            deliveries_max=None if limit < 0 else limit,
+            dead_letters=self._dead_letters,
             statistics=self.statistics,
         )
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
@@ -26,6 +25,7 @@ from types import TracebackType
 from cometmq.client._consuming.handler_calls import Ended, HandlerCalls
 from cometmq.client._consuming.outcomes import OrderedAction, OrderedOutcome, ordered_outcome_of
 from cometmq.client._consuming.process_queue import ProcessQueue
+from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import CANCEL_S, SLICE_S
 from cometmq.client._push.queue_locks import Locks
@@ -58,7 +58,7 @@ class OrderedService:
         concurrency: queues that are consumed at a time.
         batch_max: messages of one call.
         suspend_ms: the pause of a queue after a failure.
-        deliveries_max: retries before a message is given up; None for no limit.
+        dead_letters: decides which messages become dead letters.
         statistics: counts.
         continuous_s: how long one chain may be at a queue.
     """
@@ -74,7 +74,7 @@ class OrderedService:
         concurrency: int,
         batch_max: int,
         suspend_ms: int,
-        deliveries_max: int | None,
+        dead_letters: DeadLetterRule,
         statistics: Statistics,
         continuous_s: float = CONTINUOUS_S,
     ) -> None:
@@ -86,7 +86,7 @@ class OrderedService:
         self._permits = Permits(concurrency)
         self._batch_max = 1 if handling.takes_one else batch_max
         self._suspend_ms = suspend_ms
-        self._max: float = math.inf if deliveries_max is None else deliveries_max
+        self._dead_letters = dead_letters
         self._statistics = statistics
         self._continuous_s = continuous_s
         self._chains: set[ProcessQueue] = set()
@@ -217,14 +217,7 @@ class OrderedService:
             queue.queue.topic, len(messages) - lost, lost, ended.seconds * 1000
         )
         self._handling.after(ended, outcome.end)
-        if outcome.error is not None:
-            log.warning(
-                "a handler failed topic=%s id=%s error=%s",
-                messages[0].topic,
-                messages[0].message_id,
-                type(outcome.error).__name__,
-                exc_info=outcome.error,
-            )
+        self._handling.report(messages, ended)
 
     async def _settle(
         self,
@@ -254,11 +247,11 @@ class OrderedService:
             self._store.update(queue.queue, offset)
 
     async def _all_given_up(self, messages: list[StoredMessage], outcome: OrderedOutcome) -> bool:
-        """Make dead letters of messages that failed too often; whether that is all of them."""
+        """Dead-letter the messages that are not retried any more; whether that is all of them."""
         stays = False
         for message in messages:
-            too_often = outcome.give_up or message.reconsume_times >= self._max
-            if not too_often or not await self._given_up(message, outcome.error):
+            is_dead = self._dead_letters.applies_to(message, outcome.delay_level)
+            if not is_dead or not await self._given_up(message, outcome.error):
                 message.reconsume_times += 1
                 stays = True
         return not stays

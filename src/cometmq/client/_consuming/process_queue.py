@@ -40,7 +40,7 @@ class ProcessQueue:
     def __init__(self, queue: MessageQueue, *, now: Callable[[], float] = time.monotonic) -> None:
         self.queue = queue
         self.dropped = False
-        """Whether the queue was given up: nothing of it may be consumed or committed any more."""
+        """Whether the queue was given up: no further handler gets messages of it."""
         self.locked = False
         """Whether a broker has locked the queue for this client."""
         self.locked_at = self.pulled_at = self.consumed_at = now()
@@ -48,6 +48,8 @@ class ProcessQueue:
         the clock."""
         self.unlock_tries = 0
         """How often the queue could not be given up because a handler was at it."""
+        self.calls = 0
+        """Handler calls that run, when consuming in any order."""
         self.consuming = asyncio.Lock()
         """Held while a handler has messages of the queue, when consuming in order."""
         self.count = 0
@@ -66,6 +68,7 @@ class ProcessQueue:
         self._order: deque[QueueOffset] = deque()
         self._begun: dict[QueueOffset, float] = {}
         self._being_consumed = False
+        self._idle: asyncio.Future[None] | None = None
 
     @property
     def min_offset(self) -> QueueOffset | None:
@@ -112,10 +115,24 @@ class ProcessQueue:
         return message.queue_offset in self._fetched or message.queue_offset in self._open
 
     def begin(self, messages: Sequence[StoredMessage]) -> None:
-        """Note that a handler gets these messages now; `late` looks at it."""
+        """Note that a handler gets these messages now; `late` looks at it, `end` ends it."""
+        self.calls += 1
         now = self._now()
         for message in messages:
             self._begun[message.queue_offset] = now
+
+    def end(self) -> None:
+        """Note that a handler call has ended, and its result is dealt with."""
+        self.calls -= 1
+        if self.calls == 0 and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    async def idle(self, timeout: float) -> bool:
+        """Wait until no handler call runs; False if one still does after so many seconds."""
+        if self.calls:
+            self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._idle], timeout=timeout)
+        return self.calls == 0
 
     def remove(self, messages: Sequence[StoredMessage]) -> QueueOffset | None:
         """Take out messages that are done with.
@@ -212,7 +229,7 @@ class ProcessQueue:
         return self._fetched.get(message.queue_offset) is message
 
     def drop(self) -> None:
-        """Give the queue up: whoever is at it must neither go on nor commit."""
+        """Give the queue up: a handler that runs is the last one."""
         self.dropped = True
         self._tell_of_room()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import defaultdict
 
 from cometmq.client import (
@@ -23,9 +24,6 @@ from support.clusters import COMET
 from support.consuming import from_the_first
 from support.dead_letters import dead_letters
 from support.seen import WAIT_S, FailsAtFirst, Seen, until
-
-LOCK_S = 60.0
-"""A broker keeps the locks of a member that does not renew them for so long."""
 
 
 async def send_numbers(producer: Producer, queue: MessageQueue, count: int) -> None:
@@ -52,9 +50,9 @@ async def lockable(instance: ClientInstance, group: str, queues: list[MessageQue
 async def test_each_queue_is_consumed_in_order_by_two_members_that_come_and_go(
     target: str, name_servers: str, producer: Producer, queues: list[MessageQueue], group: str
 ) -> None:
-    """Nothing is delivered twice: a queue is unlocked when all that was handled is committed.
+    """What is being handled at the handover is committed before the queue is unlocked.
 
-    RocketMQ may redeliver some.
+    So nothing is redelivered. RocketMQ may redeliver.
     """
     topic, seen = queues[0].topic, Seen()
     running: defaultdict[int, int] = defaultdict(int)
@@ -62,7 +60,7 @@ async def test_each_queue_is_consumed_in_order_by_two_members_that_come_and_go(
     async def handle(message: StoredMessage) -> None:
         running[message.queue_id] += 1
         assert running[message.queue_id] == 1, "two calls for one queue"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.001)
         seen.add(message)
         running[message.queue_id] -= 1
 
@@ -84,7 +82,8 @@ async def test_each_queue_is_consumed_in_order_by_two_members_that_come_and_go(
     for number in range(4):
         bodies = [int(message.body) for message in seen.messages if message.queue_id == number]
         assert list(dict.fromkeys(bodies)) == sorted(set(bodies)), bodies
-        assert target != COMET or len(bodies) == len(set(bodies)), bodies
+        steps_back = [b - a for a, b in itertools.pairwise(bodies) if b <= a]
+        assert target != COMET or not steps_back, bodies
 
 
 async def test_a_failing_message_holds_up_its_queue_and_no_other(
@@ -169,39 +168,6 @@ async def test_queues_are_locked_while_they_are_owned_and_free_after_the_stop(
             await asyncio.sleep(0.01)
 
 
-async def test_queues_that_were_revoked_before_the_stop_are_committed_and_unlocked(
-    name_servers: str,
-    instance: ClientInstance,
-    producer: Producer,
-    queues: list[MessageQueue],
-    group: str,
-) -> None:
-    """No other member has to wait until their locks expire, nor gets their messages again."""
-    handling, seen, may_end = Seen(), Seen(), asyncio.Event()
-
-    async def handle(message: StoredMessage) -> None:
-        handling.add(message)
-        await may_end.wait()
-
-    for queue in queues:
-        await send_numbers(producer, queue, 1)
-    options = from_the_first(group, queues[0].topic) | {"ordered": True}
-    one = PushConsumer(name_servers, handler=handle, **options)
-    async with one:
-        await handling.count(4)
-        async with PushConsumer(name_servers, handler=seen, **options):
-            await until(lambda: len(one.queues()) == 2)
-            closing = asyncio.create_task(one.close())
-            await asyncio.sleep(0)
-            may_end.set()
-            await closing
-
-    async with asyncio.timeout(LOCK_S / 2):
-        while await lockable(instance, group, queues) < 4:
-            await asyncio.sleep(0.01)
-    assert seen.messages == []
-
-
 async def test_no_message_is_handled_while_somebody_else_has_the_locks(
     name_servers: str,
     instance: ClientInstance,
@@ -219,7 +185,7 @@ async def test_no_message_is_handled_while_somebody_else_has_the_locks(
         assert (consumer.queues(), seen.messages) == ([], [])
         await ask_as_somebody_else(RequestCode.UNLOCK_BATCH_MQ, instance, group, queues)
         await seen.count(1)
-        await until(lambda: len(consumer.queues()) == 4)
+        assert len(consumer.queues()) == 4
 
 
 async def test_offsets_of_ordered_consumers_are_kept_at_the_stop(

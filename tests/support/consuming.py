@@ -50,7 +50,7 @@ class MemoryOffsets:
     def __init__(self) -> None:
         self.offsets: dict[MessageQueue, QueueOffset] = {}
         self.kept: dict[MessageQueue, QueueOffset] = {}
-        """What `persist` has kept."""
+        """What was persisted."""
         self.failure: BaseException | None = None
         """What `persist` raises."""
 
@@ -62,8 +62,10 @@ class MemoryOffsets:
         return self.offsets.get(queue)
 
     async def stored(self, queue: MessageQueue) -> QueueOffset | None:
-        """Give the offset in memory."""
-        return self.offsets.get(queue)
+        """Give the offset that was persisted, and take it into memory."""
+        if queue in self.kept:
+            self.offsets[queue] = self.kept[queue]
+        return self.kept.get(queue)
 
     def update(
         self, queue: MessageQueue, offset: QueueOffset, *, increase_only: bool = False

@@ -72,7 +72,7 @@ class QueueOwner(Protocol):
         """End with a queue: stop pulling, keep its offset, unlock it.
 
         Returns:
-            False while a handler is still at it; the queue is given up in a later round.
+            Whether it was owned. Handlers that still run are waited for in the background.
         """
 
     async def divided(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cometmq.client._consuming.process_queue import ProcessQueue
+from cometmq.client._push import assigned_queues
 from cometmq.client._push.assigned_queues import AssignedQueues
 from cometmq.client._push.queue_locks import Locks
 from cometmq.client.errors import QueueNotFoundError
@@ -212,7 +213,7 @@ async def test_an_ordered_queue_is_unlocked_only_after_the_handler_that_is_at_it
     await rig.queues.take(QUEUE)
     fetched = rig.fetched
     async with fetched.consuming:
-        assert not await rig.queues.give_up(QUEUE), "not yet"
+        await rig.queues.give_up(QUEUE)
         assert rig.broker.unlocked == []
         assert fetched.unlock_tries == 1
         assert not await rig.queues.take(QUEUE), "nor can it be taken again"
@@ -224,21 +225,61 @@ async def test_an_ordered_queue_is_unlocked_only_after_the_handler_that_is_at_it
     assert await rig.queues.take(QUEUE)
 
 
-async def test_what_the_last_handler_of_an_ordered_queue_consumed_is_kept_before_the_unlock(
+async def test_an_ordered_queue_is_unlocked_after_the_last_result_is_committed(
     rigs: Callable[..., Rig],
 ) -> None:
     rig = rigs(locks=True)
     await rig.queues.take(QUEUE)
-    rig.store.update(QUEUE, QueueOffset(6))
-    async with rig.fetched.consuming:
-        assert not await rig.queues.give_up(QUEUE)
-        assert rig.store.kept == {QUEUE: 6}, "the handler may take long"
-        rig.store.update(QUEUE, QueueOffset(7))
+    fetched = rig.fetched
+    async with fetched.consuming:
+        await rig.queues.give_up(QUEUE)
+        rig.store.update(QUEUE, QueueOffset(9))
+        assert rig.store.kept == {}
     async with asyncio.timeout(60):
-        await rig.broker.moved.wait()
+        await rig.freed.wait()
 
-    assert rig.store.kept == {QUEUE: 7}
+    assert rig.store.kept == {QUEUE: 9}
     assert rig.store.position(QUEUE) is None
+
+
+@pytest.mark.parametrize(
+    ("other", "kept"), [(None, 9), (7, 9), (9, 9), (12, 12)], ids=["none", "less", "same", "more"]
+)
+async def test_what_a_running_handler_finishes_is_committed_unless_more_is_already(
+    rigs: Callable[..., Rig], *, other: int | None, kept: int
+) -> None:
+    rig = rigs()
+    await rig.queues.take(QUEUE)
+    fetched = rig.fetched
+    messages = [stored(5)]
+    fetched.put(messages)
+    fetched.begin(messages)
+    await rig.queues.give_up(QUEUE)
+    assert not await rig.queues.take(QUEUE), "it is still being given up"
+    rig.store.update(QUEUE, QueueOffset(9))
+    if other is not None:
+        rig.store.kept[QUEUE] = QueueOffset(other)
+    fetched.end()
+    async with asyncio.timeout(60):
+        await rig.freed.wait()
+
+    assert rig.store.kept == {QUEUE: kept}
+    assert await rig.queues.take(QUEUE)
+
+
+async def test_a_handler_that_does_not_end_keeps_a_revoked_queue_for_a_bounded_time(
+    rigs: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assigned_queues, "FINISH_S", 0.01)
+    rig = rigs()
+    await rig.queues.take(QUEUE)
+    fetched, messages = rig.fetched, [stored(5)]
+    fetched.put(messages)
+    fetched.begin(messages)
+
+    await rig.queues.give_up(QUEUE)
+    assert await rig.queues.take(QUEUE)
+    assert fetched.remove(messages) is None, "its result counts no more"
 
 
 async def test_a_queue_that_is_moved_goes_on_there_without_what_was_fetched(

@@ -387,25 +387,35 @@ async def test_the_loop_gets_its_turns_while_handlers_never_wait(
     assert turns >= 10
 
 
-async def test_nothing_is_handled_or_noted_once_the_queue_was_dropped(
-    rigs: Callable[..., Rig],
+@pytest.mark.parametrize(
+    ("result", "forgotten", "committed"),
+    [(None, False, 1), (Consumed.LATER, False, 0), (None, True, None)],
+)
+async def test_only_a_running_handler_still_counts_once_the_queue_was_dropped(
+    rigs: Callable[..., Rig], *, result: object, forgotten: bool, committed: int | None
 ) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
 
-    async def handle(message: StoredMessage) -> None:
+    async def handle(message: StoredMessage) -> object:
         seen.append(message.queue_offset)
         begun.set()
         await may_end.wait()
+        return result
 
     rig = rigs(handler=handle, concurrency=1)
     rig.fetch(0, 1, 2)
     await begun.wait()
     rig.queue.drop()
+    assert not await rig.queue.idle(0.01)
+    if forgotten:
+        rig.queue.clear()
     may_end.set()
+    assert await rig.queue.idle(WAIT_S)
     await rig.service.stop(grace_s=WAIT_S)
 
-    assert (seen, rig.committed) == ([0], None)
+    assert (seen, rig.committed) == ([0], committed)
+    assert rig.sent_back == [], "the next owner gets it"
 
 
 async def test_a_stop_waits_for_running_handlers_and_begins_no_further_ones(

@@ -437,7 +437,10 @@ async def test_no_more_queues_are_consumed_at_a_time_than_are_allowed(
     assert most == 3
 
 
-async def test_nothing_goes_on_once_the_queue_was_dropped(rigs: Callable[..., Rig]) -> None:
+@pytest.mark.parametrize(("seconds", "committed"), [(29, 1), (31, None)])
+async def test_a_running_handler_counts_once_the_queue_was_dropped_if_its_lock_is_held(
+    rigs: Callable[..., Rig], *, seconds: int, committed: int | None
+) -> None:
     seen: list[int] = []
     begun, gate = asyncio.Event(), asyncio.Event()
 
@@ -450,32 +453,11 @@ async def test_nothing_goes_on_once_the_queue_was_dropped(rigs: Callable[..., Ri
     rig.fetch(0, 1)
     await begun.wait()
     rig.queue.drop()
+    rig.now += seconds
     gate.set()
     await rig.service.stop(grace_s=WAIT_S)
 
-    assert (seen, rig.committed) == ([0], None)
-
-
-@pytest.mark.parametrize(("lock_age_s", "committed"), [(29, 1), (31, None)])
-async def test_what_is_consumed_of_a_revoked_queue_counts_while_its_lock_is_fresh(
-    rigs: Callable[..., Rig], lock_age_s: int, committed: int | None
-) -> None:
-    """Later another member may have the queue, and must not be set back."""
-    begun, gate = asyncio.Event(), asyncio.Event()
-
-    async def handle(message: StoredMessage) -> None:
-        begun.set()
-        await gate.wait()
-
-    rig = rigs(handler=handle)
-    rig.fetch(0, 1)
-    await begun.wait()
-    rig.queue.revoke()
-    rig.now += lock_age_s
-    gate.set()
-    await rig.service.stop(grace_s=WAIT_S)
-
-    assert rig.committed == committed
+    assert (seen, rig.committed) == ([0], committed)
 
 
 async def test_a_stop_waits_for_the_running_handler_and_begins_no_other(

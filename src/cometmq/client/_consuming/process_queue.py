@@ -40,9 +40,7 @@ class ProcessQueue:
     def __init__(self, queue: MessageQueue, *, now: Callable[[], float] = time.monotonic) -> None:
         self.queue = queue
         self.dropped = False
-        """Whether the queue was given up: nothing more of it may be consumed."""
-        self.revoked = False
-        """Whether it was dropped because another member is to have it."""
+        """Whether the queue was given up: no further handler gets messages of it."""
         self.locked = False
         """Whether a broker has locked the queue for this client."""
         self.locked_at = self.pulled_at = self.consumed_at = now()
@@ -50,6 +48,8 @@ class ProcessQueue:
         the clock."""
         self.unlock_tries = 0
         """How often the queue could not be given up because a handler was at it."""
+        self.calls = 0
+        """Handler calls that run, when consuming in any order."""
         self.consuming = asyncio.Lock()
         """Held while a handler has messages of the queue, when consuming in order."""
         self.count = 0
@@ -68,6 +68,7 @@ class ProcessQueue:
         self._order: deque[QueueOffset] = deque()
         self._begun: dict[QueueOffset, float] = {}
         self._being_consumed = False
+        self._idle: asyncio.Future[None] | None = None
 
     @property
     def min_offset(self) -> QueueOffset | None:
@@ -114,10 +115,24 @@ class ProcessQueue:
         return message.queue_offset in self._fetched or message.queue_offset in self._open
 
     def begin(self, messages: Sequence[StoredMessage]) -> None:
-        """Note that a handler gets these messages now; `late` looks at it."""
+        """Note that a handler gets these messages now; `late` looks at it, `end` ends it."""
+        self.calls += 1
         now = self._now()
         for message in messages:
             self._begun[message.queue_offset] = now
+
+    def end(self) -> None:
+        """Note that a handler call has ended, and its result is dealt with."""
+        self.calls -= 1
+        if self.calls == 0 and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    async def idle(self, timeout: float) -> bool:
+        """Wait until no handler call runs; False if one still does after so many seconds."""
+        if self.calls:
+            self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._idle], timeout=timeout)
+        return self.calls == 0
 
     def remove(self, messages: Sequence[StoredMessage]) -> QueueOffset | None:
         """Take out messages that are done with.
@@ -214,19 +229,9 @@ class ProcessQueue:
         return self._fetched.get(message.queue_offset) is message
 
     def drop(self) -> None:
-        """Give the queue up: no handler call begins any more, and the result of one is ignored."""
+        """Give the queue up: a handler that runs is the last one."""
         self.dropped = True
         self._tell_of_room()
-
-    def revoke(self) -> None:
-        """Give the queue up for another member: the handler that is at it may still commit."""
-        self.revoked = True
-        self.drop()
-
-    @property
-    def may_commit(self) -> bool:
-        """Whether an ordered consumer may commit: no other member has the queue's lock."""
-        return not self.dropped or (self.revoked and self.lock_is_fresh())
 
     def clear(self) -> None:
         """Forget all messages, those in a handler's hands included."""

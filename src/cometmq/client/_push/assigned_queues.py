@@ -1,8 +1,12 @@
 """The queues that are this consumer's now: taken, pulled, given up.
 
     take     lock (when in order) -> find the first offset -> process queue and pull loop
-    give up  drop -> stop pulling -> keep the offset
-             when in order: -> wait for the handler -> keep its offset, too -> unlock
+    give up  drop -> stop pulling -> commit -> wait for running handlers -> commit again, unlock
+
+A handler that runs when its queue is revoked gets some time to end, so that its messages are not
+delivered again to the next owner. Its result is committed where that is safe: in order while the
+broker's lock is held; in any order if the group's committed offset is still a lower one, whoever
+committed it, because everything before the new offset is consumed.
 
 Giving up goes on in a task of its own, so that nobody who stops waiting leaves a queue half given
 up; meanwhile the queue is neither owned nor can be taken.
@@ -20,6 +24,7 @@ from dataclasses import dataclass
 
 from cometmq.client._consuming.process_queue import ProcessQueue
 from cometmq.client._consuming.pull_loop import PullLoop
+from cometmq.client._failure_log import text_of, trace_of
 from cometmq.client._push.queue_locks import Locks
 from cometmq.client.offsets import OffsetStore
 from cometmq.model.offsets import QueueOffset
@@ -32,6 +37,8 @@ PULL_EXPIRED_S = 120.0
 """A queue whose pull loop has not moved for so long is taken anew."""
 GIVE_UP_S = 1.0
 """How long a division of queues waits for one to be given up; the rest goes on behind it."""
+FINISH_S = 10.0
+"""How long handlers that take messages in any order may go on with a queue that is revoked."""
 
 Divided = Callable[[str, Collection[MessageQueue], Collection[MessageQueue]], Awaitable[None]]
 
@@ -118,15 +125,15 @@ class AssignedQueues:
         return begun
 
     async def give_up(self, queue: MessageQueue) -> bool:
-        """End with a queue; False while a handler is still at it, which is seen to."""
+        """End with a queue; whether it was owned. What handlers still do with it is waited for."""
         owned = self._table.pop(queue, None)
         if owned is not None:
-            owned.fetched.revoke()
+            owned.fetched.drop()
             self._leaving[queue] = self._endings.spawn(self._end(owned), f"leave-{queue}")
         ending = self._leaving.get(queue)
         if ending is not None:
             await asyncio.wait([ending], timeout=GIVE_UP_S)
-        return queue not in self._leaving
+        return owned is not None
 
     async def divided(
         self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue]
@@ -159,6 +166,7 @@ class AssignedQueues:
         if owned is None or owned.fetched is not fetched:
             return
         del self._table[queue]
+        fetched.clear()  # handlers that still run must not commit what is behind an offset skipped
         if self._locks() is not None and fetched.consuming.locked():
             self._leaving[queue] = self._endings.spawn(self._let_finish(fetched), f"end-{queue}")
 
@@ -203,8 +211,9 @@ class AssignedQueues:
         await self._store.persist(list(self._table))
 
     async def close(self) -> None:
-        """Drop all queues, and wait for none that is still being given up."""
+        """Drop all queues; those that are being given up get a moment to commit."""
         self._closed = True
+        await self._endings.drain(GIVE_UP_S)
         for owned in self._table.values():
             owned.fetched.drop()
         self._table.clear()
@@ -222,20 +231,47 @@ class AssignedQueues:
         queue, locks = owned.fetched.queue, self._locks()
         try:
             await owned.loop.stop()
-            await self._keep_offset(queue)  # a handler may take long, and its process may die
+            await self._keep_offset(queue)  # at once: the next owner begins there
             if locks is None:
-                self._store.forget(queue)
-                return
-            if owned.fetched.consuming.locked():
-                owned.fetched.unlock_tries += 1
-            async with owned.fetched.consuming:
-                await self._keep_offset(queue)
-                self._store.forget(queue)
-                delay_s = self._unlock_delay_s if owned.fetched.count else 0.0
-                await locks.release(owned.fetched, delay_s=delay_s)
+                await self._finish(owned.fetched)
+            else:
+                if owned.fetched.consuming.locked():
+                    owned.fetched.unlock_tries += 1
+                async with owned.fetched.consuming:
+                    await self._keep_offset(queue)
+                    delay_s = self._unlock_delay_s if owned.fetched.count else 0.0
+                    await locks.release(owned.fetched, delay_s=delay_s)
         finally:
+            owned.fetched.clear()
+            self._store.forget(queue)
             self._leaving.pop(queue, None)
             self._on_free()
+
+    async def _finish(self, fetched: ProcessQueue) -> None:
+        """Wait for running handlers of a revoked queue, and commit what they finished."""
+        queue, before = fetched.queue, self._store.position(fetched.queue)
+        if not await fetched.idle(FINISH_S):
+            log.info(
+                "handlers go on with a revoked queue, their results are ignored queue=%s group=%s",
+                *(queue, self._group),
+            )
+        finished = self._store.position(queue)
+        if finished is None or finished == before:
+            return
+        try:
+            stored = await self._store.stored(queue)
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            log.warning(
+                "cannot read an offset, messages are redelivered queue=%s group=%s error=%s",
+                *(queue, self._group, text_of(error)),
+                exc_info=trace_of(error),
+            )
+            return
+        if stored is None or stored < finished:
+            self._store.update(queue, finished)
+            await self._keep_offset(queue)
 
     async def _keep_offset(self, queue: MessageQueue) -> None:
         """Keep the offset of a queue that is given up; a failure keeps no lock held."""

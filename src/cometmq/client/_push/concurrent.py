@@ -145,17 +145,17 @@ class ConcurrentService:
     async def _consume(self, queue: ProcessQueue, messages: list[StoredMessage]) -> None:
         self._show(queue, messages)
         queue.begin(messages)
-        context = ConsumeContext(self._handling.group, self._handling.shown(queue.queue))
-        ended = await self._handling.run(messages, context)
-        outcome = outcome_of(ended.result, ended.error, context, len(messages))
-        self._count(queue, messages, ended, outcome)
-        if queue.dropped:
-            log.info("result ignored: the queue is revoked queue=%s", queue.queue)
-            return
-        finished = messages
-        if outcome.done < len(messages):
-            finished = await self._settle_failed(queue, messages, outcome)
-        self._finish(queue, finished)
+        try:
+            context = ConsumeContext(self._handling.group, self._handling.shown(queue.queue))
+            ended = await self._handling.run(messages, context)
+            outcome = outcome_of(ended.result, ended.error, context, len(messages))
+            self._count(queue, messages, ended, outcome)
+            finished = messages[: outcome.done]
+            if outcome.done < len(messages) and not queue.dropped:
+                finished += await self._settle_failed(queue, messages, outcome)
+            self._finish(queue, finished)
+        finally:
+            queue.end()
 
     def _count(
         self, queue: ProcessQueue, messages: list[StoredMessage], ended: Ended, outcome: Outcome
@@ -171,8 +171,11 @@ class ConcurrentService:
     async def _settle_failed(
         self, queue: ProcessQueue, messages: list[StoredMessage], outcome: Outcome
     ) -> list[StoredMessage]:
-        """Send the failed ones back; those that nobody takes stay, and are tried again here."""
-        finished, stays = messages[: outcome.done], []
+        """Send the failed ones back; those that no broker takes stay, to be tried again here.
+
+        Those of a revoked queue are left to its next owner instead.
+        """
+        finished, stays = [], []
         for message in messages[outcome.done :]:
             if not queue.holds(message):
                 continue
@@ -199,7 +202,7 @@ class ConcurrentService:
 
     def _finish(self, queue: ProcessQueue, messages: Sequence[StoredMessage]) -> None:
         offset = queue.remove(messages)
-        if offset is not None and not queue.dropped:
+        if offset is not None:
             self._store.update(queue.queue, offset, increase_only=True)
 
     def _again_later(self, queue: ProcessQueue, messages: list[StoredMessage]) -> None:

@@ -242,9 +242,14 @@ class OrderedService:
         return None
 
     def _commit(self, queue: ProcessQueue) -> None:
+        """Note how far a queue is consumed; of one that is revoked, while its lock is held."""
         offset = queue.commit()
-        if offset is not None and queue.may_commit:
-            self._store.update(queue.queue, offset)
+        if offset is None:
+            return
+        if queue.dropped and self._locks is not None and not queue.lock_is_fresh():
+            log.info("result ignored: the queue is revoked, its lock expired queue=%s", queue.queue)
+            return
+        self._store.update(queue.queue, offset)
 
     async def _all_given_up(self, messages: list[StoredMessage], outcome: OrderedOutcome) -> bool:
         """Dead-letter the messages that are not retried any more; whether that is all of them."""

@@ -26,6 +26,7 @@ from cometmq.client.errors import (
     NotAssignedError,
     OffsetRangeError,
     QueueNotFoundError,
+    ReceiptExpiredError,
     ReplyError,
     ReplyTimeoutError,
     SendAttempt,
@@ -71,7 +72,9 @@ from cometmq.client.settings import (
     ProducerSettings,
     PullSettings,
     PushSettings,
+    SimpleSettings,
 )
+from cometmq.client.simple_consumer import SimpleConsumer
 from cometmq.client.transactions import TransactionProducer, TransactionReceipt
 from cometmq.model.errors import (
     CometError,
@@ -93,6 +96,7 @@ __all__ = [
     "PushConsumer",
     "PopConsumer",
     "PullConsumer",
+    "SimpleConsumer",
     "AdminClient",
     "Progress",
     "Track",
@@ -152,6 +156,7 @@ __all__ = [
     "PushSettings",
     "PopSettings",
     "PullSettings",
+    "SimpleSettings",
     # what can go wrong
     "CometError",
     "ConfigError",
@@ -163,6 +168,7 @@ __all__ = [
     "WrongModeError",
     "NotAssignedError",
     "OffsetRangeError",
+    "ReceiptExpiredError",
     "AllocationError",
     "KeyMissingError",
     "ReplyError",

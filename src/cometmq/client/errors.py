@@ -14,6 +14,7 @@ CometError
 │   ├── WrongModeError         subscribed and assigned queues do not mix
 │   ├── NotAssignedError       the queue is not this consumer's
 │   ├── OffsetRangeError       the queue does not reach to this offset
+│   ├── ReceiptExpiredError    the message is not in flight any more: nothing changed
 │   └── KeyMissingError        the message has no key to tell it from others: nothing was written
 ├── ConsumeLater               raised by handlers: deliver this message again
 └── RemotingError
@@ -83,6 +84,22 @@ class NotAssignedError(ClientError):
 
 class OffsetRangeError(ClientError):
     """The offset is outside the queue; nothing moved."""
+
+
+class ReceiptExpiredError(ClientError):
+    """The message is not in flight at this `SimpleConsumer`: nothing was acknowledged or changed.
+
+    It was acknowledged or put off before, its invisible time is over, or another consumer received
+    it.
+
+    Args:
+        message_id: of the message.
+        why: why its receipt is of no use.
+    """
+
+    def __init__(self, message_id: str, why: str) -> None:
+        super().__init__(f"message {message_id} cannot be settled: {why}")
+        self.message_id = message_id
 
 
 class KeyMissingError(ClientError):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.util
+import importlib
 import inspect
 import subprocess
 import sys
@@ -35,6 +35,7 @@ CLASSES = {
     "PushConsumer": "CallbackConsumer",
     "PopConsumer": "CallbackConsumer",
     "PullConsumer": "Reader",
+    "SimpleConsumer": "Blocking",
     "AdminClient": "Blocking",
 }
 """The generated classes, and the base of each."""
@@ -202,13 +203,11 @@ def _constructor(kind: type, imports: Imports) -> str:
 
 @functools.cache
 def _bases() -> ModuleType:
-    """The module of the bases, without the package, which imports the generated module."""
-    spec = importlib.util.spec_from_file_location("blocking_bases", TARGET.with_name("base.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """The module of the bases; its package is not run, since it imports the generated module."""
+    package = ModuleType("cometmq.client.blocking")
+    package.__path__ = [str(TARGET.parent)]
+    sys.modules[package.__name__] = package
+    return importlib.import_module("cometmq.client.blocking.base")
 
 
 def _class(name: str, imports: Imports) -> str:

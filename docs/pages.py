@@ -80,6 +80,14 @@ CLIENT_PAGES = (
         ("PopConsumer",),
     ),
     ClientPage(
+        "simple-consumer.md",
+        "SimpleConsumer",
+        "Receives single messages in the application's own loop, which acknowledges each of them.\n"
+        "**Brokers of RocketMQ 5 serve it; CometMQ's broker refuses it.** How-to page:\n"
+        "[pop](../../howto/pop.md).",
+        ("SimpleConsumer",),
+    ),
+    ClientPage(
         "pull-consumer.md",
         "PullConsumer",
         "Pulls messages in the application's own loop. How-to page: [pull](../../howto/pull.md).",

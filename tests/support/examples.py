@@ -36,12 +36,14 @@ EXPECTED = {
     "21_inspect_a_group": r"1 member is online\ncommitted 2 of 4, lag 2\n3: hour 3\n"
     r"after the reset: lag 4\n",
     "22_pop": r"(served ticket \d\n){4}",
+    "23_receive_and_ack": r"(filed page [12], delivery 1\n){2}filed smudged page, delivery 2\n",
 }
 """What each example prints; they run in the order of their names, on one server."""
 
 NEEDS_ROCKETMQ: dict[str, tuple[str, ...]] = {
     "19_transaction": ALL_VERSIONS,
     "22_pop": VERSIONS_5,
+    "23_receive_and_ack": VERSIONS_5,
 }
 """Examples of what our own broker does not serve yet, and the versions of RocketMQ that do."""
 

@@ -22,7 +22,15 @@ from cometmq.protocol.headers import (
     SendMessageV2Request,
     UnregisterClientRequest,
 )
-from cometmq.remoting import Peer, RemotingServer, RemotingSettings, Request, Response, TlsSettings
+from cometmq.remoting import (
+    Peer,
+    RemotingServer,
+    RemotingSettings,
+    Request,
+    RequestHandler,
+    Response,
+    TlsSettings,
+)
 
 HOST = "127.0.0.1"
 OFFSET_ID = "7F00000100002A9F0000000000001000"
@@ -36,7 +44,7 @@ class Act(Enum):
 
 
 class _Peer:
-    def __init__(self, handlers: dict[int, Callable[[Request], Response | None]]) -> None:
+    def __init__(self, handlers: dict[int, RequestHandler]) -> None:
         self.handlers = handlers
         self._server = RemotingServer(
             handlers,

@@ -18,6 +18,7 @@ from cometmq.client.errors import (
     ConnectError,
     ConsumeLater,
     InvalidMessageError,
+    ReceiptExpiredError,
     RemotingError,
     ReplyTimeoutError,
     ResponseError,
@@ -45,6 +46,7 @@ from cometmq.client.producer import Producer
 from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.push_consumer import PushConsumer
 from cometmq.client.receipt import SendReceipt, SendStatus
+from cometmq.client.simple_consumer import SimpleConsumer
 from cometmq.client.transactions import TransactionProducer, TransactionReceipt
 from cometmq.model.message import Message, StoredMessage
 from cometmq.model.queue import MessageQueue
@@ -57,6 +59,7 @@ __all__ = [
     "PushConsumer",
     "PopConsumer",
     "PullConsumer",
+    "SimpleConsumer",
     "AdminClient",
     "ClientInstance",
     # what is sent and consumed
@@ -92,6 +95,7 @@ __all__ = [
     "SendFailedError",
     "SendTimeoutError",
     "ReplyTimeoutError",
+    "ReceiptExpiredError",
     "InvalidMessageError",
     "ResponseError",
     "RemotingError",

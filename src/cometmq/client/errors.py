@@ -14,6 +14,7 @@ CometError
 │   ├── WrongModeError         `assign` and `subscribe` are mixed
 │   ├── NotAssignedError       the queue is not assigned to this consumer
 │   ├── OffsetRangeError       the offset is outside the queue
+│   ├── ReceiptExpiredError    the message is not in flight any more; nothing changed
 │   └── KeyMissingError        a message for `Idempotent` has no key; nothing was written
 ├── ConsumeLater               raised by handlers: redeliver the message later
 └── RemotingError
@@ -62,6 +63,7 @@ __all__ = [
     "WrongModeError",
     "NotAssignedError",
     "OffsetRangeError",
+    "ReceiptExpiredError",
     "KeyMissingError",
     "ConsumeLater",
     "RemotingError",
@@ -129,6 +131,22 @@ class NotAssignedError(ClientError):
 
 class OffsetRangeError(ClientError):
     """The offset is outside the queue; nothing moved."""
+
+
+class ReceiptExpiredError(ClientError):
+    """The message is not in flight at this `SimpleConsumer`: nothing was acknowledged or changed.
+
+    It was acknowledged or put off before, its invisible time is over, or another consumer received
+    it.
+
+    Args:
+        message_id: of the message.
+        why: why its receipt is of no use.
+    """
+
+    def __init__(self, message_id: str, why: str) -> None:
+        super().__init__(f"message {message_id} cannot be settled: {why}")
+        self.message_id = message_id
 
 
 class KeyMissingError(ClientError):

@@ -181,6 +181,21 @@ class PopOptions(PopOnlyOptions, ConnectionOptions, total=False):
     """`PopSettings` and settings of connections."""
 
 
+class SimpleOnlyOptions(TypedDict, total=False):
+    """`SimpleSettings`."""
+
+    invisible_ms: int | timedelta
+    in_flight_max: int
+    deliveries_max: int
+    hold_ms: int | timedelta
+    ack_ms: int | timedelta
+    retry_ms: int | timedelta
+
+
+class SimpleOptions(SimpleOnlyOptions, ConnectionOptions, total=False):
+    """`SimpleSettings` and settings of connections."""
+
+
 class TraceOnlyOptions(TypedDict, total=False):
     """`TraceSettings`."""
 

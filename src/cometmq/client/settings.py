@@ -41,6 +41,7 @@ __all__ = [
     "PushSettings",
     "PullSettings",
     "PopSettings",
+    "SimpleSettings",
     "TraceSettings",
 ]
 
@@ -604,6 +605,38 @@ class PopSettings(Checked):
 
     stop_ms: int = setting(30_000, key="awaitTerminationMillisWhenShutdown", unit="ms", low=0)
     """How long `close` waits for running handlers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimpleSettings(Checked):
+    """Settings of a simple consumer."""
+
+    section: ClassVar[str] = "simple"
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **named: Unpack[options.SimpleOnlyOptions]) -> None: ...
+
+    invisible_ms: int = setting(30_000, unit="ms", low=1_000, high=43_200_000)
+    """Invisible time: how long other members do not see a received message. After that it is
+    redelivered."""
+
+    in_flight_max: int = setting(10_000, low=1, high=1_000_000)
+    """Limit on received messages that are neither settled nor expired; above it `receive` raises
+    `BackPressureError`."""
+
+    deliveries_max: int = setting(UNLIMITED, key="maxReconsumeTimes", low=UNLIMITED, high=2**31 - 1)
+    """Retries after which a message is dead-lettered instead of received; -1 for 16."""
+
+    hold_ms: int = setting(5_000, unit="ms", low=100, high=60_000)
+    """How long a broker holds one request while it has no new message. A redelivered message may be
+    found only at its end."""
+
+    ack_ms: int = setting(3_000, unit="ms", low=100)
+    """Timeout of a request that the broker does not hold, such as an ack."""
+
+    retry_ms: int = setting(1_000, unit="ms", low=1)
+    """Pause of a broker after a failed request."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ NAMES = (
     "PushConsumer",
     "PopConsumer",
     "PullConsumer",
+    "SimpleConsumer",
     "AdminClient",
 )
 

@@ -84,6 +84,10 @@ class DeadLetterRule:
         used_up = self.retries_max is not None and message.reconsume_times >= self.retries_max
         return delay_level <= DEAD_LETTER or used_up
 
+    def is_exceeded(self, message: StoredMessage) -> bool:
+        """Return whether a message was delivered again although its retries were used up."""
+        return self.retries_max is not None and message.reconsume_times > self.retries_max
+
 
 class Retries:
     """Sends messages of one group back to their brokers.

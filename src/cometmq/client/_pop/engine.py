@@ -22,7 +22,7 @@ from cometmq.client._consuming.subscriptions import Subscriptions
 from cometmq.client._consuming.supervision import SupervisedTasks
 from cometmq.client._pop.assignment import Assignment
 from cometmq.client._pop.pop_loop import PopLoop
-from cometmq.client._pop.receipts import Acks
+from cometmq.client._pop.requests import Acks, PopRequests
 from cometmq.client._pop.service import PopQueue, PopService
 from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
@@ -82,7 +82,8 @@ class PopEngine:
         self._instance = instance
         self._subscriptions = subscriptions
         self._listening = Caller(1, f"queues-{self.group}")
-        self._acks = Acks(instance, self.group, timeout=settings.ack_ms / 1000)
+        self._requests = PopRequests(instance, self.group, timeout=settings.ack_ms / 1000)
+        self._acks = Acks(self._requests)
         self.handling = HandlerCalls(
             wish.handler,
             wish.batch_handler,
@@ -151,7 +152,7 @@ class PopEngine:
         topic = source.queue.topic
         return PopLoop(
             source,
-            instance=self._instance,
+            requests=self._requests,
             group=self.group,
             wanted=lambda: self._subscriptions.wanted(topic),
             start=self.wish.start_from,

@@ -14,26 +14,22 @@ import random
 import time
 from collections.abc import Callable
 
-from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._consuming.pull_loop import MessageFilter
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._failure_log import trace_of
-from cometmq.client._pop.receipts import Acks, handles_of
+from cometmq.client._pop.receipts import Handle
+from cometmq.client._pop.requests import Acks, PopRequests
 from cometmq.client._pop.service import Popped, PopQueue, PopService
-from cometmq.client.errors import QueueNotFoundError
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom
 from cometmq.client.settings import PopSettings
 from cometmq.model.errors import ResponseError
-from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.command import Command
-from cometmq.protocol.headers import PopMessageRequest, PopMessageResponse
-from cometmq.protocol.lazy_record import decode_lazily
+from cometmq.model.message import StoredMessage
+from cometmq.protocol.codes import ResponseCode
 from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
 
-FROM_MIN, FROM_MAX = 0, 1
 BROKER_BUSY_S = 0.02
 QUICK_S = 0.01
 """An answer without messages that comes sooner was not held by the broker."""
@@ -44,15 +40,13 @@ POP_EXPIRED_S = 120.0
 STOP_S = 1.0
 """Time for a loop to end once it is cancelled."""
 
-_NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
-
 
 class PopLoop:
     """Pops one queue, or all queues of a broker.
 
     Args:
         source: the queue.
-        instance: whose connections are used.
+        requests: those of the group.
         group: as brokers know it.
         wanted: gives the filter of the topic; None while it is not subscribed.
         start: where a group begins that has consumed nothing.
@@ -68,7 +62,7 @@ class PopLoop:
         self,
         source: PopQueue,
         *,
-        instance: ClientInstance,
+        requests: PopRequests,
         group: str,
         wanted: Callable[[], Filter | None],
         start: StartFrom,
@@ -80,7 +74,7 @@ class PopLoop:
         suspended: Callable[[], bool],
     ) -> None:
         self.source = source
-        self._instance = instance
+        self._requests = requests
         self._group = group
         self._wanted = wanted
         self._start = start
@@ -169,53 +163,32 @@ class PopLoop:
             pass
 
     async def _pop(self, wanted: Filter) -> None:
-        queue = self.source.queue
-        route = await self._instance.routes.find(queue.topic)
-        address = route.master(queue.broker_name)
-        if address is None:
-            raise QueueNotFoundError(f"broker {queue.broker_name} has no master now")
         self.source.popped_at = began = time.monotonic()
-        answer = await self._instance.brokers.call_raw(
-            address,
-            RequestCode.POP_MESSAGE,
-            self._request(wanted),
-            timeout=(self._settings.hold_ms + self._settings.answer_margin_ms) / 1000,
+        popped = await self._requests.pop(
+            self.source.queue,
+            wanted,
+            max_messages=self._settings.pop_batch,
+            invisible_ms=self._settings.invisible_ms,
+            start=self._start,
+            hold_ms=self._settings.hold_ms,
+            margin_s=self._settings.answer_margin_ms / 1000,
         )
-        if answer.code == ResponseCode.SUCCESS:
-            await self._take(answer, wanted, time.monotonic() - began)
-        elif answer.code not in _NOTHING:
-            raise ResponseError(answer.code, answer.remark or "")
+        if popped:
+            await self._take(popped, wanted, time.monotonic() - began)
         elif time.monotonic() - began < QUICK_S:
             await asyncio.sleep(QUICK_S)
 
-    def _request(self, wanted: Filter) -> PopMessageRequest:
-        return PopMessageRequest(
-            consumer_group=self._group,
-            topic=self.source.queue.topic,
-            queue_id=self.source.queue.queue_id,
-            max_msg_nums=self._settings.pop_batch,
-            invisible_time=self._settings.invisible_ms,
-            poll_time=self._settings.hold_ms,
-            born_time=time.time_ns() // 1_000_000,
-            init_mode=FROM_MIN if self._start is StartFrom.FIRST else FROM_MAX,
-            exp_type=wanted.kind,
-            exp=wanted.expression,
-            order=False,
-            bname=self.source.queue.broker_name,
-        )
-
-    async def _take(self, answer: Command, wanted: Filter, took_s: float) -> None:
+    async def _take(
+        self, popped: list[tuple[StoredMessage, Handle]], wanted: Filter, took_s: float
+    ) -> None:
         queue = self.source.queue
-        messages = list(decode_lazily(answer.body, broker_name=queue.broker_name))
-        handles = handles_of(answer.header(PopMessageResponse), messages, queue.broker_name)
-        self._statistics.pulled(queue.topic, len(messages), took_s * 1000)
-        kept = self._keep(queue, [each for each in messages if wanted.takes(each.tags)])
+        self._statistics.pulled(queue.topic, len(popped), took_s * 1000)
+        kept = self._keep(queue, [message for message, _ in popped if wanted.takes(message.tags)])
         ids = {id(message) for message in kept}
-        pairs = list(zip(messages, handles, strict=True))
         if kept:
-            chosen = [handle for message, handle in pairs if id(message) in ids]
+            chosen = [handle for message, handle in popped if id(message) in ids]
             self._service.submit(Popped(self.source, list(kept), chosen, queue.topic))
-        for message, handle in pairs:
+        for message, handle in popped:
             if id(message) not in ids:
                 await self._acks.done(queue.topic, handle)
 

@@ -15,23 +15,17 @@ Pure: nothing here waits or sends. Source: ExtraInfoUtil and KeyBuilder, RocketM
 
 from __future__ import annotations
 
-import logging
+import asyncio
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from cometmq.client._connection.instance import ClientInstance
-from cometmq.client.errors import QueueNotFoundError
+from cometmq.client.errors import ReceiptExpiredError
 from cometmq.model import property_names as names
-from cometmq.model.errors import CometError, ProtocolError
+from cometmq.model.errors import ProtocolError
 from cometmq.model.message import StoredMessage
 from cometmq.model.topic import RETRY_PREFIX
-from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import (
-    AckMessageRequest,
-    ChangeMessageInvisibletimeRequest,
-    Header,
-    PopMessageResponse,
-)
+from cometmq.protocol.headers import ChangeMessageInvisibletimeResponse, PopMessageResponse
 
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 _PARTS_MIN = 7
@@ -101,6 +95,18 @@ class Handle:
         if self.kind == RETRY_V2:
             return f"{RETRY_PREFIX}{group}+{topic}"
         raise HandleError(f"receipt {self.text!r} has the unknown topic kind {self.kind!r}")
+
+    def changed(self, answer: ChangeMessageInvisibletimeResponse) -> Handle:
+        """Give the receipt that replaces this one after the invisible time was changed."""
+        return replace(
+            self,
+            text=(
+                f"{self.offset} {answer.pop_time} {answer.invisible_time} {answer.revive_qid}"
+                f" {self.kind} {self.broker_name} {self.queue_id} {self.offset}"
+            ),
+            pop_time_ms=answer.pop_time,
+            invisible_ms=answer.invisible_time,
+        )
 
     def expires_ms(self) -> int:
         """Give the time when others see the message again, by the broker's clock."""
@@ -172,8 +178,6 @@ def _first_offsets(messages: Sequence[StoredMessage]) -> dict[int, int]:
     return first
 
 
-log = logging.getLogger(__name__)
-
 DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """Until a message that failed comes again, by how often it did before."""
 
@@ -190,70 +194,86 @@ def delay_s(reconsume_times: int, delay_level: int = 0) -> int:
     return DELAYS_S[min(level, len(DELAYS_S) - 1)]
 
 
-class Acks:
-    """Sends acknowledgements for one group.
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One received message that is neither acknowledged nor put off."""
+
+    topic: str
+    """The topic that it was sent to, as brokers know it."""
+    handle: Handle
+    """The receipt that is valid now: a change of the invisible time replaces it."""
+    expires_at: float
+    """When the broker redelivers it, in seconds of the steady clock."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the request that uses the receipt."""
+
+
+class Deliveries:
+    """The received messages of one consumer that are in flight, and their receipts.
+
+    A message carries the receipt of its delivery as a property, which finds the one that is valid
+    now. Brokers confirm an acknowledgement even if it has no effect, so this table decides whether
+    a receipt is still good.
 
     Args:
-        instance: whose connections are used.
-        group: as brokers know it.
-        timeout: seconds for each of them.
+        limit: messages that may be in flight.
     """
 
-    def __init__(self, instance: ClientInstance, group: str, *, timeout: float) -> None:
-        self._instance = instance
-        self._group = group
-        self._timeout = timeout
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._reserved = 0
+        self._known: dict[tuple[str, str], Delivery] = {}
 
-    async def done(self, topic: str, handle: Handle) -> bool:
-        """Say that a message is done with.
+    def __len__(self) -> int:
+        return len(self._known)
 
-        Args:
-            topic: that it was sent to, as brokers know it.
-            handle: of its delivery.
+    def reserve(self, count: int) -> int:
+        """Keep room for up to this many messages, and return for how many; see `add`."""
+        if self._room() < count:
+            now = time.monotonic()
+            self._known = {k: each for k, each in self._known.items() if each.expires_at > now}
+        granted = min(count, max(self._room(), 0))
+        self._reserved += granted
+        return granted
 
-        Returns:
-            Whether the broker took it; if not, the message comes again.
+    def _room(self) -> int:
+        return self._limit - self._reserved - len(self._known)
+
+    def free(self, count: int) -> None:
+        """Give back room that `reserve` kept."""
+        self._reserved -= count
+
+    def add(self, message: StoredMessage, delivery: Delivery) -> None:
+        """Note a message that is given to the application."""
+        message.properties[names.POP_CK] = delivery.handle.text
+        self._known[message.topic, delivery.handle.text] = delivery
+
+    def of(self, message: StoredMessage) -> Delivery:
+        """Return the delivery of a message.
+
+        Raises:
+            ReceiptExpiredError: it is not in flight.
         """
-        try:
-            header = AckMessageRequest(
-                consumer_group=self._group,
-                topic=handle.topic(topic, self._group),
-                queue_id=handle.queue_id,
-                extra_info=handle.text,
-                offset=handle.offset,
-                bname=handle.broker_name,
+        found = self._known.get(_key(message))
+        if found is None:
+            raise ReceiptExpiredError(
+                message.message_id,
+                "it is not in flight at this consumer: it was acknowledged or put off before, its "
+                "invisible time is over, or another consumer received it",
             )
-            await self._tell(topic, handle, RequestCode.ACK_MESSAGE, header)
-        except CometError as error:
-            log.warning("cannot acknowledge a message topic=%s error=%s", topic, error)
-            return False
-        return True
-
-    async def later(self, topic: str, handle: Handle, seconds: float) -> bool:
-        """Have a message come again so many seconds from now.
-
-        Returns:
-            Whether the broker took it; if not, the message comes when its time is over.
-        """
-        try:
-            header = ChangeMessageInvisibletimeRequest(
-                consumer_group=self._group,
-                topic=handle.topic(topic, self._group),
-                queue_id=handle.queue_id,
-                extra_info=handle.text,
-                offset=handle.offset,
-                invisible_time=int(seconds * 1000),
-                bname=handle.broker_name,
+        if found.expires_at <= time.monotonic():
+            self.remove(message)
+            raise ReceiptExpiredError(
+                message.message_id,
+                f"its invisible time of {found.handle.invisible_ms / 1000:g} s is over, and the "
+                "broker redelivers it: extend it earlier, or receive with a longer one",
             )
-            await self._tell(topic, handle, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
-        except CometError as error:
-            log.warning("cannot change an invisible time topic=%s error=%s", topic, error)
-            return False
-        return True
+        return found
 
-    async def _tell(self, topic: str, handle: Handle, code: int, header: Header) -> None:
-        route = await self._instance.routes.find(topic)
-        address = route.master(handle.broker_name)
-        if address is None:
-            raise QueueNotFoundError(f"broker {handle.broker_name} has no master now")
-        await self._instance.brokers.call(address, code, header, timeout=self._timeout)
+    def remove(self, message: StoredMessage) -> None:
+        """Forget a message."""
+        self._known.pop(_key(message), None)
+
+
+def _key(message: StoredMessage) -> tuple[str, str]:
+    return message.topic, message.properties.get(names.POP_CK, "")

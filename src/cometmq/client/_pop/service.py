@@ -24,7 +24,8 @@ from cometmq.client._consuming.outcomes import Outcome, outcome_of
 from cometmq.client._consuming.retries import DeadLetterRule
 from cometmq.client._consuming.statistics import Statistics
 from cometmq.client._consuming.workers import Workers
-from cometmq.client._pop.receipts import Acks, Handle, delay_s
+from cometmq.client._pop.receipts import Handle, delay_s
+from cometmq.client._pop.requests import Acks
 from cometmq.client.handlers import ConsumeContext
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue

@@ -11,6 +11,7 @@ from cometmq.client.blocking.clients import (
     Producer,
     PullConsumer,
     PushConsumer,
+    SimpleConsumer,
     TransactionProducer,
 )
 from cometmq.client.blocking.portal import Portal
@@ -21,6 +22,7 @@ __all__ = [
     "PushConsumer",
     "PopConsumer",
     "PullConsumer",
+    "SimpleConsumer",
     "AdminClient",
     "ClientInstance",
     "Portal",

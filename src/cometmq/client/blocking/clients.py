@@ -40,6 +40,7 @@ from cometmq.client.options import (
     ProducerOptions,
     PullOptions,
     PushOptions,
+    SimpleOptions,
 )
 from cometmq.client.producer import REQUEST_S
 from cometmq.client.receipt import SendReceipt
@@ -49,6 +50,7 @@ from cometmq.client.settings import (
     ProducerSettings,
     PullSettings,
     PushSettings,
+    SimpleSettings,
 )
 from cometmq.client.subscription_check import Difference
 from cometmq.client.trace.records import Record
@@ -80,6 +82,7 @@ __all__ = [
     "PushConsumer",
     "PopConsumer",
     "PullConsumer",
+    "SimpleConsumer",
     "AdminClient",
 ]
 
@@ -720,6 +723,108 @@ class PullConsumer(base.Reader):
     def running(self) -> bool:
         """Whether the consumer is started and not closing."""
         return self._inner.running
+
+
+class SimpleConsumer(base.Blocking):
+    """Receives messages one batch at a time; the application settles each of them.
+
+    Like `cometmq.client.SimpleConsumer`, for programs without an event loop.
+    """
+
+    _inner: asynchronous.SimpleConsumer
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str] = "",
+        *,
+        group: str,
+        subscriptions: Mapping[str, str | Filter] | None = None,
+        invisible: float | timedelta | None = None,
+        start_from: StartFrom = StartFrom.LAST,
+        settings: SimpleSettings | None = None,
+        client: ClientSettings | None = None,
+        instance: ClientInstance | None = None,
+        config: Path | None = None,
+        **options: Unpack[SimpleOptions],
+    ) -> None:
+        base.Blocking.__init__(
+            self,
+            asynchronous.SimpleConsumer(
+                name_servers,
+                group=group,
+                subscriptions=subscriptions,
+                invisible=invisible,
+                start_from=start_from,
+                settings=settings,
+                client=client,
+                instance=base.inner_instance(instance),
+                config=config,
+                **options,
+            ),
+        )
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._inner.group
+
+    @property
+    def client_id(self) -> str:
+        """The id of this member at the brokers."""
+        return self._inner.client_id
+
+    @property
+    def settings(self) -> SimpleSettings:
+        """The settings that are in effect."""
+        return self._inner.settings
+
+    @property
+    def running(self) -> bool:
+        """Whether the consumer is started and not closing."""
+        return self._inner.running
+
+    @property
+    def in_flight(self) -> int:
+        """The number of received messages that are not settled. Expired ones may be among them."""
+        return self._inner.in_flight
+
+    def ready(self, timeout: float | timedelta = 30.0) -> None:
+        """Return when a broker serves each topic, and each broker knows where the group starts."""
+        self._run(self._inner.ready(timeout))
+
+    def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
+        """Subscribe to a topic, or change its filter."""
+        self._run(self._inner.subscribe(topic, filter))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Unsubscribe from a topic. Messages that are received already can still be settled."""
+        self._run(self._inner.unsubscribe(topic))
+
+    def queues(self) -> list[MessageQueue]:
+        """Return what is received from: one queue -1, for all queues, of each topic and broker."""
+        return self._call(self._inner.queues)
+
+    def receive(
+        self,
+        max_messages: int = 16,
+        wait: float | timedelta = 10.0,
+        *,
+        invisible: float | timedelta | None = None,
+    ) -> list[StoredMessage]:
+        """Receive messages: some as soon as there are any, none if there are none after ``wait``."""
+        return self._run(self._inner.receive(max_messages, wait, invisible=invisible))
+
+    def ack(self, *messages: StoredMessage) -> None:
+        """Acknowledge received messages: they are not redelivered."""
+        self._run(self._inner.ack(*messages))
+
+    def nack(self, message: StoredMessage, delay: float | timedelta | None = None) -> None:
+        """Put a received message off: it is redelivered, and counted, after a delay."""
+        self._run(self._inner.nack(message, delay))
+
+    def extend(self, message: StoredMessage, invisible: float | timedelta) -> None:
+        """Extend the invisible time of a received message: it starts again, now."""
+        self._run(self._inner.extend(message, invisible))
 
 
 class AdminClient(base.Blocking):

@@ -1,0 +1,459 @@
+"""Receives for a simple consumer: pops at each broker in turn, then waits at all of them.
+
+    receive -> pop at each broker, which responds at once
+            -> nothing: a held NOTIFICATION request at each broker -> pop again
+
+Only the short pops take messages, so that cancelling a `receive` that waits takes none. What a pop
+brings whose caller was cancelled goes to the next `receive`; after a second it is released, which
+means that the broker redelivers it. Each broker has at most one pop and one held request at a time,
+however many tasks receive: a broker wakes only one held request per message, and one that a
+cancelled task left behind must not be the one.
+
+As in RocketMQ 5's gRPC clients, all queues of a broker are popped at once, so that the number of
+members is not limited by the number of queues.
+
+Source: SimpleConsumerImpl of RocketMQ's Java client 5.0; ReceiveMessageActivity, RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from cometmq.client._connection.instance import ClientInstance
+from cometmq.client._consuming.retries import DeadLetterRule
+from cometmq.client._consuming.subscriptions import Subscriptions
+from cometmq.client._failure_log import FailureLog
+from cometmq.client._pop.receipts import Deliveries, Delivery, Handle
+from cometmq.client._pop.requests import ALL_QUEUES, Acks, PopRequests
+from cometmq.client.errors import (
+    BackPressureError,
+    ClientClosedError,
+    ClientError,
+    TopicNotFoundError,
+)
+from cometmq.client.filters import Filter
+from cometmq.client.offsets import StartFrom
+from cometmq.client.settings import SimpleSettings
+from cometmq.model.errors import CometError, ResponseError
+from cometmq.model.message import StoredMessage
+from cometmq.model.queue import MessageQueue
+from cometmq.remoting.tasks import Supervisor, is_call_failure
+
+log = logging.getLogger(__name__)
+
+LEFTOVER_S = 1.0
+"""How long messages of a cancelled `receive` wait for the next one."""
+LOOK_S = 1.0
+"""Interval at which a topic that does not exist yet is looked up while a task receives."""
+QUICK_S = 0.05
+"""A held request that returns sooner, and after which a pop finds nothing, is slowed down."""
+SLOW_STEP_S, SLOW_MAX_S = 0.01, 0.2
+STOP_S = 1.0
+
+
+class _Source:
+    """All queues of a topic at one broker."""
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self.queue = queue
+        self.lock = asyncio.Lock()
+        """Held by the task that pops."""
+        self.promising = True
+        """Whether there may be something to pop."""
+        self.ready = False
+        """Whether the broker has fixed where the group starts."""
+        self.failure: BaseException | None = None
+        """What the last request raised."""
+        self.rests_until = 0.0
+        """When to ask again after a failure, in seconds of the steady clock."""
+        self.fruitless = 0
+        """Held requests in a row that returned at once and after which nothing was there."""
+        self.hold: asyncio.Task[None] | None = None
+        """The request that the broker holds."""
+        self.pop: asyncio.Task[list[StoredMessage]] | None = None
+        """A pop whose task was cancelled."""
+
+    @property
+    def rests(self) -> bool:
+        return time.monotonic() < self.rests_until
+
+
+class Receiver:
+    """Pops messages for any number of tasks.
+
+    Args:
+        instance: whose routes are used.
+        requests: those of the group.
+        deliveries: where received messages are noted.
+        subscriptions: what to receive; may change.
+        settings: of the consumer.
+        start: where a new group starts.
+        dead_letters: decides which messages are dead-lettered instead of received.
+        give_up: stores a dead letter; returns whether it is stored.
+        work: owns the requests that go on although their caller was cancelled.
+        name: of the consumer, for its tasks and errors.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        requests: PopRequests,
+        deliveries: Deliveries,
+        *,
+        subscriptions: Subscriptions,
+        settings: SimpleSettings,
+        start: StartFrom,
+        dead_letters: DeadLetterRule,
+        give_up: Callable[[StoredMessage], Awaitable[bool]],
+        work: Supervisor,
+        name: str,
+    ) -> None:
+        self._instance = instance
+        self._requests = requests
+        self._acks = Acks(requests)
+        self._deliveries = deliveries
+        self._subscriptions = subscriptions
+        self._settings = settings
+        self._start = start
+        self._dead_letters = dead_letters
+        self._give_up = give_up
+        self._name = name
+        self._sources: dict[MessageQueue, _Source] = {}
+        self._absent: dict[str, CometError] = {}
+        """Topics that no broker serves now, and why; each is being looked up."""
+        self._next = 0
+        self._leftover: deque[tuple[float, StoredMessage]] = deque()
+        self._news: asyncio.Future[None] | None = None
+        self._closed = False
+        self._work = work
+        self._holds = Supervisor(name)
+        self._failing = FailureLog(
+            log, fails="receive failed, retrying", works="receive succeeds again", name="queue"
+        )
+
+    # --- where messages come from -------------------------------------------------------------
+
+    async def prepare(self, queue: MessageQueue, wanted: Filter) -> None:
+        """Let a broker fix where the group starts: a pop of no messages does it.
+
+        Raises:
+            ResponseError: the broker does not serve pop, or refuses the subscription.
+        """
+        try:
+            await self._requests.pop(
+                queue,
+                wanted,
+                max_messages=0,
+                invisible_ms=self._settings.invisible_ms,
+                start=self._start,
+            )
+        except ResponseError as error:
+            raise ResponseError(
+                error.code,
+                f"broker {queue.broker_name} refused to pop from {queue.topic} ({error.remark}): "
+                "SimpleConsumer needs brokers of RocketMQ 5.0 or later with timerWheelEnable=true",
+            ) from error
+        except CometError as error:  # it is asked again later
+            self._failed(queue, error)
+        else:
+            if queue in self._sources:
+                self._sources[queue].ready = True
+
+    def queues_of(self, topic: str) -> list[MessageQueue]:
+        """Return one queue for each broker that a topic can be read from; -1 stands for all."""
+        route = self._instance.routes.known(topic)
+        brokers = {route.physical(queue) for queue in route.read_queues} if route else set()
+        return [MessageQueue(topic, broker, ALL_QUEUES) for broker in sorted(brokers)]
+
+    def queues(self) -> list[MessageQueue]:
+        """Return what is popped; -1 stands for all queues of a broker."""
+        self.follow_routes()
+        return sorted(self._sources)
+
+    def follow_routes(self) -> None:
+        """Take the brokers of the topics from the routes; topics without one are looked up."""
+        found: set[MessageQueue] = set()
+        for topic in self._subscriptions.topics():
+            queues = self.queues_of(topic)
+            found.update(queues)
+            if not queues and topic not in self._absent:
+                self._absent[topic] = TopicNotFoundError(topic, "no broker lets it be read")
+                self._holds.spawn(self._look_up(topic), f"look-up-{topic}")
+        for queue in self._sources.keys() - found:
+            self._failing.forget(str(queue))
+            del self._sources[queue]
+        for queue in sorted(found - self._sources.keys()):
+            self._sources[queue] = _Source(queue)
+
+    async def _look_up(self, topic: str) -> None:
+        """Look a topic up until a broker serves it, or it is not subscribed any more."""
+        try:
+            while topic in self._subscriptions.topics() and not self.queues_of(topic):
+                try:
+                    await self._instance.routes.find(topic)
+                except CometError as error:
+                    self._absent[topic] = error
+                await asyncio.sleep(LOOK_S)
+        finally:
+            self._absent.pop(topic, None)
+            self.notify()
+
+    async def ready(self) -> None:
+        """Return when each topic has a broker, and each broker has fixed where the group starts.
+
+        Raises:
+            ResponseError: a broker does not serve pop.
+            ClientClosedError: the consumer was closed.
+        """
+        while True:
+            self.check_open()
+            news = self._news_to_come()
+            self.follow_routes()
+            for source in list(self._sources.values()):
+                wanted = self._subscriptions.wanted(source.queue.topic)
+                if not source.ready and not source.rests and wanted is not None:
+                    await self.prepare(source.queue, wanted)
+            if not self._absent and all(source.ready for source in self._sources.values()):
+                return
+            await asyncio.wait({news}, timeout=self._settings.retry_ms / 1000)
+
+    def failures(self) -> str:
+        """Say which topics and brokers cannot be asked now, and why."""
+        failed = [
+            f"{each.queue}: {each.failure}" for each in self._sources.values() if each.failure
+        ]
+        return (
+            "; ".join([*map(str, self._absent.values()), *failed]) or "the broker did not respond"
+        )
+
+    # --- receiving ----------------------------------------------------------------------------
+
+    async def receive(
+        self, max_messages: int, wait_s: float, invisible_ms: int
+    ) -> list[StoredMessage]:
+        """Return up to so many messages as soon as there are any; none after ``wait_s``.
+
+        Raises:
+            BackPressureError: too many messages are in flight.
+            ClientClosedError: the consumer was closed.
+            CometError: no broker could be asked in all the time; this is the last failure.
+        """
+        room = self._deliveries.reserve(max_messages)
+        if not room:
+            raise BackPressureError(
+                f"{self._settings.in_flight_max} received messages are neither settled nor "
+                "expired: acknowledge them, or raise in_flight_max"
+            )
+        try:
+            return await self._receive(room, wait_s, invisible_ms)
+        finally:
+            self._deliveries.free(room)
+
+    async def _receive(self, room: int, wait_s: float, invisible_ms: int) -> list[StoredMessage]:
+        deadline = time.monotonic() + wait_s
+        asked, first = False, True
+        while True:
+            news = self._news_to_come()
+            self.follow_routes()
+            for source in self._in_turn():
+                messages = await self._pop_from(source, room, invisible_ms, always=first)
+                if messages:
+                    return messages
+                asked = asked or source.failure is None
+            self.check_open()
+            first, remaining = False, deadline - time.monotonic()
+            if remaining > 0:
+                self._hold_all()
+                await asyncio.wait({news}, timeout=remaining)
+            elif asked:
+                return []
+            else:
+                raise self._failure()
+
+    def _failure(self) -> BaseException:
+        """Give the error of a receive in which no broker could be asked."""
+        failed = [each.failure for each in self._sources.values() if each.failure is not None]
+        reasons: list[BaseException] = [*failed, *self._absent.values()]
+        return reasons[0] if reasons else ClientError("no topic is subscribed: call subscribe")
+
+    def _in_turn(self) -> Sequence[_Source]:
+        """Give the sources, another one first each time."""
+        sources = [self._sources[queue] for queue in sorted(self._sources)]
+        begin = self._next % len(sources) if sources else 0
+        self._next = begin + 1
+        return sources[begin:] + sources[:begin]
+
+    async def _pop_from(
+        self, source: _Source, room: int, invisible_ms: int, *, always: bool
+    ) -> list[StoredMessage]:
+        self.check_open()
+        if found := self._take_leftover(room):
+            return found
+        if source.rests or (source.failure is not None and source.lock.locked()):
+            return []  # it fails; at most one task waits for it
+        async with source.lock:
+            if source.pop is not None:  # its task was cancelled
+                await asyncio.wait({source.pop})
+                source.pop = None
+            self.check_open()
+            if found := self._take_leftover(room):
+                return found
+            if source.rests or not (always or source.promising):
+                return []  # the task before found nothing
+            pop = self._work.spawn(self._pop(source, room, invisible_ms), "pop", awaited=True)
+            try:
+                return await asyncio.shield(pop)
+            except BaseException:
+                # The request goes on, and the next receive gets what it brings.
+                source.pop = pop
+                pop.add_done_callback(self._keep)
+                raise
+
+    async def _pop(self, source: _Source, room: int, invisible_ms: int) -> list[StoredMessage]:
+        """Pop once; a failure is noted at the source."""
+        queue, began = source.queue, time.monotonic()
+        wanted = self._subscriptions.wanted(queue.topic)
+        if wanted is None:
+            return []
+        source.promising = False
+        try:
+            popped = await self._requests.pop(
+                queue, wanted, max_messages=room, invisible_ms=invisible_ms, start=self._start
+            )
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            self._failed(queue, error)
+            return []
+        self._failing.worked(str(queue))
+        source.failure, source.ready = None, True
+        if popped:
+            source.promising, source.fruitless = True, 0
+        kept: list[tuple[StoredMessage, Handle]] = []
+        others: list[tuple[StoredMessage, Handle]] = []
+        for message, handle in popped:
+            is_wanted = wanted.takes(message.tags) and not self._dead_letters.is_exceeded(message)
+            (kept if is_wanted else others).append((message, handle))
+        if others:
+            self._work.spawn(self._dispose(queue.topic, others, wanted), "dispose")
+        return [self._note(queue.topic, message, handle, began) for message, handle in kept]
+
+    def _note(
+        self, topic: str, message: StoredMessage, handle: Handle, began: float
+    ) -> StoredMessage:
+        message.topic = self._instance.namespace.unwrap(message.topic)
+        # The broker counts from a moment between the request and the response.
+        until = began + handle.invisible_ms / 1000
+        self._deliveries.add(message, Delivery(topic, handle, until))
+        return message
+
+    async def _dispose(
+        self, topic: str, popped: list[tuple[StoredMessage, Handle]], wanted: Filter
+    ) -> None:
+        """Acknowledge what has another tag with the same hash, and what was retried too often."""
+        for message, handle in popped:
+            if wanted.takes(message.tags) and not await self._give_up(message):
+                continue  # redelivered, and tried again, when its invisible time is over
+            await self._acks.done(topic, handle)
+
+    def _failed(self, queue: MessageQueue, error: BaseException) -> None:
+        self._failing.failed(str(queue), error)
+        source = self._sources.get(queue)
+        if source is not None:
+            source.failure = error
+            source.rests_until = time.monotonic() + self._settings.retry_ms / 1000
+
+    # --- waiting ------------------------------------------------------------------------------
+
+    def _news_to_come(self) -> asyncio.Future[None]:
+        """Give the future that ends with the next event that a waiting task must see."""
+        if self._news is None or self._news.done():
+            self._news = asyncio.get_running_loop().create_future()
+        return self._news
+
+    def notify(self) -> None:
+        """Let all waiting tasks look again."""
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    def _hold_all(self) -> None:
+        for source in self._sources.values():
+            if source.hold is None or source.hold.done():
+                source.hold = self._holds.spawn(self._hold(source), f"hold-{source.queue}")
+
+    async def _hold(self, source: _Source) -> None:
+        """Let the broker hold a request, then have the waiting tasks pop."""
+        if source.rests:
+            await asyncio.sleep(source.rests_until - time.monotonic())
+        if source.fruitless:
+            await asyncio.sleep(min(SLOW_STEP_S * source.fruitless, SLOW_MAX_S))
+        began = time.monotonic()
+        try:
+            await self._requests.wait_for_messages(source.queue, self._settings.hold_ms)
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            self._failed(source.queue, error)
+        # It is popped even if the broker saw nothing: it does not see all redelivered messages.
+        source.fruitless = source.fruitless + 1 if time.monotonic() - began < QUICK_S else 0
+        source.promising = True
+        self.notify()
+
+    # --- what cancelled tasks leave -----------------------------------------------------------
+
+    def _keep(self, pop: asyncio.Task[list[StoredMessage]]) -> None:
+        """Keep what a pop brought whose task was cancelled, for the next receive."""
+        if pop.cancelled() or pop.exception() is not None or not pop.result():
+            return
+        until = time.monotonic() + LEFTOVER_S
+        self._leftover.extend((until, message) for message in pop.result())
+        self.notify()
+        if not self._closed:
+            self._holds.spawn(self._release_late(), "release")
+
+    def _take_leftover(self, room: int) -> list[StoredMessage]:
+        count = min(room, len(self._leftover))
+        return [self._leftover.popleft()[1] for _ in range(count)]
+
+    async def _release_late(self) -> None:
+        await asyncio.sleep(LEFTOVER_S)
+        late = []
+        while self._leftover and self._leftover[0][0] <= time.monotonic():
+            late.append(self._leftover.popleft()[1])
+        self._work.spawn(self._release(late), "release")
+
+    async def _release(self, messages: Sequence[StoredMessage]) -> None:
+        """Let the broker redeliver messages that no task received."""
+        for message in messages:
+            try:
+                delivery = self._deliveries.of(message)
+            except CometError:
+                continue  # its invisible time is over: the broker redelivers it anyway
+            self._deliveries.remove(message)
+            await self._acks.later(delivery.topic, delivery.handle, 0.0)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise if the consumer was closed.
+
+        Raises:
+            ClientClosedError: it was.
+        """
+        if self._closed:
+            raise ClientClosedError(f"{self._name} was closed: create a new one")
+
+    async def stop(self) -> None:
+        """End all receives, let requests end, and release what no task received."""
+        self._closed = True
+        self.notify()
+        await self._holds.cancel(STOP_S)
+        await self._work.drain(self._settings.ack_ms / 1000)
+        leftover = [message for _, message in self._leftover]
+        self._leftover.clear()
+        await self._release(leftover)
+        await self._work.cancel(STOP_S)

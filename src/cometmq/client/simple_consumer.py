@@ -1,0 +1,483 @@
+"""Receives, acknowledges and puts off single messages in the application's own loop.
+
+Source: SimpleConsumer of RocketMQ's gRPC clients, over the remoting requests of RocketMQ 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Unpack
+
+from cometmq.client._connection.instance import ClientInstance, Membership
+from cometmq.client._connection.leases import acquire_instance
+from cometmq.client._consuming.group_requests import check_filter
+from cometmq.client._consuming.retries import DeadLetterRule, Retries
+from cometmq.client._consuming.subscriptions import Subscriptions
+from cometmq.client._lifecycle import Ending, Lifecycle, Starting
+from cometmq.client._pop.receipts import Deliveries, Delivery, delay_s
+from cometmq.client._pop.receiver import Receiver
+from cometmq.client._pop.requests import PopRequests
+from cometmq.client._time import milliseconds, seconds
+from cometmq.client.errors import ClientClosedError
+from cometmq.client.filters import Filter
+from cometmq.client.offsets import StartFrom, check_start, consume_from_where
+from cometmq.client.options import SimpleOptions
+from cometmq.client.settings import (
+    ClientSettings,
+    SimpleSettings,
+    read_tables,
+    resolve_settings,
+    split_options,
+)
+from cometmq.model.errors import ConfigError
+from cometmq.model.message import StoredMessage
+from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import check_group_name
+from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel
+from cometmq.remoting.tasks import Supervisor, is_call_failure
+
+MESSAGES_MAX = 32
+"""Messages of one pop, by the broker's limit; also the acks of one call that run at a time."""
+INVISIBLE_S_MAX = 43_200.0
+
+
+class SimpleConsumer(Lifecycle):
+    """Receives messages one batch at a time; the application settles each of them.
+
+    It works with brokers of RocketMQ 5. CometMQ's broker refuses it.
+
+    Args:
+        name_servers: ``host:port;host:port``, or a sequence of addresses. If empty, the setting
+            ``name_servers`` is used.
+        group: the consumer group. All members share the messages of all queues; the others may be
+            pop consumers.
+        subscriptions: topic to tags such as ``a || b``, or to a `Filter`.
+        invisible: seconds, or a timedelta, in which other members do not see a received message.
+            It overrides the setting ``invisible_ms``.
+        start_from: where a new group starts.
+        settings: the settings of the consumer.
+        client: the settings of its connections.
+        instance: a shared instance to use. The caller starts and closes it.
+        config: a TOML file with settings.
+        options: single settings of either kind, by name. They override all others.
+
+    Delivery is at least once: what is not acknowledged within its invisible time is redelivered
+    within a few seconds after it. `StoredMessage.reconsume_times` counts the redeliveries; a
+    message with more than ``deliveries_max`` of them is dead-lettered. Any number of tasks may call
+    any method at once.
+
+    Raises:
+        ConfigError: a setting is invalid.
+        InvalidNameError: the group name is invalid.
+
+    Example:
+        ``async with SimpleConsumer("127.0.0.1:9876", group="billing",``
+        ``                          subscriptions={"orders": "*"}) as consumer:``
+        ``    for message in await consumer.receive():``
+        ``        bill(message)``
+        ``        await consumer.ack(message)``
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str] = "",
+        *,
+        group: str,
+        subscriptions: Mapping[str, str | Filter] | None = None,
+        invisible: float | timedelta | None = None,
+        start_from: StartFrom = StartFrom.LAST,
+        settings: SimpleSettings | None = None,
+        client: ClientSettings | None = None,
+        instance: ClientInstance | None = None,
+        config: Path | None = None,
+        **options: Unpack[SimpleOptions],
+    ) -> None:
+        check_group_name(group)
+        check_start(group, start_from, times=False)
+        tables = read_tables(config) if config else None
+        own, conn = split_options(options, SimpleSettings, ClientSettings)
+        if invisible is not None:
+            if "invisible_ms" in own:
+                raise ConfigError(f"consumer {group}: give either invisible or invisible_ms")
+            own["invisible_ms"] = _invisible_ms("invisible", invisible)
+        self._settings = resolve_settings(
+            SimpleSettings, keywords=own, given=settings, tables=tables
+        )
+        connecting = resolve_settings(ClientSettings, keywords=conn, given=client, tables=tables)
+        self._group = group
+        self._start_from = start_from
+        self._lease = acquire_instance(name_servers, settings=connecting, instance=instance)
+        self._instance = self._lease.instance
+        namespace, name = self._instance.namespace, f"simple consumer {group}"
+        self._wire_group = namespace.wrap_group(group)
+        self._subscriptions = Subscriptions(namespace, self._wire_group, retries=False)
+        for topic, each in (subscriptions or {}).items():
+            self._subscriptions.add(topic, each)
+        dead_letters = DeadLetterRule.of(self._settings.deliveries_max)
+        self._retries = Retries(
+            self._instance,
+            self._wire_group,
+            rule=dead_letters,
+            wrap_topic=namespace.wrap_topic,
+        )
+        self._requests = PopRequests(
+            self._instance, self._wire_group, timeout=self._settings.ack_ms / 1000
+        )
+        self._deliveries = Deliveries(self._settings.in_flight_max)
+        self._work = Supervisor(name)
+        self._receiver = Receiver(
+            self._instance,
+            self._requests,
+            self._deliveries,
+            subscriptions=self._subscriptions,
+            settings=self._settings,
+            start=start_from,
+            dead_letters=dead_letters,
+            give_up=self._retries.give_up,
+            work=self._work,
+            name=name,
+        )
+        self._running = False
+        self._closing = False
+        self._opened = False
+        self._starting = Starting(self._begin, f"{name}.start")
+        self._ending = Ending(self._stop, f"{name}.stop")
+
+    # --- lifecycle ----------------------------------------------------------------------------
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._group
+
+    @property
+    def client_id(self) -> str:
+        """The id of this member at the brokers."""
+        return self._instance.client_id
+
+    @property
+    def settings(self) -> SimpleSettings:
+        """The settings that are in effect."""
+        return self._settings
+
+    @property
+    def running(self) -> bool:
+        """Whether the consumer is started and not closing."""
+        return self._running
+
+    @property
+    def in_flight(self) -> int:
+        """The number of received messages that are not settled. Expired ones may be among them."""
+        return len(self._deliveries)
+
+    def membership(self) -> Membership:
+        """Return this consumer's entry in the heartbeat."""
+        data = ConsumerData(
+            group_name=self._wire_group,
+            consume_type=ConsumeType.CONSUME_ACTIVELY,
+            message_model=MessageModel.CLUSTERING,
+            consume_from_where=consume_from_where(self._start_from),
+            subscription_data_set=self._subscriptions.data(),
+        )
+        return Membership(consumers=[data])
+
+    async def start(self) -> None:
+        """Join the group, and let each broker fix where the group starts if it is new.
+
+        A topic that does not exist yet is received from once it does; see `ready`.
+
+        Raises:
+            ClientError: the client already has a simple consumer of this group.
+            ClientClosedError: the consumer was closed before, or during the start. Cancelling one
+                of several calls closes it, too.
+            ConfigError: a broker does not support the filter of a subscription. The consumer is
+                closed.
+            ResponseError: a broker is older than RocketMQ 5.0 or does not serve pop. The consumer
+                is closed.
+        """
+        if self._running:
+            return
+        if self._closing:
+            raise ClientClosedError(f"consumer {self._group} is closed: create a new one")
+        try:
+            await self._starting.run()
+        except BaseException as error:
+            interrupted = self._starting.interrupted or self._closing
+            if self._opened or isinstance(error, asyncio.CancelledError):
+                await self.close()
+            if interrupted and is_call_failure(error):
+                raise ClientClosedError(
+                    f"consumer {self._group} was closed while it started: create a new one"
+                ) from error
+            raise
+
+    async def _begin(self) -> None:
+        await self._lease.open(self)
+        self._opened = True
+        for topic, each in self._subscriptions.asked_for().items():
+            await self._instance.routes.refresh(topic)
+            await check_filter(self._instance, self._wire_group, topic, each)
+        await self._instance.heartbeat()
+        self._subscriptions.adopt()
+        for queue in self._receiver.queues():
+            await self._receiver.prepare(queue, self._subscriptions.asked_for()[queue.topic])
+        self._running = True
+
+    async def ready(self, timeout: float | timedelta = 30.0) -> None:
+        """Return when a broker serves each topic, and each broker knows where the group starts.
+
+        Messages that are sent after it are received.
+
+        Raises:
+            TimeoutError: it takes longer; says which topic or broker is missing.
+            ResponseError: a broker does not serve pop.
+            ClientClosedError: the consumer is not started, or was closed.
+        """
+        self._check_running()
+        limit_s = seconds(timeout, "timeout")
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._receiver.ready()
+        except TimeoutError:
+            raise TimeoutError(
+                f"consumer {self._group} is not ready after {limit_s:g} s: "
+                f"{self._receiver.failures()}"
+            ) from None
+
+    async def close(self) -> None:
+        """Leave the group. Further calls only wait for the end.
+
+        Calls of `receive` that wait raise `ClientClosedError`. Received messages that are not
+        settled are redelivered when their invisible time is over. Cancelling stops the waiting, not
+        the closing.
+        """
+        self._closing, self._running = True, False
+        await self._ending.reached()
+
+    async def _stop(self) -> None:
+        await self._starting.interrupt()
+        self._running = False
+        try:
+            await self._receiver.stop()
+        finally:
+            if self._opened:
+                self._opened = False
+                await self._lease.close(self)
+
+    # --- subscriptions ------------------------------------------------------------------------
+
+    async def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
+        """Subscribe to a topic, or change its filter.
+
+        Raises:
+            ClientClosedError: the consumer was closed.
+            InvalidNameError: the topic name is invalid.
+            ConfigError: the filter is invalid, or a broker does not support it. The subscription
+                is unchanged.
+            ResponseError: a broker does not serve pop. The subscription is unchanged.
+        """
+        self._check_open()
+        chosen = Filter.of(filter)
+        if self._running:
+            name = self._instance.namespace.wrap_topic(topic)
+            await self._instance.routes.refresh(name)
+            await check_filter(self._instance, self._wire_group, name, chosen)
+            for queue in self._receiver.queues_of(name):
+                await self._receiver.prepare(queue, chosen)
+        self._subscriptions.add(topic, chosen)
+        await self._announce()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Unsubscribe from a topic. Messages that are received already can still be settled.
+
+        Raises:
+            ClientClosedError: the consumer was closed.
+        """
+        self._check_open()
+        if self._subscriptions.remove(topic):
+            await self._announce()
+
+    async def _announce(self) -> None:
+        if self._running:
+            self._subscriptions.adopt()
+            self._receiver.notify()
+            await self._instance.heartbeat()
+
+    def queues(self) -> list[MessageQueue]:
+        """Return what is received from: one queue -1, for all queues, of each topic and broker."""
+        unwrap = self._instance.namespace.unwrap
+        return [
+            MessageQueue(unwrap(queue.topic), queue.broker_name, queue.queue_id)
+            for queue in self._receiver.queues()
+        ]
+
+    # --- messages -----------------------------------------------------------------------------
+
+    async def receive(
+        self,
+        max_messages: int = 16,
+        wait: float | timedelta = 10.0,
+        *,
+        invisible: float | timedelta | None = None,
+    ) -> list[StoredMessage]:
+        """Receive messages: some as soon as there are any, none if there are none after ``wait``.
+
+        Brokers and topics take turns. No message is lost if it is cancelled: what a broker has
+        already handed out goes to the next call, or is redelivered.
+
+        Args:
+            max_messages: the limit, at most 32.
+            wait: seconds, or a timedelta, to wait for a message. A broker that does not respond can
+                add the setting ``ack_ms``.
+            invisible: the invisible time of these messages; None for that of the consumer.
+
+        Raises:
+            ClientClosedError: the consumer is not started, or was closed.
+            BackPressureError: as many messages as ``in_flight_max`` are not settled.
+            ConfigError: an argument is out of its range.
+            CometError: no broker could be asked for messages until ``wait`` was over.
+        """
+        self._check_running()
+        if not 1 <= max_messages <= MESSAGES_MAX:
+            raise ConfigError(f"max_messages={max_messages}: expected 1 to {MESSAGES_MAX}")
+        wait_s = seconds(wait, "wait")
+        if wait_s < 0:
+            raise ConfigError(f"wait={wait!r}: expected 0 seconds or more")
+        invisible_ms = self._settings.invisible_ms
+        if invisible is not None:
+            invisible_ms = _invisible_ms("invisible", invisible)
+        return await self._receiver.receive(max_messages, wait_s, invisible_ms)
+
+    async def ack(self, *messages: StoredMessage) -> None:
+        """Acknowledge received messages: they are not redelivered.
+
+        Each message is tried. If several fail, the first error is raised, with a note. Cancelling
+        stops the waiting, not the request.
+
+        Raises:
+            ClientClosedError: the consumer is not started, or was closed.
+            ReceiptExpiredError: a message is not in flight: it was settled before, or expired.
+            ResponseError: the broker refused.
+            RemotingError: no response. The message may be acknowledged; it can be tried again.
+        """
+        self._check_running()
+        await self._to_its_end(self._ack_all(messages), "ack")
+
+    async def nack(self, message: StoredMessage, delay: float | timedelta | None = None) -> None:
+        """Put a received message off: it is redelivered, and counted, after a delay.
+
+        The broker adds a few seconds to the delay.
+
+        Args:
+            message: the message.
+            delay: seconds, or a timedelta, up to 12 hours; None for 10 s, and more each time.
+
+        Raises:
+            ClientClosedError: the consumer is not started, or was closed.
+            ReceiptExpiredError: the message is not in flight: it was settled before, or expired.
+            ConfigError: the delay is out of its range.
+            ResponseError: the broker refused.
+            RemotingError: no response. The message is redelivered, sooner or later.
+        """
+        self._check_running()
+        later = delay_s(message.reconsume_times) if delay is None else delay
+        await self._change(message, _invisible_ms("delay", later, least_s=0.0), is_settled=True)
+
+    async def extend(self, message: StoredMessage, invisible: float | timedelta) -> None:
+        """Extend the invisible time of a received message: it starts again, now.
+
+        Args:
+            message: the message. It can be acknowledged until the new time is over.
+            invisible: seconds, or a timedelta, from 1 second to 12 hours.
+
+        Raises:
+            ClientClosedError: the consumer is not started, or was closed.
+            ReceiptExpiredError: the message is not in flight: it was settled before, or expired.
+            ConfigError: the time is out of its range.
+            ResponseError: the broker refused.
+            RemotingError: no response. It is unknown whether the time has changed; if it has, an
+                acknowledgement has no effect, and the message is redelivered.
+        """
+        self._check_running()
+        invisible_ms = _invisible_ms("invisible", invisible)
+        await self._change(message, invisible_ms, is_settled=False)
+
+    async def _change(self, message: StoredMessage, invisible_ms: int, *, is_settled: bool) -> None:
+        async def change(delivery: Delivery) -> None:
+            began = time.monotonic()
+            delivery.handle = await self._requests.change_invisible_time(
+                delivery.topic, delivery.handle, invisible_ms
+            )
+            delivery.expires_at = began + invisible_ms / 1000
+            if is_settled:
+                self._deliveries.remove(message)
+
+        await self._to_its_end(self._with_receipt(message, change), "change-invisible-time")
+
+    async def _ack_all(self, messages: Sequence[StoredMessage]) -> None:
+        errors: list[BaseException] = []
+        for begin in range(0, len(messages), MESSAGES_MAX):
+            acks = [self._ack(message) for message in messages[begin : begin + MESSAGES_MAX]]
+            ended = await asyncio.gather(*acks, return_exceptions=True)
+            errors += [error for error in ended if error is not None]
+        if errors:
+            if len(errors) > 1:
+                errors[0].add_note(f"{len(errors)} of {len(messages)} messages failed")
+            raise errors[0]
+
+    async def _ack(self, message: StoredMessage) -> None:
+        async def ack(delivery: Delivery) -> None:
+            await self._requests.ack(delivery.topic, delivery.handle)
+            self._deliveries.remove(message)
+
+        await self._with_receipt(message, ack)
+
+    async def _with_receipt(
+        self, message: StoredMessage, use: Callable[[Delivery], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Use the receipt of a message while no other task does, who may replace or settle it."""
+        async with self._deliveries.of(message).lock:
+            await use(self._deliveries.of(message))
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run in a task of its own: a request whose caller is cancelled still ends.
+
+        Otherwise it would be unknown which receipt is valid.
+        """
+        task = self._work.spawn(work, name, awaited=True)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_take_error)
+            raise
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ClientClosedError(f"consumer {self._group} was closed")
+
+    def _check_running(self) -> None:
+        self._check_open()
+        if not self._running:
+            raise ClientClosedError(f"consumer {self._group} is not started: call start first")
+
+
+def _take_error(task: asyncio.Task[None]) -> None:
+    """Take the error of a task that nobody awaits any more, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _invisible_ms(name: str, given: float | timedelta, *, least_s: float = 1.0) -> int:
+    """Return an invisible time in ms.
+
+    Raises:
+        ConfigError: it is out of its range.
+    """
+    found = milliseconds(given, name)
+    if not least_s <= found / 1000 <= INVISIBLE_S_MAX:
+        raise ConfigError(f"{name}={given!r}: expected {least_s:g} to {INVISIBLE_S_MAX:g} seconds")
+    return found

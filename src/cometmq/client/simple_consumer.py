@@ -324,7 +324,7 @@ class SimpleConsumer(Lifecycle):
         *,
         invisible: float | timedelta | None = None,
     ) -> list[StoredMessage]:
-        """Receive messages: some as soon as there are any, none if there are none after ``wait``.
+        """Receive messages as soon as there are any; none after ``wait`` seconds without one.
 
         Brokers and topics take turns. No message is lost if it is cancelled: what a broker has
         already handed out goes to the next call, or is redelivered.

@@ -811,7 +811,7 @@ class SimpleConsumer(base.Blocking):
         *,
         invisible: float | timedelta | None = None,
     ) -> list[StoredMessage]:
-        """Receive messages: some as soon as there are any, none if there are none after ``wait``."""
+        """Receive messages as soon as there are any; none after ``wait`` seconds without one."""
         return self._run(self._inner.receive(max_messages, wait, invisible=invisible))
 
     def ack(self, *messages: StoredMessage) -> None:

@@ -15,7 +15,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
             await producer.send(order)
 
     async with PullConsumer(name_server, group="billing", start_from=StartFrom.FIRST) as consumer:
-        await consumer.assign(await consumer.fetch_queues(TOPIC), wanted="paid || shipped")
+        await consumer.assign(await consumer.fetch_queues(TOPIC), filter="paid || shipped")
         while messages := await consumer.poll(timeout=1.0):
             for message in messages:
                 print(f"{message.keys[0]} is {message.tags}")

@@ -29,7 +29,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
         subscriptions={TOPIC: "*"},
         start_from=StartFrom.FIRST,
     ):
-        for _ in range(5):  # a service awaits consumer.until_failed()
+        for _ in range(5):  # a service awaits consumer.run()
             await seen.acquire()
 
 

@@ -4,7 +4,6 @@ Run: ``python worker.py [name server] [seconds per hat]``. Ctrl-C stops it in go
 """
 
 import asyncio
-import contextlib
 import sys
 
 from cometmq.client import PushConsumer, StartFrom, StoredMessage
@@ -15,18 +14,18 @@ async def main(name_server: str = "127.0.0.1:9876", seconds: str = "1") -> None:
         await asyncio.sleep(float(seconds))
         print(f"packed {message.body.decode()} of queue {message.queue_id}", flush=True)
 
-    async with PushConsumer(
+    consumer = PushConsumer(
         name_server,
         group="hat-packers",
         handler=pack,
         subscriptions={"hats": "*"},
         start_from=StartFrom.FIRST,
         concurrency=2,
-    ) as consumer:
-        print("ready", flush=True)
-        await consumer.until_failed()
+    )
+    await consumer.start()
+    print("ready", flush=True)
+    await consumer.run()
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(main(*sys.argv[1:]))
+    asyncio.run(main(*sys.argv[1:]))

@@ -47,7 +47,7 @@ pytestmark = pytest.mark.long_elsewhere
 
 KEEPS_CONNECTION = ClientSettings(call_timeout_ms=60_000, close_after_timeout=False)
 """A slow answer does not cost the connection, of which there may be one only."""
-LIVES = frozenset({"start", "close", "abort"})
+LIVES = frozenset({"start", "close", "abort", "run"})
 """What begins and ends a client: cancelled in tests of its own."""
 
 
@@ -251,7 +251,6 @@ CALLS: dict[str, Call] = {
     "PullConsumer.send_back": lambda w: w.puller.send_back(w.stored[0]),
     "PullConsumer.subscribe": lambda w: w.subscriber.subscribe(w.topic),
     "PullConsumer.unsubscribe": lambda w: w.subscriber.unsubscribe(w.topic),
-    "PushConsumer.until_failed": lambda w: w.briefly(w.pusher.until_failed()),
     "AdminClient.consume_directly": lambda w: w.admin.consume_directly(
         f"{w.group}-push", w.instance.client_id, w.stored[0]
     ),
@@ -327,7 +326,7 @@ async def test_calls_of_a_pop_consumer_can_be_cancelled_wherever_they_wait(world
         calls: tuple[Callable[[], Coroutine[Any, Any, Any]], ...] = (
             lambda: popper.subscribe(f"{world.topic}-2"),
             lambda: popper.unsubscribe(f"{world.topic}-2"),
-            lambda: world.briefly(popper.until_failed()),
+            popper.ready,
         )
         for call in calls:
             await cancel_at_every_await(call, world.works)

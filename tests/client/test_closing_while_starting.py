@@ -190,9 +190,7 @@ async def test_closing_one_that_was_refused_leaves_the_other_of_its_group_alone(
 
 
 @KINDS
-async def test_a_start_beside_one_that_is_cancelled_says_that_the_consumer_is_closed(
-    make: Make,
-) -> None:
+async def test_a_start_beside_one_that_is_cancelled_goes_on(make: Make) -> None:
     async with (
         ScriptedCluster([PopBroker()]) as cluster,
         ClientInstance(cluster.address) as instance,
@@ -204,10 +202,29 @@ async def test_a_start_beside_one_that_is_cancelled_says_that_the_consumer_is_cl
         await cluster.name_server.wait_until(lambda: bool(cluster.name_server.asked))
 
         first.cancel()
+        await asyncio.wait([first])
+        cluster.name_server.silent = False
+        await second
 
-        with pytest.raises(ClientClosedError, match="closed"):
-            await second
         assert first.cancelled()
+        assert consumer.running
+        await consumer.close()
+
+
+async def test_a_queue_listener_that_never_ends_does_not_hold_up_a_pop_consumer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cometmq.client._callbacks.LISTENER_S_MAX", 0.05)
+    called = asyncio.Event()
+
+    async def listen(topic: str, queues: object, assigned: object) -> None:
+        called.set()
+        await asyncio.Event().wait()
+
+    async with ScriptedCluster([PopBroker()]) as cluster, asyncio.timeout(ENDS_S):
+        async with pop(cluster.address, on_queues=listen) as consumer:
+            assert consumer.running
+        assert called.is_set()
 
 
 async def test_a_failure_while_a_pop_consumer_stops_does_not_keep_it_in_its_group() -> None:

@@ -236,11 +236,11 @@ async def test_other_queues_are_assigned_and_what_was_finished_stays_so(
     async with reader(instance, group, auto_commit_ms=60_000) as consumer:
         await consumer.assign([first])
         await take(consumer, 3)
-        await consumer.assign([second], wanted="b")
+        await consumer.assign([second], filter="b")
         assert await consumer.committed(first) == 2
 
         assert await take(consumer, 1) == ["0"]
-        await consumer.assign([second], wanted="b || c")
+        await consumer.assign([second], filter="b || c")
         await send(instance, [second], 1, tags="c")
         messages = await consumer.poll(FOUND_S)
         assert [(message.tags, message.queue_offset) for message in messages] == [("c", 1)]

@@ -14,7 +14,7 @@ from cometmq.client._consuming.rebalancer import Rebalancer
 from cometmq.client.allocation import Averagely
 from cometmq.protocol.bodies import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting import Request, Response, Supervisor
+from cometmq.remoting import Request, RequestHandler, Response, Supervisor
 
 WAIT_S = 120.0
 
@@ -53,8 +53,10 @@ class SharingMember:
     async def start(self) -> None:
         await self.instance.start()
         self.instance.join(self)
-        code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-        self.instance.requests.answer(code, self.group, self._called)
+        handlers: dict[int, RequestHandler] = {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._called
+        }
+        self.instance.requests.register(self.group, handlers)
         await self.instance.routes.find(self._topic)
         await self.instance.heartbeat()
         self._rebalancer.start(self._tasks)

@@ -331,14 +331,13 @@ async def test_a_consumer_is_used_once(name_servers: str, topic: str, group: str
     consumer = PushConsumer(name_servers, group=group, handler=Seen(), subscriptions={topic: "*"})
     await consumer.start()
     await consumer.start()
-    waiting = asyncio.create_task(consumer.until_failed())
+    waiting = asyncio.create_task(consumer.run())
     await asyncio.sleep(0)
     await consumer.close()
     await consumer.close()
     await consumer.abort()
 
-    with pytest.raises(ClientClosedError):
-        await asyncio.wait_for(waiting, WAIT_S)
+    await asyncio.wait_for(waiting, WAIT_S)
     for refused in (consumer.start(), consumer.subscribe("other"), consumer.skip_backlog()):
         with pytest.raises(ClientClosedError):
             await refused

@@ -46,7 +46,7 @@ async def read(
 ) -> list[StoredMessage]:
     """The first messages of a topic, each queue's in order."""
     async with consumer(name_servers, f"read-{topic}") as reading:
-        await reading.assign(await reading.fetch_queues(topic), wanted=wanted)
+        await reading.assign(await reading.fetch_queues(topic), filter=wanted)
         messages: list[StoredMessage] = []
         async with asyncio.timeout(60):
             while len(messages) < count:
@@ -239,7 +239,7 @@ async def test_a_place_moves_past_messages_that_nobody_wants(name_servers: str, 
             await sending.send(Message(topic, b"x", tags="unwanted"))
 
     async with consumer(name_servers, "picky") as reading:
-        await reading.assign([queue], wanted="wanted")
+        await reading.assign([queue], filter="wanted")
         async with asyncio.timeout(60):
             while reading.position(queue) != 5:
                 assert await reading.poll(timeout=0.5) == []

@@ -64,7 +64,7 @@ async def test_every_way_of_sending_is_understood(
         Producer(group="p", instance=instance, timeout_ms=60_000) as sending,
         PullConsumer(group=f"g-{topic}", start_from=StartFrom.FIRST, instance=instance) as reading,
     ):
-        await reading.assign(queues, wanted="red || blue")
+        await reading.assign(queues, filter="red || blue")
         receipt = await sending.send(
             Message(topic, "größer".encode(), tags="red", keys=["k"], properties={"p": "ünï"})
         )

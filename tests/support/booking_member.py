@@ -31,16 +31,17 @@ async def main(name_servers: str, path: str, group: str, topic: str) -> None:
         print("delivered", message.keys[0], flush=True)
         await once(message)
 
-    async with PushConsumer(
+    consumer = PushConsumer(
         name_servers,
         group=group,
         handler=handle,
         subscriptions={topic: "*"},
         start_from=StartFrom.FIRST,
         **SOON,
-    ) as consumer:
-        print("ready", flush=True)
-        await consumer.until_failed()
+    )
+    await consumer.start()
+    print("ready", flush=True)
+    await consumer.run()
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ async def tail(
     settings = PullSettings(auto_commit_ms=0)
     async with PullConsumer(name_servers, group=GROUP, settings=settings) as consumer:
         queues = await consumer.fetch_queues(topic)
-        await consumer.assign(queues, wanted=wanted)
+        await consumer.assign(queues, filter=wanted)
         for queue in queues:
             bounds = await consumer.bounds(queue)
             await consumer.seek(queue, max(bounds.min_offset, bounds.max_offset - last))

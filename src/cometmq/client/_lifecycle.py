@@ -1,27 +1,128 @@
-"""Objects that are started and closed, best by ``async with``.
-
-Source: ours.
-"""
+"""Objects that are started once and closed once, best by ``async with``."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self
 
+from cometmq.client.errors import ClientClosedError
+from cometmq.remoting.tasks import failure_of, is_call_failure
+
 
 class Lifecycle(ABC):
-    """Starts when ``async with`` is entered and closes when it is left."""
+    """Starts when ``async with`` is entered and closes when it is left.
 
-    @abstractmethod
+    The start and the close run once, each in a task of its own. Cancelling a caller only stops its
+    waiting, but if no other call waits for the start or has waited for it, the object is closed.
+    Closing interrupts a start that is running. A failed start closes the object.
+
+    Args:
+        owner: names the object in errors and tasks, such as ``consumer billing``.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._start_task: asyncio.Task[None] | None = None
+        self._starters = 0
+        self._started = False
+        self._in_use = False
+        """Whether a call of `start` has returned."""
+        self._close_task: asyncio.Task[None] | None = None
+        self._close_error: BaseException | None = None
+        self._closing = asyncio.Event()
+        """Set when the close begins."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it is started and not closing."""
+        return self._started and not self._closing.is_set()
+
     async def start(self) -> None:
-        """Make it ready for use."""
+        """Make it ready for use. Further calls do nothing.
+
+        Raises:
+            ClientClosedError: it was closed before, or during the start.
+        """
+        if self._close_task is not None:
+            raise ClientClosedError(f"{self._owner} is closed: create a new one")
+        if self._start_task is None:
+            self._start_task = _in_background(self._run_start(), f"{self._owner}.start")
+        task = self._start_task
+        self._starters += 1
+        try:
+            if not task.done():
+                await asyncio.wait([task])
+        except asyncio.CancelledError:
+            if self._starters == 1 and not self._in_use:
+                await asyncio.shield(self._begin_close())
+            raise
+        finally:
+            self._starters -= 1
+        failure = failure_of(task)
+        if failure is None and not task.cancelled() and not self._closing.is_set():
+            self._in_use = True
+            return
+        interrupted = task.cancelling() or isinstance(failure, asyncio.CancelledError)
+        await asyncio.shield(self._begin_close())
+        if failure is None or interrupted:
+            raise ClientClosedError(
+                f"{self._owner} was closed while it started: create a new one"
+            ) from failure
+        raise failure
+
+    async def close(self) -> None:
+        """Release everything. Further calls wait for the end; cancelling only stops the waiting."""
+        await asyncio.shield(self._begin_close())
+        error, self._close_error = self._close_error, None
+        if error is not None:
+            raise error
+
+    def _begin_close(self) -> asyncio.Task[None]:
+        """Close in the background. The returned task raises nothing; `close` raises the error."""
+        if self._close_task is None:
+            self._close_task = _in_background(self._run_close(), f"{self._owner}.close")
+            self._closing.set()
+        return self._close_task
+
+    def _check_open(self) -> None:
+        if self._closing.is_set():
+            raise ClientClosedError(f"{self._owner} is closed: create a new one")
+
+    def _check_running(self) -> None:
+        self._check_open()
+        if not self._started:
+            raise ClientClosedError(f"{self._owner} is not running: start it first")
 
     @abstractmethod
-    async def close(self) -> None:
-        """Let go of everything; further calls do nothing."""
+    async def _start(self) -> None:
+        """Do the work of a start; may be cancelled anywhere."""
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """Release what was acquired, however far the start came."""
+
+    async def _run_start(self) -> None:
+        await self._start()
+        self._started = True
+
+    async def _run_close(self) -> None:
+        starting = self._start_task
+        if starting is not None and not starting.done():
+            starting.cancel()
+            await asyncio.wait([starting])
+        try:
+            await self._close()
+        except BaseException as error:
+            if not is_call_failure(error):
+                raise
+            self._close_error = error
+
+    def _forget_start(self) -> None:
+        """Let `start` start it again."""
+        self._start_task, self._started, self._in_use = None, False, False
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -36,66 +137,12 @@ class Lifecycle(ABC):
         await self.close()
 
 
-class Starting:
-    """Starts an object in a task of its own, which closing the object ends.
-
-    Args:
-        start: does the work.
-        name: of the task.
-    """
-
-    def __init__(self, start: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        self._start = start
-        self._name = name
-        self._task: asyncio.Task[None] | None = None
-
-    async def run(self) -> None:
-        """Start, or wait for the start that is under way.
-
-        Raises:
-            asyncio.CancelledError: the caller was cancelled, or the start was interrupted.
-        """
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._start(), name=self._name)
-        await asyncio.shield(self._task)
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether `interrupt` cancelled the last start."""
-        return self._task is not None and bool(self._task.cancelling())
-
-    async def interrupt(self) -> None:
-        """Cancel a start that is under way, and wait for its end."""
-        task = self._task
-        if task is None or task.done():
-            return
-        task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # its caller may wait no longer
+def _in_background(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    task = asyncio.get_running_loop().create_task(work, name=name)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    return task
 
 
-class Ending:
-    """Ends an object in a task of its own: cancelling who waits for it does not stop it.
-
-    Args:
-        end: does the work; may run again once it is through.
-        name: of the task.
-    """
-
-    def __init__(self, end: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        self._end = end
-        self._name = name
-        self._task: asyncio.Task[None] | None = None
-
-    async def reached(self) -> None:
-        """Begin unless somebody did, and wait for the end."""
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._end(), name=self._name)
-            _under_way.add(self._task)
-            self._task.add_done_callback(_under_way.discard)
-        await asyncio.shield(self._task)
-
-
-_under_way: set[asyncio.Task[None]] = set()
-"""Keeps the tasks alive whose objects nobody holds any more."""
+_tasks: set[asyncio.Task[None]] = set()
+"""The event loop holds weak references only."""

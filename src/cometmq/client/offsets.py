@@ -377,6 +377,15 @@ class LocalOffsetStore:
         return self._table.copy()
 
 
+def default_store(
+    instance: ClientInstance, group: str, *, broadcast: bool, folder: str | None
+) -> OffsetStore:
+    """Return the store of a group without its own: the brokers, or a local file to broadcast."""
+    if not broadcast:
+        return RemoteOffsetStore(instance, group)
+    return LocalOffsetStore(Path(folder) if folder else None, instance.client_id, group)
+
+
 def render(table: Mapping[MessageQueue, QueueOffset], *, strict: bool = False) -> bytes:
     """Write a table of offsets as RocketMQ does, or as strict JSON; sorted by queue."""
     body = {"offsetTable": dict(sorted(table.items()))}

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 from cometmq.client._connection.instance import ClientInstance, Membership
 from cometmq.client._connection.leases import acquire_instance
-from cometmq.client._lifecycle import Ending, Lifecycle
+from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._sending.batching import split
 from cometmq.client._sending.broker_latency import Detector
 from cometmq.client._sending.pending_sends import PendingSends
@@ -93,6 +93,7 @@ class Producer(Lifecycle):
         **options: Unpack[ProducerOptions],
     ) -> None:
         _check_group(group)
+        super().__init__(f"producer {group}")
         own, connection = split_options(options, ProducerSettings, ClientSettings)
         self._tables = tables = read_tables(config) if config is not None else None
         self._group = group
@@ -112,7 +113,6 @@ class Producer(Lifecycle):
             else None
         )
         self._traces: TraceDispatcher | None = None
-        self._ending = Ending(self._close, f"producer {group}.close")
 
     @property
     def group(self) -> str:
@@ -136,21 +136,21 @@ class Producer(Lifecycle):
         that topic looks for its route again.
 
         Raises:
-            ClientError: the shared instance already has a producer of this group.
+            ClientError: the client already has a producer of this group.
+            ClientClosedError: the producer was closed before, or during the start.
         """
+        await super().start()
+
+    async def _start(self) -> None:
         await self._lease.open(self)
         self._pending.open()
         if self._detector is not None:
             self._detector.start()
-        if self._settings.trace and self._traces is None:
+        if self._settings.trace:
             self._traces = TraceDispatcher.of(self._instance, self._tables)
             self._traces.retain()
             self._sender.watch(SendTrace(self._traces, self._settings.trace_topic))
-        try:
-            await asyncio.gather(*map(self._look_ahead, self._settings.topics))
-        except BaseException:
-            await self.close()
-            raise
+        await asyncio.gather(*map(self._look_ahead, self._settings.topics))
 
     async def _look_ahead(self, topic: str) -> None:
         try:
@@ -166,7 +166,7 @@ class Producer(Lifecycle):
         Sends in flight get as much time as the setting ``timeout_ms``. Sends that wait for room
         fail. Cancelling stops the waiting, not the closing.
         """
-        await self._ending.reached()
+        await super().close()
 
     async def _close(self) -> None:
         timeout = self._settings.timeout_ms / 1000

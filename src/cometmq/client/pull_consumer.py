@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Unpack
 
 from cometmq.client._connection.instance import ClientInstance, Membership
+from cometmq.client._consuming.engine import bounded
 from cometmq.client._consuming.fetcher import UNLIMITED
 from cometmq.client._consuming.group_requests import check_filters, join
 from cometmq.client._consuming.pulls import Pull, PullResult
+from cometmq.client._consuming.queue_listener import RouteListenerCalls
 from cometmq.client._consuming.rebalancer import Rebalancer
+from cometmq.client._consuming.request_handlers import RequestHandlers
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
-from cometmq.client._lifecycle import Ending, Starting
 from cometmq.client._pull.assignment import Mode, Ownership
 from cometmq.client._pull.positions import Offsets
-from cometmq.client._pull.queue_listener import Listening
-from cometmq.client._pull.request_handlers import PullRequestHandlers
 from cometmq.client._pull.seeking import PlaceCalls
 from cometmq.client._time import milliseconds, seconds
 from cometmq.client.allocation import AllocationStrategy, Averagely
@@ -32,13 +33,18 @@ from cometmq.client.handlers import QueueListener
 from cometmq.client.hooks import ConsumeHook, FilterHook
 from cometmq.client.offsets import OffsetStore, StartFrom, consume_from_where
 from cometmq.client.options import PullOptions
-from cometmq.client.settings import ClientSettings, PullSettings
-from cometmq.client.subscription_check import Difference, SubscriptionCheck
+from cometmq.client.settings import MIB, ClientSettings, PullSettings
 from cometmq.model.message import StoredMessage
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import check_topic_name
-from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel
+from cometmq.protocol.bodies import (
+    ConsumerData,
+    ConsumerRunningInfo,
+    ConsumeType,
+    MessageModel,
+    ProcessQueueInfo,
+)
 from cometmq.remoting import Supervisor
 from cometmq.remoting.tasks import is_call_failure
 
@@ -117,49 +123,43 @@ class PullConsumer(PlaceCalls):
         )
         self._start_from = start_from
         self._broadcast = broadcast
-        self._tasks = Supervisor(f"pull consumer {group}")
-        self._revocations = Supervisor(f"pull consumer {group}")
-        self._listening = Listening(
+        self._revocations = Supervisor(f"consumer {group}")
+        self._started_ms = 0
+        self._rebalancing = False
+        self._listener = RouteListenerCalls(
             on_queues,
-            instance=self._instance,
-            group=group,
-            plain=self._plain,
-            mine=lambda: self._fetcher.queues,
+            self._instance,
+            group,
+            assigned=lambda: self._fetcher.queues,
             tasks=self._tasks,
         )
-        self._dividing = False
-        self._store_error: BaseException | None = None
-        self._starting = Starting(self._start, f"pull consumer {group}.start")
-        self._ending = Ending(self._close, f"pull consumer {group}.close")
-        self._sending_back = Retries(
+        self._retries = Retries(
             self._instance,
-            self._group,
+            self._wire_group,
             rule=DeadLetterRule.of(self._settings.deliveries_max),
-            wrap_topic=self._names.wrap_topic,
+            wrap_topic=self._namespace.wrap_topic,
         )
         self._rebalancer = Rebalancer(
             instance=self._instance,
-            group=self._group,
+            group=self._wire_group,
             broadcast=broadcast,
             strategy=strategy or Averagely(),
-            topics=self._subscribed,
+            topics=self._topics,
             owner=Ownership(
                 self._fetcher,
                 lambda topic: topic in self._filters,
-                self._leave,
-                self._listening.tell,
+                self._revoke,
+                self._listener.call,
             ),
             interval_s=self._settings.rebalance_ms / 1000,
         )
-        self._watch = SubscriptionCheck(self._instance, group, self._wanted)
-        self._answers = PullRequestHandlers(
+        self._requests = RequestHandlers(
             self._instance,
-            self._group,
-            fetcher=self._fetcher,
-            positions=self._positions,
-            filters=lambda: self._filters,
-            divide=self._rebalancer.wake,
-            move=self._move,
+            self._wire_group,
+            rebalance=self._rebalancer.wake,
+            running_info=self._running_info,
+            offsets=self._finished,
+            move=self._move_assigned,
         )
         for topic, wanted in (subscriptions or {}).items():
             self._note_subscription(topic, Filter.of(wanted))
@@ -168,7 +168,7 @@ class PullConsumer(PlaceCalls):
         """Return this consumer's entry in the heartbeat."""
         model = MessageModel.BROADCASTING if self._broadcast else MessageModel.CLUSTERING
         data = ConsumerData(
-            group_name=self._group,
+            group_name=self._wire_group,
             consume_type=ConsumeType.CONSUME_ACTIVELY,
             message_model=model,
             consume_from_where=consume_from_where(self._start_from),
@@ -183,57 +183,40 @@ class PullConsumer(PlaceCalls):
         """Connect, and join the group if there are subscriptions.
 
         Raises:
-            ClientError: the shared instance already has a consumer of this group.
-            ClientClosedError: the consumer was closed before, or during the start. Cancelling one
-                of several calls closes it, too.
-            ConfigError: a broker does not support the filter of a subscription. The consumer is
-                closed.
+            ClientError: the client already has a consumer of this group. The consumer is closed,
+                as after all other errors.
+            ClientClosedError: the consumer was closed before, or during the start.
+            ConfigError: a broker does not support the filter of a subscription.
             RemotingError: a broker did not respond to the check of the filter.
             StoreError: the stored offsets cannot be read.
         """
-        if self._open:
-            return
-        if self._closed:
-            raise ClientClosedError(f"consumer {self._plain_group} is closed: create a new one")
-        try:
-            await self._starting.run()
-            if self._closed:
-                raise ClientClosedError(f"consumer {self._plain_group} was closed")
-        except BaseException as error:
-            interrupted = is_call_failure(error) and (
-                self._starting.interrupted or isinstance(error, asyncio.CancelledError)
-            )
-            self._closed = True
-            await self._ending.reached()
-            if interrupted:
-                raise ClientClosedError(
-                    f"consumer {self._plain_group} was closed while it started: create a new one"
-                ) from error
-            raise
+        await super().start()
 
     async def _start(self) -> None:
+        self._started_ms = time.time_ns() // 1_000_000
         await self._lease.open(self)
-        await self._places.load()
-        await check_filters(self._instance, self._group, self._filters)
-        self._begin()
-        if self._chosen.mode is Mode.SUBSCRIBED:
-            await join(self._instance, list(self._filters))
-            self._begin_dividing()
-
-    def _begin(self) -> None:
-        self._open = True
-        self._listening.begin()
-        self._traces_begin()
-        self._answers.begin()
+        await self._committed_offsets.load()
+        await check_filters(self._instance, self._wire_group, self._filters)
+        self._listener.start()
+        self._retain_traces()
+        self._requests.open()
         if self._settings.auto_commit_ms:
             self._tasks.every(self._settings.auto_commit_ms / 1000, self._auto_commit, "commit")
+        if self._mode.mode is Mode.SUBSCRIBED:
+            await join(self._instance, list(self._filters))
+            self._start_rebalancing()
 
-    def _begin_dividing(self) -> None:
-        if self._open and not self._dividing:
-            self._dividing = True
-            self._listening.end()
+    def _start_rebalancing(self) -> None:
+        if not self._rebalancing and not self._closing.is_set():
+            self._rebalancing = True
+            self._listener.stop()
             self._rebalancer.start(self._tasks)
-            self._watch.start(self._tasks)
+            self._check.start(self._tasks)
+
+    async def _until_assigned(self) -> None:
+        if self._mode.mode is Mode.SUBSCRIBED:
+            await self._rebalancer.until_assigned(self._topics)
+        await self._fetcher.until_started()
 
     async def close(self) -> None:
         """Commit consumed messages, unregister from the brokers and close the connections.
@@ -242,33 +225,24 @@ class PullConsumer(PlaceCalls):
         waiting, not the closing. An error of the ``offset_store`` is raised once, after everything
         else is closed.
         """
-        self._closed = True
-        await self._ending.reached()
-        error, self._store_error = self._store_error, None
-        if error is not None:
-            raise error
+        await super().close()
 
     async def _close(self) -> None:
-        await self._starting.interrupt()
-        was_open, self._open = self._open, False
-        self._answers.end()
-        self._listening.end()
+        self._requests.close()
+        self._listener.stop()
         await self._rebalancer.stop()
         await self._tasks.cancel()
         self._positions.count_finished()
         await self._fetcher.stop()
-        if was_open and self._settings.auto_commit_ms:
-            await self._revocations.drain(self._instance.settings.call_timeout_ms / 1000)
-            await self._commit_at_close()
+        error = await self._commit_at_close() if self._started else None
         await self._revocations.cancel()
         self._end_hands()
-        self._listening.close()
-        try:
-            await self._traces_end()
-        finally:
-            await self._lease.close(self)
+        self._listener.close()
+        await self._release()
+        if error is not None:
+            raise error
 
-    async def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
+    async def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
         """Subscribe to a topic; a second call replaces the filter of the first.
 
         The group allocates the topic's queues to its members. If the topic does not exist yet,
@@ -276,7 +250,7 @@ class PullConsumer(PlaceCalls):
 
         Args:
             topic: the topic.
-            wanted: tags such as ``a || b``, or a `Filter`.
+            filter: tags such as ``a || b``, or a `Filter`.
 
         Raises:
             WrongModeError: this consumer uses `assign`.
@@ -284,14 +258,14 @@ class PullConsumer(PlaceCalls):
             ConfigError: the filter is invalid, or a broker does not support it.
             InvalidNameError: the topic name is invalid.
         """
-        self._chosen.check(Mode.SUBSCRIBED)
-        chosen = Filter.of(wanted)
-        if not self._open and not self._closed:
+        self._mode.check(Mode.SUBSCRIBED)
+        chosen = Filter.of(filter)
+        if not self._started and not self._closing.is_set():
             self._note_subscription(topic, chosen)
             return
         self._check_running()
-        name = self._names.wrap_topic(topic)
-        await check_filters(self._instance, self._group, {name: chosen})
+        name = self._namespace.wrap_topic(topic)
+        await check_filters(self._instance, self._wire_group, {name: chosen})
         self._check_running()
         changed = self._filters.get(name) not in (None, chosen)
         self._note_subscription(topic, chosen)
@@ -300,9 +274,9 @@ class PullConsumer(PlaceCalls):
         try:
             await join(self._instance, [name])  # brokers tell the members only to a member
         finally:
-            self._begin_dividing()
+            self._start_rebalancing()
             self._rebalancer.wake()
-            self._watch.wake()
+            self._check.wake()
 
     async def unsubscribe(self, topic: str) -> None:
         """Unsubscribe from a topic, and commit its consumed messages.
@@ -310,19 +284,15 @@ class PullConsumer(PlaceCalls):
         Raises:
             WrongModeError: this consumer uses `assign`.
         """
-        self._chosen.check(Mode.SUBSCRIBED)
-        name = self._names.wrap_topic(topic)
+        self._mode.check(Mode.SUBSCRIBED)
+        name = self._namespace.wrap_topic(topic)
         if self._filters.pop(name, None) is None:
             return
-        await self._leave(*(queue for queue in self._fetcher.queues if queue.topic == name))
-        if self._open:
+        await self._revoke(*(queue for queue in self._fetcher.queues if queue.topic == name))
+        if self.running:
             await self._instance.heartbeat()
             self._rebalancer.wake()
-            self._watch.wake()
-
-    def subscription_mismatches(self) -> list[Difference]:
-        """Return the subscriptions of other members that differ, as last seen."""
-        return self._watch.subscription_mismatches()
+            self._check.wake()
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """Return the readable queues of a topic. `on_queues` then reports changes of this topic.
@@ -333,12 +303,12 @@ class PullConsumer(PlaceCalls):
             NameServerError: no name server responded.
         """
         self._check_running()
-        name = self._names.wrap_topic(topic)
+        name = self._namespace.wrap_topic(topic)
         queues = (await self._instance.routes.find(name)).read_queues
-        self._listening.look(name, queues)
-        return [self._plain(queue) for queue in queues]
+        self._listener.look(name, queues)
+        return [self._namespace.unwrap_queue(queue) for queue in queues]
 
-    async def assign(self, queues: Iterable[MessageQueue], *, wanted: str | Filter = "*") -> None:
+    async def assign(self, queues: Iterable[MessageQueue], *, filter: str | Filter = "*") -> None:
         """Read these queues and no others.
 
         Queues that were assigned before continue at their position. New queues start at the
@@ -347,7 +317,7 @@ class PullConsumer(PlaceCalls):
 
         Args:
             queues: the queues; an empty iterable stops all reading.
-            wanted: tags such as ``a || b``, or a `Filter`.
+            filter: tags such as ``a || b``, or a `Filter`.
 
         Raises:
             ClientClosedError: the consumer is not running.
@@ -355,20 +325,21 @@ class PullConsumer(PlaceCalls):
             ConfigError: the filter is invalid, or a broker does not support it.
         """
         self._check_running()
-        self._chosen.check(Mode.ASSIGNED)
-        wanted_filter, chosen = Filter.of(wanted), {self._inner(queue) for queue in queues}
-        filters = {queue.topic: wanted_filter for queue in chosen}
-        await check_filters(self._instance, self._group, filters)
+        self._mode.check(Mode.ASSIGNED)
+        chosen = {self._namespace.wrap_queue(queue) for queue in queues}
+        of_topics = Filter.of(filter)
+        filters = {queue.topic: of_topics for queue in chosen}
+        await check_filters(self._instance, self._wire_group, filters)
         self._check_running()
-        self._chosen.choose(Mode.ASSIGNED)
-        given_up = self._give_up(set(self._fetcher.queues) - chosen)
+        self._mode.choose(Mode.ASSIGNED)
+        revoked = self._drop_queues(set(self._fetcher.queues) - chosen)
         before, self._filters = self._filters, filters
         for topic in filters:
-            if before.get(topic) not in (None, wanted_filter):
+            if before.get(topic) not in (None, of_topics):
                 self._fetch_anew(topic)
         for queue in sorted(chosen.difference(self._fetcher.queues)):
             self._fetcher.begin(queue)
-        await self._commit_given_up(given_up)
+        await self._commit_shielded(revoked)
         await join(self._instance, filters)  # some brokers commit only for groups they know
 
     def __aiter__(self) -> AsyncIterator[StoredMessage]:
@@ -384,7 +355,7 @@ class PullConsumer(PlaceCalls):
         Raises:
             ClientClosedError: the consumer was never started.
         """
-        if self._closed:
+        if self._closing.is_set():
             raise StopAsyncIteration
         self._check_running()
         hand = await self._receive(1)
@@ -411,7 +382,7 @@ class PullConsumer(PlaceCalls):
         except TimeoutError:
             return []
         if hand is None:
-            raise ClientClosedError(f"the consumer of {self._plain_group} is closed")
+            raise ClientClosedError(f"{self._owner} is closed")
         return hand.messages
 
     def take_back(self) -> None:
@@ -427,7 +398,7 @@ class PullConsumer(PlaceCalls):
         queue: MessageQueue,
         offset: int,
         *,
-        wanted: str | Filter = "*",
+        filter: str | Filter = "*",
         max_messages: int = 32,
         wait: float | timedelta = 0.0,
         timeout: float | timedelta = 10.0,
@@ -437,7 +408,7 @@ class PullConsumer(PlaceCalls):
         Args:
             queue: any queue of any topic.
             offset: the queue offset of the first message.
-            wanted: tags such as ``a || b``, or a `Filter`.
+            filter: tags such as ``a || b``, or a `Filter`.
             max_messages: 1 to 1024. A broker returns at most 32 messages that are in memory.
             wait: seconds that the broker may hold the pull until a message arrives, 0 to 120.
             timeout: seconds for the response, in addition to ``wait``.
@@ -452,10 +423,10 @@ class PullConsumer(PlaceCalls):
         """
         self._check_running()
         request = Pull(
-            group=self._group,
-            queue=self._inner(queue),
+            group=self._wire_group,
+            queue=self._namespace.wrap_queue(queue),
             offset=QueueOffset(offset),
-            wanted=Filter.of(wanted),
+            wanted=Filter.of(filter),
             max_messages=max_messages,
             hold_ms=milliseconds(wait, "wait"),
         )
@@ -475,38 +446,66 @@ class PullConsumer(PlaceCalls):
             ClientError: no broker accepted the message.
         """
         self._check_running()
-        if not await self._sending_back.send(message, delay_level):
+        if not await self._retries.send(message, delay_level):
             raise ClientError(f"no broker accepted message {message.message_id} for redelivery")
 
     async def _auto_commit(self) -> None:
         self._take_back_failed()
         await self._commit_due()  # the store logs failures
 
-    async def _commit_at_close(self) -> None:
-        try:
-            async with asyncio.timeout(self._instance.settings.call_timeout_ms / 1000) as limit:
-                await self._auto_commit()
-        except BaseException as error:
-            if not is_call_failure(error):
-                raise
-            if limit.expired():
-                log.warning("commit at close timed out group=%s", self._group)
-                return
-            log.warning(
-                "commit failed group=%s error=%s: %s", self._group, type(error).__name__, error
-            )
-            self._store_error = error
+    async def _commit_at_close(self) -> BaseException | None:
+        """Commit what is finished, for a limited time, and return the error of the store."""
+        if not self._settings.auto_commit_ms:
+            return None
+        timeout = self._instance.settings.call_timeout_ms / 1000
+        await self._revocations.drain(timeout)
+        return await bounded(self._auto_commit(), timeout, "offsets")
 
     def _note_subscription(self, topic: str, wanted: Filter) -> None:
         check_topic_name(topic)
-        self._chosen.choose(Mode.SUBSCRIBED)
-        self._filters[self._names.wrap_topic(topic)] = wanted
+        self._mode.choose(Mode.SUBSCRIBED)
+        self._filters[self._namespace.wrap_topic(topic)] = wanted
 
-    def _subscribed(self) -> Collection[str]:
+    def _topics(self) -> list[str]:
         return list(self._filters)
 
-    def _wanted(self) -> dict[str, Filter]:
-        return {self._names.unwrap(topic): wanted for topic, wanted in self._filters.items()}
+    def _missing(self) -> str:
+        return self._without_route(self._filters)
+
+    def _finished(self) -> dict[MessageQueue, QueueOffset]:
+        finished = {queue: self._positions.finished(queue) for queue in self._fetcher.queues}
+        return {queue: offset for queue, offset in finished.items() if offset is not None}
+
+    async def _move_assigned(self, offsets: Mapping[MessageQueue, QueueOffset]) -> None:
+        for queue in self._fetcher.queues:
+            if queue in offsets:
+                self._move(queue, offsets[queue])
+
+    def _running_info(self) -> ConsumerRunningInfo:
+        properties = {
+            "PROP_NAMESERVER_ADDR": ";".join(self._instance.name_servers.addresses),
+            "PROP_CONSUME_TYPE": "CONSUME_ACTIVELY",
+            "PROP_CONSUME_ORDERLY": "true",
+            "PROP_THREADPOOL_CORE_SIZE": "0",
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+        }
+        return ConsumerRunningInfo(
+            properties=properties,
+            subscription_set=[wanted.data(topic) for topic, wanted in self._filters.items()],
+            mq_table={queue: self._queue_info(queue) for queue in self._fetcher.queues},
+        )
+
+    def _queue_info(self, queue: MessageQueue) -> ProcessQueueInfo:
+        held = self._fetcher.held_of(queue)
+        offset = self._positions.position(queue) or 0
+        return ProcessQueueInfo(
+            commit_offset=self._positions.finished(queue) or 0,
+            cached_msg_min_offset=offset if held.count else 0,
+            cached_msg_max_offset=offset + held.count - 1 if held.count else 0,
+            cached_msg_count=held.count,
+            cached_msg_size_in_mib=held.size_bytes // MIB,
+            last_pull_timestamp=held.pulled_ms,
+        )
 
     def _fetch_anew(self, topic: str) -> None:
         """Go on with a topic's queues where they are, with another filter from now on."""
@@ -514,12 +513,12 @@ class PullConsumer(PlaceCalls):
             if queue.topic == topic:
                 self._fetcher.begin(queue, self._positions.fetch_from(queue))
 
-    async def _leave(self, *queues: MessageQueue) -> None:
-        """Give queues up to other members, who go on behind what is finished."""
-        await self._commit_given_up(self._give_up(queues))
+    async def _revoke(self, *queues: MessageQueue) -> None:
+        """Release queues to other members, which continue after what is finished."""
+        await self._commit_shielded(self._drop_queues(queues))
 
-    def _give_up(self, queues: Iterable[MessageQueue]) -> Offsets:
-        """Read queues no longer; gives what is finished of them and not committed."""
+    def _drop_queues(self, queues: Iterable[MessageQueue]) -> Offsets:
+        """Read queues no longer. Returns what is finished of them and not committed."""
         queues = list(queues)
         due = self._positions.due(queues)
         for queue in queues:
@@ -527,7 +526,7 @@ class PullConsumer(PlaceCalls):
             self._positions.drop(queue)
         return due
 
-    async def _commit_given_up(self, due: Offsets) -> None:
+    async def _commit_shielded(self, due: Offsets) -> None:
         """Commit, even if the caller is cancelled: the queues' positions are dropped already."""
         if due and self._settings.auto_commit_ms:
             commit = self._commit_revoked(due)
@@ -536,7 +535,7 @@ class PullConsumer(PlaceCalls):
     async def _commit_revoked(self, due: Offsets) -> None:
         async with self._committing:
             try:
-                await self._places.commit(due)
+                await self._committed_offsets.commit(due)
             except BaseException as error:
                 if not is_call_failure(error):
                     raise

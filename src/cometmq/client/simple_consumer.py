@@ -14,38 +14,30 @@ from typing import Any, Unpack
 
 from cometmq.client._connection.instance import ClientInstance, Membership
 from cometmq.client._connection.leases import acquire_instance
+from cometmq.client._consuming.consumer import Consumer, resolve
 from cometmq.client._consuming.group_requests import check_filter
 from cometmq.client._consuming.retries import DeadLetterRule, Retries
 from cometmq.client._consuming.subscriptions import Subscriptions
-from cometmq.client._lifecycle import Ending, Lifecycle, Starting
 from cometmq.client._pop.receipts import Deliveries, Delivery, delay_s
 from cometmq.client._pop.receiver import Receiver
 from cometmq.client._pop.requests import PopRequests
 from cometmq.client._time import milliseconds, seconds
-from cometmq.client.errors import ClientClosedError
 from cometmq.client.filters import Filter
 from cometmq.client.offsets import StartFrom, check_start, consume_from_where
 from cometmq.client.options import SimpleOptions
-from cometmq.client.settings import (
-    ClientSettings,
-    SimpleSettings,
-    read_tables,
-    resolve_settings,
-    split_options,
-)
+from cometmq.client.settings import ClientSettings, SimpleSettings
 from cometmq.model.errors import ConfigError
 from cometmq.model.message import StoredMessage
 from cometmq.model.queue import MessageQueue
-from cometmq.model.topic import check_group_name
 from cometmq.protocol.bodies import ConsumerData, ConsumeType, MessageModel
-from cometmq.remoting.tasks import Supervisor, is_call_failure
+from cometmq.remoting.tasks import Supervisor
 
 MESSAGES_MAX = 32
 """Messages of one pop, by the broker's limit; also the acks of one call that run at a time."""
 INVISIBLE_S_MAX = 43_200.0
 
 
-class SimpleConsumer(Lifecycle):
+class SimpleConsumer(Consumer):
     """Receives messages one batch at a time; the application settles each of them.
 
     It works with brokers of RocketMQ 5. CometMQ's broker refuses it.
@@ -96,25 +88,20 @@ class SimpleConsumer(Lifecycle):
         config: Path | None = None,
         **options: Unpack[SimpleOptions],
     ) -> None:
-        check_group_name(group)
         check_start(group, start_from, times=False)
-        tables = read_tables(config) if config else None
-        own, conn = split_options(options, SimpleSettings, ClientSettings)
+        named = dict(options)
         if invisible is not None:
-            if "invisible_ms" in own:
+            if "invisible_ms" in named:
                 raise ConfigError(f"consumer {group}: give either invisible or invisible_ms")
-            own["invisible_ms"] = _invisible_ms("invisible", invisible)
-        self._settings = resolve_settings(
-            SimpleSettings, keywords=own, given=settings, tables=tables
+            named["invisible_ms"] = _invisible_ms("invisible", invisible)
+        self._settings, connecting, tables = resolve(
+            SimpleSettings, named, settings=settings, client=client, config=config
         )
-        connecting = resolve_settings(ClientSettings, keywords=conn, given=client, tables=tables)
-        self._group = group
+        lease = acquire_instance(name_servers, settings=connecting, instance=instance)
+        namespace = lease.instance.namespace
+        self._subscriptions = Subscriptions(namespace, namespace.wrap_group(group), retries=False)
+        super().__init__(group, lease, self._settings, tables, self._subscriptions.shown)
         self._start_from = start_from
-        self._lease = acquire_instance(name_servers, settings=connecting, instance=instance)
-        self._instance = self._lease.instance
-        namespace, name = self._instance.namespace, f"simple consumer {group}"
-        self._wire_group = namespace.wrap_group(group)
-        self._subscriptions = Subscriptions(namespace, self._wire_group, retries=False)
         for topic, each in (subscriptions or {}).items():
             self._subscriptions.add(topic, each)
         dead_letters = DeadLetterRule.of(self._settings.deliveries_max)
@@ -128,7 +115,7 @@ class SimpleConsumer(Lifecycle):
             self._instance, self._wire_group, timeout=self._settings.ack_ms / 1000
         )
         self._deliveries = Deliveries(self._settings.in_flight_max)
-        self._work = Supervisor(name)
+        self._work = Supervisor(self._owner)
         self._receiver = Receiver(
             self._instance,
             self._requests,
@@ -139,35 +126,13 @@ class SimpleConsumer(Lifecycle):
             dead_letters=dead_letters,
             give_up=self._retries.give_up,
             work=self._work,
-            name=name,
+            name=self._owner,
         )
-        self._running = False
-        self._closing = False
-        self._opened = False
-        self._starting = Starting(self._begin, f"{name}.start")
-        self._ending = Ending(self._stop, f"{name}.stop")
-
-    # --- lifecycle ----------------------------------------------------------------------------
-
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._group
-
-    @property
-    def client_id(self) -> str:
-        """The id of this member at the brokers."""
-        return self._instance.client_id
 
     @property
     def settings(self) -> SimpleSettings:
         """The settings that are in effect."""
         return self._settings
-
-    @property
-    def running(self) -> bool:
-        """Whether the consumer is started and not closing."""
-        return self._running
 
     @property
     def in_flight(self) -> int:
@@ -191,33 +156,16 @@ class SimpleConsumer(Lifecycle):
         A topic that does not exist yet is received from once it does; see `ready`.
 
         Raises:
-            ClientError: the client already has a simple consumer of this group.
-            ClientClosedError: the consumer was closed before, or during the start. Cancelling one
-                of several calls closes it, too.
-            ConfigError: a broker does not support the filter of a subscription. The consumer is
-                closed.
-            ResponseError: a broker is older than RocketMQ 5.0 or does not serve pop. The consumer
-                is closed.
+            ClientError: the client already has a consumer of this group. The consumer is closed,
+                as after all other errors.
+            ClientClosedError: the consumer was closed before, or during the start.
+            ConfigError: a broker does not support the filter of a subscription.
+            ResponseError: a broker is older than RocketMQ 5.0 or does not serve pop.
         """
-        if self._running:
-            return
-        if self._closing:
-            raise ClientClosedError(f"consumer {self._group} is closed: create a new one")
-        try:
-            await self._starting.run()
-        except BaseException as error:
-            interrupted = self._starting.interrupted or self._closing
-            if self._opened or isinstance(error, asyncio.CancelledError):
-                await self.close()
-            if interrupted and is_call_failure(error):
-                raise ClientClosedError(
-                    f"consumer {self._group} was closed while it started: create a new one"
-                ) from error
-            raise
+        await super().start()
 
-    async def _begin(self) -> None:
+    async def _start(self) -> None:
         await self._lease.open(self)
-        self._opened = True
         for topic, each in self._subscriptions.asked_for().items():
             await self._instance.routes.refresh(topic)
             await check_filter(self._instance, self._wire_group, topic, each)
@@ -225,28 +173,13 @@ class SimpleConsumer(Lifecycle):
         self._subscriptions.adopt()
         for queue in self._receiver.queues():
             await self._receiver.prepare(queue, self._subscriptions.asked_for()[queue.topic])
-        self._running = True
+        self._check.start(self._tasks)
 
-    async def ready(self, timeout: float | timedelta = 30.0) -> None:
-        """Return when a broker serves each topic, and each broker knows where the group starts.
+    async def _until_assigned(self) -> None:
+        await self._receiver.ready()
 
-        Messages that are sent after it are received.
-
-        Raises:
-            TimeoutError: it takes longer; says which topic or broker is missing.
-            ResponseError: a broker does not serve pop.
-            ClientClosedError: the consumer is not started, or was closed.
-        """
-        self._check_running()
-        limit_s = seconds(timeout, "timeout")
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._receiver.ready()
-        except TimeoutError:
-            raise TimeoutError(
-                f"consumer {self._group} is not ready after {limit_s:g} s: "
-                f"{self._receiver.failures()}"
-            ) from None
+    def _missing(self) -> str:
+        return self._receiver.failures()
 
     async def close(self) -> None:
         """Leave the group. Further calls only wait for the end.
@@ -255,18 +188,13 @@ class SimpleConsumer(Lifecycle):
         settled are redelivered when their invisible time is over. Cancelling stops the waiting, not
         the closing.
         """
-        self._closing, self._running = True, False
-        await self._ending.reached()
+        await super().close()
 
-    async def _stop(self) -> None:
-        await self._starting.interrupt()
-        self._running = False
+    async def _close(self) -> None:
         try:
             await self._receiver.stop()
         finally:
-            if self._opened:
-                self._opened = False
-                await self._lease.close(self)
+            await self._release()
 
     # --- subscriptions ------------------------------------------------------------------------
 
@@ -282,7 +210,7 @@ class SimpleConsumer(Lifecycle):
         """
         self._check_open()
         chosen = Filter.of(filter)
-        if self._running:
+        if self.running:
             name = self._instance.namespace.wrap_topic(topic)
             await self._instance.routes.refresh(name)
             await check_filter(self._instance, self._wire_group, name, chosen)
@@ -302,18 +230,16 @@ class SimpleConsumer(Lifecycle):
             await self._announce()
 
     async def _announce(self) -> None:
-        if self._running:
+        if self.running:
             self._subscriptions.adopt()
             self._receiver.notify()
             await self._instance.heartbeat()
+            self._check.wake()
 
     def queues(self) -> list[MessageQueue]:
         """Return what is received from: one queue -1, for all queues, of each topic and broker."""
-        unwrap = self._instance.namespace.unwrap
-        return [
-            MessageQueue(unwrap(queue.topic), queue.broker_name, queue.queue_id)
-            for queue in self._receiver.queues()
-        ]
+        unwrap = self._instance.namespace.unwrap_queue
+        return [unwrap(queue) for queue in self._receiver.queues()]
 
     # --- messages -----------------------------------------------------------------------------
 
@@ -454,15 +380,6 @@ class SimpleConsumer(Lifecycle):
         except asyncio.CancelledError:
             task.add_done_callback(_take_error)
             raise
-
-    def _check_open(self) -> None:
-        if self._closing:
-            raise ClientClosedError(f"consumer {self._group} was closed")
-
-    def _check_running(self) -> None:
-        self._check_open()
-        if not self._running:
-            raise ClientClosedError(f"consumer {self._group} is not started: call start first")
 
 
 def _take_error(task: asyncio.Task[None]) -> None:

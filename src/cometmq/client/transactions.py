@@ -37,7 +37,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import CheckTransactionStateRequest, EndTransactionRequest
 from cometmq.protocol.message_id import decode_offset_id
 from cometmq.protocol.record import decode_messages
-from cometmq.remoting import Request, Response
+from cometmq.remoting import Request, RequestHandler, Response
 from cometmq.remoting.tasks import Supervisor, is_call_failure
 
 log = logging.getLogger(__name__)
@@ -116,6 +116,9 @@ class TransactionProducer(Producer):
             **options,
         )
         self._listener = listener
+        self._handlers: dict[int, RequestHandler] = {
+            RequestCode.CHECK_TRANSACTION_STATE: self._take_check
+        }
         self._wire_group = self._instance.namespace.wrap_group(group)
         self._end_hooks = [hook for hook in hooks if isinstance(hook, EndTransactionHook)]
         self._local = Caller(LOCAL_THREADS, f"{group}-local")
@@ -126,23 +129,19 @@ class TransactionProducer(Producer):
     async def start(self) -> None:
         """Connect, and make the producer ready to send and to serve transaction checks."""
         await super().start()
-        self._instance.requests.answer(
-            RequestCode.CHECK_TRANSACTION_STATE, self._wire_group, self._take_check
-        )
+
+    async def _start(self) -> None:
+        await super()._start()
+        self._instance.requests.register(self._wire_group, self._handlers)
         if self._traces is not None:
             self._end_hooks.append(EndTrace(self._traces, self._settings.trace_topic))
         for number in range(self._settings.check_concurrency):
             self._workers.spawn(self._work(), f"check-{number}")
-        try:
-            if self._settings.topics:
-                await self._instance.heartbeat()
-        except BaseException:
-            await self.close()
-            raise
+        if self._settings.topics:
+            await self._instance.heartbeat()
 
     async def _close(self) -> None:
-        # PullRequestHandlers no more questions, then closes as every producer does.
-        self._instance.requests.forget(self._wire_group, RequestCode.CHECK_TRANSACTION_STATE)
+        self._instance.requests.unregister(self._wire_group, self._handlers)
         try:
             await self._workers.cancel()
         finally:

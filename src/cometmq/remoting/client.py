@@ -358,6 +358,10 @@ class RemotingClient:
             connection.abort()
         await self._supervisor.cancel()
 
+    def reopen(self) -> None:
+        """Accept calls again after `close`."""
+        self._closed, self._idle = False, None
+
 
 def split_address(address: str) -> tuple[str, int]:
     """Take ``host:port`` apart.

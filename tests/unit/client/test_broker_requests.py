@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client._connection.broker_requests import GROUP_OF, BrokerRequests
+from cometmq.client._connection.broker_requests import BrokerRequests
 from cometmq.model import property_names as names
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.command import Command, encode_command
@@ -39,7 +39,7 @@ HEADERS: dict[int, Header] = {
 
 
 class Member:
-    """PullRequestHandlers with its own name."""
+    """Responds with its own name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -79,7 +79,7 @@ async def test_the_member_of_the_named_group_answers(code: int) -> None:
     handlers: dict[int, RequestHandler] = {}
     requests = BrokerRequests(handlers)
     for group in ("others", GROUP):
-        requests.answer(code, group, Member(group).answer)
+        requests.register(group, {code: Member(group).answer})
 
     assert asked(handlers, code, HEADERS[code], b"").body == GROUP.encode()
 
@@ -87,7 +87,7 @@ async def test_the_member_of_the_named_group_answers(code: int) -> None:
 async def test_a_check_finds_its_group_in_the_message() -> None:
     handlers: dict[int, RequestHandler] = {}
     code = RequestCode.CHECK_TRANSACTION_STATE
-    BrokerRequests(handlers).answer(code, GROUP, Member(GROUP).answer)
+    BrokerRequests(handlers).register(GROUP, {code: Member(GROUP).answer})
 
     assert asked(handlers, code, None, half_message(GROUP)).body == GROUP.encode()
     assert "PGROUP" in (asked(handlers, code, None, half_message(None)).remark or "")
@@ -97,8 +97,11 @@ async def test_a_group_that_left_is_answered_for_no_longer() -> None:
     handlers: dict[int, RequestHandler] = {}
     requests = BrokerRequests(handlers)
     code = RequestCode.GET_CONSUMER_RUNNING_INFO
-    requests.answer(code, GROUP, Member(GROUP).answer)
-    requests.forget(GROUP, *GROUP_OF)
+    handler: dict[int, RequestHandler] = {code: Member(GROUP).answer}
+    requests.register(GROUP, handler)
+    requests.unregister(GROUP, {code: Member(GROUP).answer})  # another member's
+    assert asked(handlers, code, HEADERS[code], b"").code == 0
+    requests.unregister(GROUP, handler)
 
     answer = asked(handlers, code, HEADERS[code], b"")
     assert (answer.code, answer.remark) == (

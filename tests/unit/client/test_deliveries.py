@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cometmq.client._connection.namespaces import Namespace
+from cometmq.client._consuming.filter_chain import FilterChain
 from cometmq.client._pull.deliveries import Deliveries
 from cometmq.client.hooks import ConsumeHook, DeliveryContext, FilterHook
 from cometmq.model.message import StoredMessage
@@ -52,8 +54,9 @@ def test_a_hook_that_fails_is_logged_and_keeps_none_from_hearing(
 ) -> None:
     counts = Counts()
     deliveries = Deliveries([Fails(), counts], group="g", client_id="c", namespace="")
+    chain = FilterChain([Fails(), counts], "g", Namespace())
 
-    assert deliveries.keep(QUEUE, [MESSAGE]) == [MESSAGE]
+    assert chain.keep(QUEUE, [MESSAGE]) == [MESSAGE]
     deliveries.end(deliveries.begin(QUEUE, [MESSAGE]))
 
     assert (counts.begun, counts.ended) == (1, 1)

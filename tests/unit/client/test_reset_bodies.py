@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client._push.request_handlers import offsets_in
+from cometmq.client._consuming.request_handlers import offsets_in
 from cometmq.model.queue import MessageQueue
 from cometmq.protocol.bodies import InvalidBodyError
 

@@ -368,7 +368,7 @@ async def test_wrong_arguments_are_refused(
 
 async def test_it_is_used_between_its_start_and_its_close(shop: Shop) -> None:
     consumer = consumer_of(shop)
-    with pytest.raises(ClientClosedError, match="not started"):
+    with pytest.raises(ClientClosedError, match="not running"):
         await consumer.receive()
     await consumer.start()
     await consumer.close()

@@ -1,4 +1,4 @@
-"""Leads what brokers ask of a client to the member of the group that is meant.
+"""Dispatches requests of brokers to the member of the group that they name.
 
 Several members share one connection to a broker, so that a request of one code may concern any of
 them; its header names the group, and a transaction check carries it in the message itself.
@@ -8,7 +8,7 @@ Source: ClientRemotingProcessor, RocketMQ 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from cometmq.client._connection.namespaces import Namespace
 from cometmq.model import property_names as names
@@ -59,7 +59,7 @@ GROUP_OF: dict[int, GroupOf] = {
 
 
 class BrokerRequests:
-    """The answers of this client's members, by request code and group.
+    """The request handlers of this client's members, by request code and group.
 
     Args:
         handlers: the client's table of handlers, which is added to.
@@ -73,23 +73,26 @@ class BrokerRequests:
         self._namespace = namespace or Namespace()
         self._members: dict[tuple[int, str], RequestHandler] = {}
 
-    def answer(self, code: int, group: str, processor: RequestHandler) -> None:
-        """Let ``processor`` answer the requests of this code for this group from now on."""
-        assert code in GROUP_OF, f"requests of code {code} name no group"
-        self._members[int(code), self._namespace.wrap_group(group)] = processor
-        self._handlers[int(code)] = self._lead
+    def register(self, group: str, handlers: Mapping[int, RequestHandler]) -> None:
+        """Call these handlers, by request code, for requests of this group."""
+        for code, handler in handlers.items():
+            assert code in GROUP_OF, f"requests of code {code} name no group"
+            self._members[int(code), self._namespace.wrap_group(group)] = handler
+            self._handlers[int(code)] = self._lead
 
-    def forget(self, group: str, *codes: int) -> None:
-        """Answer requests of these codes for this group no longer."""
-        for code in codes:
-            self._members.pop((int(code), self._namespace.wrap_group(group)), None)
+    def unregister(self, group: str, handlers: Mapping[int, RequestHandler]) -> None:
+        """Call these handlers no longer; those that another member registered remain."""
+        for code, handler in handlers.items():
+            key = int(code), self._namespace.wrap_group(group)
+            if self._members.get(key) == handler:
+                del self._members[key]
 
     def _lead(self, request: Request) -> Response | Awaitable[Response | None] | None:
         group = self._namespace.wrap_group(GROUP_OF[request.code](request))
-        processor = self._members.get((request.code, group))
-        if processor is None:
+        handler = self._members.get((request.code, group))
+        if handler is None:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR,
                 f"no member of group {group} in this client handles the request",
             )
-        return processor(request)
+        return handler(request)

@@ -34,7 +34,7 @@ from cometmq.client._connection.routes import Routes
 from cometmq.client._connection.signing import Signer, StreamHook, credentials_of
 from cometmq.client._connection.tls import tls_context
 from cometmq.client._failure_log import FailureLog, text_of, trace_of
-from cometmq.client._lifecycle import Ending, Lifecycle
+from cometmq.client._lifecycle import Lifecycle
 from cometmq.client.errors import (
     ClientClosedError,
     ClientError,
@@ -127,22 +127,21 @@ class ClientInstance(Lifecycle):
         self._greetings: dict[str, asyncio.Task[None]] = {}
         self._shared: dict[type[Any], Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._starting = asyncio.Lock()
-        self._running = False
+        self._changing = asyncio.Lock()
         self._inherited = False
-        self._ending = Ending(self._close, f"client {self.client_id}.close")
-        self.closed = False
-        """Whether it was closed; it cannot be started again."""
         self.holds = 0
         """How many leases keep it open; see `cometmq.client._connection.leases`."""
+        self.unopened: WeakSet[object] = WeakSet()
+        """The leases of objects that were made and not started yet."""
+        super().__init__(f"client {self.client_id}")
         self.on_broker: list[Callable[[str], None]] = []
         """Called with the address of each broker that a new connection was made to."""
         _living.add(self)
 
     @property
-    def running(self) -> bool:
-        """Whether the instance is started and not closed."""
-        return self._running
+    def closed(self) -> bool:
+        """Whether it is closed. It cannot be started again."""
+        return self._inherited or self._closing.is_set()
 
     @property
     def outlived_its_loop(self) -> bool:
@@ -160,16 +159,15 @@ class ClientInstance(Lifecycle):
             NameServerError: there is no name server, and the endpoint returned none.
         """
         self._check_usable()
-        async with self._starting:
-            if self._running:
-                return
-            self._check_usable()
-            self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
+        await super().start()
+
+    async def _start(self) -> None:
+        async with self._changing:
             if not self.name_servers.addresses:
                 await self._discover()
                 every_s = self.settings.http_refresh_ms / 1000
                 self._tasks.every(every_s, self._discover_again, "name-servers")
-            self._running = True
             every_s = self.settings.route_refresh_ms / 1000
             self._tasks.every(every_s, self.routes.refresh_all, "routes")
             every_s = self.settings.heartbeat_ms / 1000
@@ -182,18 +180,35 @@ class ClientInstance(Lifecycle):
 
         Cancelling stops the waiting, not the closing.
         """
-        self.closed = True
         if not self._inherited:
-            await self._ending.reached()
+            await super().close()
 
     async def _close(self) -> None:
-        running, self._running = self._running, False
+        async with self._changing:
+            await self._release()
+
+    async def left(self) -> None:
+        """Close, since no lease keeps it open. Objects that are not started yet can start it again.
+
+        Such an object has parts that use this instance, so another instance cannot replace it.
+        """
+        if not self.unopened:
+            await self.close()
+            return
+        async with self._changing:
+            await self._release()
+            self.remoting.reopen()
+
+    async def _release(self) -> None:
+        members = list(self._members) if self._started else []
+        self._forget_start()
         try:
-            if running:
-                await self._take_out(list(self._members))
+            await self._take_out(members)
         finally:
             await self._tasks.cancel()
             await self.remoting.close()
+            self._greeted.clear()
+            self._knowing.clear()
 
     def _check_usable(self) -> None:
         if self._inherited:
@@ -210,7 +225,7 @@ class ClientInstance(Lifecycle):
 
     def _leave_to_parent(self) -> None:
         """This process was forked: use nothing that was inherited, and close none of it."""
-        self._inherited, self.closed, self._running = True, True, False
+        self._inherited, self._started = True, False
         self.holds = 0
         self._members.clear()
         self._greeted.clear()
@@ -258,7 +273,7 @@ class ClientInstance(Lifecycle):
         Raises:
             ClientClosedError: the instance was not started, or was closed.
         """
-        if not self._running:
+        if not self.running:
             if self._inherited:
                 self._check_usable()
             raise ClientClosedError(f"client {self.client_id} is not running: start it first")
@@ -374,7 +389,7 @@ class ClientInstance(Lifecycle):
         self._knowing.discard(address)
         self._heartbeats.forget(address)
         greets = self.settings.heartbeat_on_connect and address not in self._greeting
-        if self._members and self._running and greets:
+        if self._members and self.running and greets:
             self.greet_soon(address)
         for listener in self.on_broker:
             listener(address)

@@ -1,7 +1,8 @@
 """Which instance a producer, consumer or admin client uses, and who closes it.
 
 Objects with the same client id share one instance within a process: the first of them makes it,
-with its own settings, and the last one that leaves closes it. Since the instance name ``DEFAULT``
+with its own settings, and the last one that leaves closes it. If another object was made for it
+and is not started yet, the instance can be started again. Since the instance name ``DEFAULT``
 becomes a name of its own each time, objects share only if they are given the same name, or an
 instance. An instance never outlives a fork: a child makes its own.
 
@@ -16,7 +17,6 @@ from weakref import WeakValueDictionary
 
 from cometmq.client._connection.identity import client_id
 from cometmq.client._connection.instance import ClientInstance, Member, known_name_servers
-from cometmq.client._lifecycle import Ending
 from cometmq.client.settings import ClientSettings, resolve_settings
 
 _instances: WeakValueDictionary[tuple[int, str], ClientInstance] = WeakValueDictionary()
@@ -35,11 +35,13 @@ class Lease:
         self.instance = instance
         self._lent = lent
         self._held = False
-        self._member: Member | None = None
-        self._ending = Ending(self._close, f"client {instance.client_id}.leave")
+        if not lent:
+            instance.unopened.add(self)
 
     async def open(self, member: Member | None = None) -> None:
-        """Take a member into the instance, and start the instance unless it is lent.
+        """Add a member to the instance, and start the instance unless it is lent.
+
+        If it fails, the caller closes the lease.
 
         Raises:
             ClientError: the instance has such a member already, was closed, or runs in another
@@ -48,33 +50,23 @@ class Lease:
         """
         if member is not None:
             self.instance.join(member)
-        if self._lent or self._held:
-            return
-        self._held = True
-        self.instance.holds += 1
-        try:
+        if not self._lent and not self._held:
+            self._held = True
+            self.instance.holds += 1
+            self.instance.unopened.discard(self)
             await self.instance.start()
-        except BaseException:
-            await self.close(member)
-            raise
 
     async def close(self, member: Member | None = None) -> None:
-        """Take the member out, and close the instance if nobody else holds it.
-
-        Cancelling stops the waiting, not the closing.
-        """
-        self._member = member
-        await self._ending.reached()
-
-    async def _close(self) -> None:
-        if self._held:
-            self._held = False
+        """Remove the member, and close the instance if no other lease keeps it open."""
+        self.instance.unopened.discard(self)
+        held, self._held = self._held, False
+        if held:
             self.instance.holds -= 1
             if self.instance.holds == 0:
-                await self.instance.close()
+                await self.instance.left()
                 return
-        if self._member is not None:
-            await self.instance.leave(self._member)
+        if member is not None:
+            await self.instance.leave(member)
 
 
 def acquire_instance(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 
 from cometmq.model.namespace import namespace_of, without_namespace, wrap_namespace
+from cometmq.model.queue import MessageQueue
 from cometmq.protocol.command import Command
 from cometmq.remoting import OutgoingCall
 
@@ -44,6 +45,18 @@ class Namespace:
     def unwrap(self, name: str) -> str:
         """Give a name as applications know it; a name of another namespace stays as it is."""
         return without_namespace(name, self.name) if self.name else name
+
+    def wrap_queue(self, queue: MessageQueue) -> MessageQueue:
+        """Return a queue as brokers know it."""
+        if not self.name:
+            return queue
+        return MessageQueue(self.wrap_topic(queue.topic), queue.broker_name, queue.queue_id)
+
+    def unwrap_queue(self, queue: MessageQueue) -> MessageQueue:
+        """Return a queue as applications know it."""
+        if not self.name:
+            return queue
+        return MessageQueue(self.unwrap(queue.topic), queue.broker_name, queue.queue_id)
 
     def owns(self, name: str) -> bool:
         """Whether a name as brokers know it lies in this namespace."""

@@ -96,6 +96,8 @@ class _Stream:
         self.bounds: deque[tuple[int, int]] = deque()
         self.aside: deque[Batch] = deque()
         self.pulled_ms = 0
+        self.started = False
+        """Whether it is known where the queue starts."""
 
     @property
     def span(self) -> int:
@@ -178,7 +180,14 @@ class Fetcher:
         self._stopped = False
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
+        self._started = asyncio.Event()
         self._tasks = Supervisor(name)
+
+    async def until_started(self) -> None:
+        """Wait until it is known of all queues where they start."""
+        while not all(stream.started for stream in self._streams.values()):
+            self._started.clear()
+            await self._started.wait()
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -216,6 +225,7 @@ class Fetcher:
         stream = self._streams.pop(queue, None)
         if stream is not None:
             stream.stop()
+            self._started.set()
             self._rename_for_deletion(stream)
             self._room.set()
 
@@ -307,6 +317,8 @@ class Fetcher:
             try:
                 if offset is None:
                     offset = await self._start_of(stream.queue)
+                stream.started = True
+                self._started.set()
                 await self._wait_for_room(stream)
                 asked_at = clock()
                 result = await self._pull(stream.queue, offset)

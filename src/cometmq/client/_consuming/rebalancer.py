@@ -70,6 +70,9 @@ class Rebalancer:
         self._turn = asyncio.Lock()
         self._divided: set[str] = set()
         self._failing: set[str] = set()
+        self._assigned: set[str] = set()
+        """Topics whose queues the owner had after the last round."""
+        self._round_ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
@@ -85,6 +88,12 @@ class Rebalancer:
         self._instance.on_broker.append(self._broker_came)
         self._instance.routes.on_change.append(self._route_changed)
         self._task = tasks.spawn(self._run(), "rebalance")
+
+    async def until_assigned(self, topics: Callable[[], Collection[str]]) -> None:
+        """Wait until the owner has its queues of all these topics."""
+        while not self._assigned.issuperset(topics()):
+            self._round_ended.clear()
+            await self._round_ended.wait()
 
     async def stop(self) -> None:
         """End the rounds; one that is under way is cancelled. Queues stay as they are."""
@@ -143,6 +152,7 @@ class Rebalancer:
                 balanced &= await self._try(self._divide, topic)
             for topic in sorted(self._divided.difference(topics)):
                 balanced &= await self._try(self._leave, topic)
+            self._round_ended.set()
             return balanced
 
     async def _try(self, step: Callable[[str], Awaitable[bool]], topic: str) -> bool:
@@ -165,7 +175,11 @@ class Rebalancer:
         queues = sorted((await self._instance.routes.find(topic)).read_queues)
         mine = queues if self._broadcast else await self._share(topic, queues)
         self._divided.add(topic)
-        return await self._carry_out(topic, queues, set(mine))
+        self._assigned.discard(topic)
+        balanced = await self._carry_out(topic, queues, set(mine))
+        if balanced:
+            self._assigned.add(topic)
+        return balanced
 
     def _log_failure(self, topic: str, error: BaseException) -> None:
         """Log the first error of a topic; further ones only for debugging, until a round succeeds.
@@ -224,6 +238,7 @@ class Rebalancer:
         if self._owner.owned(topic):
             return False
         self._divided.discard(topic)
+        self._assigned.discard(topic)
         await self._owner.divided(topic, [], [])
         return True
 

@@ -1,7 +1,4 @@
-"""Background tasks whose owner wants to know when one of them fails for good.
-
-Source: ours.
-"""
+"""Background tasks whose owner reports when one of them ends with an error."""
 
 from __future__ import annotations
 
@@ -9,8 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from cometmq.client.errors import ClientClosedError
-from cometmq.remoting.tasks import Supervisor
+from cometmq.remoting.tasks import Supervisor, failure_of
 
 
 class SupervisedTasks(Supervisor):
@@ -18,8 +14,9 @@ class SupervisedTasks(Supervisor):
 
     def __init__(self, owner: str) -> None:
         super().__init__(owner)
-        self._failure: BaseException | None = None
-        self._waiting: set[asyncio.Future[None]] = set()
+        self.failure: BaseException | None = None
+        """The first error that ended a task."""
+        self._failed = asyncio.Event()
 
     def spawn(
         self, work: Coroutine[Any, Any, Any], name: str, *, awaited: bool = False
@@ -27,30 +24,15 @@ class SupervisedTasks(Supervisor):
         """Run ``work`` in the background; see `Supervisor.spawn`."""
         task = super().spawn(work, name, awaited=awaited)
         if not awaited:
-            task.add_done_callback(self._look)
+            task.add_done_callback(self._note_failure)
         return task
 
-    async def until_failed(self) -> None:
-        """Wait until a task fails, and raise its error; never return."""
-        if self._failure is not None:
-            raise self._failure
-        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(failed)
-        try:
-            await failed
-        finally:
-            self._waiting.discard(failed)
+    async def wait_failed(self) -> None:
+        """Wait until an error ends a task."""
+        await self._failed.wait()
 
-    def end(self, why: str) -> None:
-        """Let everybody who waits know that there is nothing to wait for any more."""
-        self._fail(ClientClosedError(why))
-
-    def _look(self, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            self._fail(task.exception())
-
-    def _fail(self, error: BaseException | None) -> None:
-        self._failure = self._failure or error
-        for waiting in self._waiting:
-            if not waiting.done() and self._failure is not None:
-                waiting.set_exception(self._failure)
+    def _note_failure(self, task: asyncio.Task[Any]) -> None:
+        failure = failure_of(task)
+        if failure is not None:
+            self.failure = self.failure or failure
+            self._failed.set()

@@ -72,6 +72,9 @@ class Assignment:
         self._loops: dict[MessageQueue, PopLoop] = {}
         self._retired: list[PopLoop] = []
         self._called = asyncio.Event()
+        self._assigned: set[str] = set()
+        """Topics whose queues a broker has assigned."""
+        self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def queues(self) -> list[MessageQueue]:
@@ -104,6 +107,14 @@ class Assignment:
                 log.info("a topic has no queues yet topic=%s error=%s", topic, error)
         self._task = tasks.spawn(self._run(), "assignment")
 
+    async def until_assigned(self) -> None:
+        """Wait until brokers have answered a pop of each assigned queue of all topics."""
+        while not self._assigned.issuperset(self._topics()):
+            self._changed.clear()
+            await self._changed.wait()
+        for loop in list(self._loops.values()):
+            await loop.begun.wait()
+
     async def stop(self) -> None:
         """Ask no more, and pop no more."""
         task, self._task = self._task, None
@@ -129,6 +140,7 @@ class Assignment:
         """Ask about every topic now; a broker that is no help changes nothing."""
         self._replace_failed()
         topics = set(self._topics())
+        self._assigned &= topics
         for topic in sorted(topics):
             try:
                 await self._divide(topic)
@@ -173,6 +185,8 @@ class Assignment:
             self._give_up(queue)
         for queue in sorted(mine - before):
             self._begin(queue)
+        self._assigned.add(topic)
+        self._changed.set()
         if mine != before:
             log.info("queues assigned topic=%s group=%s assigned=%d", topic, self._group, len(mine))
             await self._on_divided(topic, sorted(mine))

@@ -87,6 +87,8 @@ class PopLoop:
         self._woken = asyncio.Event()
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
+        self.begun = asyncio.Event()
+        """Set when the broker has answered a pop: it knows where the group starts."""
 
     def start(self, tasks: Supervisor) -> None:
         """Begin popping in the background."""
@@ -99,6 +101,7 @@ class PopLoop:
         Its messages would come to nobody else before their time is over.
         """
         self.source.dropped = True
+        self.begun.set()  # it will not begin any more
         self._woken.set()
 
     @property
@@ -170,9 +173,10 @@ class PopLoop:
             max_messages=self._settings.pop_batch,
             invisible_ms=self._settings.invisible_ms,
             start=self._start,
-            hold_ms=self._settings.hold_ms,
+            hold_ms=self._settings.hold_ms if self.begun.is_set() else 0,
             margin_s=self._settings.answer_margin_ms / 1000,
         )
+        self.begun.set()
         if popped:
             await self._take(popped, wanted, time.monotonic() - began)
         elif time.monotonic() - began < QUICK_S:

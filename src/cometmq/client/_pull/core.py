@@ -22,9 +22,10 @@ from typing import Any
 from cometmq.client._connection.instance import ClientInstance
 from cometmq.client._connection.leases import acquire_instance
 from cometmq.client._connection.queue_offsets import QueueOffsets
+from cometmq.client._consuming.consumer import Consumer, resolve
 from cometmq.client._consuming.fetcher import Fetcher
+from cometmq.client._consuming.filter_chain import FilterChain
 from cometmq.client._consuming.pulls import Pull, PullResult, ReplicaChoice, pull_once
-from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._pull.assignment import AssignmentMode
 from cometmq.client._pull.committed_offsets import CommittedOffsets
 from cometmq.client._pull.deliveries import Deliveries
@@ -37,28 +38,13 @@ from cometmq.client._pull.positions import (
     current_reader,
     state_of,
 )
-from cometmq.client.errors import ClientClosedError, ClientError
+from cometmq.client.errors import ClientError
 from cometmq.client.filters import Filter
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, FilterHook
-from cometmq.client.offsets import (
-    LocalOffsetStore,
-    OffsetStore,
-    RemoteOffsetStore,
-    StartFrom,
-    check_start,
-)
-from cometmq.client.settings import (
-    MIB,
-    ClientSettings,
-    PullSettings,
-    read_tables,
-    resolve_settings,
-    split_options,
-)
-from cometmq.client.trace import ConsumeTrace, TraceDispatcher
+from cometmq.client.offsets import OffsetStore, StartFrom, check_start, default_store
+from cometmq.client.settings import MIB, ClientSettings, PullSettings, resolve_settings
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
-from cometmq.model.topic import check_group_name
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +52,7 @@ IN_HAND_S_MAX = 120.0
 """How long a reader may have messages in hand before the log says so, in seconds."""
 
 
-class PullCore(Lifecycle):
+class PullCore(Consumer):
     """Fetches queues and counts places; which queues, and for whom, is for others to say."""
 
     def __init__(
@@ -84,22 +70,16 @@ class PullCore(Lifecycle):
         config: Path | None,
         options: Mapping[str, Any],
     ) -> None:
-        check_group_name(group)
         check_start(group, start_from)
-        own, connection = split_options(options, PullSettings, ClientSettings)
-        tables = read_tables(config) if config else None
-        self._settings = resolve_settings(PullSettings, keywords=own, given=settings, tables=tables)
-        used = resolve_settings(ClientSettings, keywords=connection, given=client, tables=tables)
-        self._lease = acquire_instance(
+        self._settings, used, tables = resolve(
+            PullSettings, options, settings=settings, client=client, config=config
+        )
+        lease = acquire_instance(
             name_servers, settings=_as_stream(used), instance=instance, keep_name=broadcast
         )
-        self._instance = self._lease.instance
-        self._names = self._instance.namespace
-        self._plain_group = group
-        self._group = self._names.wrap_group(group)
-        self._open = False
-        self._closed = False
-        self._chosen = AssignmentMode()
+        super().__init__(group, lease, self._settings, tables, self._shown_filters)
+        self._namespace = self._instance.namespace
+        self._mode = AssignmentMode()
         self._filters: dict[str, Filter] = {}
         self._positions = Positions(lambda queue: self._fetcher.lowest(queue))
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
@@ -108,73 +88,41 @@ class PullCore(Lifecycle):
         self._committing = asyncio.Lock()
         self._replicas = ReplicaChoice()
         self._offsets = QueueOffsets(self._instance.routes, self._instance.brokers)
-        store = offset_store or self._own_store(broadcast=broadcast)
-        self._places = CommittedOffsets(self._group, self._offsets, store, start_from)
-        self._traces = TraceDispatcher.of(self._instance, tables) if self._settings.trace else None
-        self._traced = False
-        if self._traces is not None:
-            hooks = [*hooks, ConsumeTrace(self._traces, self._settings.trace_topic)]
-        self._deliveries = Deliveries(
-            hooks,
-            group=self._group,
-            client_id=self._instance.client_id,
-            namespace=self._names.name,
+        store = offset_store or default_store(
+            self._instance,
+            self._wire_group,
+            broadcast=broadcast,
+            folder=self._settings.offset_folder,
         )
+        self._committed_offsets = CommittedOffsets(
+            self._wire_group, self._offsets, store, start_from
+        )
+        self._deliveries = Deliveries(
+            [*hooks, *self._trace_hooks],
+            group=self._wire_group,
+            client_id=self._instance.client_id,
+            namespace=self._namespace.name,
+        )
+        self._filter_chain = FilterChain(hooks, group, self._namespace)
         self._fetcher = Fetcher(
             self._pull_next,
-            self._places.first,
+            self._committed_offsets.first,
             fetched_max=self._settings.fetched_max,
             queue_messages_max=self._settings.queue_messages_max,
             queue_bytes_max=self._settings.queue_mib_max * MIB,
             span_max=self._settings.span_max,
             retry_s=self._settings.retry_ms / 1000,
-            name=f"pull consumer {group}",
+            name=f"consumer {group}",
         )
-
-    def _own_store(self, *, broadcast: bool) -> OffsetStore:
-        if not broadcast:
-            return RemoteOffsetStore(self._instance, self._group)
-        folder = self._settings.offset_folder
-        return LocalOffsetStore(
-            Path(folder) if folder else None, self._instance.client_id, self._group
-        )
-
-    def _traces_begin(self) -> None:
-        if self._traces is not None:
-            self._traces.retain()
-            self._traced = True
-
-    async def _traces_end(self) -> None:
-        if self._traced and self._traces is not None:
-            self._traced = False
-            await self._traces.release()
-
-    def _check_running(self) -> None:
-        """Refuse calls of a consumer that was not started, or was closed."""
-        if not self._open:
-            raise ClientClosedError(
-                f"the consumer of {self._plain_group} is not running: start it first"
-            )
-
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._plain_group
-
-    @property
-    def client_id(self) -> str:
-        """The id of this member at the brokers."""
-        return self._instance.client_id
 
     @property
     def settings(self) -> PullSettings:
         """The settings that are in effect."""
         return self._settings
 
-    @property
-    def running(self) -> bool:
-        """Whether the consumer is started and not closing."""
-        return self._open
+    def _shown_filters(self) -> dict[str, Filter]:
+        unwrap = self._namespace.unwrap
+        return {unwrap(topic): wanted for topic, wanted in self._filters.items()}
 
     async def _pull(self, request: Pull, timeout: float) -> PullResult:
         queue = request.queue
@@ -193,9 +141,9 @@ class PullCore(Lifecycle):
 
     def _shown(self, result: PullResult) -> PullResult:
         """Take the namespace out of messages."""
-        if self._names:
+        if self._namespace:
             for message in result.messages:
-                message.topic = self._names.unwrap(message.topic)
+                message.topic = self._namespace.unwrap(message.topic)
         return result
 
     async def _commit_due(
@@ -208,7 +156,7 @@ class PullCore(Lifecycle):
         self._report_unfinished()
         async with self._committing:
             due = self._positions.due(queues)
-            failures = await self._places.commit(due)
+            failures = await self._committed_offsets.commit(due)
             for queue in due.keys() - failures.keys():
                 self._positions.committed(queue, due[queue])
         return list(failures.values())
@@ -225,7 +173,7 @@ class PullCore(Lifecycle):
             if not batch.messages:
                 self._positions.pass_over(batch)
                 continue
-            if self._closed:
+            if self._closing.is_set():
                 break
             if not known and reader not in self._readers:
                 self._readers.add(reader)
@@ -248,7 +196,7 @@ class PullCore(Lifecycle):
             raise ClientError(
                 f"commit: expected a call by a task or thread that reads; other"
                 f" {len(self._positions.hands)} tasks or threads have messages of consumer"
-                f" {self._plain_group} in hand: call commit() in each of them (asyncio.shield, and"
+                f" {self._group} in hand: call commit() in each of them (asyncio.shield, and"
                 " asyncio.wait_for before Python 3.12, call it in a new task), or give offsets"
             )
         for reader in readers:
@@ -273,7 +221,7 @@ class PullCore(Lifecycle):
                 log.warning(
                     "messages not finished, later ones are not committed group=%s queue=%s"
                     " offset=%d seconds=%.0f reader=%s",
-                    *(self._plain_group, hand.batch.queue, hand.batch.begins),
+                    *(self._group, hand.batch.queue, hand.batch.begins),
                     time.monotonic() - hand.begun_s,
                     reader.name if isinstance(reader, threading.Thread) else reader.get_name(),
                 )
@@ -289,7 +237,7 @@ class PullCore(Lifecycle):
                 log.warning(
                     "closed with unfinished messages, which are redelivered; call commit() before"
                     " close() if they are consumed group=%s queue=%s offset=%d messages=%d",
-                    *(self._plain_group, hand.batch.queue, hand.batch.begins, len(hand.messages)),
+                    *(self._group, hand.batch.queue, hand.batch.begins, len(hand.messages)),
                 )
         self._positions.hands.clear()
 
@@ -331,18 +279,6 @@ class PullCore(Lifecycle):
         self._positions.move(queue, offset)
         self._fetcher.begin(queue, offset)
 
-    def _inner(self, queue: MessageQueue) -> MessageQueue:
-        """Give a queue as brokers know it."""
-        if not self._names:
-            return queue
-        return MessageQueue(self._names.wrap_topic(queue.topic), queue.broker_name, queue.queue_id)
-
-    def _plain(self, queue: MessageQueue) -> MessageQueue:
-        """Give a queue as the application knows it."""
-        if not self._names:
-            return queue
-        return MessageQueue(self._names.unwrap(queue.topic), queue.broker_name, queue.queue_id)
-
     def _own(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Give queues as brokers know them.
 
@@ -351,14 +287,14 @@ class PullCore(Lifecycle):
             NotAssignedError: one is not this consumer's.
         """
         self._check_running()
-        found = [self._inner(queue) for queue in queues]
+        found = [self._namespace.wrap_queue(queue) for queue in queues]
         for queue in found:
             check_assigned(queue, self._fetcher.queues)
         return found
 
     async def _pull_next(self, queue: MessageQueue, offset: QueueOffset) -> PullResult:
         request = Pull(
-            group=self._group,
+            group=self._wire_group,
             queue=queue,
             offset=offset,
             wanted=self._filters[queue.topic],
@@ -368,7 +304,7 @@ class PullCore(Lifecycle):
         )
         timeout = (self._settings.hold_ms + self._settings.answer_margin_ms) / 1000
         result = self._shown(await self._pull(request, timeout))
-        kept = self._deliveries.keep(queue, result.messages)
+        kept = self._filter_chain.keep(queue, result.messages)
         return result if kept is result.messages else replace(result, messages=kept)
 
 

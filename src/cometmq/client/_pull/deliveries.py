@@ -1,4 +1,4 @@
-"""Tells hooks of what a pull consumer hands out: fetched messages, and when they are finished.
+"""Tells hooks what a pull consumer delivers, and when it is finished.
 
 Source: DefaultLitePullConsumerImpl.poll, RocketMQ 5.3, which tells hooks that all went well before
 the application has seen anything.
@@ -38,19 +38,9 @@ class Deliveries:
         namespace: str,
     ) -> None:
         self._consume = [hook for hook in hooks if isinstance(hook, ConsumeHook)]
-        self._filter = [hook for hook in hooks if isinstance(hook, FilterHook)]
         self._group = group
         self._client_id = client_id
         self._namespace = namespace
-
-    def keep(self, queue: MessageQueue, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Give the messages that every filter lets pass."""
-        for hook in self._filter:
-            try:
-                messages = hook.keep(self._group, queue, messages)
-            except Exception:
-                log.exception("filter hook failed, no message dropped group=%s", self._group)
-        return messages
 
     def begin(self, queue: MessageQueue, messages: Sequence[StoredMessage]) -> Delivery | None:
         """These messages are handed out; None if no hook has to know."""

@@ -21,11 +21,11 @@ class PlaceCalls(PullCore):
 
     def assignment(self) -> list[MessageQueue]:
         """Return the assigned queues."""
-        return [self._plain(queue) for queue in self._fetcher.queues]
+        return [self._namespace.unwrap_queue(queue) for queue in self._fetcher.queues]
 
     def position(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the offset after the last delivered message of a queue, or None."""
-        return self._positions.position(self._inner(queue))
+        return self._positions.position(self._namespace.wrap_queue(queue))
 
     async def committed(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the group's committed offset of a queue, or None.
@@ -33,7 +33,7 @@ class PlaceCalls(PullCore):
         For a group without one, brokers return 0 while the queue's first message is in memory.
         """
         self._check_running()
-        return await self._places.committed(self._inner(queue))
+        return await self._committed_offsets.committed(self._namespace.wrap_queue(queue))
 
     async def commit(
         self, offsets: Mapping[MessageQueue, int] | Iterable[MessageQueue] | None = None
@@ -58,9 +58,12 @@ class PlaceCalls(PullCore):
                 a later commit succeeds.
         """
         self._check_running()
-        if isinstance(offsets, Mapping) and self._chosen.mode is None:
-            places = {self._inner(queue): QueueOffset(told) for queue, told in offsets.items()}
-            _raise_first((await self._places.commit(places)).values())
+        if isinstance(offsets, Mapping) and self._mode.mode is None:
+            places = {
+                self._namespace.wrap_queue(queue): QueueOffset(told)
+                for queue, told in offsets.items()
+            }
+            _raise_first((await self._committed_offsets.commit(places)).values())
         elif isinstance(offsets, Mapping):
             chosen = dict(zip(self._own(offsets), offsets.values(), strict=True))
             for queue, offset in chosen.items():
@@ -74,7 +77,7 @@ class PlaceCalls(PullCore):
     async def bounds(self, queue: MessageQueue) -> QueueBounds:
         """Return a queue's minimum offset, and the offset of its next message."""
         self._check_running()
-        return await self._offsets.bounds(self._inner(queue))
+        return await self._offsets.bounds(self._namespace.wrap_queue(queue))
 
     async def offset_at_time(self, queue: MessageQueue, time: datetime | int) -> QueueOffset:
         """Return the offset of the first message stored at or after a time.
@@ -84,7 +87,7 @@ class PlaceCalls(PullCore):
             time: a `datetime` with a time zone, or ms since 1970.
         """
         self._check_running()
-        return await self._offsets.at_time(self._inner(queue), epoch_ms(time))
+        return await self._offsets.at_time(self._namespace.wrap_queue(queue), epoch_ms(time))
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at another offset of a queue. The next commit stores it.
@@ -149,7 +152,7 @@ class PlaceCalls(PullCore):
 
     def paused(self) -> set[MessageQueue]:
         """Return the paused queues."""
-        return {self._plain(queue) for queue in self._fetcher.paused}
+        return {self._namespace.unwrap_queue(queue) for queue in self._fetcher.paused}
 
     def read_from(self, broker_id: int | None) -> None:
         """Pull all queues from this replica, if the broker has it.

@@ -43,6 +43,7 @@ class AdminCore(Lifecycle):
         config: Path | None = None,
         **options: Unpack[ConnectionOptions],
     ) -> None:
+        super().__init__("admin client")
         tables = read_tables(config) if config else None
         settings = resolve_settings(ClientSettings, keywords=options, given=client, tables=tables)
         self._lease = acquire_instance(name_servers, settings=settings, instance=instance)
@@ -51,10 +52,16 @@ class AdminCore(Lifecycle):
 
     async def start(self) -> None:
         """Make the client ready. It connects on the first request."""
+        await super().start()
+
+    async def _start(self) -> None:
         await self._lease.open()
 
     async def close(self) -> None:
         """Close the connections."""
+        await super().close()
+
+    async def _close(self) -> None:
         await self._lease.close()
 
     async def cluster_info(self) -> ClusterInfo:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -15,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 import cometmq.client as asynchronous
+from cometmq.client._consuming.stop_signals import SIGNALS
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client._pull.positions import read_as
 from cometmq.client.blocking.portal import Portal, hold, let_go
@@ -168,11 +171,39 @@ class CallbackConsumer(Blocking):
 
     _inner: asynchronous.PushConsumer | asynchronous.PopConsumer
 
+    def run(self, timeout: float = 25.0) -> None:
+        """Consume until SIGTERM or SIGINT, or until `close`, and then close within ``timeout``.
+
+        Signals are handled in the main thread only.
+        """
+        self.start()
+        portal = self._portal
+        assert portal is not None
+        try:
+            with _signals(lambda: portal.soon(self._inner._on_signal)):
+                self._run(self._inner.run(timeout))
+        finally:
+            self.close()
+
     def abort(self) -> None:
         """Stop at once: cancel the handlers. Their messages are redelivered."""
         if self._portal is not None:
             self._run(self._inner.abort())
         self.close()
+
+
+@contextlib.contextmanager
+def _signals(callback: Callable[[], None]) -> Iterator[None]:
+    """Call ``callback`` on each signal that stops a consumer, if this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {each: signal.signal(each, lambda *_: callback()) for each in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 class Reader(Blocking):

@@ -281,6 +281,11 @@ class Producer(base.Blocking):
         """Fetch the routes of topics before the first send."""
         self._run(self._inner.ready(*topics))
 
+    @property
+    def running(self) -> bool:
+        """Whether it is started and not closing."""
+        return self._inner.running
+
 
 class TransactionProducer(Producer):
     """Sends messages that are delivered only if a local transaction commits.
@@ -382,57 +387,9 @@ class PushConsumer(base.CallbackConsumer):
         )
 
     @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._inner.group
-
-    @property
-    def client_id(self) -> str:
-        """The id of this member at the brokers."""
-        return self._inner.client_id
-
-    @property
     def settings(self) -> PushSettings:
         """The settings that are in effect."""
         return self._inner.settings
-
-    @property
-    def running(self) -> bool:
-        """Whether the consumer is started and not closing."""
-        return self._inner.running
-
-    def until_failed(self) -> None:
-        """Wait until the consumer fails permanently, and raise the error. It never returns."""
-        self._run(self._inner.until_failed())
-
-    def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
-        """Subscribe to a topic, or change its filter."""
-        self._run(self._inner.subscribe(topic, wanted))
-
-    def unsubscribe(self, topic: str) -> None:
-        """Unsubscribe from a topic. The committed offsets remain."""
-        self._run(self._inner.unsubscribe(topic))
-
-    def subscription_mismatches(self) -> list[Difference]:
-        """Return the subscriptions of other members that differ, as last seen."""
-        return self._call(self._inner.subscription_mismatches)
-
-    @property
-    def suspended(self) -> bool:
-        """Whether pulling is suspended."""
-        return self._inner.suspended
-
-    def suspend(self) -> None:
-        """Stop pulling until `resume`. Messages that are already fetched are consumed."""
-        self._call(self._inner.suspend)
-
-    def resume(self) -> None:
-        """Pull again."""
-        self._call(self._inner.resume)
-
-    def set_concurrency(self, count: int) -> None:
-        """Change the number of handler calls that run at a time. Running calls continue."""
-        self._call(self._inner.set_concurrency, count)
 
     def skip_backlog(self, topic: str | None = None) -> None:
         """Skip the backlog: continue at the end of the assigned queues."""
@@ -449,6 +406,64 @@ class PushConsumer(base.CallbackConsumer):
     def running_info(self) -> ConsumerRunningInfo:
         """Return this consumer's settings, queues and rates, as administrators see them."""
         return self._call(self._inner.running_info)
+
+    def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
+        """Subscribe to a topic, or change its filter."""
+        self._run(self._inner.subscribe(topic, filter))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Unsubscribe from a topic. The committed offsets remain."""
+        self._run(self._inner.unsubscribe(topic))
+
+    @property
+    def suspended(self) -> bool:
+        """Whether no messages are fetched."""
+        return self._inner.suspended
+
+    def suspend(self) -> None:
+        """Stop fetching until `resume`. Messages that are already fetched are consumed."""
+        self._call(self._inner.suspend)
+
+    def resume(self) -> None:
+        """Fetch again."""
+        self._call(self._inner.resume)
+
+    def set_concurrency(self, count: int) -> None:
+        """Change the number of handler calls that run at a time. Running calls continue."""
+        self._call(self._inner.set_concurrency, count)
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._inner.group
+
+    @property
+    def client_id(self) -> str:
+        """The id of this member at the brokers."""
+        return self._inner.client_id
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error after which the consumer cannot go on, or None."""
+        return self._inner.failure
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the consumer is running and can go on."""
+        return self._inner.healthy
+
+    def ready(self, timeout: float | timedelta = 30.0) -> None:
+        """Wait for the first assignment, when each assigned queue knows where it starts."""
+        self._run(self._inner.ready(timeout))
+
+    def subscription_mismatches(self) -> list[Difference]:
+        """Return the subscriptions of other members that differ, as last seen."""
+        return self._call(self._inner.subscription_mismatches)
+
+    @property
+    def running(self) -> bool:
+        """Whether it is started and not closing."""
+        return self._inner.running
 
 
 class PopConsumer(base.CallbackConsumer):
@@ -500,6 +515,44 @@ class PopConsumer(base.CallbackConsumer):
         )
 
     @property
+    def settings(self) -> PopSettings:
+        """The settings that are in effect."""
+        return self._inner.settings
+
+    def queues(self) -> list[MessageQueue]:
+        """Return the queues that brokers assign to this member; -1 stands for all of a broker."""
+        return self._call(self._inner.queues)
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """Return this consumer's settings, queues and rates, as administrators see them."""
+        return self._call(self._inner.running_info)
+
+    def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
+        """Subscribe to a topic, or change its filter."""
+        self._run(self._inner.subscribe(topic, filter))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Unsubscribe from a topic. The committed offsets remain."""
+        self._run(self._inner.unsubscribe(topic))
+
+    @property
+    def suspended(self) -> bool:
+        """Whether no messages are fetched."""
+        return self._inner.suspended
+
+    def suspend(self) -> None:
+        """Stop fetching until `resume`. Messages that are already fetched are consumed."""
+        self._call(self._inner.suspend)
+
+    def resume(self) -> None:
+        """Fetch again."""
+        self._call(self._inner.resume)
+
+    def set_concurrency(self, count: int) -> None:
+        """Change the number of handler calls that run at a time. Running calls continue."""
+        self._call(self._inner.set_concurrency, count)
+
+    @property
     def group(self) -> str:
         """The consumer group."""
         return self._inner.group
@@ -510,55 +563,27 @@ class PopConsumer(base.CallbackConsumer):
         return self._inner.client_id
 
     @property
-    def settings(self) -> PopSettings:
-        """The settings that are in effect."""
-        return self._inner.settings
+    def failure(self) -> BaseException | None:
+        """The error after which the consumer cannot go on, or None."""
+        return self._inner.failure
 
     @property
-    def running(self) -> bool:
-        """Whether the consumer is started and not closing."""
-        return self._inner.running
+    def healthy(self) -> bool:
+        """Whether the consumer is running and can go on."""
+        return self._inner.healthy
 
-    def until_failed(self) -> None:
-        """Wait until the consumer fails permanently, and raise the error. It never returns."""
-        self._run(self._inner.until_failed())
-
-    def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
-        """Subscribe to a topic, or change its filter."""
-        self._run(self._inner.subscribe(topic, wanted))
-
-    def unsubscribe(self, topic: str) -> None:
-        """Unsubscribe from a topic."""
-        self._run(self._inner.unsubscribe(topic))
+    def ready(self, timeout: float | timedelta = 30.0) -> None:
+        """Wait for the first assignment, when each assigned queue knows where it starts."""
+        self._run(self._inner.ready(timeout))
 
     def subscription_mismatches(self) -> list[Difference]:
         """Return the subscriptions of other members that differ, as last seen."""
         return self._call(self._inner.subscription_mismatches)
 
     @property
-    def suspended(self) -> bool:
-        """Whether popping is suspended."""
-        return self._inner.suspended
-
-    def suspend(self) -> None:
-        """Stop popping until `resume`. Messages that are already received are consumed."""
-        self._call(self._inner.suspend)
-
-    def resume(self) -> None:
-        """Pop again."""
-        self._call(self._inner.resume)
-
-    def set_concurrency(self, count: int) -> None:
-        """Change the number of handler calls that run at a time. Running calls continue."""
-        self._call(self._inner.set_concurrency, count)
-
-    def queues(self) -> list[MessageQueue]:
-        """Return the queues that brokers assign to this member; -1 stands for all of a broker."""
-        return self._call(self._inner.queues)
-
-    def running_info(self) -> ConsumerRunningInfo:
-        """Return this consumer's settings, queues and rates, as administrators see them."""
-        return self._call(self._inner.running_info)
+    def running(self) -> bool:
+        """Whether it is started and not closing."""
+        return self._inner.running
 
 
 class PullConsumer(base.Reader):
@@ -611,32 +636,28 @@ class PullConsumer(base.Reader):
             ),
         )
 
-    def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
+    def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
         """Subscribe to a topic; a second call replaces the filter of the first."""
-        self._run(self._inner.subscribe(topic, wanted))
+        self._run(self._inner.subscribe(topic, filter))
 
     def unsubscribe(self, topic: str) -> None:
         """Unsubscribe from a topic, and commit its consumed messages."""
         self._run(self._inner.unsubscribe(topic))
 
-    def subscription_mismatches(self) -> list[Difference]:
-        """Return the subscriptions of other members that differ, as last seen."""
-        return self._call(self._inner.subscription_mismatches)
-
     def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """Return the readable queues of a topic. `on_queues` then reports changes of this topic."""
         return self._run(self._inner.fetch_queues(topic))
 
-    def assign(self, queues: Iterable[MessageQueue], *, wanted: str | Filter = "*") -> None:
+    def assign(self, queues: Iterable[MessageQueue], *, filter: str | Filter = "*") -> None:
         """Read these queues and no others."""
-        self._run(self._inner.assign(queues, wanted=wanted))
+        self._run(self._inner.assign(queues, filter=filter))
 
     def pull(
         self,
         queue: MessageQueue,
         offset: int,
         *,
-        wanted: str | Filter = "*",
+        filter: str | Filter = "*",
         max_messages: int = 32,
         wait: float | timedelta = 0.0,
         timeout: float | timedelta = 10.0,
@@ -644,7 +665,7 @@ class PullConsumer(base.Reader):
         """Pull messages of a queue once, from an offset. Assigns and commits nothing."""
         return self._run(
             self._inner.pull(
-                queue, offset, wanted=wanted, max_messages=max_messages, wait=wait, timeout=timeout
+                queue, offset, filter=filter, max_messages=max_messages, wait=wait, timeout=timeout
             )
         )
 
@@ -705,6 +726,11 @@ class PullConsumer(base.Reader):
         self._call(self._inner.read_from, broker_id)
 
     @property
+    def settings(self) -> PullSettings:
+        """The settings that are in effect."""
+        return self._inner.settings
+
+    @property
     def group(self) -> str:
         """The consumer group."""
         return self._inner.group
@@ -715,13 +741,26 @@ class PullConsumer(base.Reader):
         return self._inner.client_id
 
     @property
-    def settings(self) -> PullSettings:
-        """The settings that are in effect."""
-        return self._inner.settings
+    def failure(self) -> BaseException | None:
+        """The error after which the consumer cannot go on, or None."""
+        return self._inner.failure
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the consumer is running and can go on."""
+        return self._inner.healthy
+
+    def ready(self, timeout: float | timedelta = 30.0) -> None:
+        """Wait for the first assignment, when each assigned queue knows where it starts."""
+        self._run(self._inner.ready(timeout))
+
+    def subscription_mismatches(self) -> list[Difference]:
+        """Return the subscriptions of other members that differ, as last seen."""
+        return self._call(self._inner.subscription_mismatches)
 
     @property
     def running(self) -> bool:
-        """Whether the consumer is started and not closing."""
+        """Whether it is started and not closing."""
         return self._inner.running
 
 
@@ -764,33 +803,14 @@ class SimpleConsumer(base.Blocking):
         )
 
     @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._inner.group
-
-    @property
-    def client_id(self) -> str:
-        """The id of this member at the brokers."""
-        return self._inner.client_id
-
-    @property
     def settings(self) -> SimpleSettings:
         """The settings that are in effect."""
         return self._inner.settings
 
     @property
-    def running(self) -> bool:
-        """Whether the consumer is started and not closing."""
-        return self._inner.running
-
-    @property
     def in_flight(self) -> int:
         """The number of received messages that are not settled. Expired ones may be among them."""
         return self._inner.in_flight
-
-    def ready(self, timeout: float | timedelta = 30.0) -> None:
-        """Return when a broker serves each topic, and each broker knows where the group starts."""
-        self._run(self._inner.ready(timeout))
 
     def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
         """Subscribe to a topic, or change its filter."""
@@ -825,6 +845,39 @@ class SimpleConsumer(base.Blocking):
     def extend(self, message: StoredMessage, invisible: float | timedelta) -> None:
         """Extend the invisible time of a received message: it starts again, now."""
         self._run(self._inner.extend(message, invisible))
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._inner.group
+
+    @property
+    def client_id(self) -> str:
+        """The id of this member at the brokers."""
+        return self._inner.client_id
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error after which the consumer cannot go on, or None."""
+        return self._inner.failure
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the consumer is running and can go on."""
+        return self._inner.healthy
+
+    def ready(self, timeout: float | timedelta = 30.0) -> None:
+        """Wait for the first assignment, when each assigned queue knows where it starts."""
+        self._run(self._inner.ready(timeout))
+
+    def subscription_mismatches(self) -> list[Difference]:
+        """Return the subscriptions of other members that differ, as last seen."""
+        return self._call(self._inner.subscription_mismatches)
+
+    @property
+    def running(self) -> bool:
+        """Whether it is started and not closing."""
+        return self._inner.running
 
 
 class AdminClient(base.Blocking):
@@ -1098,3 +1151,8 @@ class AdminClient(base.Blocking):
     def cluster_info(self) -> ClusterInfo:
         """Return the clusters, their brokers and the brokers' addresses."""
         return self._run(self._inner.cluster_info())
+
+    @property
+    def running(self) -> bool:
+        """Whether it is started and not closing."""
+        return self._inner.running

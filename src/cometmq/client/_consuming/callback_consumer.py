@@ -1,0 +1,265 @@
+"""What consumers that call a handler share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping
+from datetime import timedelta
+
+from cometmq.client._connection.instance import Membership
+from cometmq.client._connection.leases import Lease
+from cometmq.client._consuming.consumer import Consumer
+from cometmq.client._consuming.engine import ABORT_S, Engine
+from cometmq.client._consuming.group_requests import check_filter
+from cometmq.client._consuming.request_handlers import RequestHandlers
+from cometmq.client._consuming.stop_signals import stop_signals
+from cometmq.client._consuming.subscriptions import Subscriptions
+from cometmq.client._time import seconds
+from cometmq.client.errors import ClientClosedError
+from cometmq.client.filters import Filter
+from cometmq.client.offsets import consume_from_where
+from cometmq.client.settings import PopSettings, PushSettings, Tables
+from cometmq.model.errors import ConfigError
+from cometmq.model.queue import MessageQueue
+from cometmq.protocol.bodies import ConsumerData, ConsumerRunningInfo, ConsumeType, MessageModel
+from cometmq.remoting.tasks import Supervisor
+
+log = logging.getLogger(__name__)
+
+CONCURRENCY_MAX = 1000
+RELEASE_SHARE = 0.2
+"""The part of the time for a drain that is left for offsets, locks and unregistration."""
+RELEASE_S_MAX = 5.0
+
+
+class CallbackConsumer(Consumer):
+    """The base of consumers that call a handler.
+
+    Args:
+        group, lease, settings, tables: as for `Consumer`.
+        subscriptions: topic to tags or `Filter`.
+        retries: whether messages are redelivered through the group's retry topic.
+    """
+
+    _engine: Engine
+    _requests: RequestHandlers
+    _message_model = MessageModel.CLUSTERING
+
+    def __init__(
+        self,
+        group: str,
+        lease: Lease,
+        settings: PushSettings | PopSettings,
+        tables: Tables | None,
+        *,
+        subscriptions: Mapping[str, str | Filter] | None,
+        retries: bool,
+    ) -> None:
+        namespace = lease.instance.namespace
+        self._subscriptions = Subscriptions(namespace, namespace.wrap_group(group), retries=retries)
+        super().__init__(group, lease, settings, tables, self._subscriptions.shown)
+        for topic, wanted in (subscriptions or {}).items():
+            self._subscriptions.add(topic, wanted)
+        self._grace_s = settings.stop_ms / 1000
+        self._graceful = True
+        self._signalled = False
+        self._aborting = Supervisor(f"consumer {group}")
+
+    def membership(self) -> Membership:
+        """Return this consumer's entry in the heartbeat."""
+        data = ConsumerData(
+            group_name=self._wire_group,
+            consume_type=ConsumeType.CONSUME_PASSIVELY,
+            message_model=self._message_model,
+            consume_from_where=consume_from_where(self._engine.spec.start_from),
+            subscription_data_set=self._subscriptions.data(),
+        )
+        return Membership(consumers=[data])
+
+    async def run(self, timeout: float | timedelta = 25.0) -> None:
+        """Consume until SIGTERM or SIGINT, or until `close`, and then close. Starts if needed.
+
+        On a signal the consumer fetches no more, waits for running handlers, commits offsets,
+        releases locks and unregisters, all within ``timeout``. Handlers have the first four fifths
+        of that time, at least all but 5 s, and are cancelled then; their messages are redelivered.
+        A second signal closes at once. Cancelling the call closes like a signal.
+
+        All consumers that run in one event loop receive the signals. Outside the main thread
+        signals are not handled. Signal handlers that were set before are restored, except those
+        of ``loop.add_signal_handler``. A plain handler that never returns keeps the process alive.
+
+        Args:
+            timeout: seconds, or a timedelta, to close after a signal: less than the time until the
+                process is killed (Kubernetes: 30 s).
+
+        Raises:
+            Exception: the consumer failed and could not go on; or what `start` raises, or
+                the error of the ``offset_store``.
+
+        Example: ``await PushConsumer(..., handler=bill).run()``
+        """
+        limit_s = seconds(timeout)
+        self._grace_s = max(limit_s - min(limit_s * RELEASE_SHARE, RELEASE_S_MAX), 0.0)
+        with stop_signals(self._on_signal):
+            try:
+                await self.start()
+                await self._wait_unless_ended()
+            except ClientClosedError:
+                if not self._signalled:
+                    raise
+            finally:
+                await self._drain(limit_s)
+        if self.failure is not None:
+            raise self.failure
+        if self._begin_close().done():
+            await super().close()  # raises the error of the close
+
+    def _on_signal(self) -> None:
+        if self._signalled:
+            self._abort_soon()
+        self._signalled = True
+        self._begin_close()
+
+    async def _drain(self, timeout: float) -> None:
+        """Close within a time; if the call is cancelled meanwhile, at once."""
+        closing = self._begin_close()
+        try:
+            await asyncio.wait([closing], timeout=timeout)
+        except asyncio.CancelledError:
+            self._abort_soon()
+            await asyncio.wait([closing], timeout=timeout)
+            raise
+        if not closing.done():
+            log.warning("%s is not closed after %.1f s", self._owner, timeout)
+
+    def _abort_soon(self) -> None:
+        self._graceful = False
+        if self._close_task is not None:
+            self._aborting.spawn(self._engine.service.stop(grace_s=0), "abort")
+
+    async def close(self) -> None:
+        """Stop consuming and leave the group. Further calls only wait for the end.
+
+        No message is fetched. Running handlers have ``stop_ms`` to return and are cancelled after
+        that. Messages that no handler has received are delivered to other members. Cancelling
+        stops the waiting, not the closing.
+
+        An error of the offset store is raised once, after everything else is closed.
+        """
+        await super().close()
+
+    async def abort(self) -> None:
+        """Stop at once: cancel the handlers. Their messages are redelivered."""
+        self._graceful = False
+        if self._close_task is not None and not self._close_task.done():
+            await self._engine.service.stop(grace_s=0)
+        await asyncio.shield(self._begin_close())
+
+    async def _start(self) -> None:
+        await self._lease.open(self)
+        await self._engine.load()
+        self._retain_traces()
+        for topic, wanted in self._subscriptions.asked_for().items():
+            await self._instance.routes.refresh(topic)
+            await check_filter(self._instance, self._wire_group, topic, wanted)
+        self._requests.open()
+        await self._instance.heartbeat()
+        self._subscriptions.adopt()
+        await self._engine.start()
+        self._check.start(self._tasks)
+
+    async def _close(self) -> None:
+        self._requests.close()
+        hard = not (self._graceful and self._started)
+        step_s = ABORT_S if hard else self._instance.settings.call_timeout_ms / 1000
+        error = None
+        try:
+            grace_s = 0.0 if hard else self._grace_s
+            error = await self._engine.stop(grace_s=grace_s, step_s=step_s, hard=hard)
+        finally:
+            await self._release()
+        if error is not None and not hard:
+            raise error
+
+    async def _until_assigned(self) -> None:
+        await self._engine.until_assigned()
+
+    def _missing(self) -> str:
+        return self._without_route(self._subscriptions.asked_for())
+
+    # --- subscriptions ------------------------------------------------------------------------
+
+    async def subscribe(self, topic: str, filter: str | Filter = "*") -> None:
+        """Subscribe to a topic, or change its filter.
+
+        Args:
+            topic: the topic.
+            filter: tags such as ``a || b``, or a `Filter`.
+
+        Raises:
+            ClientClosedError: the consumer was closed.
+            InvalidNameError: the topic name is invalid.
+            ConfigError: the filter is invalid, or a broker does not support it. The subscription
+                is unchanged.
+        """
+        self._check_open()
+        if self.running:
+            name = self._instance.namespace.wrap_topic(topic)
+            await self._instance.routes.refresh(name)
+            await check_filter(self._instance, self._wire_group, name, Filter.of(filter))
+        self._subscriptions.add(topic, filter)
+        await self._announce_subscriptions()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Unsubscribe from a topic. The committed offsets remain.
+
+        Raises:
+            ClientClosedError: the consumer was closed.
+        """
+        self._check_open()
+        if self._subscriptions.remove(topic):
+            await self._announce_subscriptions()
+
+    async def _announce_subscriptions(self) -> None:
+        if self.running:
+            await self._instance.heartbeat()
+            self._subscriptions.adopt()
+            self._check.wake()
+            self._engine.rebalance()
+
+    # --- while it runs ------------------------------------------------------------------------
+
+    @property
+    def suspended(self) -> bool:
+        """Whether no messages are fetched."""
+        return self._engine.suspended
+
+    def suspend(self) -> None:
+        """Stop fetching until `resume`. Messages that are already fetched are consumed."""
+        self._check_open()
+        self._engine.suspend()
+
+    def resume(self) -> None:
+        """Fetch again."""
+        self._check_open()
+        self._engine.resume()
+
+    def set_concurrency(self, count: int) -> None:
+        """Change the number of handler calls that run at a time. Running calls continue.
+
+        Raises:
+            ConfigError: the number is not from 1 to 1,000.
+        """
+        if not 1 <= count <= CONCURRENCY_MAX:
+            raise ConfigError(f"concurrency {count}: expected 1 to {CONCURRENCY_MAX}")
+        self._engine.set_concurrency(count)
+
+    @abstractmethod
+    def queues(self) -> list[MessageQueue]:
+        """Return the assigned queues."""
+
+    @abstractmethod
+    def running_info(self) -> ConsumerRunningInfo:
+        """Return this consumer's settings, queues and rates, as administrators see them."""

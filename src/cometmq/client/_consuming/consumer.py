@@ -1,0 +1,186 @@
+"""What consumers of all kinds share: group, connections, traces, readiness and failure."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cometmq.client._connection.instance import Membership
+from cometmq.client._connection.leases import Lease
+from cometmq.client._consuming.supervision import SupervisedTasks
+from cometmq.client._lifecycle import Lifecycle
+from cometmq.client._time import seconds
+from cometmq.client.filters import Filter
+from cometmq.client.settings import (
+    ClientSettings,
+    PopSettings,
+    PullSettings,
+    PushSettings,
+    SimpleSettings,
+    Tables,
+    read_tables,
+    resolve_settings,
+    split_options,
+)
+from cometmq.client.subscription_check import Difference, SubscriptionCheck
+from cometmq.client.trace import ConsumeTrace, TraceDispatcher
+from cometmq.model.topic import check_group_name
+
+TASKS_END_S = 1.0
+"""Time for background tasks to end once they are cancelled."""
+
+S = TypeVar("S", PushSettings, PopSettings, PullSettings, SimpleSettings)
+
+
+def resolve(
+    kind: type[S],
+    options: Mapping[str, Any],
+    *,
+    settings: S | None,
+    client: ClientSettings | None,
+    config: Path | None,
+) -> tuple[S, ClientSettings, Tables | None]:
+    """Return the settings of a consumer, those of its connections, and the tables of its file."""
+    tables = read_tables(config) if config else None
+    own, connection = split_options(options, kind, ClientSettings)
+    return (
+        resolve_settings(kind, keywords=own, given=settings, tables=tables),
+        resolve_settings(ClientSettings, keywords=connection, given=client, tables=tables),
+        tables,
+    )
+
+
+class Consumer(Lifecycle):
+    """The base of all consumers.
+
+    Args:
+        group: the consumer group, without a namespace.
+        lease: the connections to use.
+        settings: the settings of the consumer.
+        tables: the tables of a file with settings.
+        subscribed: returns the subscriptions by topic, without a namespace.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        lease: Lease,
+        settings: PushSettings | PopSettings | PullSettings | SimpleSettings,
+        tables: Tables | None,
+        subscribed: Callable[[], Mapping[str, Filter]],
+    ) -> None:
+        check_group_name(group)
+        super().__init__(f"consumer {group}")
+        self._group = group
+        self._lease = lease
+        self._instance = lease.instance
+        self._wire_group = self._instance.namespace.wrap_group(group)
+        self._tasks = SupervisedTasks(f"consumer {group}")
+        self._check = SubscriptionCheck(self._instance, group, subscribed)
+        self._traces: TraceDispatcher | None = None
+        self._trace_hooks: list[ConsumeTrace] = []
+        if not isinstance(settings, SimpleSettings) and settings.trace:
+            self._traces = TraceDispatcher.of(self._instance, tables)
+            self._trace_hooks.append(ConsumeTrace(self._traces, settings.trace_topic))
+        self._traces_retained = False
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._group
+
+    @property
+    def client_id(self) -> str:
+        """The id of this member at the brokers."""
+        return self._instance.client_id
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error after which the consumer cannot go on, or None."""
+        return self._tasks.failure
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the consumer is running and can go on."""
+        return self.running and self.failure is None
+
+    async def ready(self, timeout: float | timedelta = 30.0) -> None:
+        """Wait for the first assignment, when each assigned queue knows where it starts.
+
+        A consumer that starts at the end of a queue misses messages that are sent before it knows
+        where the end is.
+
+        Args:
+            timeout: seconds, or a timedelta, to wait.
+
+        Raises:
+            TimeoutError: the assignment is not complete. A subscribed topic may not exist.
+            ClientClosedError: the consumer is not running, or was closed meanwhile.
+            Exception: the consumer failed. It cannot go on.
+        """
+        self._check_running()
+        limit_s = seconds(timeout)
+        if not await self._wait_unless_ended(self._until_assigned(), limit_s):
+            self._check_open()
+            if self.failure is not None:
+                raise self.failure
+            raise TimeoutError(f"{self._owner} is not ready after {limit_s:g} s: {self._missing()}")
+
+    def subscription_mismatches(self) -> list[Difference]:
+        """Return the subscriptions of other members that differ, as last seen."""
+        return self._check.subscription_mismatches()
+
+    @abstractmethod
+    def membership(self) -> Membership:
+        """Return this consumer's entry in the heartbeat."""
+
+    @abstractmethod
+    async def _until_assigned(self) -> None:
+        """Wait until each assigned queue has a start."""
+
+    @abstractmethod
+    def _missing(self) -> str:
+        """Return why `ready` still waits."""
+
+    def _without_route(self, topics: Iterable[str]) -> str:
+        missing = [topic for topic in topics if self._instance.routes.known(topic) is None]
+        return f"no route of {', '.join(missing)}" if missing else "no response of a broker"
+
+    async def _wait_unless_ended(
+        self, work: Coroutine[Any, Any, None] | None = None, timeout: float | None = None
+    ) -> bool:
+        """Wait for ``work``, but not beyond the consumer's close or failure.
+
+        Returns:
+            Whether ``work`` has ended. Its error is raised.
+        """
+        ends = [self._closing.wait(), self._tasks.wait_failed()]
+        tasks = [asyncio.ensure_future(each) for each in ([work, *ends] if work else ends)]
+        try:
+            await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if work is None or not tasks[0].done():
+                return False
+            tasks[0].result()
+            return True
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _retain_traces(self) -> None:
+        if self._traces is not None:
+            self._traces.retain()
+            self._traces_retained = True
+
+    async def _release(self) -> None:
+        """Release traces and connections."""
+        await self._tasks.cancel(TASKS_END_S)
+        try:
+            if self._traces_retained and self._traces is not None:
+                self._traces_retained = False
+                await self._traces.release()
+        finally:
+            await self._lease.close(self)

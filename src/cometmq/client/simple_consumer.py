@@ -205,11 +205,15 @@ class SimpleConsumer(Lifecycle):
             raise ClientClosedError(f"consumer {self._group} is closed: create a new one")
         try:
             await self._starting.run()
+            self._check_open()
         except BaseException as error:
-            interrupted = self._starting.interrupted or self._closing
-            if self._opened or isinstance(error, asyncio.CancelledError):
+            interrupted = is_call_failure(error) and (
+                self._starting.interrupted or isinstance(error, asyncio.CancelledError)
+            )
+            await self._starting.interrupt()
+            if self._opened or self._closing or interrupted:
                 await self.close()
-            if interrupted and is_call_failure(error):
+            if interrupted:
                 raise ClientClosedError(
                     f"consumer {self._group} was closed while it started: create a new one"
                 ) from error

@@ -17,6 +17,7 @@ from cometmq.client import (
     PopConsumer,
     PullConsumer,
     PushConsumer,
+    SimpleConsumer,
     StoredMessage,
 )
 from cometmq.client.hooks import OutgoingCall
@@ -32,7 +33,7 @@ from support.scripted import ScriptedCluster, route
 ENDS_S = 60
 REQUESTS_MAX = 30
 
-Consumer = PushConsumer | PullConsumer | PopConsumer
+Consumer = PushConsumer | PullConsumer | PopConsumer | SimpleConsumer
 Make = Callable[..., Consumer]
 
 
@@ -56,7 +57,11 @@ def pop(*where: str, wanted: str | Filter = "*", **options: Any) -> Consumer:
     )
 
 
-KINDS = pytest.mark.parametrize("make", [push, pull, pop])
+def simple(*where: str, wanted: str | Filter = "*", **options: Any) -> Consumer:
+    return SimpleConsumer(*where, group="g", subscriptions={"t": wanted}, **options)
+
+
+KINDS = pytest.mark.parametrize("make", [push, pull, pop, simple])
 
 
 class ClosingHook:

@@ -27,14 +27,15 @@ from cometmq.protocol.codes import ResponseCode
 from support.consuming import from_the_first
 from support.dead_letters import dead_letters
 from support.seen import WAIT_S, Seen
+from support.versions import VERSIONS_5
 
-only_5 = pytest.mark.only_on("5.3.3")
+only_5 = pytest.mark.only_on(*VERSIONS_5)
 
 
 @pytest.fixture(scope="module")
 def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster for this file: RocketMQ hands out messages only while its timer wheel turns."""
-    settings: Settings = {"timerWheelEnable": True} if target == "5.3.3" else {}
+    settings: Settings = {"timerWheelEnable": True} if target in VERSIONS_5 else {}
     running = Cluster(target, tmp_path_factory.mktemp("simple"), settings)
     try:
         running.start()

@@ -41,9 +41,13 @@ class PopBroker(ScriptedBroker):
             body=QueryAssignmentResponseBody(message_queue_assignments=entries).encode()
         )
 
-    def _pop(self, request: Request) -> None:
-        self.pops[request.header(PopMessageRequest).queue_id] += 1
+    def _pop(self, request: Request) -> Response | None:
+        header = request.header(PopMessageRequest)
+        if not header.max_msg_nums:
+            return Response(ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
+        self.pops[header.queue_id] += 1
         self.moved.set()
+        return None
 
 
 class Shop(ScriptedBroker):

@@ -10,7 +10,13 @@ import pytest
 
 from cometmq import client as asynchronous
 from cometmq.client import ClientInstance, LocalState, Message, StoredMessage, blocking
-from cometmq.client.settings import PopSettings, ProducerSettings, PullSettings, PushSettings
+from cometmq.client.settings import (
+    PopSettings,
+    ProducerSettings,
+    PullSettings,
+    PushSettings,
+    SimpleSettings,
+)
 from cometmq.client.trace import Publish, TraceDispatcher
 from cometmq.model.errors import ConfigError
 
@@ -25,6 +31,8 @@ retry_ms = 1001
 [pull]
 retry_ms = 1001
 [pop]
+retry_ms = 1001
+[simple]
 retry_ms = 1001
 [trace]
 waiting_max = 1
@@ -49,6 +57,7 @@ KINDS: dict[str, tuple[dict[str, Any], type, str]] = {
     "PushConsumer": ({"handler": handle}, PushSettings, "retry_ms"),
     "PullConsumer": ({}, PullSettings, "retry_ms"),
     "PopConsumer": ({"handler": handle}, PopSettings, "retry_ms"),
+    "SimpleConsumer": ({}, SimpleSettings, "retry_ms"),
 }
 """What each kind of object needs, its settings, and one of them."""
 
@@ -60,8 +69,15 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("module", [asynchronous, blocking], ids=["asyncio", "blocking"])
-@pytest.mark.parametrize("kind", KINDS)
+BOTH = [
+    pytest.param(module, kind, id=f"{kind}-{name}")
+    for kind in (*KINDS, "AdminClient")
+    for name, module in (("asyncio", asynchronous), ("blocking", blocking))
+    if hasattr(module, kind)
+]
+
+
+@pytest.mark.parametrize(("module", "kind"), [each for each in BOTH if each.values[1] in KINDS])
 def test_what_is_said_nearest_decides(
     module: Any, kind: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,8 +96,7 @@ def test_what_is_said_nearest_decides(
     assert found(settings=given, **{name: 1004}) == 1004
 
 
-@pytest.mark.parametrize("module", [asynchronous, blocking], ids=["asyncio", "blocking"])
-@pytest.mark.parametrize("kind", [*KINDS, "AdminClient"])
+@pytest.mark.parametrize(("module", "kind"), BOTH)
 def test_the_connection_is_set_by_the_file_too(module: Any, kind: str, file: Path) -> None:
     needed: dict[str, Any] = {"group": "g", **KINDS[kind][0]} if kind in KINDS else {}
     make: Callable[..., Any] = getattr(module, kind)

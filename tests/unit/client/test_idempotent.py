@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 
+from cometmq.client._callbacks import Caller
+from cometmq.client._consuming.handler_calls import HandlerCalls
 from cometmq.client.errors import KeyMissingError
-from cometmq.client.handlers import Consumed, ConsumedInOrder
+from cometmq.client.handlers import ConsumeContext, Consumed, ConsumedInOrder
 from cometmq.client.idempotent import (
     AsyncSqliteTransaction,
     Idempotent,
@@ -346,6 +348,45 @@ def test_store_without_the_handlers_way_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="OnlyPlain has no transactions for `async with`"):
         Idempotent(book_in_loop, store=OnlyPlain(), group="g")
+
+
+@pytest.mark.parametrize("handle", [book, book_in_loop], ids=["plain", "async"])
+async def test_group_of_the_consumer_is_used_if_none_is_given(
+    path: Path, marks: SqliteMarks, handle: Any
+) -> None:
+    """Each group applies a message for itself, with one object in the consumers of both."""
+    once = Idempotent(handle, store=marks)
+    context = ConsumeContext("", message().queue)
+
+    for group in ("g", "g", "other"):
+        calls = HandlerCalls(once, None, group=group, client_id="c", threads=1)
+        ended = await calls.run([message()], context)
+        calls.end(left=0)
+        assert ended.error is None
+
+    assert rows(path) == ["order-1", "order-1"]
+
+
+def test_group_that_is_given_is_used_in_consumers_of_other_groups(
+    path: Path, marks: SqliteMarks
+) -> None:
+    """So that a renamed group keeps its marks."""
+    once = Idempotent(book, store=marks, group="g")
+
+    once(message())
+    once.for_group("renamed")(message())
+
+    assert rows(path) == ["order-1"]
+
+
+@pytest.mark.parametrize("handle", [book, book_in_loop], ids=["plain", "async"])
+async def test_call_without_a_group_is_refused(path: Path, marks: SqliteMarks, handle: Any) -> None:
+    once = Idempotent(handle, store=marks)
+
+    with pytest.raises(ConfigError, match="has no group"):
+        await Caller(1, "t").call(once, message())
+
+    assert rows(path) == []
 
 
 def test_marks_in_memory_are_refused() -> None:

@@ -81,7 +81,9 @@ class HandlerCalls:
         self._hooks = tuple(hooks)
         self._ordered = ordered
         self._namespace = namespace or Namespace()
-        self._function: Callable[..., Any] = handler or batch_handler  # type: ignore[assignment]
+        function: Callable[..., Any] = handler or batch_handler  # type: ignore[assignment]
+        for_group = getattr(function, "for_group", None)  # wrappers such as Idempotent need it
+        self._function = for_group(group) if callable(for_group) else function
         self._caller = Caller(threads, f"consume-{group}")
         self.plain = not is_async(self._function)
         """Whether the handler runs in a thread, and cannot be cancelled there."""

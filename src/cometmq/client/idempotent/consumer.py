@@ -1,11 +1,9 @@
-"""A handler that acts once for each key, though messages may be delivered more than once.
+"""A handler whose writes are applied once for each key, even if messages are redelivered.
 
 Each call opens a transaction, marks the message's key in it, calls the application's handler, and
-commits. A key that was marked before ends the call as a success without calling the handler; an
-exception of the handler, or an answer such as LATER, rolls everything back, and the message comes
-again.
-
-Source: ours; the pattern is the usual one of RocketMQ's users, a table with a unique index.
+commits. If the key is marked already, the message counts as consumed and the handler is not called.
+If the handler raises or returns a result such as LATER, everything is rolled back, and the message
+is redelivered.
 """
 
 from __future__ import annotations
@@ -49,7 +47,8 @@ class Idempotent:
             writes through this transaction, and must neither commit nor roll back. Its result is
             the result of the wrapped handler.
         store: stores the marks, in the database that ``handle`` writes to.
-        group: the consumer group. Another group applies the same message for itself.
+        group: the consumer group. Another group applies the same message for itself. None means the
+            group of the consumer that calls it.
         key: returns the key of a message. The default is the topic and the first key, so a
             producer must give each message a unique key. A message id does not work: a
             producer that sends again after a lost response makes a new id.
@@ -60,7 +59,7 @@ class Idempotent:
     Writes outside the transaction, such as a call to another service, may still happen more than
     once.
 
-    Example: ``Idempotent(book, store=SqliteMarks("shop.db"), group="warehouse")``
+    Example: ``handler=Idempotent(book, store=SqliteMarks("shop.db"))``
     """
 
     def __new__(cls, handle: Callable[..., Any], *_: Any, **__: Any) -> Idempotent:
@@ -72,7 +71,7 @@ class Idempotent:
         handle: Callable[[StoredMessage, Any], Awaitable[Any] | Any],
         *,
         store: MarkStore,
-        group: str,
+        group: str | None = None,
         key: Callable[[StoredMessage], str] = first_key,
     ) -> None:
         way, method = ("async with", "__aenter__") if is_async(handle) else ("with", "__enter__")
@@ -87,45 +86,60 @@ class Idempotent:
         self._group = group
         self._key = key
 
+    def for_group(self, group: str) -> Idempotent:
+        """Return the handler for a consumer of this group; consumers call it. A group that was
+        given stays."""
+        if self._group is not None:
+            return self
+        return Idempotent(self._handle, store=self._store, group=group, key=self._key)
+
     def __call__(self, message: StoredMessage) -> Any:
         """Act on the message unless its key is marked.
 
         Raises:
             KeyMissingError: the message has no key; nothing was written.
+            ConfigError: no group is known.
         """
-        key = self._key(message)
+        group, key = self._known_group(), self._key(message)
         transaction: Any = self._store.transaction()
         try:
             with transaction as opened:
-                if not opened.mark(self._group, key):
+                if not opened.mark(group, key):
                     return None
                 return _checked(self._handle(message, opened))
-        except _NotDoneError as answer:
-            return answer.result
+        except _NotDoneError as failure:
+            return failure.result
+
+    def _known_group(self) -> str:
+        if self._group is None:
+            raise ConfigError(
+                "Idempotent has no group: pass it to a consumer as handler=, or give it group="
+            )
+        return self._group
 
 
 class _AwaitedIdempotent(Idempotent):
     async def __call__(self, message: StoredMessage) -> Any:
-        key = self._key(message)
+        group, key = self._known_group(), self._key(message)
         transaction: Any = self._store.transaction()
         try:
             async with transaction as opened:
-                if not await opened.mark(self._group, key):
+                if not await opened.mark(group, key):
                     return None
                 return _checked(await self._handle(message, opened))
-        except _NotDoneError as answer:
-            return answer.result
+        except _NotDoneError as failure:
+            return failure.result
 
 
 class _NotDoneError(Exception):
-    """The handler asks for the message again; takes its answer out of the transaction."""
+    """The handler requests a redelivery; carries its result out of the transaction."""
 
     def __init__(self, result: object) -> None:
         self.result = result
 
 
 def _checked(result: Any) -> Any:
-    """Give the handler's result, or break off the transaction when it is no success."""
+    """Return the handler's result, or roll the transaction back if it is no success."""
     if inspect.isawaitable(result):
         raise ConfigError("a plain handler returned an awaitable: make it an async def function")
     if isinstance(result, Enum) and result in _NOT_DONE:

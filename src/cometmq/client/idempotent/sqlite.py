@@ -89,7 +89,7 @@ class SqliteMarks:
     The first transaction opens the file; `close` closes it. A child process opens it again. Every
     SQLite error rolls the transaction back and is raised to the caller.
 
-    Example: ``Idempotent(book, store=SqliteMarks("shop.db"), group="warehouse")``
+    Example: ``handler=Idempotent(book, store=SqliteMarks("shop.db"))``
     """
 
     def __init__(self, path: str | Path, *, timeout: float = 30.0) -> None:

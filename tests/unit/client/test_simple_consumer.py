@@ -372,7 +372,7 @@ async def test_it_is_used_between_its_start_and_its_close(shop: Shop) -> None:
         await consumer.receive()
     await consumer.start()
     await consumer.close()
-    with pytest.raises(ClientClosedError, match="was closed"):
+    with pytest.raises(ClientClosedError, match="is closed"):
         await consumer.ack(stored(0))
     with pytest.raises(ConfigError, match="either invisible or invisible_ms"):
         consumer_of(shop, invisible=3.0, invisible_ms=3_000)

@@ -186,21 +186,32 @@ class RemoteOffsetStore:
         sent again next time.
 
         The first offset of a topic is sent to a broker alone: a RocketMQ broker creates the
-        group's table for the topic on it, and may lose one of two parallel offsets.
+        group's table for the topic on it, and may lose one of two parallel offsets. A broker that
+        does not respond delays no other one.
 
         Returns:
             The queues whose offsets were not sent, and the error of each.
         """
-        due = [queue for queue in queues if self._is_due(queue)]
-        firsts = {_place(queue): queue for queue in due if _place(queue) not in self._opened}
-        alone = set(firsts.values())
-        due.sort(key=lambda queue: queue not in alone)
-        results = await asyncio.gather(*(self._persist(queue) for queue in due[: len(alone)]))
-        results += await asyncio.gather(*(self._persist(queue) for queue in due[len(alone) :]))
-        failures = {queue: why for queue, why in zip(due, results, strict=True) if why is not None}
+        parts: dict[tuple[str, str], list[MessageQueue]] = {}
+        for queue in queues:
+            if self._is_due(queue):
+                parts.setdefault((queue.topic, queue.broker_name), []).append(queue)
+        failures: dict[MessageQueue, BaseException] = {}
+        await asyncio.gather(*(self._persist(part, failures) for part in parts.values()))
         failing = {queue.broker_name for queue in failures}
-        self._failing -= {queue.broker_name for queue in due} - failing
+        self._failing -= {broker for _, broker in parts} - failing
         return failures
+
+    async def _persist(
+        self, queues: list[MessageQueue], failures: dict[MessageQueue, BaseException]
+    ) -> None:
+        """Send the offsets of one topic's queues at one broker, and note the failures."""
+        first = 0 if (queues[0].topic, queues[0].broker_name) in self._opened else 1
+        for part in (queues[:first], queues[first:]):
+            errors = await asyncio.gather(*(self._send(queue) for queue in part))
+            failures |= {
+                queue: error for queue, error in zip(part, errors, strict=True) if error is not None
+            }
 
     def _is_due(self, queue: MessageQueue) -> bool:
         offset = self._table.get(queue)
@@ -212,10 +223,10 @@ class RemoteOffsetStore:
         self._written[queue] = (offset, skipped + 1)
         return False
 
-    async def _persist(self, queue: MessageQueue) -> BaseException | None:
+    async def _send(self, queue: MessageQueue) -> BaseException | None:
         offset = self._table.get(queue)
         if offset is None:
-            return None  # forgotten while the first offsets of other topics were sent
+            return None  # forgotten while the first offset of its topic was sent
         try:
             await self._offsets.commit(self._group, queue, offset)
         except BaseException as error:
@@ -232,7 +243,7 @@ class RemoteOffsetStore:
             return error
         if self._table.get(queue) is not None:
             self._written[queue] = (offset, 0)
-        self._opened.add(_place(queue))
+        self._opened.add((queue.topic, queue.broker_name))
         return None
 
     def forget(self, queue: MessageQueue) -> None:
@@ -243,10 +254,6 @@ class RemoteOffsetStore:
     def table(self) -> Mapping[MessageQueue, QueueOffset]:
         """Return a copy of the offsets in memory."""
         return self._table.copy()
-
-
-def _place(queue: MessageQueue) -> tuple[str, str]:
-    return queue.topic, queue.broker_name
 
 
 DEFAULT_FOLDER = Path("~/.rocketmq_offsets")

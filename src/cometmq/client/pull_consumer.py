@@ -121,7 +121,6 @@ class PullConsumer(PlaceCalls):
             config=config,
             options=options,
         )
-        self._start_from = start_from
         self._broadcast = broadcast
         self._revocations = Supervisor(f"consumer {group}")
         self._started_ms = 0
@@ -195,7 +194,7 @@ class PullConsumer(PlaceCalls):
     async def _start(self) -> None:
         self._started_ms = time.time_ns() // 1_000_000
         await self._lease.open(self)
-        await self._committed_offsets.load()
+        await self._store.load()
         await check_filters(self._instance, self._wire_group, self._filters)
         self._listener.start()
         self._retain_traces()
@@ -535,7 +534,7 @@ class PullConsumer(PlaceCalls):
     async def _commit_revoked(self, due: Offsets) -> None:
         async with self._committing:
             try:
-                await self._committed_offsets.commit(due)
+                await self._store_offsets(due)
             except BaseException as error:
                 if not is_call_failure(error):
                     raise

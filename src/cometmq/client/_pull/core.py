@@ -27,7 +27,6 @@ from cometmq.client._consuming.fetcher import Fetcher
 from cometmq.client._consuming.filter_chain import FilterChain
 from cometmq.client._consuming.pulls import Pull, PullResult, ReplicaChoice, pull_once
 from cometmq.client._pull.assignment import AssignmentMode
-from cometmq.client._pull.committed_offsets import CommittedOffsets
 from cometmq.client._pull.deliveries import Deliveries
 from cometmq.client._pull.positions import (
     Hand,
@@ -41,10 +40,18 @@ from cometmq.client._pull.positions import (
 from cometmq.client.errors import ClientError
 from cometmq.client.filters import Filter
 from cometmq.client.hooks import ConsumeEnd, ConsumeHook, FilterHook
-from cometmq.client.offsets import OffsetStore, StartFrom, check_start, default_store
+from cometmq.client.offsets import (
+    Failures,
+    OffsetStore,
+    StartFrom,
+    check_start,
+    default_store,
+    first_offset,
+)
 from cometmq.client.settings import MIB, ClientSettings, PullSettings, resolve_settings
 from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import retry_topic
 
 log = logging.getLogger(__name__)
 
@@ -88,14 +95,12 @@ class PullCore(Consumer):
         self._committing = asyncio.Lock()
         self._replicas = ReplicaChoice()
         self._offsets = QueueOffsets(self._instance.routes, self._instance.brokers)
-        store = offset_store or default_store(
+        self._start_from = start_from
+        self._store = offset_store or default_store(
             self._instance,
             self._wire_group,
             broadcast=broadcast,
             folder=self._settings.offset_folder,
-        )
-        self._committed_offsets = CommittedOffsets(
-            self._wire_group, self._offsets, store, start_from
         )
         self._deliveries = Deliveries(
             [*hooks, *self._trace_hooks],
@@ -106,7 +111,7 @@ class PullCore(Consumer):
         self._filter_chain = FilterChain(hooks, group, self._namespace)
         self._fetcher = Fetcher(
             self._pull_next,
-            self._committed_offsets.first,
+            self._first_offset,
             fetched_max=self._settings.fetched_max,
             queue_messages_max=self._settings.queue_messages_max,
             queue_bytes_max=self._settings.queue_mib_max * MIB,
@@ -156,10 +161,26 @@ class PullCore(Consumer):
         self._report_unfinished()
         async with self._committing:
             due = self._positions.due(queues)
-            failures = await self._committed_offsets.commit(due)
+            failures = await self._store_offsets(due)
             for queue in due.keys() - failures.keys():
                 self._positions.committed(queue, due[queue])
         return list(failures.values())
+
+    async def _store_offsets(self, offsets: Mapping[MessageQueue, QueueOffset]) -> Failures:
+        """Store offsets, and return the errors of queues. What a store raises is raised."""
+        for queue, offset in offsets.items():
+            self._store.forget(queue)  # another client may have changed what was stored last
+            self._store.update(queue, offset)
+        return await self._store.persist(offsets) or {}
+
+    async def _first_offset(self, queue: MessageQueue) -> QueueOffset:
+        return await first_offset(
+            queue,
+            store=self._store,
+            offsets=self._offsets,
+            start=self._start_from,
+            retry=queue.topic == retry_topic(self._wire_group),
+        )
 
     async def _receive(self, messages_max: int) -> Hand | None:
         """Finish what the caller has in hand and wait for more; None when there will be no more."""

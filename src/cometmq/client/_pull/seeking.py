@@ -33,7 +33,7 @@ class PlaceCalls(PullCore):
         For a group without one, brokers return 0 while the queue's first message is in memory.
         """
         self._check_running()
-        return await self._committed_offsets.committed(self._namespace.wrap_queue(queue))
+        return await self._store.stored(self._namespace.wrap_queue(queue))
 
     async def commit(
         self, offsets: Mapping[MessageQueue, int] | Iterable[MessageQueue] | None = None
@@ -63,7 +63,7 @@ class PlaceCalls(PullCore):
                 self._namespace.wrap_queue(queue): QueueOffset(told)
                 for queue, told in offsets.items()
             }
-            _raise_first((await self._committed_offsets.commit(places)).values())
+            _raise_first((await self._store_offsets(places)).values())
         elif isinstance(offsets, Mapping):
             chosen = dict(zip(self._own(offsets), offsets.values(), strict=True))
             for queue, offset in chosen.items():

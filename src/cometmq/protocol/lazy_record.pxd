@@ -4,13 +4,29 @@ from cometmq.protocol cimport octets
 from cometmq.protocol.properties cimport value_of
 from cometmq.protocol.record cimport body_at, store_time_at
 
-cdef int _STORE_V6, _V1, _V2, _SIZE_MIN
+cdef int _STORE_V6, _COMPRESSED, _V1, _V2, _SIZE_MIN
 cdef int _MAGIC_AT, _QUEUE_OFFSET_AT, _SYS_FLAG_AT, _HEAD_BYTES, _V6_BITS, _LENGTH_BYTES
+cdef int _BODY_CRC_AT, _QUEUE_ID_AT, _FLAG_AT, _LOG_OFFSET_AT, _BORN_TIME_AT, _STORE_TIME_AT
+cdef int _RETRIES_BYTES, _PREPARED_BYTES
+
+
+cdef class LazyMessage:
+    cdef bytes _record
+    cdef object _added, _topic, _body, _properties, _born_host, _store_host, _offset_message_id
+    cdef public object broker_name
+    cdef int _sys_flag
+    cdef public int body_crc, queue_id, flag, reconsume_times
+    cdef public long long size_bytes, queue_offset, log_offset, born_time_ms, store_time_ms
+    cdef public long long prepared_offset
+
 
 @cython.locals(
     content=bytes, end=cython.Py_ssize_t, position=cython.Py_ssize_t, size=cython.Py_ssize_t,
     messages=list, record=bytes)
 cpdef list decode_lazily(object data, str broker_name=*, object added=*)
+
+@cython.locals(message=LazyMessage, flag=cython.int, body=cython.Py_ssize_t, stored=cython.Py_ssize_t)
+cdef LazyMessage _message_of(bytes record, Py_ssize_t size, str broker_name, object added)
 
 @cython.locals(
     size=cython.Py_ssize_t, magic=cython.int, wide=cython.int, flag=cython.int, body=cython.Py_ssize_t,
@@ -18,8 +34,12 @@ cpdef list decode_lazily(object data, str broker_name=*, object added=*)
     properties_bytes=cython.Py_ssize_t)
 cdef Py_ssize_t whole_size(const unsigned char* memory, Py_ssize_t at, Py_ssize_t end) noexcept
 
-@cython.locals(at=cython.Py_ssize_t)
-cdef bytes _stored_body(bytes record, int sys_flag)
+@cython.locals(at=cython.Py_ssize_t, flag=cython.int)
+cdef bytes _stored_body(bytes record)
+
+cdef _inflate(LazyMessage message)
+
+cdef _property(LazyMessage message, str name, bytes name_marker)
 
 @cython.locals(at=cython.Py_ssize_t)
 cdef bytes _property_text(bytes record)

@@ -3,7 +3,8 @@
 
 Most fields of a record are never read: a consumer counts a message, filters it by its tag and
 passes it to a handler that needs the body. So on arrival a record is only checked for completeness,
-field by field, and copied out of the response that contains it.
+field by field, and copied out of the response that contains it; numbers are read at once, since
+that is cheap.
 
 The format is that of `cometmq.protocol.record`.
 """
@@ -11,15 +12,13 @@ The format is that of `cometmq.protocol.record`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
-from struct import Struct
 from typing import Any
 
 from cometmq.model import property_names as names
 from cometmq.model.flags import SysFlag
 from cometmq.model.message import StoredMessage
-from cometmq.model.offsets import QueueOffset
 from cometmq.protocol import octets
 from cometmq.protocol.compression import CompressionError, decompress_body
 from cometmq.protocol.message_id import encode_offset_id
@@ -49,6 +48,7 @@ from cometmq.protocol.record import (
     QUEUE_OFFSET_AT,
     RECORD_BYTES_MIN,
     RETRIES_BEFORE_BODY,
+    STORE_TIME_V4_AT,
     SYS_FLAG_AT,
     RecordError,
     body_at,
@@ -59,58 +59,176 @@ from cometmq.protocol.record import (
 
 log = logging.getLogger(__name__)
 
-_new = object.__new__
-_i32 = Struct(">i").unpack_from
-_i64 = Struct(">q").unpack_from
 # C numbers once compiled.
-_STORE_V6 = int(SysFlag.STORE_HOST_V6)
+_STORE_V6, _COMPRESSED = int(SysFlag.STORE_HOST_V6), int(SysFlag.COMPRESSED)
 _V1, _V2, _SIZE_MIN = MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 _MAGIC_AT, _QUEUE_OFFSET_AT, _SYS_FLAG_AT = MAGIC_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT
+_BODY_CRC_AT, _QUEUE_ID_AT, _FLAG_AT = BODY_CRC_AT, QUEUE_ID_AT, FLAG_AT
+_LOG_OFFSET_AT, _BORN_TIME_AT, _STORE_TIME_AT = LOG_OFFSET_AT, BORN_TIME_AT, STORE_TIME_V4_AT
 _HEAD_BYTES, _V6_BITS, _LENGTH_BYTES = HEAD_BYTES, HOST_V6_BITS, BODY_LENGTH_BEFORE_BODY
+_RETRIES_BYTES, _PREPARED_BYTES = RETRIES_BEFORE_BODY, PREPARED_BEFORE_BODY
 
 
-class LazyMessage(StoredMessage):
-    """A stored message whose fields are decoded on first access.
+class LazyMessage:
+    """A stored message whose texts, body and properties are decoded on first access.
+
+    It is a `StoredMessage` for `isinstance`, and so are its copies, pickles and replacements, which
+    have all fields. A compiled class cannot inherit from one of Python.
 
     A body that cannot be decompressed stays as it is, and its COMPRESSED bit stays set, so that one
     damaged message does not block its queue.
     """
 
-    __slots__ = ("_added", "_properties", "_record")
-
+    __slots__ = (
+        "_added",
+        "_body",
+        "_born_host",
+        "_offset_message_id",
+        "_properties",
+        "_record",
+        "_store_host",
+        "_sys_flag",
+        "_topic",
+        "body_crc",
+        "born_time_ms",
+        "broker_name",
+        "flag",
+        "log_offset",
+        "prepared_offset",
+        "queue_id",
+        "queue_offset",
+        "reconsume_times",
+        "size_bytes",
+        "store_time_ms",
+    )
     _record: bytes
-    """The whole record."""
     _added: Mapping[str, str] | None
-    """Properties that the receiver adds to those of the record."""
+    _topic: str | None
+    _body: bytes | None
     _properties: dict[str, str] | None
-    """None until more than one of them is read."""
+    _born_host: str | None
+    _store_host: str | None
+    _offset_message_id: str | None
+    _sys_flag: int
+    body_crc: int
+    born_time_ms: int
+    broker_name: str
+    flag: int
+    log_offset: int
+    prepared_offset: int
+    queue_id: int
+    queue_offset: int
+    reconsume_times: int
+    size_bytes: int
+    store_time_ms: int
 
-    def __getattr__(self, name: str) -> Any:
-        # Python calls this only for attributes that are not set yet.
-        read = _READERS.get(name)
-        if read is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        value = read(self)
-        setattr(self, name, value)
-        return value
+    __dataclass_fields__ = StoredMessage.__dataclass_fields__
+    __match_args__ = StoredMessage.__match_args__
+
+    message_id = StoredMessage.message_id
+    delay_level = StoredMessage.delay_level
+    queue = StoredMessage.queue
+    real_topic = StoredMessage.real_topic
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[StoredMessage]:  # type: ignore[override]
+        return StoredMessage
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StoredMessage):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in _FIELDS)
+        return _values(self) == _values(other)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(StoredMessage(*_values(self)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoredMessage, _values(self)
+
+    @property
+    def topic(self) -> str:
+        """The topic of the record."""
+        if self._topic is None:
+            self._topic = _read_topic(self._record)
+        return self._topic
+
+    @topic.setter
+    def topic(self, topic: str) -> None:
+        self._topic = topic
+
+    @property
+    def body(self) -> bytes:
+        """The body, decompressed if it can be."""
+        if self._body is None:
+            self._body = _stored_body(self._record)
+            if self._sys_flag & _COMPRESSED:
+                _inflate(self)
+        return self._body
+
+    @body.setter
+    def body(self, body: bytes) -> None:
+        self._body = body
+
+    @property
+    def sys_flag(self) -> int:
+        """The flags of the record, without COMPRESSED if the body could be decompressed."""
+        if self._sys_flag & _COMPRESSED and self._body is None:
+            self.body  # noqa: B018 - decompresses it
+        return self._sys_flag
+
+    @sys_flag.setter
+    def sys_flag(self, sys_flag: int) -> None:
+        self._sys_flag = sys_flag
 
     @property
     def properties(self) -> dict[str, str]:
         """All properties, system ones included."""
         if self._properties is None:
-            self._properties = _read_properties(self)
+            self._properties = decode_properties(_property_text(self._record))
+            if self._added:
+                self._properties.update(self._added)
         return self._properties
 
     @properties.setter
     def properties(self, properties: dict[str, str]) -> None:
         self._properties = properties
+
+    @property
+    def born_host(self) -> str:
+        """``ip:port`` of the sender."""
+        if self._born_host is None:
+            record = self._record
+            self._born_host = host_text(record[BORN_HOST_AT : store_time_at(_flag_of(record))])
+        return self._born_host
+
+    @born_host.setter
+    def born_host(self, host: str) -> None:
+        self._born_host = host
+
+    @property
+    def store_host(self) -> str:
+        """``ip:port`` of the broker."""
+        if self._store_host is None:
+            self._store_host = host_text(_store_host(self._record))
+        return self._store_host
+
+    @store_host.setter
+    def store_host(self, host: str) -> None:
+        self._store_host = host
+
+    @property
+    def offset_message_id(self) -> str:
+        """The broker's id, made of its address and the record's physical offset."""
+        if self._offset_message_id is None:
+            host, record = _store_host(self._record), self._record
+            self._offset_message_id = encode_offset_id(host, octets.i64_in(record, _LOG_OFFSET_AT))
+        return self._offset_message_id
+
+    @offset_message_id.setter
+    def offset_message_id(self, text: str) -> None:
+        self._offset_message_id = text
 
     @property
     def tags(self) -> str | None:
@@ -133,8 +251,8 @@ def decode_lazily(
     *,
     broker_name: str = "",
     added: Mapping[str, str] | None = None,
-) -> list[LazyMessage]:
-    """Return the messages of consecutive records; their fields are decoded on first access.
+) -> list[StoredMessage]:
+    """Return the messages of consecutive records; most fields are decoded on first access.
 
     Every record is checked first, so access never fails.
 
@@ -155,16 +273,39 @@ def decode_lazily(
         if not size:
             raise _reason(content, position)
         record = content if size == end else octets.copy_of(content, position, position + size)
-        message = _new(LazyMessage)
-        message._record = record
-        message._added = added
-        message._properties = None
-        message.broker_name = broker_name
-        message.size_bytes = size
-        message.queue_offset = QueueOffset(_i64(record, _QUEUE_OFFSET_AT)[0])
-        messages.append(message)
+        messages.append(_message_of(record, size, broker_name, added))
         position += size
     return messages
+
+
+def _message_of(record: bytes, size: int, broker_name: str, added: Mapping[str, str] | None) -> Any:
+    """Return the message of a whole record, with the fields that are numbers."""
+    message = LazyMessage.__new__(LazyMessage)
+    message._record = record
+    message._added = added
+    message._topic = message._body = message._properties = None
+    message._born_host = message._store_host = message._offset_message_id = None
+    message.broker_name = broker_name
+    message.size_bytes = size
+    message.body_crc = octets.i32_in(record, _BODY_CRC_AT)
+    message.queue_id = octets.i32_in(record, _QUEUE_ID_AT)
+    message.flag = octets.i32_in(record, _FLAG_AT)
+    message.queue_offset = octets.i64_in(record, _QUEUE_OFFSET_AT)
+    message.log_offset = octets.i64_in(record, _LOG_OFFSET_AT)
+    message.born_time_ms = octets.i64_in(record, _BORN_TIME_AT)
+    flag = octets.i32_in(record, _SYS_FLAG_AT)
+    message._sys_flag = flag
+    body = body_at(flag) if flag & _V6_BITS else _HEAD_BYTES  # without a call to another module
+    stored = store_time_at(flag) if flag & _V6_BITS else _STORE_TIME_AT
+    message.store_time_ms = octets.i64_in(record, stored)
+    message.reconsume_times = octets.i32_in(record, body - _RETRIES_BYTES)
+    message.prepared_offset = octets.i64_in(record, body - _PREPARED_BYTES)
+    return message
+
+
+def _values(message: Any) -> tuple[Any, ...]:
+    """Return all fields of a message, in the order of `StoredMessage`."""
+    return tuple([getattr(message, name) for name in _FIELDS])
 
 
 def _reason(data: bytes, position: int) -> RecordError:
@@ -206,16 +347,6 @@ def _flag_of(record: bytes) -> int:
     return octets.i32_in(record, _SYS_FLAG_AT)
 
 
-def _born_host(message: LazyMessage) -> str:
-    record = message._record
-    return host_text(record[BORN_HOST_AT : store_time_at(_flag_of(record))])
-
-
-def _store_time(message: LazyMessage) -> int:
-    record = message._record
-    return int(_i64(record, store_time_at(_flag_of(record)))[0])
-
-
 def _store_host(record: bytes) -> bytes:
     flag = _flag_of(record)
     at = store_time_at(flag) + 8
@@ -240,90 +371,34 @@ def _property_text(record: bytes) -> bytes:
     return octets.copy_of(record, at, at + octets.i16_in(record, at - 2))
 
 
-def _property(message: LazyMessage, name: str, name_marker: bytes) -> str | None:
+def _property(message: Any, name: str, name_marker: bytes) -> str | None:
     """Return one property, without decoding the others if none was read yet."""
     if message._properties is not None:
-        return message._properties.get(name)
+        found: str | None = message._properties.get(name)
+        return found
     value = value_of(_property_text(message._record), name_marker)
     return None if value is None else str(value, "utf-8", "replace")
 
 
-def _read_topic(message: LazyMessage) -> str:
-    record = message._record
+def _read_topic(record: bytes) -> str:
     start = _topic_at(record) + (1 if octets.i32_in(record, _MAGIC_AT) == _V1 else 2)
     return str(record[start : _topic_end(record)], "utf-8", "replace")
 
 
-def _read_properties(message: LazyMessage) -> dict[str, str]:
-    properties = decode_properties(_property_text(message._record))
-    if message._added:
-        properties.update(message._added)
-    return properties
-
-
-def _stored_body(record: bytes, sys_flag: int) -> bytes:
-    at = body_at(sys_flag)
+def _stored_body(record: bytes) -> bytes:
+    flag = _flag_of(record)
+    at = body_at(flag) if flag & _V6_BITS else _HEAD_BYTES
     return octets.copy_of(record, at, at + octets.i32_in(record, at - _LENGTH_BYTES))
 
 
-def _read_body(message: LazyMessage) -> bytes:
-    record = message._record
-    flag = _flag_of(record)
-    body = _stored_body(record, flag)
-    return body if not flag & SysFlag.COMPRESSED else _inflate(message, body, flag)
-
-
-def _inflate(message: LazyMessage, body: bytes, flag: int) -> bytes:
-    """Decompress the body; clear the bit of the message's flag if that succeeds."""
+def _inflate(message: Any) -> None:
+    """Decompress the body, and clear the bit of the message's flag if that succeeds."""
     try:
-        body = decompress_body(body, flag)
-        flag &= ~SysFlag.COMPRESSED
+        message._body = decompress_body(message._body, message._sys_flag)
+        message._sys_flag &= ~_COMPRESSED
     except CompressionError as error:
         queue, offset = message.queue, message.queue_offset
         log.warning("cannot decompress a body queue=%s offset=%d error=%s", queue, offset, error)
-    message.body = body
-    message.sys_flag = flag
-    return body
 
-
-def _read_sys_flag(message: LazyMessage) -> int:
-    flag = _flag_of(message._record)
-    if flag & SysFlag.COMPRESSED:
-        _inflate(message, _stored_body(message._record, flag), flag)
-        return message.sys_flag
-    return flag
-
-
-def _number(read: Callable[[bytes, int], tuple[int, ...]], at: int) -> Callable[[LazyMessage], int]:
-    return lambda message: read(message._record, at)[0]
-
-
-def _number_before_body(
-    read: Callable[[bytes, int], tuple[int, ...]], distance: int
-) -> Callable[[LazyMessage], int]:
-    def of(message: LazyMessage) -> int:
-        record = message._record
-        return read(record, body_at(_flag_of(record)) - distance)[0]
-
-    return of
-
-
-_READERS: dict[str, Callable[[LazyMessage], object]] = {
-    "topic": _read_topic,
-    "body": _read_body,
-    "queue_id": _number(_i32, QUEUE_ID_AT),
-    "log_offset": _number(_i64, LOG_OFFSET_AT),
-    "flag": _number(_i32, FLAG_AT),
-    "sys_flag": _read_sys_flag,
-    "born_time_ms": _number(_i64, BORN_TIME_AT),
-    "born_host": _born_host,
-    "store_time_ms": _store_time,
-    "store_host": lambda m: host_text(_store_host(m._record)),
-    "reconsume_times": _number_before_body(_i32, RETRIES_BEFORE_BODY),
-    "prepared_offset": _number_before_body(_i64, PREPARED_BEFORE_BODY),
-    "body_crc": _number(_i32, BODY_CRC_AT),
-    "offset_message_id": lambda m: encode_offset_id(_store_host(m._record), m.log_offset),
-}
-"""Decodes each field on its first access."""
 
 _FIELDS = tuple(field.name for field in fields(StoredMessage))

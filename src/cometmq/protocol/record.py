@@ -54,6 +54,8 @@ HEADS = {
     for store in (HOST_V4_BYTES, HOST_V6_BYTES)
 }
 """Everything up to the body, by the sizes of the two hosts."""
+STORE_TIME_V4_AT = BORN_HOST_AT + HOST_V4_BYTES
+"""The position of the store time behind an IPv4 host."""
 HEAD_BYTES = HEADS[HOST_V4_BYTES, HOST_V4_BYTES].size
 """Bytes before the body of a record between IPv4 hosts."""
 HOST_V6_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
@@ -65,7 +67,7 @@ _START = Struct(">ii")
 _I16, _I32 = Struct(">h"), Struct(">i")
 # C numbers once compiled.
 _HEAD_BYTES = HEAD_BYTES
-_STORE_TIME_AT = BORN_HOST_AT + HOST_V4_BYTES
+_STORE_TIME_AT = STORE_TIME_V4_AT
 _V6_EXTRA_BYTES = HOST_V6_BYTES - HOST_V4_BYTES
 _BORN_V6, _STORE_V6 = int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6)
 

@@ -189,8 +189,12 @@ def test_a_damaged_body_stays_compressed_and_is_told_of(caplog: pytest.LogCaptur
 def test_copies_and_replacements_are_whole() -> None:
     (message,) = decode_lazily(record(properties=encode_properties(PROPERTIES)), broker_name="b")
 
-    assert copy.deepcopy(message) == message
-    assert pickle.loads(pickle.dumps(message)) == message
+    for same in (copy.copy(message), copy.deepcopy(message), pickle.loads(pickle.dumps(message))):
+        assert type(same) is StoredMessage
+        assert same == message
+    assert type(dataclasses.replace(message)) is StoredMessage
+    assert dataclasses.asdict(message) == dataclasses.asdict(copy.copy(message))
+    assert repr(message) == repr(copy.copy(message))
     assert dataclasses.replace(message, body=b"new").body == b"new"
     assert dataclasses.replace(message, body=b"new").tags == "paid"
 
@@ -206,7 +210,7 @@ def test_a_message_outlives_the_answer_it_came_in() -> None:
 def test_an_unknown_attribute_is_refused_by_name() -> None:
     (message,) = decode_lazily(record())
 
-    with pytest.raises(AttributeError, match=r"'LazyMessage' object has no attribute 'colour'"):
+    with pytest.raises(AttributeError, match=r"LazyMessage' object has no attribute 'colour'"):
         _ = message.colour
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
+import msgspec
 import pytest
 from servers import Cluster
 
@@ -149,7 +150,16 @@ CLIENTS: dict[str, dict[str, Any]] = {
     "other settings": {"unit_mode": True, "language": "JAVA", "new_topic_queues": 9},
     "namespace": {"namespace": "ns"},
 }
-SLOW = {"retry topic", "unknown topic", "invalid topic", "empty topic", "system topic"}
+SLOW = {
+    "bytearray",
+    "memoryview",
+    "bytes of a class",
+    "retry topic",
+    "unknown topic",
+    "invalid topic",
+    "empty topic",
+    "system topic",
+}
 """Messages for topics without a route, or whose header has more fields: the general path."""
 
 
@@ -180,6 +190,73 @@ async def test_both_paths_send_the_same_bytes_and_raise_the_same_errors(
 
     assert fast == general
     assert took_fast_path == (fast["error"] is None and case not in SLOW)
+
+
+FIELDS = {"msgId": OFFSET_ID, "queueId": "0", "queueOffset": "7"}
+RESPONSES: dict[str, Response] = {
+    "usual": Response(fields={**FIELDS, "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}),
+    "required fields only": Response(fields=FIELDS),
+    "another region": Response(fields={**FIELDS, "MSG_REGION": "eu-1", "TRACE_ON": "false"}),
+    "region that is not ASCII": Response(fields={**FIELDS, "MSG_REGION": "d\u00fcsseldorf"}),
+    "empty region": Response(fields={**FIELDS, "MSG_REGION": ""}),
+    "region with an escape": Response(fields={**FIELDS, "MSG_REGION": 'a"b'}),
+    "trace in capitals": Response(fields={**FIELDS, "TRACE_ON": "FALSE"}),
+    "trace of another kind": Response(fields={**FIELDS, "TRACE_ON": "perhaps"}),
+    "another queue": Response(fields={**FIELDS, "queueId": "1"}),
+    "large offset": Response(fields={**FIELDS, "queueOffset": str(2**62)}),
+    "largest offset": Response(fields={**FIELDS, "queueOffset": str(2**63 - 1)}),
+    "negative offset": Response(fields={**FIELDS, "queueOffset": "-1"}),
+    "offset that is no number": Response(fields={**FIELDS, "queueOffset": "x"}),
+    "queue that is no number": Response(fields={**FIELDS, "queueId": "x"}),
+    "queue of 33 bits": Response(fields={**FIELDS, "queueId": str(2**31)}),
+    "no id": Response(fields={"queueId": "0", "queueOffset": "7"}),
+    "empty id": Response(fields={**FIELDS, "msgId": ""}),
+    "no fields": Response(),
+    "unknown fields": Response(fields={**FIELDS, "opaque": "1", "newField": ',"opaque":1,'}),
+    "transaction": Response(fields={**FIELDS, "transactionId": "T"}),
+    "recall handle": Response(fields={**FIELDS, "recallHandle": "H"}),
+    "remark": Response(0, "stored", fields=FIELDS),
+    "remark with an opaque": Response(0, '{"opaque":1,', fields=FIELDS),
+    "body": Response(fields=FIELDS, body=b"more"),
+    "flush timeout": Response(ResponseCode.FLUSH_DISK_TIMEOUT, fields=FIELDS),
+    "refusal": Response(ResponseCode.MESSAGE_ILLEGAL, "no", fields=FIELDS),
+    "unknown code": Response(9_999, "what", fields=FIELDS),
+}
+
+
+class Responding(SentBroker):
+    """Responds to all sends but the first with a given response."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.response = response
+
+    def _send(self, request: Request) -> Response | None:
+        first = super()._send(request)
+        return first if len(self.commands) == 1 else self.response
+
+
+@pytest.mark.parametrize("case", RESPONSES)
+async def test_both_paths_read_the_same_from_a_response(case: str, short: Short) -> None:
+    outcomes: list[Any] = []
+    for hooks in ([], [SendHook()]):
+        broker = Responding(RESPONSES[case])
+        async with ScriptedCluster([broker]) as cluster, _producer(cluster, hooks=hooks) as sender:
+            await sender.send(MESSAGE)
+            short.count = 0
+            sends = [sender.send_nowait(MESSAGE, queue=QUEUE) for _ in range(3)]
+            results = await asyncio.gather(*sends, return_exceptions=True)
+            assert short.count == (0 if hooks else 3)
+        outcomes.append([seen(result) for result in results])
+
+    assert outcomes[0] == outcomes[1]
+
+
+def seen(result: SendReceipt | BaseException) -> Any:
+    """A receipt without its message id, which is new in each send, or an error."""
+    if isinstance(result, BaseException):
+        return type(result), str(result)
+    return msgspec.structs.replace(result, message_id="")
 
 
 async def outcome(producer: Producer, way: str, message: Message) -> dict[str, Any]:

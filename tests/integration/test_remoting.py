@@ -510,7 +510,7 @@ async def test_a_call_can_be_cancelled_at_any_moment(peer: Peer, client: Remotin
         answer = await client.call(peer.address, ECHO, body=b"%d" % turns, timeout=60)
         assert answer.body == b"%d" % turns
     connection = await client.connection(peer.address)
-    assert len(connection._inflight) == 0
+    assert len(connection.inflight) == 0
     async with asyncio.timeout(60):
         while peer.server.connections > 1:
             await asyncio.sleep(0.01)

@@ -227,12 +227,12 @@ class Producer(Lifecycle):
         Source: DefaultMQProducer.send, RocketMQ 5.3.
         Example: ``receipt = await producer.send(Message(topic="orders", body=b"42"))``
         """
-        return await self._pending.send(
-            message,
-            _target(queue, order_key, selector),
-            self._time(timeout),
-            batched=timeout is None,
-        )
+        target = _target(queue, order_key, selector)
+        time_s = self._time(timeout)
+        future = self._pending.begin(message, target, time_s, batched=timeout is None)
+        if future is not None:
+            return await future
+        return await self._pending.send(message, target, time_s, batched=timeout is None)
 
     async def send_soon(
         self,

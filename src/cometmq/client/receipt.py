@@ -1,12 +1,13 @@
-"""What a broker's answer to a send says: stored where, under which ids, and how safely.
+"""The receipt of a send: where the message is stored, under which ids, and how safely.
 
 Source: SendResult and MQClientAPIImpl.processSendResponse, RocketMQ 5.3.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from cometmq.model.errors import ResponseError
 from cometmq.model.offsets import QueueOffset
@@ -37,8 +38,11 @@ _STATUS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SendReceipt:
+DEFAULT_REGION = "DefaultRegion"
+"""The region of a broker that names none."""
+
+
+class SendReceipt(msgspec.Struct, frozen=True):
     """Where and under which id a broker has stored a message or a batch."""
 
     status: SendStatus
@@ -54,7 +58,7 @@ class SendReceipt:
     schedule topic."""
     transaction_id: str | None = None
     """The transaction id that the broker returned, if any."""
-    region_id: str = "DefaultRegion"
+    region_id: str = DEFAULT_REGION
     """The broker's region, which traces contain."""
     traced: bool = True
     """Whether the broker asks for traces of this message."""
@@ -62,16 +66,16 @@ class SendReceipt:
     """The handle for `Producer.recall`; only timer messages have one."""
 
 
-def receipt_from(answer: Command, queue: MessageQueue, message_id: str) -> SendReceipt:
-    """Read the answer to a send.
+def receipt_from(response: Command, queue: MessageQueue, message_id: str) -> SendReceipt:
+    """Read the response to a send.
 
     Raises:
-        ResponseError: the broker refused; this try stored nothing.
+        ResponseError: the broker refused; this attempt stored nothing.
     """
-    status = _STATUS.get(answer.code)  # type: ignore[call-overload]
+    status = _STATUS.get(response.code)  # type: ignore[call-overload]
     if status is None:
-        raise ResponseError(answer.code, answer.remark or "")
-    header = answer.header(SendMessageResponse)
+        raise ResponseError(response.code, response.remark or "")
+    header = response.header(SendMessageResponse)
     return SendReceipt(
         status=status,
         message_id=message_id,
@@ -79,7 +83,7 @@ def receipt_from(answer: Command, queue: MessageQueue, message_id: str) -> SendR
         queue=MessageQueue(queue.topic, queue.broker_name, header.queue_id),
         queue_offset=QueueOffset(header.queue_offset),
         transaction_id=header.transaction_id,
-        region_id=header.msg_region or "DefaultRegion",
+        region_id=header.msg_region or DEFAULT_REGION,
         traced=(header.trace_on or "").lower() != "false",
         recall_handle=header.recall_handle,
     )

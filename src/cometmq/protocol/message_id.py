@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """The two ids of a message, both upper-case hexadecimal.
 
     offset id := store host (4 or 16 bytes) | port:i32 | offset in the commit log:i64
@@ -11,11 +12,14 @@ which it is.
 Source: MessageDecoder.createMessageId and MessageClientIDSetter, RocketMQ 5.3.
 """
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Callable
 from ipaddress import ip_address
 from struct import Struct
+from time import time_ns as _time_ns
 from typing import NamedTuple
 from weakref import WeakSet
 
@@ -113,7 +117,7 @@ class UniqueIds:
     Args:
         ip: the client's address, 4 or 16 bytes; made up if not given.
         pid: the process; its lower 16 bits are used.
-        now_ms: the wall clock.
+        now_ms: the wall clock; None for that of the machine.
     """
 
     def __init__(
@@ -121,7 +125,7 @@ class UniqueIds:
         ip: bytes | None = None,
         *,
         pid: int | None = None,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
         ip = os.urandom(_IPV4_BYTES) if ip is None else ip
         if len(ip) not in (_IPV4_BYTES, _IPV6_BYTES):
@@ -140,7 +144,8 @@ class UniqueIds:
 
     def next(self) -> str:
         """Return an id that was never returned before."""
-        passed_ms = self._now_ms() - self._month_start_ms
+        now_ms = _time_ns() // 1_000_000 if self._now_ms is None else self._now_ms()
+        passed_ms = now_ms - self._month_start_ms
         if not 0 <= passed_ms < self._month_end_ms - self._month_start_ms:
             passed_ms = self._passed_anew(passed_ms)
         counter = self._counter

@@ -168,6 +168,7 @@ class RemotingClient:
 
     def _retire(self, address: str, connection: Connection) -> None:
         """Send no new requests over a connection; calls in flight still wait for responses."""
+        connection.is_leaving = True
         if self._connections.get(address) is connection:
             del self._connections[address]
             if not connection.closed:

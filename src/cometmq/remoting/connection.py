@@ -18,11 +18,16 @@ from cometmq.protocol.command import OUR_LANGUAGE, Command, encode_head, request
 from cometmq.protocol.headers.base import Header
 from cometmq.remoting.config import RemotingSettings
 from cometmq.remoting.errors import CallTimeoutError, ConnectionLostError
-from cometmq.remoting.inflight import Inflight, ResponseReceiver
+from cometmq.remoting.inflight import Inflight, ResponseReader, ResponseReceiver
 from cometmq.remoting.peer import Peer
 from cometmq.remoting.requests import Request, RequestHandler, Response
 from cometmq.remoting.tasks import Supervisor
 from cometmq.remoting.wire import FastPath
+
+try:
+    import cython  # type: ignore[import-untyped]
+except ImportError:  # interpreted, without Cython at hand
+    from cometmq.system.uncompiled import cython
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +54,10 @@ class Connection(Peer, asyncio.BufferedProtocol):
         language: LanguageCode = OUR_LANGUAGE,
     ) -> None:
         loop = asyncio.get_running_loop()
+        self.inflight = Inflight(loop, settings.calls_in_flight_max)
+        """The requests to the peer."""
+        if fast_path is None and cython.compiled:
+            fast_path = ResponseReader(self.inflight, settings.frame_bytes_max)
         super().__init__(loop, settings.frame_bytes_max, settings.write_buffer_bytes_max, fast_path)
         self._handlers = handlers
         self._unknown = unknown or refuse_unknown
@@ -57,7 +66,6 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self._on_open = on_open
         self._on_close = on_close
         self._our_language = language
-        self._inflight = Inflight(loop, settings.calls_in_flight_max)
         self._working = 0
         self._writable: asyncio.Future[None] | None = None
         self._closed = loop.create_future()
@@ -92,7 +100,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
     @property
     def busy(self) -> bool:
         """Whether a call waits for its response, or a request is being handled."""
-        return len(self._inflight) > 0 or self._working > 0
+        return len(self.inflight) > 0 or self._working > 0
 
     async def wait_closed(self) -> None:
         """Return once the connection is closed."""
@@ -107,7 +115,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         """End the calls in flight: the connection is gone."""
         self._lose()
         reason = f": {exc}" if exc is not None else ""
-        self._inflight.fail_all(ConnectionLostError(f"{self.peer_text} closed{reason}"))
+        self.inflight.fail_all(ConnectionLostError(f"{self.peer_text} closed{reason}"))
         self._wake_writers()
         if not self._closed.done():
             self._closed.set_result(None)
@@ -119,7 +127,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
     def receive(self, command: Command) -> None:
         """Handle one command that has arrived."""
         if command.is_response:
-            if not self._inflight.complete(command):
+            if not self.inflight.complete(command):
                 log.debug("dropped a late response peer=%s %r", self.peer_text, command)
             return
         self.language, self.version = command.language, command.version
@@ -227,12 +235,12 @@ class Connection(Peer, asyncio.BufferedProtocol):
             began_s = self._loop.time()
             await self.until_writable(timeout)
             timeout -= self._loop.time() - began_s
-        opaque, future = self._inflight.open(timeout)
+        opaque, future = self.inflight.open(timeout)
         try:
             self._send(request(code, header, body, opaque=opaque, fields=fields))
             return await future
         finally:
-            self._inflight.forget(opaque)
+            self.inflight.forget(opaque)
 
     @property
     def ready(self) -> bool:
@@ -249,7 +257,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         Raises:
             TooManyCallsError: the table of waiting calls is full; write nothing.
         """
-        return self._inflight.add(receiver, timeout)
+        return self.inflight.add(receiver, timeout)
 
     def oneway(
         self,
@@ -261,7 +269,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         remark: str | None = None,
     ) -> None:
         """Send a one-way request; it is lost silently if the connection is closed."""
-        opaque = self._inflight.next_opaque()
+        opaque = self.inflight.next_opaque()
         command = request(code, header, body, opaque=opaque, oneway=True, fields=fields)
         command.remark = remark
         self._send(command)

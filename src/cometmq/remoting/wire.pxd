@@ -62,11 +62,13 @@ cdef class Wire:
     cdef public double work_s_max
     cdef public Py_ssize_t header_bytes_max
     cdef public bint _closing
+    cdef public bint is_leaving
     cdef public str peer_text
     cdef public bytes peer_bytes
     cdef public double last_active_s
     cdef readonly double received_s
 
+    cpdef bint takes_requests(self) noexcept
     cpdef receive(self, Command command)
     cpdef close(self)
     cpdef abort(self)

@@ -207,6 +207,8 @@ class Wire:
         self._work_began_s = 0.0
         self._worked_to_s = 0.0
         self._closing = False
+        self.is_leaving = False
+        """Whether no further requests are written, because the peer is shutting down."""
         self.work_s_max = WORK_S_MAX
         self.header_bytes_max = HEADER_BYTES_MAX
         """The longest header that is read."""
@@ -221,6 +223,10 @@ class Wire:
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
         return self._closing or self._transport is None or self._transport.is_closing()
+
+    def takes_requests(self) -> bool:
+        """Whether a request can be written now."""
+        return not (self._back_pressure or self._closing or self.is_leaving)
 
     def receive(self, command: Command) -> None:
         """Handle one command that has arrived."""

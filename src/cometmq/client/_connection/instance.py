@@ -122,6 +122,8 @@ class ClientInstance(Lifecycle):
         self._members: list[Member] = []
         self._greeted: set[str] = set()
         self._knowing: set[str] = set()
+        self.heartbeat_epoch = 0
+        """Grows whenever a broker may no longer know every member."""
         self._joined = 0
         self._greeting: set[str] = set()
         self._greetings: dict[str, asyncio.Task[None]] = {}
@@ -293,6 +295,7 @@ class ClientInstance(Lifecycle):
         self._members.append(member)
         self._joined += 1
         self._knowing.clear()
+        self.heartbeat_epoch += 1
 
     async def leave(self, member: Member) -> None:
         """Remove a member and unregister it; a broker that does not respond is skipped."""
@@ -372,6 +375,10 @@ class ClientInstance(Lifecycle):
         if greeting is not None:
             await asyncio.wait([greeting])
 
+    def knows_members(self, address: str) -> bool:
+        """Whether a broker knows every member, by its last heartbeat."""
+        return address in self._knowing
+
     def greet_soon(self, address: str) -> None:
         """Send a heartbeat to a broker in the background, unless it knows every member."""
         if address in self._knowing or address in self._greetings:
@@ -387,6 +394,7 @@ class ClientInstance(Lifecycle):
         if address not in self.routes.addresses(masters_only=False):
             return
         self._knowing.discard(address)
+        self.heartbeat_epoch += 1
         self._heartbeats.forget(address)
         greets = self.settings.heartbeat_on_connect and address not in self._greeting
         if self._members and self.running and greets:
@@ -403,6 +411,7 @@ class ClientInstance(Lifecycle):
             if not is_call_failure(error):
                 raise
             self._knowing.discard(address)
+            self.heartbeat_epoch += 1
             self._unheard.failed(address, error)
         else:
             self._unheard.worked(address)
@@ -418,7 +427,9 @@ class ClientInstance(Lifecycle):
         for gone in self._greeted - mentioned:
             self._unheard.forget(gone)
         self._greeted &= mentioned
-        self._knowing &= mentioned
+        if not self._knowing <= mentioned:
+            self._knowing &= mentioned
+            self.heartbeat_epoch += 1
         self._heartbeats.keep_only(mentioned)
 
     def _heartbeat_data(self) -> HeartbeatData:

@@ -197,6 +197,8 @@ class Routes:
         self._troubles = FailureLog(
             log, fails="cannot refresh a route", works="route refreshed again", name="topic"
         )
+        self.version = 0
+        """Grows whenever a route is fetched or dropped."""
         self.on_change: list[Callable[[Route], None]] = []
         """Called with each route that differs from the one known before."""
 
@@ -263,6 +265,7 @@ class Routes:
     def forget(self, topic: str) -> None:
         """Drop what is known of a topic."""
         self._known.pop(topic, None)
+        self.version += 1
         self._troubles.forget(topic)
 
     async def _look_up(
@@ -304,8 +307,11 @@ class Routes:
 
     def _keep(self, route: Route) -> Route:
         before = self.known(route.topic)
+        if before is not None and route == before:
+            route = before  # what was derived from it stays valid
         now = asyncio.get_running_loop().time()
         self._known[route.topic] = _Cached(route, now)
+        self.version += 1
         if route != before:
             log.info("route changed topic=%s brokers=%s", route.topic, sorted(route.brokers))
             for listener in self.on_change:

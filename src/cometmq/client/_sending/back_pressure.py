@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Limits on the sends that are in flight, and on the bytes of their bodies.
 
 A send holds its room from the first attempt to the end of the last one. Sends that wait for room

@@ -119,7 +119,9 @@ class Accumulator:
     def takes(self, message: Message, target: SendTarget) -> bool:
         """Whether a message may wait for others: it is small, not delayed, and has no selector."""
         return (
-            self._held_bytes < self._settings.auto_batch_total_bytes
+            isinstance(message.topic, str)
+            and isinstance(message.body, bytes)
+            and self._held_bytes < self._settings.auto_batch_total_bytes
             and len(message.body) < self._settings.auto_batch_bytes
             and target.selector is None
             and not goes_alone(message)

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """The fast path of sends: writes the first attempt to the broker's connection without a task.
 
 It serves a send if the topic's route is known, the broker's connection takes requests, no hook
@@ -9,47 +10,87 @@ The heads of requests for one queue differ in a few values: the bytes between th
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
+from time import time_ns
 from typing import Any
 
 import msgspec
 
 from cometmq.client._connection.routes import Route
 from cometmq.client._sending.back_pressure import BackPressure, Epoch
-from cometmq.client._sending.outgoing import Outgoing
+from cometmq.client._sending.outgoing import Outgoing, prepare
 from cometmq.client._sending.queue_picker import QueuePicker
 from cometmq.client._sending.retry_policy import RetryPolicy, attempt_of
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import SendTarget
 from cometmq.client.errors import SendAttempt
-from cometmq.client.receipt import SendReceipt, receipt_from
+from cometmq.client.receipt import DEFAULT_REGION, SendReceipt, SendStatus, receipt_from
 from cometmq.model.errors import CometError, RemotingError, ResponseError
 from cometmq.model.message import Message
+from cometmq.model.offsets import QueueOffset
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import RETRY_PREFIX
+from cometmq.protocol import header_scanner, octets
 from cometmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from cometmq.protocol.command import Command, encode_head
 from cometmq.protocol.frame import JSON_HEADER, PREFIX_BYTES, frame_prefix
+from cometmq.protocol.header_scanner import HeaderScanner
 from cometmq.protocol.headers.base import encode_fields
+from cometmq.protocol.octets import copy_of, put_bytes, put_decimal, put_u32
 from cometmq.remoting import CallTimeoutError, Connection
+from cometmq.remoting.inflight import Call, Inflight
+
+try:
+    import cython  # type: ignore[import-untyped]
+except ImportError:  # interpreted, without Cython at hand
+    from cometmq.system.uncompiled import cython
 
 _SYS_FLAG, _BORN, _FLAG, _OPAQUE = 1_444_444_444, 1_111_111_111_111, 1_222_222_222, 1_333_333_333
 """Stand for the values that differ, until the head is cut where they are."""
 _PROPERTIES = "properties"
+_NUMBERS_BYTES_MAX = 80
+"""Four numbers in decimal digits."""
+_JOINED_BYTES_MAX = 4_096
+"""Smaller bodies are copied behind their heads: one piece to write instead of two."""
 _encode_text = msgspec.json.Encoder().encode
+_OK = SendStatus.SEND_OK
+_REGION = DEFAULT_REGION
+_REGION_BYTES = DEFAULT_REGION.encode()
+_PREFIX_BYTES, _NOT_PLAIN = PREFIX_BYTES, header_scanner.NOT_PLAIN
+_TEXT = header_scanner.TEXT
+
+# The fields of a response that are read in the receive buffer.
+_OFFSET_ID, _QUEUE_ID, _QUEUE_OFFSET, _REGION_NAME, _TRACE_ON = range(5)
+_NAMES = (b"msgId", b"queueId", b"queueOffset", b"MSG_REGION", b"TRACE_ON")
+_OTHERS = (b"transactionId", b"recallHandle", b"batchUniqId")
+_REQUIRED = 0b111
 
 
 class QueueTarget:
     """One queue: its broker's addresses, and the bytes between the values of its heads."""
 
-    __slots__ = ("address", "pieces", "queue", "send_address")
+    __slots__ = (
+        "address",
+        "connection",
+        "heartbeat_epoch",
+        "inflight",
+        "known_bytes",
+        "pieces",
+        "queue",
+        "send_address",
+    )
 
     def __init__(self, queue: MessageQueue, address: str, send_address: str, head: bytes) -> None:
         self.queue = queue
         """As applications know it."""
         self.address = address
         self.send_address = send_address
+        self.connection: Connection | None = None
+        """The connection that the last send used."""
+        self.inflight: Inflight
+        """The requests of this connection."""
+        self.heartbeat_epoch = -1
+        """When its broker was last seen to know all members; see `ClientInstance`."""
         text = head[PREFIX_BYTES:]
         pieces = []
         for mark in (
@@ -62,15 +103,16 @@ class QueueTarget:
             piece, _, text = text.partition(mark)
             pieces.append(piece)
         self.pieces = (*pieces, text)
+        self.known_bytes = sum(map(len, self.pieces))
 
     def head(self, outgoing: Outgoing, opaque: int) -> bytes:
-        """Encode the request up to its body."""
+        """Encode the request up to its body; interpreted."""
         one, two, three, four, five, six = self.pieces
         header = b"%b%d%b%d%b%d%b%b%b%d%b" % (
             one,
             outgoing.sys_flag,
             two,
-            time.time_ns() // 1_000_000,
+            time_ns() // 1_000_000,
             three,
             outgoing.flag,
             four,
@@ -85,26 +127,64 @@ class QueueTarget:
 class TopicTargets:
     """All queues of one topic, by one version of its route."""
 
-    __slots__ = ("_by_queue", "_picker", "_queues", "route")
+    __slots__ = ("by_queue", "picker", "queues", "route", "routes_version")
 
     def __init__(self, route: Route, queues: list[QueueTarget], picker: QueuePicker) -> None:
         self.route = route
-        self._queues = queues
-        self._by_queue = {target.queue: target for target in queues}
-        self._picker = picker
-
-    def find(self, queue: MessageQueue | None) -> QueueTarget | None:
-        """Return the chosen queue, or the next one, which `step` then passes."""
-        if queue is None:
-            return self._queues[self._picker.peek(len(self._queues))]
-        return self._by_queue.get(queue)
-
-    def step(self) -> None:
-        """Pass the next queue."""
-        self._picker.step(len(self._queues))
+        self.queues = queues
+        self.by_queue = {target.queue: target for target in queues}
+        self.picker = picker
+        self.routes_version = -1
+        """When ``route`` was last seen to be current; see `Routes`."""
 
 
-class FastSend:
+class ResponseScanner(HeaderScanner):
+    """Reads the header of a response to a send if it is a common one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+        self.queue_id = 0
+        self.queue_offset = 0
+        self.traced = True
+        self.offset_id_at = self.offset_id_end = 0
+        self.region_at = self.region_end = 0
+
+    def read(self, memory: Any, at: int, end: int) -> bool:
+        """Read the header from ``at`` to ``end``; False if the general path must."""
+        self.seen = 0
+        self.traced = True
+        self.region_at = self.region_end = 0
+        if not self.scan_json(memory, at, end):
+            return False
+        return self.code == 0 and self.flag == 1 and self.seen & _REQUIRED == _REQUIRED
+
+    def note(self, memory: Any, name: int, name_end: int, at: int, end: int, kind: int) -> bool:
+        """Take one field; False if it is not common."""
+        field = header_scanner.find_name(memory, name, name_end, _NAMES)
+        if field < 0:
+            return header_scanner.find_name(memory, name, name_end, _OTHERS) < 0
+        if kind != _TEXT or at == end or self.seen & 1 << field:
+            return False
+        self.seen |= 1 << field
+        if field == _OFFSET_ID:
+            self.offset_id_at, self.offset_id_end = at, end
+            return True
+        if field == _REGION_NAME:
+            self.region_at, self.region_end = at, end
+            return True
+        if field == _TRACE_ON:
+            self.traced = octets.equals(memory, at, end - at, b"true")
+            return self.traced or octets.equals(memory, at, end - at, b"false")
+        value = header_scanner.plain_number(memory, at, end)
+        if field == _QUEUE_OFFSET:
+            self.queue_offset = value
+            return bool(value != _NOT_PLAIN)
+        self.queue_id = value
+        return bool(0 <= value <= 0x7FFFFFFF)
+
+
+class FastSend(Call):
     """A send whose first attempt is in flight; receives the response itself."""
 
     __slots__ = (
@@ -112,40 +192,34 @@ class FastSend:
         "connection",
         "epoch",
         "future",
+        "is_awaited",
         "outgoing",
         "path",
-        "policy",
         "queue_target",
+        "send_timeout",
         "size",
         "target",
-        "timeout",
     )
 
-    def __init__(
-        self,
-        path: FastPath,
-        future: asyncio.Future[SendReceipt],
-        outgoing: Outgoing,
-        target: SendTarget,
-        queue_target: QueueTarget,
-        connection: Connection,
-        policy: RetryPolicy,
-        began_s: float,
-        timeout: float,
-        size: int,
-        epoch: Epoch,
-    ) -> None:
-        self.path = path
-        self.future = future
-        self.outgoing = outgoing
-        self.target = target
-        self.queue_target = queue_target
-        self.connection = connection
-        self.policy = policy
-        self.began_s = began_s
-        self.timeout = timeout
-        self.size = size
-        self.epoch = epoch
+    def __init__(self) -> None:
+        """Every field is set by `FastPath.begin`."""
+        super().__init__()
+        self.path: FastPath
+        self.future: asyncio.Future[SendReceipt]
+        self.outgoing: Outgoing
+        self.target: SendTarget
+        self.queue_target: QueueTarget
+        self.connection: Connection
+        self.is_awaited = False
+        self.began_s = 0.0
+        self.send_timeout = 0.0
+        self.size = 0
+        self.epoch: Epoch
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """When to retry."""
+        return self.path.awaited if self.is_awaited else self.path.started
 
     def done(self) -> bool:
         """Whether the table of requests in flight may forget it."""
@@ -159,13 +233,43 @@ class FastSend:
         """No response will arrive."""
         self.path.fail(self, error)
 
+    def read_response(self, data: bytearray, header_at: int, body_at: int, opaque: int) -> bool:
+        """Complete the send from the receive buffer; False if the response is not common."""
+        scanner = self.path.scanner
+        memory = octets.start_of(data)
+        if not scanner.read(memory, header_at, body_at) or scanner.opaque != opaque:
+            return False
+        if self.future.done():
+            self.path.pressure.release(self.size, self.epoch)
+            return True
+        queue, queue_id = self.queue_target.queue, scanner.queue_id
+        if queue.queue_id != queue_id:
+            queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+        region = _REGION
+        at, end = scanner.region_at, scanner.region_end
+        if end and not octets.equals(memory, at, end - at, _REGION_BYTES):
+            region = copy_of(data, at, end).decode("ascii")
+        offset_id = copy_of(data, scanner.offset_id_at, scanner.offset_id_end).decode("ascii")
+        receipt = SendReceipt(
+            _OK,
+            self.outgoing.message_id,
+            offset_id,
+            queue,
+            QueueOffset(scanner.queue_offset),
+            None,
+            region,
+            scanner.traced,
+        )
+        self.path.complete(self, receipt)
+        return True
+
 
 class FastPath:
     """Makes the first attempts of one producer's sends, where it can.
 
     Args:
         sender: prepares messages, and makes the other attempts.
-        pressure: gets the room of each send back when it has ended.
+        pressure: the limits on sends in flight.
         retry: continues a send after a failed first attempt, and then releases its room.
     """
 
@@ -177,19 +281,28 @@ class FastPath:
     ) -> None:
         self._sender = sender
         self._instance = sender.instance
-        self._pressure = pressure
+        self._routes = sender.instance.routes
+        self._settings = sender.settings
+        self._namespace = sender.namespace
+        self._ids = sender.ids
+        self.pressure = pressure
+        self.awaited, self.started = sender.awaited, sender.started
         self._retry = retry
         self._topics: dict[str, TopicTargets] = {}
-        self._avoids_slow = sender.destinations.latency is not None
+        self._attempt_s_max = sender.attempt_s_max
+        self._is_usable = sender.destinations.latency is None
+        self._waits_for_flush = sender.awaited.retry_not_stored
+        self._loop: Any = None
+        self.scanner = ResponseScanner()
+        self._space = bytearray(1_024)
 
     def begin(
         self,
         message: Message,
         target: SendTarget,
         timeout: float,
-        policy: RetryPolicy,
-        size: int,
-        epoch: Epoch,
+        is_awaited: bool,
+        epoch: Epoch | None,
     ) -> asyncio.Future[SendReceipt] | None:
         """Write a message to its broker and return its future; None if the general path must.
 
@@ -197,54 +310,123 @@ class FastPath:
             message: the message.
             target: the queue, if the caller chose.
             timeout: seconds for the whole send.
-            policy: when to retry.
-            size, epoch: the room of the send, which is released when it has ended.
+            is_awaited: whether its caller waits for the receipt.
+            epoch: the room of the send; None to take it, and to return None if there is none.
 
         Raises:
-            CometError: the message breaks a limit; nothing is sent or released.
+            CometError: the message breaks a limit. Nothing is sent, and its room is released.
         """
-        if target.selector is not None or self._avoids_slow or self._sender.is_watched:
+        if not self._is_usable or timeout <= 0 or (is_awaited and self._waits_for_flush):
             return None
-        if timeout <= 0 or policy.retry_not_stored or not isinstance(message.topic, str):
+        if target.selector is not None or self._sender.is_watched:
             return None
-        topic = self._topic_targets(message.topic)
-        queue_target = topic.find(target.queue) if topic is not None else None
-        if topic is None or queue_target is None:
+        topic_name, body = message.topic, message.body
+        if not isinstance(topic_name, str) or type(body) is not bytes:
             return None
-        connection = self._instance.remoting.ready(queue_target.send_address)
-        if connection is None:
-            return None
-        outgoing = self._sender.prepare(message)
+        topic = self._topics.get(topic_name)
+        if topic is None or topic.routes_version != self._routes.version:
+            topic = self._resolve(topic_name, topic)
+            if topic is None:
+                return None
+        queue_target: QueueTarget | None
         if target.queue is None:
-            topic.step()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[SendReceipt] = loop.create_future()
-        send = FastSend(
-            self,
-            future,
-            outgoing,
-            target,
-            queue_target,
-            connection,
-            policy,
-            loop.time(),
-            timeout,
-            size,
-            epoch,
-        )
+            queue_target = topic.queues[topic.picker.peek(len(topic.queues))]
+        else:
+            queue_target = topic.by_queue.get(target.queue)
+            if queue_target is None:
+                return None
+        connection = queue_target.connection
+        if connection is None or not connection.takes_requests():
+            connection = self._instance.remoting.ready(queue_target.send_address)
+            if connection is None:
+                return None
+            queue_target.connection = connection
+            queue_target.inflight = connection.inflight
+            queue_target.inflight.has_readers = True
+        size = len(body)
+        if epoch is None:
+            epoch = self.pressure.try_acquire(size)
+            if epoch is None:
+                return None
         try:
-            opaque = connection.begin(send, min(timeout, self._sender.attempt_s_max))
+            outgoing = prepare(message, self._settings, self._ids, self._namespace)
+        except BaseException:
+            self.pressure.release(size, epoch)
+            raise
+        if target.queue is None:
+            topic.picker.step(len(topic.queues))
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[SendReceipt] = self._loop.create_future()
+        now_s = self._loop.time()
+        send = FastSend()
+        send.path = self
+        send.future = future
+        send.outgoing = outgoing
+        send.target = target
+        send.queue_target = queue_target
+        send.connection = connection
+        send.is_awaited = is_awaited
+        send.began_s = now_s
+        send.send_timeout = timeout
+        send.size = size
+        send.epoch = epoch
+        try:
+            opaque = queue_target.inflight.add_call(send, min(timeout, self._attempt_s_max), now_s)
         except RemotingError as error:
             self._retry(send, error)
             return future
-        connection.write(queue_target.head(outgoing, opaque), (outgoing.body,))
+        self._write(send, opaque)
         return future
+
+    def _write(self, send: FastSend, opaque: int) -> None:
+        outgoing, target = send.outgoing, send.queue_target
+        body = outgoing.body
+        if not cython.compiled:
+            send.connection.write(target.head(outgoing, opaque), (body,))
+            return
+        properties = _encode_text(outgoing.properties)
+        body_bytes = len(body)
+        joined_bytes = body_bytes if body_bytes <= _JOINED_BYTES_MAX else 0
+        size_max = target.known_bytes + len(properties) + _NUMBERS_BYTES_MAX + joined_bytes
+        if size_max > len(self._space):
+            self._space = bytearray(2 * size_max)
+        space, pieces = self._space, target.pieces
+        end = put_bytes(space, _PREFIX_BYTES, pieces[0])
+        end = put_decimal(space, end, outgoing.sys_flag)
+        end = put_bytes(space, end, pieces[1])
+        end = put_decimal(space, end, time_ns() // 1_000_000)
+        end = put_bytes(space, end, pieces[2])
+        end = put_decimal(space, end, outgoing.flag)
+        end = put_bytes(space, end, pieces[3])
+        end = put_bytes(space, end, properties)
+        end = put_bytes(space, end, pieces[4])
+        end = put_decimal(space, end, opaque)
+        end = put_bytes(space, end, pieces[5])
+        put_u32(space, 0, end - 4 + body_bytes)
+        put_u32(space, 4, end - _PREFIX_BYTES)
+        if joined_bytes:
+            end = put_bytes(space, end, body)
+            send.connection.write(copy_of(space, 0, end))
+        else:
+            send.connection.write(copy_of(space, 0, end), (body,))
+
+    def complete(self, send: FastSend, receipt: SendReceipt) -> None:
+        """End a send with its receipt."""
+        self.pressure.release(send.size, send.epoch)
+        send.future.set_result(receipt)
+        target = send.queue_target
+        if target.heartbeat_epoch != self._instance.heartbeat_epoch:
+            if self._instance.knows_members(target.address):
+                target.heartbeat_epoch = self._instance.heartbeat_epoch
+            else:
+                self._instance.greet_soon(target.address)
 
     def respond(self, send: FastSend, response: Command) -> None:
         """End a send with the receipt or the error of a response, or retry it."""
         future = send.future
         if future.done():
-            self._pressure.release(send.size, send.epoch)
+            self.pressure.release(send.size, send.epoch)
             return
         leaves = response.code == ResponseCode.GO_AWAY
         if leaves and self._instance.settings.reconnect_for_go_away:
@@ -256,19 +438,17 @@ class FastPath:
             if isinstance(error, ResponseError) and send.policy.allows_another(error):
                 self._retry(send, error)
                 return
-            self._pressure.release(send.size, send.epoch)
+            self.pressure.release(send.size, send.epoch)
             future.set_exception(error)
             return
-        self._pressure.release(send.size, send.epoch)
-        future.set_result(receipt)
-        self._instance.greet_soon(send.queue_target.address)
+        self.complete(send, receipt)
 
     def fail(self, send: FastSend, error: Exception) -> None:
         """Retry a send after an attempt without a response."""
         if isinstance(error, CallTimeoutError):
             self._instance.remoting.note_silence(send.connection, send.began_s)
         if send.future.done():
-            self._pressure.release(send.size, send.epoch)
+            self.pressure.release(send.size, send.epoch)
         else:
             self._retry(send, error)
 
@@ -280,27 +460,23 @@ class FastPath:
         return self._sender.go_on(
             send.outgoing,
             send.target,
-            send.began_s + send.timeout,
+            send.began_s + send.send_timeout,
             attempts,
             policy=send.policy,
         )
 
     # --- what is known of a topic ----------------------------------------------------------------
 
-    def _topic_targets(self, topic: str) -> TopicTargets | None:
-        known = self._topics.get(topic)
-        wire_topic = topic if known is None else known.route.topic
-        route = self._instance.routes.known(wire_topic)
-        if known is None or known.route is not route:
-            return self._resolve(topic)
-        return known
-
-    def _resolve(self, topic: str) -> TopicTargets | None:
+    def _resolve(self, topic: str, known: TopicTargets | None) -> TopicTargets | None:
         """Find the brokers of a topic's queues; None if the general path must."""
-        namespace = self._sender.namespace
+        namespace = self._namespace
         wire_topic = namespace.wrap_topic(topic) if namespace else topic
-        route = self._instance.routes.known(wire_topic)
-        self._topics.pop(topic, None)
+        route = self._routes.known(wire_topic)
+        if known is not None:
+            if route is known.route:
+                known.routes_version = self._routes.version
+                return known
+            del self._topics[topic]
         if route is None or route.provisional or wire_topic.startswith(RETRY_PREFIX):
             return None
         if not self._instance.running:
@@ -315,6 +491,7 @@ class FastPath:
             return None
         picker = self._sender.destinations.picker(wire_topic)
         found = self._topics[topic] = TopicTargets(route, queues, picker)
+        found.routes_version = self._routes.version
         return found
 
     def _queue_target(self, queue: MessageQueue, address: str, broker_name: str) -> QueueTarget:

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Messages made ready for the wire: checked, given an id, compressed, encoded.
 
 Preparing happens once for each send; every try of it puts the same bytes into another header.
@@ -143,8 +144,8 @@ def prepare(
     message: Message,
     settings: ProducerSettings,
     ids: UniqueIds,
-    *,
     namespace: Namespace = NO_NAMESPACE,
+    *,
     reserved: Mapping[str, str] | None = None,
     trusted: bool = False,
 ) -> Outgoing:
@@ -370,6 +371,14 @@ def _check_separators(name: str, text: str) -> str:
     if "\x01" in text or "\x02" in text:
         raise InvalidMessageError(f"property {name!r} contains one of the characters 0x01 and 0x02")
     return text
+
+
+def size_of(message: Message) -> int:
+    """Return the size that counts for the limit; a body of a wrong type is refused later."""
+    try:
+        return len(message.body)
+    except TypeError:
+        return 0
 
 
 def kind_of(message: Message, reserved: Mapping[str, str]) -> SendKind:

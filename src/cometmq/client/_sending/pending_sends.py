@@ -15,7 +15,7 @@ from typing import Any
 from cometmq.client._sending.back_pressure import BackPressure, Epoch
 from cometmq.client._sending.batching import Accumulator
 from cometmq.client._sending.fast_path import FastPath, FastSend
-from cometmq.client._sending.retry_policy import RetryPolicy
+from cometmq.client._sending.outgoing import size_of
 from cometmq.client._sending.sender import Sender
 from cometmq.client._sending.targets import SendTarget
 from cometmq.client.errors import BackPressureError, ClientClosedError, SendTimeoutError
@@ -49,6 +49,26 @@ class PendingSends:
         """Accept sends from now on."""
         self._open = True
 
+    def begin(
+        self, message: Message, target: SendTarget, timeout: float, *, batched: bool = False
+    ) -> SendFuture | None:
+        """Start a send whose caller waits for the receipt, without a task.
+
+        Args:
+            message: the message.
+            target: the queue or the selector, if the caller chose.
+            timeout: seconds for all of it.
+            batched: whether the message may wait for others to form a batch.
+
+        Returns:
+            Its future; None if there is no room, or if the general path must send it: `send` does.
+
+        Raises:
+            ClientClosedError: the producer is not running; not sent.
+            CometError: the message breaks a limit; not sent.
+        """
+        return self._begin(message, target, timeout, True, batched, None)
+
     async def send(
         self,
         message: Message,
@@ -61,20 +81,13 @@ class PendingSends:
         """Wait for room, send a message and wait for its receipt; see `Producer.send`.
 
         Args:
-            message: the message.
-            target: the queue or the selector, if the caller chose.
-            timeout: seconds for all of it.
+            message, target, timeout, batched: as for `begin`.
             reserved: properties that applications cannot set.
-            batched: whether the message may wait for others to form a batch.
         """
-        self._check_open()
-        size = _size_of(message)
-        epoch = self._pressure.try_acquire(size)
-        if epoch is None:
-            epoch, timeout = await self._wait_for_room(message.topic, size, timeout)
-        policy = self._sender.awaited
+        size = size_of(message)
+        epoch, timeout = await self._acquire(message.topic, size, timeout)
         if reserved is None:
-            future = self._begin(message, target, timeout, size, epoch, policy, batched)
+            future = self._begin(message, target, timeout, True, batched, epoch)
             if future is not None:
                 return await future
         try:
@@ -88,11 +101,9 @@ class PendingSends:
         self, messages: Sequence[Message], target: SendTarget, timeout: float
     ) -> SendReceipt:
         """Wait for room, send messages as one request and wait for its receipt."""
-        self._check_open()
-        size = sum(map(_size_of, messages))
-        epoch = self._pressure.try_acquire(size)
-        if epoch is None:
-            epoch, timeout = await self._wait_for_room(messages[0].topic, size, timeout)
+        size = sum(map(size_of, messages))
+        topic = messages[0].topic if messages else ""
+        epoch, timeout = await self._acquire(topic, size, timeout)
         try:
             return await self._sender.send_batch(messages, target, timeout=timeout)
         finally:
@@ -108,12 +119,8 @@ class PendingSends:
         batched: bool = False,
     ) -> SendFuture:
         """Wait for room, start a send and return its future; see `Producer.send_soon`."""
-        self._check_open()
-        size = _size_of(message)
-        epoch = self._pressure.try_acquire(size)
-        if epoch is None:
-            epoch, timeout = await self._wait_for_room(message.topic, size, timeout)
-        return self._start(message, target, timeout, reserved, size, epoch, batched)
+        epoch, timeout = await self._acquire(message.topic, size_of(message), timeout)
+        return self._start(message, target, timeout, reserved, batched, epoch)
 
     def start_nowait(
         self, message: Message, target: SendTarget, timeout: float, *, batched: bool = False
@@ -124,11 +131,10 @@ class PendingSends:
             BackPressureError: there is no room, or others wait for it.
         """
         self._check_open()
-        size = _size_of(message)
-        epoch = self._pressure.try_acquire(size)
+        epoch = self._pressure.try_acquire(size_of(message))
         if epoch is None:
             raise BackPressureError(f"not sent: {self._in_flight()}")
-        return self._start(message, target, timeout, None, size, epoch, batched)
+        return self._start(message, target, timeout, None, batched, epoch)
 
     async def flush(self) -> None:
         """Send the batches that wait for more messages; return when all sends so far have ended."""
@@ -151,8 +157,12 @@ class PendingSends:
         if not self._open:
             raise ClientClosedError("the producer is not running: start it first")
 
-    async def _wait_for_room(self, topic: str, size: int, timeout: float) -> tuple[Epoch, float]:
+    async def _acquire(self, topic: str, size: int, timeout: float) -> tuple[Epoch, float]:
         """Wait for room; return it and the seconds that are left."""
+        self._check_open()
+        epoch = self._pressure.try_acquire(size)
+        if epoch is not None:
+            return epoch, timeout
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
@@ -172,14 +182,13 @@ class PendingSends:
         target: SendTarget,
         timeout: float,
         reserved: Mapping[str, str] | None,
-        size: int,
-        epoch: Epoch,
         batched: bool,
+        epoch: Epoch,
     ) -> SendFuture:
-        policy = self._sender.started
+        """Start a send that has room."""
         if reserved is None:
             try:
-                begun = self._begin(message, target, timeout, size, epoch, policy, batched)
+                begun = self._begin(message, target, timeout, False, batched, epoch)
             except Exception as error:
                 begun = asyncio.get_running_loop().create_future()
                 begun.set_exception(error)
@@ -187,9 +196,9 @@ class PendingSends:
                 return begun
         future: SendFuture = asyncio.get_running_loop().create_future()
         work = self._sender.send_message(
-            message, target, timeout=timeout, reserved=reserved, policy=policy
+            message, target, timeout=timeout, reserved=reserved, policy=self._sender.started
         )
-        self._spawn(work, future, size, epoch)
+        self._spawn(work, future, size_of(message), epoch)
         return future
 
     def _begin(
@@ -197,21 +206,28 @@ class PendingSends:
         message: Message,
         target: SendTarget,
         timeout: float,
-        size: int,
-        epoch: Epoch,
-        policy: RetryPolicy,
+        is_awaited: bool,
         batched: bool,
+        epoch: Epoch | None,
     ) -> SendFuture | None:
         """Start a send without a task, as part of a batch or on the fast path; None if it cannot.
 
-        Raises:
-            CometError: the message breaks a limit. Its room is released.
+        Args:
+            message, target, timeout, batched: as for `begin`.
+            is_awaited: whether its caller waits for the receipt.
+            epoch: its room, which is released if this raises; None to take room now.
         """
+        self._check_open()
+        accumulator = self._accumulator if batched else None
+        if accumulator is None or not accumulator.takes(message, target):
+            return self._fast_path.begin(message, target, timeout, is_awaited, epoch)
+        size = size_of(message)
+        epoch = epoch or self._pressure.try_acquire(size)
+        if epoch is None:
+            return None
+        policy = self._sender.awaited if is_awaited else self._sender.started
         try:
-            accumulator = self._accumulator if batched else None
-            if accumulator is not None and accumulator.takes(message, target):
-                return accumulator.add(message, target, policy, size, epoch)
-            return self._fast_path.begin(message, target, timeout, policy, size, epoch)
+            return accumulator.add(message, target, policy, size, epoch)
         except BaseException:
             self._pressure.release(size, epoch)
             raise
@@ -254,11 +270,3 @@ async def _complete(work: Coroutine[Any, Any, SendReceipt], future: SendFuture) 
 def closed_error() -> ClientClosedError:
     """Return the error of a send that was in flight when its producer was closed."""
     return ClientClosedError("the producer was closed: the message may be stored")
-
-
-def _size_of(message: Message) -> int:
-    """Return the size that counts for the limit; a body of a wrong type is refused later."""
-    try:
-        return len(message.body)
-    except TypeError:
-        return 0

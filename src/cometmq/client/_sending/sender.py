@@ -70,13 +70,16 @@ class Sender:
         """What names are wrapped in."""
         self._group = group
         self._wire_group = self._namespace.wrap_group(group)
-        self._settings = settings
+        self.settings = self._settings = settings
+        """Limits, retries and compression."""
         self.ids = self._ids = instance.unique_ids()
         """Makes the ids of messages."""
         self.destinations = Destinations(instance, settings)
         """Finds queues and brokers."""
         self._forbidding = [hook for hook in hooks if isinstance(hook, ForbiddenHook)]
         self._watching = [hook for hook in hooks if isinstance(hook, SendHook)]
+        self.is_watched = bool(self._watching or self._forbidding)
+        """Whether hooks see the sends."""
         self.awaited = RetryPolicy.of_awaited(settings)
         """For sends whose caller waits for the receipt."""
         self.started = RetryPolicy.of_started(settings)
@@ -86,14 +89,10 @@ class Sender:
         if settings.try_timeout_ms > 0:
             self.attempt_s_max = settings.try_timeout_ms / 1000
 
-    @property
-    def is_watched(self) -> bool:
-        """Whether hooks see the sends."""
-        return bool(self._watching or self._forbidding)
-
     def watch(self, hook: SendHook) -> None:
         """Show further sends to one more hook, after the others."""
         self._watching.append(hook)
+        self.is_watched = True
 
     # --- the whole way of a message --------------------------------------------------------------
 

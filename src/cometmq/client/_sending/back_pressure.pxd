@@ -1,0 +1,23 @@
+cdef class Epoch:
+    cdef public Py_ssize_t in_flight
+    cdef public object ended
+
+
+cdef class BackPressure:
+    cdef Py_ssize_t _messages_max
+    cdef Py_ssize_t _bytes_max
+    cdef readonly Py_ssize_t messages
+    cdef readonly Py_ssize_t size_bytes
+    cdef Epoch _epoch
+    cdef list _past_epochs
+    cdef object _waiting
+    cdef double _sweep_at_s
+    cdef object _timer
+
+    cpdef Epoch try_acquire(self, Py_ssize_t size)
+    cpdef release(self, Py_ssize_t size, Epoch epoch)
+    cdef bint _fits(self, Py_ssize_t size) noexcept
+    cdef Epoch _take(self, Py_ssize_t size)
+    cdef _grant(self)
+    cdef _sweep_by(self, loop, double deadline_s)
+    cpdef _sweep(self, loop)

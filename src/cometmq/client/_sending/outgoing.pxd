@@ -1,0 +1,25 @@
+cimport cython
+
+
+cdef class Outgoing:
+    cdef readonly object topic
+    cdef readonly object message
+    cdef readonly object message_id
+    cdef readonly bytes body
+    cdef readonly str properties
+    cdef readonly int sys_flag
+    cdef readonly long long flag
+    cdef readonly bint is_batch
+    cdef readonly int code
+    cdef readonly object reconsume_times
+    cdef readonly object max_reconsume_times
+
+
+cpdef Outgoing prepare(
+    message, settings, ids, namespace=*, reserved=*, bint trusted=*)
+
+cpdef check_message(message, topic, Py_ssize_t body_bytes_max, bint trusted=*)
+
+cdef bint _is_plain(message) except -1
+
+cdef str _text(flag)

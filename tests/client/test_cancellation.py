@@ -729,6 +729,7 @@ async def test_no_received_message_is_lost_by_cancelling(world: World) -> None:
     async def receive_three() -> None:
         for _ in range(3):
             messages = await simple.receive(2, 0.5)
+            assert not any(message.reconsume_times for message in messages)
             seen.extend(message.body for message in messages if not message.keys)
             await simple.ack(*messages)
 

@@ -12,16 +12,18 @@ import asyncio
 import contextlib
 import inspect
 import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import pytest
-from servers import Cluster
+from servers import Cluster, Settings
 
 from cometmq import client as public
 from cometmq.client import (
     AdminClient,
+    ClientClosedError,
     ClientInstance,
     LocalState,
     Message,
@@ -30,26 +32,53 @@ from cometmq.client import (
     Producer,
     PullConsumer,
     PushConsumer,
+    ReceiptExpiredError,
     SendStatus,
     SimpleConsumer,
     StartFrom,
     StoredMessage,
     TransactionProducer,
 )
+from cometmq.client._consuming.group_requests import GroupCalls
 from cometmq.client._lifecycle import Lifecycle
 from cometmq.client.settings import ClientSettings
 from cometmq.model.errors import CometError
 from support.cancelling import cancel_at_every_await
+from support.clusters import COMET
 from support.fault_proxy import Proxied, proxied
 from support.leaks import left_behind, open_sockets, other_tasks
-from support.versions import VERSIONS_5
+from support.versions import ALL_VERSIONS, VERSIONS_5
 
 pytestmark = pytest.mark.long_elsewhere
+
+T = TypeVar("T")
+L = TypeVar("L", bound=Lifecycle)
 
 KEEPS_CONNECTION = ClientSettings(call_timeout_ms=60_000, close_after_timeout=False)
 """A slow answer does not cost the connection, of which there may be one only."""
 LIVES = frozenset({"start", "close", "abort", "run"})
 """What begins and ends a client: cancelled in tests of its own."""
+
+
+@dataclass
+class Deliveries:
+    """A handler that notes what it is handed."""
+
+    ids: set[str] = field(default_factory=set)
+    all_come: bool = False
+    """Whether no message may be missing any more: the group has consumed from each queue."""
+    _came: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __call__(self, message: StoredMessage) -> None:
+        """Handle a message."""
+        self.ids.add(message.message_id)
+        self._came.set()
+
+    async def these(self, ids: set[str]) -> None:
+        """Wait until all of these have come."""
+        while ids - self.ids:
+            self._came.clear()
+            await self._came.wait()
 
 
 @dataclass
@@ -64,12 +93,18 @@ class World:
     leaving: Producer
     transactions: TransactionProducer
     pusher: PushConsumer
+    orderly: PushConsumer
     admin: AdminClient
+    popper: PopConsumer | None
+    """None where brokers do not serve pop, as the next one."""
+    simple: SimpleConsumer | None
     queues: list[MessageQueue]
     group: str
     stored: list[StoredMessage]
-    handled: asyncio.Event
-    """Set when the push consumer's handler is called."""
+    deliveries: dict[object, Deliveries]
+    """What each consumer that is told of new messages has got."""
+    received: list[StoredMessage] = field(default_factory=list)
+    """What the simple consumer received and has not settled."""
 
     @property
     def topic(self) -> str:
@@ -93,17 +128,53 @@ class World:
         await self.admin.topics()
         assert self.links.broker.accepted == 1
 
-    async def consumes(self) -> None:
-        """The push consumer still is handed new messages, of whatever it is told to subscribe."""
+    async def send_to_all(self) -> set[str]:
+        """Send a message to each queue, and give their ids."""
+        sends = (self.producer.send(self.message(), queue=queue) for queue in self.queues)
+        return {receipt.message_id for receipt in await asyncio.gather(*sends)}
+
+    async def consumes(self, consumer: PushConsumer | PopConsumer) -> None:
+        """A consumer is handed new messages of each queue, of whatever it is told to subscribe."""
         await self.works()
-        await self.pusher.subscribe(self.topic)
-        self.handled.clear()
-        async with asyncio.timeout(120):
-            while not self.handled.is_set():
-                await self.producer.send(self.message(), timeout=120.0)
+        await consumer.subscribe(self.topic)
+        deliveries = self.deliveries[consumer]
+        async with asyncio.timeout(60):
+            while True:
+                new = await self.send_to_all()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(0.5):
-                        await self.handled.wait()
+                    async with asyncio.timeout(None if deliveries.all_come else 0.5):
+                        await deliveries.these(new)
+                        deliveries.all_come = True
+                        return
+
+    async def receives(self) -> None:
+        """The simple consumer receives what is sent; two messages stay, for calls to settle."""
+        await self.works()
+        simple = the(self.simple)
+        await simple.subscribe(self.topic)
+        deliveries = self.deliveries[simple]
+        new = await self.send_to_all()
+        async with asyncio.timeout(120):
+            while new - deliveries.ids or len(self.received) < 2:
+                await self.receive(10.0)
+        *rest, one, two = self.received
+        for message in rest:
+            with contextlib.suppress(ReceiptExpiredError):  # a cancelled call has settled it
+                await simple.ack(message)
+        self.received = [one, two]
+
+    async def receive(self, wait: float) -> None:
+        """Receive what is there with the simple consumer."""
+        simple = the(self.simple)
+        found = await simple.receive(wait=wait)
+        self.deliveries[simple].ids.update(message.message_id for message in found)
+        self.received += found
+
+
+def the(consumer: T | None) -> T:
+    """The consumer, on a cluster that serves it."""
+    assert consumer is not None, "the cluster does not serve pop"
+    return consumer
 
 
 class Commits:
@@ -116,8 +187,16 @@ class Commits:
         return LocalState.COMMIT
 
 
-async def takes(message: StoredMessage) -> None:
-    """A handler that is done with every message."""
+@pytest.fixture(scope="module")
+def session_cluster(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster for this file: RocketMQ hands out messages only while its timer wheel turns."""
+    settings: Settings = {"timerWheelEnable": True} if target in VERSIONS_5 else {}
+    running = Cluster(target, tmp_path_factory.mktemp("cancelled"), settings)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.kill()
 
 
 @pytest.fixture
@@ -127,74 +206,147 @@ async def links(cluster: Cluster) -> AsyncIterator[Proxied]:
 
 
 @pytest.fixture
-async def world(links: Proxied, queues: list[MessageQueue], group: str) -> AsyncIterator[World]:
-    handled = asyncio.Event()
+async def world(
+    links: Proxied, target: str, queues: list[MessageQueue], group: str
+) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        instance = ClientInstance(links.address, settings=KEEPS_CONNECTION)
+        await stack.enter_async_context(instance)
+        deliveries: dict[object, Deliveries] = {}
 
-    async def handle(message: StoredMessage) -> None:
-        handled.set()
+        async def started(kind: Callable[..., L], suffix: str = "", **options: Any) -> L:
+            made = kind(instance=instance, group=f"{group}{suffix}", **options)
+            return await stack.enter_async_context(made)
 
-    async with (
-        ClientInstance(links.address, settings=KEEPS_CONNECTION) as instance,
-        Producer(instance=instance, group=group) as producer,
-        PullConsumer(instance=instance, group=group, start_from=StartFrom.FIRST) as puller,
-        PullConsumer(instance=instance, group=f"{group}-s") as subscriber,
-        Producer(instance=instance, group=f"{group}-l") as leaving,
-        TransactionProducer(instance=instance, group=f"{group}-t", listener=Commits()) as halves,
-        PushConsumer(
+        async def consuming(kind: Callable[..., L], suffix: str, **options: Any) -> L:
+            handler = Deliveries()
+            if kind is not SimpleConsumer:
+                options["handler"] = handler
+            made = await started(kind, suffix, subscriptions={queues[0].topic: "*"}, **options)
+            deliveries[made] = handler
+            return made
+
+        pops = target in VERSIONS_5
+        made = World(
+            links=links,
             instance=instance,
-            group=f"{group}-push",
-            handler=handle,
-            subscriptions={queues[0].topic: "*"},
-        ) as pusher,
-        AdminClient(instance=instance) as admin,
-    ):
+            producer=await started(Producer),
+            puller=await started(PullConsumer, start_from=StartFrom.FIRST),
+            subscriber=await started(PullConsumer, "-s"),
+            leaving=await started(Producer, "-l"),
+            transactions=await started(TransactionProducer, "-t", listener=Commits()),
+            pusher=await consuming(PushConsumer, "-push"),
+            orderly=await consuming(PushConsumer, "-order", ordered=True),
+            admin=await stack.enter_async_context(AdminClient(instance=instance)),
+            popper=await consuming(PopConsumer, "-pop", hold_ms=1_000) if pops else None,
+            simple=await consuming(SimpleConsumer, "-simple") if pops else None,
+            queues=queues,
+            group=group,
+            stored=[],
+            deliveries=deliveries,
+        )
         for number in range(10):
             body = str(number).encode()
             message = Message(topic=queues[0].topic, body=body, keys=["k"])
-            await producer.send(message, queue=queues[0])
-        found = await puller.pull(queues[0], 0, wait=5.0)
-        await puller.assign(queues[:1])
-        yield World(
-            links=links,
-            instance=instance,
-            producer=producer,
-            puller=puller,
-            subscriber=subscriber,
-            leaving=leaving,
-            transactions=halves,
-            pusher=pusher,
-            admin=admin,
-            queues=queues,
-            group=group,
-            stored=found.messages,
-            handled=handled,
-        )
+            await made.producer.send(message, queue=queues[0])
+        made.stored = (await made.puller.pull(queues[0], 0, wait=5.0)).messages
+        await made.puller.assign(queues[:1])
+        yield made
 
 
-def public_coroutines() -> list[str]:
-    """Every ``async def`` of the public classes that does not begin or end a client's life."""
+@dataclass(frozen=True)
+class Kind:
+    """A public class that can be started and closed."""
+
+    of: Callable[[World], Any]
+    """One that is started."""
+    make: Callable[[str, str, str], Any]
+    """Makes another one, of name servers, a topic and a group."""
+    check: Callable[[World], Coroutine[Any, Any, None]]
+    """Shows that it works."""
+    served_by: tuple[str, ...] = (COMET, *ALL_VERSIONS)
+
+
+def of_group(topic: str, group: str) -> dict[str, Any]:
+    return {"group": group, "subscriptions": {topic: "*"}, "start_from": StartFrom.FIRST}
+
+
+async def takes(message: StoredMessage) -> None:
+    """A handler that is done with every message."""
+
+
+class Ordered(PushConsumer):
+    """A push consumer that consumes in order: its queues are locked at the brokers."""
+
+
+KINDS: dict[type, Kind] = {
+    Producer: Kind(
+        lambda w: w.producer, lambda ns, _, group: Producer(ns, group=group), World.works
+    ),
+    TransactionProducer: Kind(
+        lambda w: w.transactions,
+        lambda ns, _, group: TransactionProducer(ns, group=group, listener=Commits()),
+        World.works,
+    ),
+    PushConsumer: Kind(
+        lambda w: w.pusher,
+        lambda ns, topic, group: PushConsumer(ns, handler=takes, **of_group(topic, group)),
+        lambda w: w.consumes(w.pusher),
+    ),
+    Ordered: Kind(
+        lambda w: w.orderly,
+        lambda ns, topic, group: PushConsumer(
+            ns, handler=takes, ordered=True, **of_group(topic, group)
+        ),
+        lambda w: w.consumes(w.orderly),
+    ),
+    PullConsumer: Kind(
+        lambda w: w.puller,
+        lambda ns, topic, group: PullConsumer(ns, **of_group(topic, group)),
+        World.works,
+    ),
+    PopConsumer: Kind(
+        lambda w: the(w.popper),
+        lambda ns, topic, group: PopConsumer(ns, handler=takes, **of_group(topic, group)),
+        lambda w: w.consumes(the(w.popper)),
+        served_by=VERSIONS_5,
+    ),
+    SimpleConsumer: Kind(
+        lambda w: the(w.simple),
+        lambda ns, topic, group: SimpleConsumer(ns, **of_group(topic, group)),
+        World.receives,
+        served_by=VERSIONS_5,
+    ),
+    AdminClient: Kind(lambda w: w.admin, lambda ns, *_: AdminClient(ns), World.works),
+    ClientInstance: Kind(lambda w: w.instance, lambda ns, *_: ClientInstance(ns), World.works),
+}
+"""Every public class."""
+
+
+def coroutines(kind: type) -> list[str]:
+    """Every public ``async def`` of a class; what another public class defines is called there."""
+    others = [base for base in kind.__mro__[1:] if base in KINDS and kind is not Ordered]
     return [
-        f"{kind.__name__}.{name}"
-        for kind in KINDS
+        name
         for name, member in inspect.getmembers(kind, inspect.iscoroutinefunction)
-        if not name.startswith("_")
-        and name not in LIVES
-        # What another of the classes passes on is called there.
-        and not any(
-            base in KINDS and getattr(base, name, None) is member for base in kind.__mro__[1:]
-        )
+        if (not name.startswith("_") or name == "__anext__")
+        and all(getattr(base, name, None) is not member for base in others)
     ]
 
 
-KINDS: dict[type, Callable[[World], object]] = {
-    Producer: lambda w: w.producer,
-    TransactionProducer: lambda w: w.transactions,
-    PushConsumer: lambda w: w.pusher,
-    PullConsumer: lambda w: w.puller,
-    AdminClient: lambda w: w.admin,
-    ClientInstance: lambda w: w.instance,
-}
-"""The public classes, and which of the world's objects is one."""
+def each_kind(*, lives: bool) -> list[Any]:
+    """A parameter for each class; with ``lives`` for each call that begins or ends it, too."""
+    return [
+        pytest.param(
+            *((kind, name) if lives else (kind,)),
+            marks=pytest.mark.only_on(*found.served_by),
+            id=f"{kind.__name__}-{name}" if lives else kind.__name__,
+        )
+        for kind, found in KINDS.items()
+        for name in (coroutines(kind) if lives else [""])
+        if not lives or name in LIVES
+    ]
+
 
 ARGUMENTS: dict[str, Callable[[World], object]] = {
     "address": lambda w: w.links.broker.address,
@@ -218,7 +370,7 @@ ARGUMENTS: dict[str, Callable[[World], object]] = {
     "source": lambda w: w.group,
     "space": lambda w: "space",
     "target": lambda w: f"{w.group}-copy",
-    "timestamp_ms": lambda w: 0,
+    "time": lambda w: 0,
     "topic": lambda w: w.topic,
     "topics": lambda w: [w.topic],
     "value": lambda w: "v",
@@ -238,6 +390,14 @@ async def start_at_once(world: World) -> None:
     await world.producer.send_nowait(world.message())
 
 
+async def receive(world: World) -> None:
+    """Receive everything that is there, and wait for more."""
+    count = -1
+    while count < len(world.received):
+        count = len(world.received)
+        await world.receive(0.05)
+
+
 async def next_message(world: World) -> None:
     await world.puller.seek(world.queues[0], 0)
     await anext(world.puller)
@@ -252,6 +412,10 @@ CALLS: dict[str, Call] = {
     "PullConsumer.send_back": lambda w: w.puller.send_back(w.stored[0]),
     "PullConsumer.subscribe": lambda w: w.subscriber.subscribe(w.topic),
     "PullConsumer.unsubscribe": lambda w: w.subscriber.unsubscribe(w.topic),
+    "SimpleConsumer.ack": lambda w: the(w.simple).ack(w.received[0]),
+    "SimpleConsumer.extend": lambda w: the(w.simple).extend(w.received[0], 60.0),
+    "SimpleConsumer.nack": lambda w: the(w.simple).nack(w.received[0]),
+    "SimpleConsumer.receive": receive,
     "AdminClient.consume_directly": lambda w: w.admin.consume_directly(
         f"{w.group}-push", w.instance.client_id, w.stored[0]
     ),
@@ -267,29 +431,15 @@ CALLS: dict[str, Call] = {
 """Calls that take more than the arguments above."""
 
 
-async def called(world: World, name: str) -> None:
+async def called(world: World, kind: type, name: str) -> None:
     """Call a public coroutine; what a server refuses has been waited for all the same."""
-    if name in CALLS:
-        call = CALLS[name](world)
+    if (known := CALLS.get(f"{kind.__name__}.{name}")) is not None:
+        call = known(world)
     else:
-        bound = method(world, name)
-        call = bound(*(argument(world, wanted, name) for wanted in required(bound)))
+        bound = getattr(KINDS[kind].of(world), name)
+        call = bound(*(ARGUMENTS[parameter](world) for parameter in required(bound)))
     with contextlib.suppress(CometError):
         await call
-
-
-def method(world: World, name: str) -> Callable[..., Any]:
-    """The method of one of the world's objects."""
-    kind, _, attribute = name.partition(".")
-    (of_kind,) = (find for known, find in KINDS.items() if known.__name__ == kind)
-    found: Callable[..., Any] = getattr(of_kind(world), attribute)
-    return found
-
-
-def argument(world: World, parameter: str, call: str) -> object:
-    """What a parameter is given."""
-    assert parameter in ARGUMENTS, f"{call} takes {parameter!r}: say what in ARGUMENTS or in CALLS"
-    return ARGUMENTS[parameter](world)
 
 
 def required(call: Callable[..., object]) -> list[str]:
@@ -302,46 +452,56 @@ def required(call: Callable[..., object]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("kind", [kind.__name__ for kind in KINDS])
-async def test_calls_can_be_cancelled_wherever_they_wait(world: World, kind: str) -> None:
-    """Each public coroutine of a class, one after the other, on one client."""
-    check = world.consumes if kind == PushConsumer.__name__ else world.works
-    for name in sorted({*public_coroutines(), *CALLS}):
-        if name.partition(".")[0] != kind:
-            continue
-        try:
-            await cancel_at_every_await(lambda name=name: called(world, name), check)
-        except Exception as error:
-            error.add_note(f"calling {name}")
-            raise
+def calls_of(kind: type) -> list[str]:
+    """The calls that neither begin nor end a client."""
+    called_otherwise = [name.partition(".") for name in CALLS]
+    more = [name for known, _, name in called_otherwise if known == kind.__name__]
+    return sorted({name for name in (*coroutines(kind), *more) if name not in LIVES})
 
 
-@pytest.mark.only_on(*VERSIONS_5)
-async def test_calls_of_a_pop_consumer_can_be_cancelled_wherever_they_wait(world: World) -> None:
-    async with PopConsumer(
-        instance=world.instance,
-        group=f"{world.group}-pop",
-        handler=takes,
-        subscriptions={world.topic: "*"},
-    ) as popper:
-        calls: tuple[Callable[[], Coroutine[Any, Any, Any]], ...] = (
-            lambda: popper.subscribe(f"{world.topic}-2"),
-            lambda: popper.unsubscribe(f"{world.topic}-2"),
-            popper.ready,
-        )
-        for call in calls:
-            await cancel_at_every_await(call, world.works)
-
-
-def test_no_public_class_is_forgotten() -> None:
-    """Whatever can be started and closed is one of the classes whose calls are cancelled."""
+def test_every_public_class_and_coroutine_is_called() -> None:
+    """A new one fails here until it is said how to call it."""
     living = {
-        name
-        for name, member in vars(public).items()
+        member
+        for member in vars(public).values()
         if inspect.isclass(member) and issubclass(member, Lifecycle)
     }
+    unknown = [
+        f"{kind.__name__}.{name}({parameter})"
+        for kind in KINDS
+        for name in calls_of(kind)
+        if f"{kind.__name__}.{name}" not in CALLS
+        for parameter in required(getattr(kind, name))
+        if parameter not in (*ARGUMENTS, "self")
+    ]
 
-    assert living == {kind.__name__ for kind in (*KINDS, PopConsumer, SimpleConsumer)}
+    assert living == set(KINDS) - {Ordered}
+    assert not unknown, "say in ARGUMENTS or in CALLS what to pass"
+
+
+@pytest.mark.parametrize("kind", each_kind(lives=False))
+async def test_calls_can_be_cancelled_wherever_they_wait(world: World, kind: type) -> None:
+    """Each public coroutine of a class, one after the other, on one client.
+
+    After each cancelled run the call works, or is refused clearly, and the client works: a consumer
+    gets every new message of every queue.
+    """
+    found = KINDS[kind]
+    deliveries = world.deliveries.get(found.of(world), Deliveries())
+    await found.check(world)
+    for name in calls_of(kind):
+
+        async def works(name: str = name) -> None:
+            async with asyncio.timeout(60):
+                await called(world, kind, name)
+            deliveries.all_come &= name != "skip_backlog"  # which leaves messages out
+            await found.check(world)
+
+        try:
+            await cancel_at_every_await(lambda name=name: called(world, kind, name), works)
+        except BaseException as error:
+            error.add_note(f"calling {name}")
+            raise
 
 
 @pytest.fixture
@@ -441,24 +601,75 @@ LIFE: tuple[Life, ...] = (
 )
 
 
+@dataclass
+class Watch:
+    """Sees that nothing of a client is left."""
+
+    links: Proxied
+    tasks: set[asyncio.Task[object]]
+    sockets: set[str]
+
+    @classmethod
+    def begin(cls, links: Proxied) -> Watch:
+        return cls(links, other_tasks(), open_sockets())
+
+    async def nothing_is_left(self) -> None:
+        async with asyncio.timeout(60):
+            while self.links.broker.open or self.links.name_server.open:
+                await asyncio.sleep(0.01)
+        assert await left_behind(self.tasks, self.sockets) == []
+
+
+@pytest.mark.parametrize(("kind", "name"), each_kind(lives=True))
+async def test_starting_and_closing_can_be_cancelled_wherever_they_wait(
+    links: Proxied, instance: ClientInstance, stocked: str, group: str, kind: type, name: str
+) -> None:
+    """The same call then works or is refused clearly, and closing leaves nothing behind.
+
+    Nothing is a task, a socket, a connection, or the lock of a queue at the broker.
+    """
+    queues = list((await instance.routes.find(stocked)).read_queues)
+    locks, watch, groups = GroupCalls(instance), Watch.begin(links), itertools.count()
+    current: list[Any] = []
+
+    async def prepare() -> None:
+        own = f"{group}-{next(groups)}"
+        current[:] = [KINDS[kind].make(links.address, stocked, own), own]
+        if name != "start":
+            await current[0].start()
+
+    async def call() -> None:
+        with contextlib.suppress(CometError):  # what a server refuses has been waited for
+            call: Coroutine[Any, Any, None] = getattr(current[0], name)()
+            await (World.briefly(call) if name == "run" else call)
+
+    async def check() -> None:
+        client, own = current
+        async with asyncio.timeout(60):
+            with contextlib.suppress(ClientClosedError):
+                if name != "run":
+                    await call()
+            await client.close()
+        await watch.nothing_is_left()
+        if kind is Ordered:
+            async with asyncio.timeout(60):
+                while await locks.lock(own, "another member", queues) != set(queues):
+                    await asyncio.sleep(0.01)
+
+    await cancel_at_every_await(call, check, prepare=prepare)
+
+
 @pytest.mark.parametrize("life", LIFE, ids=lambda life: life.__name__)
 async def test_a_client_whose_life_is_cut_anywhere_leaves_nothing_behind(
     links: Proxied, stocked: str, group: str, life: Life
 ) -> None:
     """Looking for routes, connecting, waiting, closing: each run has a client of its own."""
-    tasks, sockets = other_tasks(), open_sockets()
-    groups = itertools.count()
+    watch, groups = Watch.begin(links), itertools.count()
 
     def lives() -> Coroutine[Any, Any, Any]:
         return life(links.address, stocked, f"{group}-{next(groups)}")
 
-    async def nothing_is_left() -> None:
-        async with asyncio.timeout(60):
-            while links.broker.open or links.name_server.open:
-                await asyncio.sleep(0.01)
-        assert await left_behind(tasks, sockets) == []
-
-    assert await cancel_at_every_await(lives, nothing_is_left) > 1
+    assert await cancel_at_every_await(lives, watch.nothing_is_left) > 1
 
 
 async def test_begun_sends_end_well_when_the_closing_is_cancelled(
@@ -482,15 +693,20 @@ async def test_begun_sends_end_well_when_the_closing_is_cancelled(
     assert {receipt.status for receipt in receipts} == {SendStatus.SEND_OK}
 
 
+@pytest.mark.parametrize("way", ["anext", "poll"])
 async def test_messages_are_handed_out_in_order_and_none_is_lost_by_cancelling(
-    world: World,
+    world: World, way: str
 ) -> None:
     await world.puller.assign(world.queues[:1])
     seen: list[int] = []
 
+    async def read() -> None:
+        found = await world.puller.poll(0.05) if way == "poll" else [await anext(world.puller)]
+        seen.extend(message.queue_offset for message in found)
+
     async def read_three() -> None:
         for _ in range(3):
-            seen.append((await anext(world.puller)).queue_offset)
+            await read()
 
     async def nothing() -> None:
         """The order of what was seen is the check."""
@@ -498,6 +714,31 @@ async def test_messages_are_handed_out_in_order_and_none_is_lost_by_cancelling(
     await cancel_at_every_await(read_three, nothing)
     async with asyncio.timeout(60):
         while len(seen) < len(world.stored):
-            seen.append((await anext(world.puller)).queue_offset)
+            await read()
 
     assert seen == list(range(len(seen)))
+
+
+@pytest.mark.only_on(*VERSIONS_5)
+async def test_no_received_message_is_lost_by_cancelling(world: World) -> None:
+    """What a cancelled receive has asked for goes to the next one, without a redelivery."""
+    simple, seen = the(world.simple), list[bytes]()
+    batch = [Message(topic=world.topic, body=b"%d" % number) for number in range(100)]
+    await world.producer.send_all(batch)
+
+    async def receive_three() -> None:
+        for _ in range(3):
+            messages = await simple.receive(2, 0.5)
+            assert not any(message.reconsume_times for message in messages)
+            seen.extend(message.body for message in messages if not message.keys)
+            await simple.ack(*messages)
+
+    async def nothing() -> None:
+        """What was seen is the check."""
+
+    await cancel_at_every_await(receive_three, nothing)
+    async with asyncio.timeout(60):
+        while len(seen) < len(batch):
+            await receive_three()
+
+    assert sorted(seen) == sorted(message.body for message in batch)

@@ -45,6 +45,7 @@ async def cancel_at_every_await(
     make: Make,
     check: Check,
     *,
+    prepare: Check | None = None,
     max_awaits: int = 100,
     moments: tuple[Moment, ...] = tuple(Moment),
 ) -> int:
@@ -53,6 +54,7 @@ async def cancel_at_every_await(
     Args:
         make: makes the coroutine anew.
         check: shows that everything is usable; runs after every run.
+        prepare: runs before every run, and is not cancelled.
         max_awaits: how many waits it may have at most.
         moments: when within a wait to cancel.
 
@@ -66,6 +68,8 @@ async def cancel_at_every_await(
     for moment in moments:
         for at in range(max_awaits):
             run = _Run(at, moment)
+            if prepare is not None:
+                await prepare()
             await _cancelled(make(), run)
             try:
                 await check()
